@@ -97,7 +97,7 @@ def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
     async def act(repo: Versions) -> str:
         await repo.store.set(READERS, name.encode(), b"")
         try:
-            entry = await repo.staging.get(ref or branch, key.encode())
+            entry = await repo.staging.open(ref or branch, key.encode())
             if entry.address.startswith("data/"):
                 await repo.objectstore.get(entry.address)
         except ObjectMissing as error:

@@ -138,7 +138,7 @@ class View:
 
     def token_partitions(self) -> set[bytes]:
         """Of all tokens that hold a cell."""
-        others = (PARTITION + b"/run-", keys.retired_partition(UID))  # Collections'.
+        others = (PARTITION + b"/run-", keys.retired_partition(UID), keys.taken_partition(UID))  # Collections'.
         return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(others)}
 
     def lists(self) -> dict[str, RunRecord | None]:

@@ -16,7 +16,8 @@ from lakebed.base import (
     OutcomeUnknown,
     Unavailable,
 )
-from lakebed.client import BadAnswer, Client, ErrorAnswer, NotLoggedIn, Refused
+from lakebed.client import BadAnswer, Client, ErrorAnswer, NotLoggedIn, ObjectExpired, Refused
+from lakebed.wire import Expired
 from tests.client.support import Script, client_of, failed
 
 
@@ -28,6 +29,17 @@ def test_an_unknown_login_is_told_from_a_missing_permission() -> None:
 
     assert refused("error authenticating request") is NotLoggedIn
     assert refused("insufficient permissions: ann needs fs:ReadBranch on x") is Refused
+
+
+def test_what_a_lifecycle_policy_let_go_says_by_which_rule() -> None:
+    expired = {"policy_version": 3, "rule": "logs: logs/ 10d", "run": "r1", "date": 86_400}
+    answer = httpx.Response(410, json={"message": "expired by policy version 3", "expired": expired})
+
+    with pytest.raises(ObjectExpired, match="expired by policy version 3") as caught:
+        client_of(Script(answer)).objects.read("lake", "main", "logs/a")
+
+    assert caught.value.facts["expired"] == Expired(**expired)
+    assert isinstance(caught.value, NotFound)
 
 
 @pytest.mark.parametrize(

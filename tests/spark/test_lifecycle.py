@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Conflict
-from lakebed.gc import BadWindow, OtherUnfinished
+from lakebed.gc import OtherUnfinished
 from lakebed.gc.kinds.lifecycle import NoPolicy
 from lakebed.gc.protocol import Fate, RunKind, RunState
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import InvalidPolicy
 from lakebed.gc.service import PolicyBook
 from lakebed.gc.simulate import BadDays
-from lakebed.versions import Commit, PathNotFound
+from lakebed.versions import Commit, PathExpired
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -269,15 +269,76 @@ def test_a_policy_that_changes_while_the_run_looks_again_ends_it(spark: SparkSes
     assert lake.addresses() == before
 
 
-def test_lifecycle_deletes_are_never_deferred(spark: SparkSession | None, lake: Lakeside) -> None:
+def test_objects_stay_for_the_window_and_read_as_expired(spark: SparkSession | None, lake: Lakeside) -> None:
     set_policy(lake, LOGS)
-    before = lake.addresses()
+    old, before = address_of(lake, "logs/old"), lake.addresses()
     plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
 
-    with pytest.raises(BadWindow):
-        lake.collector.apply(spark, plan.run_id, window="7d")
+    report = lake.collector.apply(spark, plan.run_id, window="7d")
 
+    assert (report.state, report.garbage_objects, report.objects_deleted) == (RunState.SWEEPING, 1, 0)
     assert lake.addresses() == before
+    assert taken_by(lake, "logs/old") == (plan.run_id, "logs: logs/ 10d, dev 2d", 1)
+    with pytest.raises(PathExpired):
+        lake.copy("main", "logs/old", "data/copy")
+    assert lake.collector.purge(spark).waiting == (plan.run_id,)
+    assert old not in lake.collector.taken(lake.collector.plan(spark, RunKind.LIFECYCLE).run_id)
+
+    lake.end_window(plan.run_id)
+    purged = lake.collector.purge(spark)
+
+    assert (purged.purged, purged.objects_purged) == ((plan.run_id,), 1)
+    assert lake.addresses() == before - {old}
+
+
+def test_what_was_taken_and_deferred_returns_under_a_fresh_address(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    old = address_of(lake, "logs/old")
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    lake.collector.apply(spark, plan.run_id, window="7d")
+
+    back = lake.collector.restore(run_id=plan.run_id)
+
+    assert (back.restored, back.failed) == (1, 0)
+    assert lake.content("logs/old") == b"data"
+    assert (address_of(lake, "logs/old"), address_of(lake, "logs/old", "dev")) != (old, old)
+    assert taken_by(lake, "logs/old") is None
+    assert taken_by(lake, "logs/old", "dev") is not None
+    lake.commit()
+    lake.end_window(plan.run_id)
+    lake.collector.purge(spark)
+    assert old not in lake.addresses()
+    assert lake.content("logs/old") == b"data"
+
+
+def test_a_commit_that_names_it_later_does_not_save_what_a_run_took(spark: SparkSession | None, lake: Lakeside) -> None:
+    """Its entries say so to whoever reads them; else the object would stay for ever, and no one could read it."""
+    set_policy(lake, LOGS)
+    old = address_of(lake, "logs/old")
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    lake.collector.apply(spark, plan.run_id, window="7d")
+    upload(lake, "logs/more", days=1)
+    lake.commit()
+    lake.end_window(plan.run_id)
+
+    assert lake.collector.purge(spark).objects_purged == 1
+    assert old not in lake.addresses()
+
+
+def test_a_run_ends_only_once_it_wrote_down_what_it_takes(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    found: list[object] = []
+    lake.before["ended"] = lambda: found.append(taken_by(lake, "logs/old"))
+
+    lake.collector.apply(spark, plan.run_id)
+
+    assert found == [(plan.run_id, "logs: logs/ 10d, dev 2d", 1)]
+
+
+def taken_by(lake: Lakeside, path: str, ref: str = "main") -> tuple[str, str, int] | None:
+    [by] = lake.wait(lake.versions.taken.find([address_of(lake, path, ref)]))
+    return None if by is None else (by.run, by.rule, by.policy_version)
 
 
 def test_a_copy_during_the_run_copies_the_bytes(spark: SparkSession | None, lake: Lakeside) -> None:
@@ -299,7 +360,7 @@ def test_a_copy_of_what_went_is_refused(spark: SparkSession | None, lake: Lakesi
     set_policy(lake, LOGS)
     lake.collector.apply(spark, lake.collector.plan(spark, RunKind.LIFECYCLE).run_id)
 
-    with pytest.raises(PathNotFound, match="data is gone"):
+    with pytest.raises(PathExpired, match=r"expired by policy version 1, logs: logs/ 10d"):
         lake.copy("main", "logs/old", "data/copy")
 
 
@@ -309,7 +370,7 @@ def test_a_copy_of_what_went_is_refused_when_the_run_is_forgotten(spark: SparkSe
     lake.wait(PolicyBook(lake.versions).write(None))
     lake.forget_runs()
 
-    with pytest.raises(PathNotFound, match="data is gone"):
+    with pytest.raises(PathExpired, match=r"expired by policy version 1, logs: logs/ 10d"):
         lake.copy("main", "logs/old", "data/copy")
 
 

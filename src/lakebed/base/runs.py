@@ -34,13 +34,18 @@ class RunKind(enum.StrEnum):
 
     @property
     def takes_objects(self) -> bool:
-        """Its plans name users' objects: readers get a grace, and a window can keep what goes."""
+        """Its plans name users' objects: readers get a grace, and its deletes may be deferred."""
         return self is not RunKind.METADATA
 
     @property
-    def can_wait(self) -> bool:
-        """Its deletes may be deferred until the end of a window."""
-        return self in {RunKind.UNCOMMITTED, RunKind.COMMITTED}
+    def takes_committed(self) -> bool:
+        """It takes what commits name, and writes down for ever which commits or objects these are."""
+        return self in {RunKind.COMMITTED, RunKind.LIFECYCLE}
+
+    @property
+    def yields_to_commits(self) -> bool:
+        """What a commit comes to name after the run decided stays. A lifecycle run takes objects that commits name."""
+        return self is not RunKind.LIFECYCLE
 
     def may_share(self, other: RunKind) -> bool:
         """Runs of these two kinds may hold the same object."""

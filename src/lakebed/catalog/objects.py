@@ -63,6 +63,14 @@ class Objects:
     async def get(self, ref: str, path: str) -> Entry:
         return await self._versions.staging.get(ref, path_to_key(path))
 
+    async def open(self, ref: str, path: str) -> Entry:
+        """Return the entry of a path whose bytes are to be read.
+
+        Raises:
+            PathExpired: a lifecycle run took the object.
+        """
+        return await self._versions.staging.open(ref, path_to_key(path))
+
     def stream(self, entry: Entry, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """Yield the object's bytes, from `start` to before `end`. The first chunk may raise what `read` does."""
         if "://" not in entry.address:

@@ -190,6 +190,9 @@ def stat(session: Session, uri: ObjectArgument) -> None:
         ("Content type", one.content_type or ""),
         ("Address", one.physical_address),
     ]
+    if one.expired is not None:
+        by = f"policy version {one.expired.policy_version}, {one.expired.rule}, run {one.expired.run}"
+        facts.append(("Expired", f"{human_time(one.expired.date)} by {by}"))
     session.show_fields(one, [*facts, *metadata])
 
 
@@ -336,7 +339,8 @@ def _ls_lines(found: Iterable[ObjectStats]) -> Iterator[str]:
         if one.path_type == "common_prefix":
             yield f"{'':20}  {'':>9}  {printable(one.path)}"
         else:
-            yield f"{human_time(one.mtime)}  {human_size(one.size_bytes or 0):>9}  {printable(one.path)}"
+            mark = "  (expired)" if one.expired is not None else ""
+            yield f"{human_time(one.mtime)}  {human_size(one.size_bytes or 0):>9}  {printable(one.path)}{mark}"
 
 
 def _size(size_bytes: int) -> str:

@@ -5,6 +5,7 @@
     ├── Refused                401, 403                          Denied
     │   └── NotLoggedIn        401 without a word of permissions
     ├── Missing                404, 410                          NotFound
+    │   └── ObjectExpired      410 by a lifecycle policy
     ├── Clash                  409, 412                          Conflict
     ├── Taken                  409, 412 of a call that creates   AlreadyExists
     ├── Busy                   429, 503                          Unavailable
@@ -34,6 +35,7 @@ from lakebed.base import (
     OutcomeUnknown,
     Unavailable,
 )
+from lakebed.wire import Expired
 
 
 class ErrorAnswer(LakebedError):
@@ -58,6 +60,10 @@ class NotLoggedIn(Refused):
 
 class Missing(ErrorAnswer, NotFound):
     """The server does not have what was named."""
+
+
+class ObjectExpired(Missing):
+    """A lifecycle run took the object. Facts: `expired` (a wire.Expired): run, rule, policy version, date."""
 
 
 class Clash(ErrorAnswer, Conflict):
@@ -94,6 +100,7 @@ class Damaged(Corrupt):
 
 class _Words(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
+    expired: Expired | None = None
 
 
 _words = msgspec.json.Decoder(_Words).decode
@@ -104,7 +111,9 @@ def error_of(status: int, body: bytes, *, request: str, creates: bool = False) -
 
     `creates` tells apart a name that is taken from other conflicts: the status is the same for both.
     """
-    message = _message(status, body)
+    message, expired = _message(status, body)
+    if expired is not None:
+        return ObjectExpired(message, status=status, request=request, expired=expired)
     family = _family(status, creates)
     # On the contract's routes a missing permission is 401 too, and only the words tell it from an unknown login.
     if status == 401 and not message.startswith("insufficient permissions"):
@@ -128,12 +137,12 @@ def _family(status: int, creates: bool) -> type[ErrorAnswer]:
             return ServerFault
 
 
-def _message(status: int, body: bytes) -> str:
+def _message(status: int, body: bytes) -> tuple[str, Expired | None]:
     try:
-        message = _words(body).message
+        words = _words(body)
     except msgspec.DecodeError:
-        message = ""
-    return message or f"the server answered {status} {_phrase(status)}"
+        words = _Words()
+    return words.message or f"the server answered {status} {_phrase(status)}", words.expired
 
 
 def _phrase(status: int) -> str:

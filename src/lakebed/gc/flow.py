@@ -36,7 +36,6 @@ from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, count
 from lakebed.gc.protocol import (
     COMMITS,
     BadInput,
-    BadWindow,
     Deferred,
     Manifest,
     Plan,
@@ -136,8 +135,6 @@ async def apply(
     state = state_to_apply(view, plan)
     if state is RunState.ENDED:
         return await _report_of_ended(context, plan)
-    if window is not None and plan.kind.takes_objects and not plan.kind.can_wait:
-        raise BadWindow(f"deletes of {plan.kind.value} runs cannot be deferred: apply without a window", window=window)
     asked = window if plan.kind.takes_objects else None
     rules_version = await may_apply(context.service, plan, state)
     if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):
@@ -257,7 +254,8 @@ async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: 
         context.progress(f"the window of run {plan.run_id} is over: looking again at what names its objects")
 
         async def look(answer: RecheckInputs) -> Manifest:
-            commits = await context.read(cleared.commits, COMMITS)
+            decided = cleared.commits if plan.kind.yields_to_commits else whole(answer)[0]
+            commits = await context.read(decided, COMMITS)
             garbage, _ = await look_again(
                 context,
                 plan,

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from lakebed import auth, base, catalog, objectstore, versions
 from lakebed.gc import service as collections
-from lakebed.wire import Error
+from lakebed.wire import Error, Expired
 
 from .collectors import NoSpark
 
@@ -88,6 +88,7 @@ TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
     versions.MergeConflict: (409, "update branch: conflict found"),
     versions.UploadRefused: (400, None),
     versions.ContentsGone: (410, None),
+    versions.PathExpired: (410, None),
     objectstore.ObjectMissing: (410, "the object's data is gone"),
     # Ours
     NoSuchEndpoint: (404, "invalid API endpoint"),
@@ -110,7 +111,7 @@ def status_and_message(error: base.LakebedError) -> tuple[int, str]:
 def error_response(error: base.LakebedError, request: Callable[[], str] = str) -> Response:
     """`request` says for the log what was asked and by whom."""
     status, message = status_and_message(error)
-    response = message_response(status, message)
+    response = message_response(status, message, expired=_expired(error))
     if status == 501:
         # Nothing is wrong here: the caller asked for an operation that this server does not have.
         logger.info("answered 501 to %s: %s", request(), error)
@@ -123,5 +124,16 @@ def error_response(error: base.LakebedError, request: Callable[[], str] = str) -
     return response
 
 
-def message_response(status: int, message: str) -> Response:
-    return Response(msgspec.json.encode(Error(message=message)), status, media_type="application/json")
+def message_response(status: int, message: str, *, expired: Expired | None = None) -> Response:
+    return Response(msgspec.json.encode(Error(message=message, expired=expired)), status, media_type="application/json")
+
+
+def _expired(error: base.LakebedError) -> Expired | None:
+    by = error.facts.get("by")
+    return expired_by(by) if isinstance(by, versions.TakenBy) else None
+
+
+def expired_by(by: versions.TakenBy | None) -> Expired | None:
+    if by is None:
+        return None
+    return Expired(policy_version=by.policy_version, rule=by.rule, run=by.run, date=by.taken_ms // 1000)

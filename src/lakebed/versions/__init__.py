@@ -8,7 +8,7 @@
     uploads     addresses handed out to clients     fencing     owners that died; bumps of branches
     copies      copies that move no bytes           cleanup     what nothing names any more
     slices      where uploads put their bytes       retired     which commits and files may not be named
-    inventory   records in bulk, for collectors
+    inventory   records in bulk, for collectors       taken      objects that a lifecycle policy took
 
 Each part may use those before it in `Versions.__init__`. The flows and what they promise: docs/design/protocols.md.
 They await their ports and nothing else.
@@ -55,6 +55,7 @@ from .errors import (
     ObjectsExpiring,
     ParentWanted,
     PathExists,
+    PathExpired,
     PathNotFound,
     PreconditionFailed,
     RefNotFound,
@@ -100,6 +101,7 @@ from .staging.layers import Layers, Listing
 from .staging.parts import PART_NUMBER_MAX, Parts
 from .staging.slices import Slices
 from .staging.uploads import Uploads
+from .taken import Numbers, Taken, TakenBy, TakingRecord
 from .trees import Applied, Merged, Trees
 from .trees.builder import RetiredBy, none_retired
 from .trees.cache import TreeCache
@@ -129,15 +131,16 @@ class Versions:
         )
         self.partition = context.partition
         self.retired = retired = Retired(context)
+        self.taken = taken = Taken(context)
         self.inventory = Inventory(context)
         self.refs = refs = Refs(context, retired)
         layers = Layers(context)
         self.history = history = History(context, retired=retired, refs=refs, layers=layers)
         self.slices = slices = Slices(context)
-        self.staging = staging = Staging(context, retired=retired, refs=refs, layers=layers, slices=slices)
+        self.staging = staging = Staging(context, retired=retired, taken=taken, refs=refs, layers=layers, slices=slices)
         self.uploads = Uploads(context, slices, staging)
         self.parts = Parts(context, self.uploads)
-        self.copies = Copies(context, retired=retired, refs=refs, staging=staging)
+        self.copies = Copies(context, retired=retired, taken=taken, refs=refs, staging=staging)
         self.commits = committer = Committer(context, retired, refs)
         self.merges = Merger(context, retired=retired, refs=refs, history=history, committer=committer)
         self.resets = Resetter(
@@ -196,11 +199,13 @@ __all__ = [
     "NameTaken",
     "NoChanges",
     "Note",
+    "Numbers",
     "ObjectsExpiring",
     "Options",
     "ParentWanted",
     "PartRecord",
     "PathExists",
+    "PathExpired",
     "PathNotFound",
     "PreconditionFailed",
     "Record",
@@ -221,6 +226,9 @@ __all__ = [
     "TagExists",
     "TagNotFound",
     "TagRecord",
+    "Taken",
+    "TakenBy",
+    "TakingRecord",
     "TreeCache",
     "Trees",
     "UncommittedChanges",

@@ -101,5 +101,9 @@ class ObjectsExpiring(Conflict):
     """A lifecycle run may be deleting the object. Ask again once it has ended."""
 
 
+class PathExpired(NotFound):
+    """A lifecycle run took the object that the commit names. Facts: `by` (a TakenBy)."""
+
+
 class ContentsGone(CommitExpired):
     """A read of a commit that a collection run took: its objects go at any moment. Facts: `commit`, `run`."""

@@ -49,5 +49,14 @@ def retired_partition(uid: RepositoryUid) -> bytes:
     return f"{uid}/retired".encode()
 
 
+def taken_partition(uid: RepositoryUid) -> bytes:
+    """What lifecycle runs took although commits name it (taken.py). Nothing is ever taken out."""
+    return f"{uid}/taken".encode()
+
+
+def taking_run(run: str) -> bytes:
+    return f"run-{run}".encode()
+
+
 def retired_run(run: RunId) -> bytes:
     return f"run-{run}".encode()

@@ -58,13 +58,14 @@ class Retired:
             if held is not None:
                 raise _expired(commit, RunId(decode_record(SweptRecord, held.value).run))
 
-    async def lifecycle_states(self) -> frozenset[RunState]:
-        """Return the states of the lifecycle runs: those in TAKING may be deleting objects that commits name.
+    async def is_lifecycle_expiring(self) -> bool:
+        """Answer whether a lifecycle run may come to take objects, and has not written down which.
 
-        To be asked after the record of a copy is written, as `check_not_expiring`: a run that begins later reads it.
-        Costs a scan of the runs.
+        Ask after the record of a copy is written, as `check_not_expiring`: a run that begins later reads it. Look up
+        what the other runs took after this (`Taken.find`). Costs a scan of the runs.
         """
-        return frozenset(record.state for _, record in await self.runs() if record.kind is RunKind.LIFECYCLE)
+        runs = [record for _, record in await self.runs() if record.kind is RunKind.LIFECYCLE]
+        return any(record.state in TAKING and not record.swept for record in runs)
 
     async def check_contents(self, commits: Sequence[CommitId]) -> None:
         """To be asked after the contents were read: what was read before the run gave them up is readable for the grace

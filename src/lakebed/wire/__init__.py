@@ -32,7 +32,7 @@ from .collection import (
     PrepareGCUncommittedRequest,
     PrepareGCUncommittedResponse,
 )
-from .common import Error, Pagination, StorageUri
+from .common import Error, Expired, Pagination, StorageUri
 from .config import (
     CapabilitiesConfig,
     Config,
@@ -118,6 +118,7 @@ __all__ = [
     "DiffObjectStat",
     "Error",
     "ErrorNoACL",
+    "Expired",
     "FindMergeBaseResult",
     "GarbageCollectionConfig",
     "GarbageCollectionPrepareResponse",

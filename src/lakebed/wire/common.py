@@ -5,10 +5,23 @@ from __future__ import annotations
 import msgspec
 
 
-class Error(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of every answer that is not a success. Clients print `message`, and scripts read it."""
+class Expired(msgspec.Struct, frozen=True, kw_only=True):
+    """Say which lifecycle run took an object, by which rule of which policy, and when (Unix seconds)."""
+
+    policy_version: int
+    rule: str
+    run: str
+    date: int
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of every answer that is not a success. Clients print `message`, and scripts read it.
+
+    `expired` is there where an object is gone by a lifecycle policy.
+    """
 
     message: str
+    expired: Expired | None = None
 
 
 class Pagination(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from .common import Pagination
+from .common import Expired, Pagination
 
 
 class ObjectStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An object, or a common prefix (`path_type`), which has neither size nor type.
 
-    `content_type`, `metadata` and `size_bytes` are left out when None. Listings make a thousand at once, and nothing in
+    `content_type`, `metadata` and `size_bytes` are left out when None. `expired` says that the bytes
+    are gone. Listings make a thousand at once, and nothing in
     one can point back to it: the cycle collector need not know them.
     """
 
@@ -23,6 +24,7 @@ class ObjectStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     physical_address: str
     physical_address_expiry: int | None = None
     size_bytes: int | None = None
+    expired: Expired | None = None
 
 
 class ObjectStatsList(msgspec.Struct, frozen=True, kw_only=True):

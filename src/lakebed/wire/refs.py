@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from .common import Error, Pagination
+from .common import Error, Expired, Pagination
 
 
 class Ref(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +117,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size_bytes: int | None = None
     type: str
     right: DiffObjectStat | None = None
+    expired: Expired | None = None
 
 
 class DiffList(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,9 +17,7 @@ from lakebed.base import Conflict, RunId
 from lakebed.gc.protocol import (
     CLOCK_KEY,
     COMMITS,
-    GARBAGE,
     REFS,
-    BadInput,
     Defer,
     Deferred,
     Manifest,
@@ -31,7 +29,6 @@ from lakebed.gc.protocol import (
     decode_deferred,
     deferred_path,
     encode_deferred,
-    read_part,
     window_end_ms,
 )
 from lakebed.objectstore import ObjectMissing, store_clock_ms
@@ -40,7 +37,7 @@ from lakebed.versions import RunRecord, Versions
 from .commits import read_snapshot, read_swept
 from .continuing import Continuations, Reader, fresh_secret
 from .errors import RunMoved, StalePlan, WrongKind
-from .expiring import Expiring, uncommitted_name
+from .expiring import Expiring, read_garbage, uncommitted_name
 from .inputs import Inputs
 from .reading import Cursor, Reading
 from .runs import RunBook, moved
@@ -138,7 +135,7 @@ class Deferring:
         return record
 
     def _check_may_delete(self, run_id: RunId, record: RunRecord) -> None:
-        if not record.kind.can_wait:
+        if not record.kind.takes_objects:
             raise WrongKind(f"run {run_id} is one of {record.kind.value}, which is never deferred", run_id=run_id)
         # A run of committed data that sweeps writes down what it takes first: until then its commits could be named.
         is_bound = record.began if record.state is RunState.MARKED else record.swept
@@ -188,9 +185,4 @@ class DeferredRuns:
         Raises:
             BadInput: it is missing or changed.
         """
-        name = garbage.folder + part.name
-        try:
-            data = await self._versions.objectstore.get(name)
-        except ObjectMissing as error:
-            raise BadInput(f"{name} is missing", part=part.name) from error
-        return read_part(garbage, GARBAGE, part, data)
+        return await read_garbage(self._versions.objectstore, garbage, part)

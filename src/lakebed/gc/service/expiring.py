@@ -12,8 +12,8 @@ publishes first and looks then, in this order and no other:
     sweeping  `set_if`, bound to this recheck; `swept/<commit>` for what is left; from here on deletes may begin
     ended     only once the record says that each of these is written
 
-A lifecycle run goes the same way and expires no commits: it takes addresses. While it is expiring or sweeping, a copy
-of an entry in a commit copies the bytes (`Retired.lifecycle_states`).
+A lifecycle run goes the same way and expires no commits: it takes addresses. Instead of `swept/<commit>` it writes
+these into `<uid>/taken` (versions/taken.py). Until it has, a copy of an entry in a commit copies the bytes.
 
 Publishing again (an answer was lost, a server died) begins a new *attempt*: the run's record names it before any commit
 is added, so a plan from an earlier recheck cannot be swept. What was taken out stays published until the run sweeps: a
@@ -22,14 +22,16 @@ commit that cannot be named for a moment longer does no harm, one that is let go
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, RunId
+from lakebed.base import FOREIGN_SLICE, CommitId, RunId
 from lakebed.gc.protocol import (
     COMMITS,
     EXPIRED,
@@ -38,13 +40,18 @@ from lakebed.gc.protocol import (
     BadInput,
     Expire,
     Manifest,
+    Part,
     RecheckInputs,
     RunKind,
     RunState,
     Sweep,
     check_manifest,
+    read_part,
+    run_folder,
 )
-from lakebed.versions import RunRecord, Versions
+from lakebed.gc.rules.lifecycle import check_policy
+from lakebed.objectstore import ObjectMissing, ObjectStore
+from lakebed.versions import Numbers, RunRecord, TakingRecord, Versions
 
 from .commits import Snapshot, read_snapshot, read_swept
 from .continuing import Continuations, Reader, fresh_secret
@@ -221,9 +228,25 @@ class Expiring:
             await self._runs.write(run_id, record, held)
         elif record.plan != body.plan.digest():
             raise StalePlan("the run sweeps by another plan", run_id=run_id)
+        if kind is RunKind.LIFECYCLE and not record.swept:
+            await self._write_taken(run_id, record, body.plan)
         await self._write_swept(run_id, expiring)
         await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)) - set(expiring))
         return record
+
+    async def _write_taken(self, run_id: RunId, record: RunRecord, plan: Manifest) -> None:
+        """Write for ever which objects the run takes, for readers and copies. Again from the start after a crash."""
+        if not plan.folder.startswith(run_folder(record.kind, run_id)):
+            raise BadInput(f"{plan.folder} is not in the folder of run {run_id}", input=plan.table)
+        version = int(record.rules_version)
+        policy = await self._policies.version(version)
+        rules = [rule.text() for rule in check_policy(policy.policy or b"").rules]
+        now_ms = self._versions.ports.clock.now_ms()
+        taken = self._versions.taken
+        await taken.begin(run_id, TakingRecord(policy_version=version, taken_ms=now_ms, rules=tuple(rules)))
+        for part in plan.parts:
+            rows = await read_garbage(self._versions.objectstore, plan, part)
+            await taken.add(run_id, _by_rule(rows, rules))
 
     async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
         await self._versions.retired.note_swept(run_id, commits)
@@ -248,6 +271,35 @@ class Expiring:
                 with suppress(RunMoved):
                     _, held = await self._runs.read(run_id)
                     await self._runs.write(run_id, replace(record, listed=""), held)
+
+
+async def read_garbage(objectstore: ObjectStore, garbage: Manifest, part: Part) -> pa.Table:
+    """Read one part of a table GARBAGE, checked against its manifest.
+
+    Raises:
+        BadInput: it is missing or changed.
+    """
+    name = garbage.folder + part.name
+    try:
+        data = await objectstore.get(name)
+    except ObjectMissing as error:
+        raise BadInput(f"{name} is missing", part=part.name) from error
+    return read_part(garbage, GARBAGE, part, data)
+
+
+def _by_rule(rows: pa.Table, rules: Sequence[str]) -> Iterator[tuple[int, Numbers, Numbers, list[str]]]:
+    """Yield by rule: slices, a number in each, and keys in no slice.
+
+    Raises:
+        BadInput: the policy has no such rule.
+    """
+    for text in pc.unique(rows["rule"]).to_pylist():
+        if text not in rules:
+            raise BadInput(f"the plan names a rule that its policy does not have: {text}", rule=text)
+        mine = rows.filter(pc.equal(rows["rule"], text))
+        own = mine.filter(pc.not_equal(mine["slice"], FOREIGN_SLICE))
+        others = mine.filter(pc.equal(mine["slice"], FOREIGN_SLICE))["address"].to_pylist()
+        yield rules.index(text), own["slice"].to_numpy(), own["sequence"].to_numpy().astype(np.int64), others
 
 
 def uncommitted_name(attempt: str) -> str:

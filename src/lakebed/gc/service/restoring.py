@@ -204,7 +204,9 @@ class Restoring:
         source, by_address = row["address"], row["address"] == body.path
         for _ in range(LOOKS):
             there = await self._entry_at(branch, target)
-            is_same = there is not None and await self._is_same(there, source)
+            # What a lifecycle run took is no obstacle: the entry says nothing but what was there.
+            is_taken = there is not None and (await self._versions.taken.find([there.address]))[0] is not None
+            is_same = there is not None and not is_taken and await self._is_same(there, source)
             rival = None if there is None or by_address else _restored_from(there, target)
             if rival is not None and body.run_id not in ("", rival.run):
                 rival = None
@@ -213,7 +215,7 @@ class Restoring:
                 return RestoreOutcome.PRESENT if is_same else RestoreOutcome.OLDER, 0
             if is_same and (by_address or not (body.overwrite or is_ours)):
                 return RestoreOutcome.PRESENT, 0
-            if there is not None and not (body.overwrite or is_ours):
+            if there is not None and not (body.overwrite or is_ours or is_taken):
                 return _OCCUPIED, 0
             try:
                 entry = await self._upload(branch, row, source, target, restore, there)

@@ -129,8 +129,8 @@ class RunBook:
             return record
         if state not in RUN_MOVES[record.kind][record.state]:
             raise moved(run_id, record)
-        if record.kind is RunKind.COMMITTED and record.state is RunState.SWEEPING and not record.swept:
-            # Its commits would be in neither list: not in its own any more, and not yet among the swept.
+        if record.kind.takes_committed and record.state is RunState.SWEEPING and not record.swept:
+            # What it takes would be in neither list: not in its own any more, and not yet in that of what is gone.
             message = f"run {run_id} is sweeping, and has not written down yet what it takes: apply it again"
             raise RunMoved(message, run_id=run_id, state=record.state.value)
         if record.until_ms and not record.purging:

@@ -73,7 +73,7 @@ class Content:
     async def get(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
         path = request.required("path")
-        entry = await repository.objects.get(request.args[1], path)
+        entry = await repository.objects.open(request.args[1], path)
         if request.flag("presign") and self._presign_s is not None:
             url = await repository.objects.presign_get(path, entry, expires_s=self._presign_s)
             if url is not None:
@@ -98,7 +98,7 @@ class Content:
 
     async def head(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
-        entry = await repository.objects.get(request.args[1], request.required("path"))
+        entry = await repository.objects.open(request.args[1], request.required("path"))
         headers = _headers(entry)
         span = _span(request.header(b"range"), entry.size_bytes)
         start, end = span or (0, entry.size_bytes)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from lakebed import wire
 from lakebed.base import decode_metadata, key_to_path
 from lakebed.operations import history
-from lakebed.server.errors import Answer
+from lakebed.server.errors import Answer, expired_by
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.versions import Difference, Strategy
+from lakebed.versions import Difference, Strategy, TakenBy
 
 _STRATEGIES: dict[str, Strategy] = {"": "none", "dest-wins": "dest-wins", "source-wins": "source-wins"}
 
@@ -43,7 +43,9 @@ class Differences:
             limit=request.amount(),
             three_dot=request.choice("type", ("three_dot", "two_dot")) == "three_dot",
         )
-        return _page(found, has_more=has_more, is_with_stats=request.flag("include_right_stats"))
+        # Of a path that was removed, this is what the left side had.
+        taken = await repository.versions.taken.find_rows([one.row for one in found if one.row is not None])
+        return _page(found, has_more=has_more, is_with_stats=request.flag("include_right_stats"), taken=taken)
 
     async def merge(self, request: RestRequest, body: wire.Merge) -> wire.MergeResult:
         repository = await self._catalog.get(request.args[0])
@@ -85,14 +87,24 @@ def routes(state: AppState) -> list[Route]:
 
 
 def _page(
-    found: Sequence[Difference], *, has_more: bool, is_with_stats: bool = False, is_uncommitted: bool = False
+    found: Sequence[Difference],
+    *,
+    has_more: bool,
+    is_with_stats: bool = False,
+    is_uncommitted: bool = False,
+    taken: Sequence[TakenBy | None] = (),
 ) -> wire.DiffList:
-    results = [_difference(difference, is_with_stats, is_uncommitted) for difference in found]
+    """`taken`: by whom each row was, in their order. What is staged never is."""
+    by_row = iter(taken)
+    results = [
+        _difference(one, is_with_stats, is_uncommitted, next(by_row, None) if one.row is not None else None)
+        for one in found
+    ]
     pagination = page_of(results, has_more=has_more, last=results[-1].path if results else "")
     return wire.DiffList(pagination=pagination, results=results)
 
 
-def _difference(difference: Difference, is_with_stats: bool, is_uncommitted: bool) -> wire.Diff:
+def _difference(difference: Difference, is_with_stats: bool, is_uncommitted: bool, taken: TakenBy | None) -> wire.Diff:
     path, row = key_to_path(difference.key), difference.row
     if row is None:
         return wire.Diff(path=path, path_type="common_prefix", type=difference.kind)
@@ -103,4 +115,11 @@ def _difference(difference: Difference, is_with_stats: bool, is_uncommitted: boo
         )
     # Of a branch's uncommitted changes the contract's server shows what is there now: of a removal nothing.
     size_bytes = 0 if is_uncommitted and difference.kind == "removed" else row[4]
-    return wire.Diff(path=path, path_type="object", size_bytes=size_bytes, type=difference.kind, right=right)
+    return wire.Diff(
+        path=path,
+        path_type="object",
+        size_bytes=size_bytes,
+        type=difference.kind,
+        right=right,
+        expired=expired_by(taken),
+    )

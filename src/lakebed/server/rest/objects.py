@@ -31,8 +31,11 @@ class Objects:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
         entry = await repository.objects.get(request.args[1], path)
-        stats = stats_of_entry(repository, path, entry, is_with_metadata=request.flag("user_metadata", default=True))
-        if request.flag("presign"):
+        [taken] = await repository.versions.taken.find([entry.address])
+        stats = stats_of_entry(
+            repository, path, entry, is_with_metadata=request.flag("user_metadata", default=True), taken=taken
+        )
+        if request.flag("presign") and taken is None:
             stats = await self._presigned(repository, stats, entry)
         return stats
 
@@ -45,16 +48,18 @@ class Objects:
             delimiter=request.query("delimiter").encode(),
             limit=request.amount(),
         )
+        taken = await repository.versions.taken.find_rows([row for _, row in listing.items if row is not None])
         results = stats_of_page(
             repository,
             listing.items,
+            taken=taken,
             now_s=self._clock.now_ms() // 1000,
             is_with_metadata=request.flag("user_metadata", default=True),
         )
         if request.flag("presign") and self._presign_s is not None:
             for index, (key, row) in enumerate(listing.items):
                 # A signed URL reads the object, which listing alone does not allow.
-                if row is not None and _may_read(request, key.decode()):
+                if row is not None and results[index].expired is None and _may_read(request, key.decode()):
                     results[index] = await self._presigned(repository, results[index], from_row(row))
         pagination = page_of(results, has_more=listing.has_more, last=results[-1].path if results else "")
         return wire.ObjectStatsList(pagination=pagination, results=results)

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 
 from lakebed.base import FOREIGN_SLICE, Entry, Row, decode_metadata, slice_name
 from lakebed.catalog import Repository
+from lakebed.server.errors import expired_by
+from lakebed.versions import TakenBy
 from lakebed.wire import ObjectStats
 
 
-def stats_of_entry(repository: Repository, path: str, entry: Entry, *, is_with_metadata: bool = True) -> ObjectStats:
+def stats_of_entry(
+    repository: Repository, path: str, entry: Entry, *, is_with_metadata: bool = True, taken: TakenBy | None = None
+) -> ObjectStats:
     return ObjectStats(
         checksum=entry.checksum,
         content_type=entry.content_type,
@@ -21,13 +25,23 @@ def stats_of_entry(repository: Repository, path: str, entry: Entry, *, is_with_m
         path_type="object",
         physical_address=repository.full_address(entry.address),
         size_bytes=entry.size_bytes,
+        expired=expired_by(taken),
     )
 
 
 def stats_of_page(
-    repository: Repository, items: Sequence[tuple[bytes, Row | None]], *, now_s: int, is_with_metadata: bool
+    repository: Repository,
+    items: Sequence[tuple[bytes, Row | None]],
+    *,
+    now_s: int,
+    is_with_metadata: bool,
+    taken: Sequence[TakenBy | None],
 ) -> list[ObjectStats]:
-    """Common prefixes (no row) are shown as of `now_s`, as the contract wants some time."""
+    """Common prefixes (no row) are shown as of `now_s`, as the contract wants some time.
+
+    `taken` says for each row which lifecycle run took its object.
+    """
+    by_row = iter(taken)
     prefixes: dict[int, str] = {}
     no_metadata: dict[str, str] = {}
     data = repository.address_prefix + "data/"
@@ -56,6 +70,7 @@ def stats_of_page(
                 path_type="object",
                 physical_address=address,
                 size_bytes=size_bytes,
+                expired=expired_by(next(by_row)),
             )
         )
     return page

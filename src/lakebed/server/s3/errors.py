@@ -81,6 +81,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     ),
     "NotImplemented": (501, "A header you provided implies functionality that is not implemented."),
     "NotModified": (304, "Not Modified"),
+    "ObjectExpired": (410, "A lifecycle policy let this object go."),
     "OperationAborted": (
         409,
         "A conflicting conditional operation is currently in progress against this resource. Try again.",
@@ -135,13 +136,14 @@ BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     versions.MultipartNotFound: "NoSuchUpload",
     catalog.PartMissing: "InvalidPart",
     versions.ContentsGone: "InvalidObjectState",
+    versions.PathExpired: "ObjectExpired",
     objectstore.ObjectMissing: "InvalidObjectState",
     objectstore.ShortBody: "IncompleteBody",
     InvalidParameter: "InvalidURI",
     base.InvalidEntry: "MetadataTooLarge",
     base.InvalidName: "KeyTooLongError",
 }
-_OWN_WORDS: Final = frozenset({"InvalidArgument", "AccessDenied", "ServiceUnavailable"})
+_OWN_WORDS: Final = frozenset({"InvalidArgument", "AccessDenied", "ObjectExpired", "ServiceUnavailable"})
 """Codes under which an error of the core says itself what is wrong."""
 
 

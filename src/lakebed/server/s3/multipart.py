@@ -133,7 +133,7 @@ class MultipartUploads:
         begun, number = await self._find(request), _part_number(request)
         request.what = {**(request.what or {}), "src": f"{source.bucket}/{source.key}"}
         request.refuse_headers([b"x-amz-copy-source-server-side-encryption"])
-        repository, entry = await self._sources.find(source)
+        repository, entry = await self._sources.find(source, is_read=True)
         check_source_conditions(request, entry)
         start, end = _copied_range(request, entry)
         if end - start > SIZE_BYTES_MAX:

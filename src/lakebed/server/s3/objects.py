@@ -154,10 +154,12 @@ class Objects:
         """
         admit(request, objects.GET_OBJECT, {"repository": place.repository, "path": place.path})
         check_version(request.parameter("versionId"))
-        return await self.find(place)
+        return await self.find(place, is_read=True)
 
-    async def find(self, place: Place) -> tuple[Repository, Entry]:
+    async def find(self, place: Place, *, is_read: bool = False) -> tuple[Repository, Entry]:
         """Return the repository and the entry of a place, without asking for permissions.
+
+        `is_read`: its bytes are to be read.
 
         Raises:
             S3Error: there is no such key.
@@ -170,7 +172,8 @@ class Objects:
                 if place.is_folder:
                     return repository, ROOT
                 raise S3Error("NoSuchKey", Key=place.ref)
-            return repository, await repository.objects.get(place.ref, place.path)
+            find = repository.objects.open if is_read else repository.objects.get
+            return repository, await find(place.ref, place.path)
         except PathNotFound as error:
             raise S3Error("NoSuchKey", Key=place.key) from error
         except (BranchNotFound, RefNotFound) as error:
@@ -312,7 +315,7 @@ class Objects:
                 "This copy request is illegal because it is trying to copy an object to itself without changing the"
                 " object's metadata, storage class, website redirect location or encryption attributes.",
             )
-        repository, found = await self.find(source)
+        repository, found = await self.find(source, is_read=True)
 
         def altered(entry: Entry) -> Entry:
             check_source_conditions(request, entry)

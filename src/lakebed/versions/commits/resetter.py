@@ -23,7 +23,7 @@ from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitExpired, ObjectsExpiring, UncommittedChanges, UploadRefused
 from lakebed.versions.records import BranchRecord, ClaimReason, CopyState, IntentRecord
 from lakebed.versions.refs import Refs
-from lakebed.versions.retired import TAKING, Retired, says_who_took
+from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.staging.copies import Copies
 from lakebed.versions.staging.entries import ANY, Staging
 from lakebed.versions.staging.layers import Layers
@@ -129,7 +129,8 @@ class Resetter:
 
         Raises:
             CommitExpired: a collection takes that commit.
-            ObjectsExpiring: a lifecycle run may be deleting the object.
+            ObjectsExpiring: a lifecycle run may be about to take the object.
+            PathExpired: a lifecycle run took it.
             UploadRefused: the copy took too long and was given up.
         """
         row = await self._context.trees.lookup(await self._context.commits.metarange(record.commit_id), key)
@@ -143,22 +144,15 @@ class Resetter:
         copy_key, pending, held = await self._copies.begin(address, branch)
         try:
             await self._retired.check_not_expiring([record.commit_id])
-            await self._check_objects_stay()
-        except (CommitExpired, ObjectsExpiring):
+        except CommitExpired:
             # Where that fails the cleaner does it.
             with suppress(PredicateFailed, Unavailable, OutcomeUnknown):
                 await self._context.delete_if(copy_key, held.predicate)
             raise
+        if not await self._copies.stays(from_row(row), copy_key, held):
+            raise ObjectsExpiring("a lifecycle run deletes objects that commits name: reset again once it has ended")
         await self._staging.set_cell(record, key, 0, row, ANY)
         await self._copies.finish(copy_key, replace(pending, state=CopyState.DONE), held)
-
-    async def _check_objects_stay(self) -> None:
-        """
-        Raises:
-            ObjectsExpiring: a lifecycle run may be deleting what the branch's commit names.
-        """
-        if await self._retired.lifecycle_states() & TAKING:
-            raise ObjectsExpiring("a lifecycle run deletes objects that commits name: reset again once it has ended")
 
     async def _may_be_committing(self, record: BranchRecord, key: bytes, removed_from: Set[StagingToken]) -> bool:
         """Return whether a sealed token has this path, or had it until we took it away: its

@@ -7,11 +7,12 @@ The record is written before the source is looked at again, and finished after t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from lakebed.base import Entry, OutcomeUnknown, Row, StagingToken, from_row, key_inside, to_row
+from lakebed.base import Entry, OutcomeUnknown, Row, StagingToken, Unavailable, from_row, key_inside, to_row
 from lakebed.kv import Held, PredicateFailed
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import keys
@@ -20,7 +21,8 @@ from lakebed.versions.context import Context
 from lakebed.versions.errors import AddressNotAllowed, PathNotFound, UploadRefused
 from lakebed.versions.records import BranchRecord, CopyRecord, CopyState, encode_record
 from lakebed.versions.refs import Refs
-from lakebed.versions.retired import TAKING, Retired, says_who_took
+from lakebed.versions.retired import Retired, says_who_took
+from lakebed.versions.taken import Taken
 
 from .entries import ANY, Condition, Staging
 from .layers import View
@@ -37,9 +39,10 @@ class Source:
 
 
 class Copies:
-    def __init__(self, context: Context, *, retired: Retired, refs: Refs, staging: Staging) -> None:
+    def __init__(self, context: Context, *, retired: Retired, taken: Taken, refs: Refs, staging: Staging) -> None:
         self._context = context
         self._retired = retired
+        self._taken = taken
         self._refs = refs
         self._staging = staging
 
@@ -62,6 +65,7 @@ class Copies:
 
         Raises:
             PathNotFound: there is no such source.
+            PathExpired: a lifecycle run took the source's object.
         """
         condition = Condition(if_none_match, None)
         source = await self._find_source(source_ref, source_key)
@@ -70,6 +74,8 @@ class Copies:
             target = alter(entry) if alter else entry
             await self._staging.write(branch, key, 0, to_row(key, target), condition=condition)
             return target
+        if source.token is None:
+            await self._taken.check(entry)
         resolved = await self._refs.resolve(source_ref)
         if shallow or (source.token is not None and resolved.branch == branch):
             return await self._copy_shallow(source_ref, source_key, branch, key, alter, condition)
@@ -84,6 +90,7 @@ class Copies:
                     key_inside(entry.address, self._context.objectstore.uri) or entry.address, address
                 )
             except ObjectMissing as error:
+                await self._taken.check(entry)
                 raise PathNotFound("the source's data is gone", address=entry.address) from error
             return _copied(entry, alter, address, self._context.ports.clock.now_ms())
 
@@ -111,8 +118,7 @@ class Copies:
                 break
             await self._context.delete_if(copy_key, predicate.predicate)
         # Only a commit's entry may be due by a lifecycle policy: a cell keeps what it names.
-        if source.token is None and await self._may_be_taken(entry):
-            await self._drop(copy_key, predicate)
+        if source.token is None and not await self.stays(entry, copy_key, predicate):
             return await self._copy_bytes(entry, branch, key, alter, condition)
         target = _copied(entry, alter, entry.address, entry.modified_ms)
 
@@ -125,24 +131,22 @@ class Copies:
         await self.finish(copy_key, replace(pending, state=CopyState.DONE), predicate)
         return target
 
-    async def _drop(self, copy_key: bytes, held: Held) -> None:
-        """Take the record of a copy back that named nothing."""
-        await self._context.delete_if(copy_key, held.predicate)
+    async def stays(self, entry: Entry, copy_key: bytes, held: Held) -> bool:
+        """Answer whether a copy that has its record may name the object of a commit's entry. Else the record goes.
 
-    async def _may_be_taken(self, entry: Entry) -> bool:
-        """Answer whether a lifecycle run may be deleting the object, or did. Asked after the copy's record is there."""
-        states = await self._retired.lifecycle_states()
-        if states & TAKING:
+        Raises:
+            PathExpired: a lifecycle run took the object.
+        """
+        is_expiring = await self._retired.is_lifecycle_expiring()
+        # After the runs, never before: a run writes down what it takes before it counts as one that has.
+        [taken] = await self._taken.find([entry.address])
+        if taken is None and not is_expiring:
             return True
-        # The record of a run may be gone by now, that of the policy never is.
-        if not states and await self._context.get(keys.LIFECYCLE) is None:
-            return False
-        # Looked at after the runs: one that has ended by now has deleted what it took.
-        key = key_inside(entry.address, self._context.objectstore.uri) or entry.address
-        try:
-            await self._context.objectstore.stat(key)
-        except ObjectMissing:
-            return True
+        # Where that fails the cleaner does it.
+        with suppress(PredicateFailed, Unavailable, OutcomeUnknown):
+            await self._context.delete_if(copy_key, held.predicate)
+        if taken is not None:
+            raise taken.error()
         return False
 
     async def _find_source(self, ref: str, key: bytes) -> Source:

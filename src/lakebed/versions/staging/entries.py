@@ -48,6 +48,7 @@ from lakebed.versions.errors import AddressNotAllowed, PathExists, PathNotFound,
 from lakebed.versions.records import BranchRecord
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
+from lakebed.versions.taken import Taken
 
 from .layers import Layers, Listing, View
 from .slices import Place, Slices
@@ -95,14 +96,29 @@ class AddressSpent(LakebedError):
 
 
 class Staging:
-    def __init__(self, context: Context, *, retired: Retired, refs: Refs, layers: Layers, slices: Slices) -> None:
+    def __init__(
+        self, context: Context, *, retired: Retired, taken: Taken, refs: Refs, layers: Layers, slices: Slices
+    ) -> None:
         self._context = context
         self._retired = retired
+        self._taken = taken
         self._refs = refs
         self._layers = layers
         self._slices = slices
 
     # Reading
+
+    async def open(self, ref: str, key: bytes) -> Entry:
+        """Return the entry whose bytes are to be read: they stay for the readers' grace from now.
+
+        Raises:
+            RefNotFound, PathNotFound: see `get`.
+            PathExpired: a lifecycle run took the object.
+        """
+        entry = await self.get(ref, key)
+        # What a run takes from now on stays for the grace that it waits then.
+        await self._taken.check(entry)
+        return entry
 
     async def get(self, ref: str, key: bytes) -> Entry:
         """

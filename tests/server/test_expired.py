@@ -1,0 +1,120 @@
+"""How each door shows objects that a lifecycle run took although commits name them."""
+
+from __future__ import annotations
+
+import httpx
+import numpy as np
+import pytest
+from lakefs_sdk import DiffList, ObjectStats, ObjectStatsList
+
+from lakebed.base import parse_address
+from lakebed.server import App, AppState
+from lakebed.versions import TakingRecord
+from tests.server.s3.test_gateway import allow, asked_as, keys_of
+
+DAY_S = 86_400
+RULE = "logs: logs/ 10d"
+EXPIRED = {"policy_version": 3, "rule": RULE, "run": "r1", "date": 10 * DAY_S}
+WORDS = "expired by policy version 3, logs: logs/ 10d, run r1, 1970-01-11"
+
+
+async def write(client: httpx.AsyncClient, repo: str, path: str, data: bytes = b"data") -> None:
+    (await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=data)).raise_for_status()
+
+
+async def commit(client: httpx.AsyncClient, repo: str) -> str:
+    answer = await client.post(f"{repo}/branches/main/commits", json={"message": "m"})
+    found: str = answer.json()["id"]
+    return found
+
+
+async def take(state: AppState, path: str) -> None:
+    """Write down what a run writes before it deletes."""
+    versions = (await state.catalog.get("lake")).versions
+    place = parse_address((await versions.staging.get("main", path.encode())).address)
+    assert place is not None
+    await versions.taken.begin("r1", TakingRecord(policy_version=3, taken_ms=10 * DAY_S * 1000, rules=("x", RULE)))
+    await versions.taken.add("r1", [(1, np.array([place[0]]), np.array([place[1]]), [])])
+
+
+@pytest.fixture
+async def lake(client: httpx.AsyncClient, repo: str, state: AppState) -> str:
+    """`logs/old`, which went, beside `logs/new`."""
+    await write(client, repo, "logs/old")
+    await write(client, repo, "logs/new")
+    await commit(client, repo)
+    await take(state, "logs/old")
+    return repo
+
+
+@pytest.mark.parametrize("params", [{}, {"presign": "true"}])
+async def test_reading_it_answers_410_and_says_who_took_it(
+    client: httpx.AsyncClient, lake: str, params: dict[str, str]
+) -> None:
+    at = f"{lake}/refs/main/objects"
+
+    gone = await client.get(at, params={"path": "logs/old", **params})
+
+    assert (gone.status_code, gone.json()) == (410, {"message": WORDS, "expired": EXPIRED})
+    assert (await client.head(at, params={"path": "logs/old"})).status_code == 410
+    assert (await client.get(at, params={"path": "logs/new", **params})).status_code == 200
+
+
+async def test_stat_and_lists_mark_it_and_nothing_else(client: httpx.AsyncClient, lake: str) -> None:
+    at = f"{lake}/refs/main/objects"
+
+    stats = (await client.get(at + "/stat", params={"path": "logs/old", "presign": "true"})).json()
+    listed = (await client.get(at + "/ls")).json()
+
+    assert stats["expired"] == EXPIRED
+    assert {one["path"]: one.get("expired") for one in listed["results"]} == {"logs/new": None, "logs/old": EXPIRED}
+    assert "expired" not in listed["results"][0]
+
+
+async def test_the_contracts_client_reads_marked_answers(client: httpx.AsyncClient, lake: str) -> None:
+    first = (await client.get(f"{lake}/refs/main/commits")).json()["results"][-1]["id"]
+    stats = (await client.get(f"{lake}/refs/main/objects/stat", params={"path": "logs/old"})).json()
+    listed = (await client.get(f"{lake}/refs/main/objects/ls")).json()
+    diff = (await client.get(f"{lake}/refs/{first}/diff/main")).json()
+
+    assert ObjectStats.from_dict(stats).path == "logs/old"
+    assert len(ObjectStatsList.from_dict(listed).results) == 2
+    assert [one.path for one in DiffList.from_dict(diff).results] == ["logs/new", "logs/old"]
+
+
+async def test_differences_mark_it(client: httpx.AsyncClient, lake: str) -> None:
+    first = (await client.get(f"{lake}/refs/main/commits")).json()["results"][-1]["id"]
+
+    diff = (await client.get(f"{lake}/refs/{first}/diff/main")).json()
+
+    assert {one["path"]: one.get("expired") for one in diff["results"]} == {"logs/new": None, "logs/old": EXPIRED}
+
+
+async def test_a_copy_of_it_is_refused(client: httpx.AsyncClient, lake: str) -> None:
+    body = {"src_path": "logs/old", "src_ref": "main"}
+
+    gone = await client.post(f"{lake}/branches/main/objects/copy", params={"dest_path": "copy"}, json=body)
+
+    assert (gone.status_code, gone.json()["message"]) == (410, WORDS)
+
+
+async def test_the_path_takes_another_object_or_none(client: httpx.AsyncClient, lake: str) -> None:
+    at = f"{lake}/refs/main/objects"
+    await write(client, lake, "logs/old", b"new")
+
+    assert (await client.get(at, params={"path": "logs/old"})).content == b"new"
+    assert "expired" not in (await client.get(at + "/stat", params={"path": "logs/old"})).json()
+    (await client.delete(f"{lake}/branches/main/objects", params={"path": "logs/old"})).raise_for_status()
+    assert (await client.get(at, params={"path": "logs/old"})).status_code == 404
+
+
+async def test_s3_answers_410_with_a_code_of_its_own(app: App, client: httpx.AsyncClient, lake: str) -> None:
+    pair = await keys_of(client, "ann", allow("fs:*"))
+    with asked_as(app, pair) as s3:
+        gone = await s3.get("/lake/main/logs/old")
+        copied = await s3.put("/lake/main/copy", headers={"x-amz-copy-source": "/lake/main/logs/old"})
+        head = await s3.head("/lake/main/logs/old")
+
+    assert gone.status_code == 410
+    assert f"<Code>ObjectExpired</Code><Message>{WORDS}</Message>" in gone.text
+    assert (copied.status_code, head.status_code) == (410, 410)
