@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import msgspec
 import pytest
 
 from lakebed.base import (
@@ -32,13 +33,14 @@ def test_an_unknown_login_is_told_from_a_missing_permission() -> None:
 
 
 def test_what_a_lifecycle_policy_let_go_says_by_which_rule() -> None:
-    expired = {"policy_version": 3, "rule": "logs: logs/ 10d", "run": "r1", "date": 86_400}
-    answer = httpx.Response(410, json={"message": "expired by policy version 3", "expired": expired})
+    expired = Expired(policy_version=3, rule="logs: logs/ 10d", run="r1", date=86_400)
+    body = {"message": "expired by policy version 3", "expired": msgspec.to_builtins(expired)}
+    answer = httpx.Response(410, json=body)
 
     with pytest.raises(ObjectExpired, match="expired by policy version 3") as caught:
         client_of(Script(answer)).objects.read("lake", "main", "logs/a")
 
-    assert caught.value.facts["expired"] == Expired(**expired)
+    assert caught.value.facts["expired"] == expired
     assert isinstance(caught.value, NotFound)
 
 

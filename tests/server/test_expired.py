@@ -8,7 +8,9 @@ import pytest
 from lakefs_sdk import DiffList, ObjectStats, ObjectStatsList
 
 from lakebed.base import parse_address
+from lakebed.objectstore import open_deleter
 from lakebed.server import App, AppState
+from lakebed.server.backup_check import check_named
 from lakebed.versions import TakingRecord
 from tests.server.s3.test_gateway import allow, asked_as, keys_of
 
@@ -118,3 +120,19 @@ async def test_s3_answers_410_with_a_code_of_its_own(app: App, client: httpx.Asy
     assert gone.status_code == 410
     assert f"<Code>ObjectExpired</Code><Message>{WORDS}</Message>" in gone.text
     assert (copied.status_code, head.status_code) == (410, 410)
+
+
+async def test_a_check_of_a_backup_does_not_miss_it(client: httpx.AsyncClient, lake: str, state: AppState) -> None:
+    await write(client, lake, "logs/lost")
+    await commit(client, lake)
+    namespace = (await state.catalog.get("lake")).versions.objectstore
+    lost = [await stored_at(state, path) for path in ("logs/old", "logs/lost")]
+    assert await open_deleter(namespace.uri).delete(lost) == []
+
+    checked = await check_named(state.store, lambda _: namespace, state.ports)
+
+    assert checked.missing == [f"lake: {lost[1]}: missing"]
+
+
+async def stored_at(state: AppState, path: str) -> str:
+    return (await (await state.catalog.get("lake")).versions.staging.get("main", path.encode())).address
