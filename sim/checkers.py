@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from lakebed.base import CommitId, RunState
-from lakebed.versions import CommitOvertaken, NoChanges, PathNotFound
+from lakebed.versions import CommitOvertaken, NoChanges, PathNotFound, RunRecord
 
 from .actors import Ending, Violation
 from .operations import Record
@@ -213,12 +213,19 @@ def no_leak(ending: Ending) -> None:
     held = {token for branch in view.branches().values() for token in branch.tokens()}
     if claims := [claim for claim in view.claims() if held.isdisjoint(claim.tokens)]:
         raise Violation(f"{len(claims)} claims of tokens that no branch holds are left after cleaning")
-    lists = view.lists()
-    # Two runs may refuse each other for ever, where one has a window and both applies died over their first look at the
-    # other (docs/design/survivors.md). Nothing is deleted then; one alone must end.
-    sweeping = {name for name, run in lists.items() if run is not None and run.state is RunState.SWEEPING}
-    if left := sorted(set(lists) - (sweeping if len(sweeping) > 1 else set())):
+    if left := sorted(view.lists()):
         raise Violation(f"lists of what is expiring are left after cleaning: {left}")
+
+
+def runs_end(ending: Ending) -> None:
+    """Invariant 8, after every run was applied again: none is left whose deletes may have begun."""
+    runs = View(ending.disk).runs()
+    if left := sorted(name for name, run in runs.items() if run.state is RunState.SWEEPING or is_begun(run)):
+        raise Violation(f"runs whose deletes began cannot be brought to their end: {left}")
+
+
+def is_begun(run: RunRecord) -> bool:
+    return run.state is RunState.MARKED and run.began
 
 
 def lists_have_a_run(ending: Ending) -> None:

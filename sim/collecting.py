@@ -26,7 +26,7 @@ from lakebed.gc.protocol import (
     Service,
     UncommittedOptions,
 )
-from lakebed.gc.resume import unfinished_runs
+from lakebed.gc.resume import UnfinishedRun, holding_runs, unfinished_runs
 from lakebed.gc.rules import MetadataRule, Rules
 from lakebed.gc.service import CollectionService, ServiceOptions
 from lakebed.gc.service.installation import INSTALLATION_KEY
@@ -101,6 +101,9 @@ class Collecting:
             with suppress(Conflict, NotFound):
                 await self.apply(run_id, window=window)
 
+    async def apply_one(self, number: int, *, window: str | None) -> None:
+        await self.apply((await list_plans(self.context.store))[number], window=window)
+
     async def resume(self) -> None:
         """Take each run that marks for dead, and go on with each whose deletes began."""
         await self.runs.abandon_dead()
@@ -108,6 +111,18 @@ class Collecting:
         for run in await unfinished_runs(self.context.store, self.context.ports.tasks, views):
             with suppress(Conflict, NotFound):
                 await self.apply(run.run_id)
+
+    async def finish(self) -> None:
+        """Bring each run whose deletes may have begun to its end, if it takes months, as far as can be."""
+        store, tasks = self.context.store, self.context.ports.tasks
+        clock = self.context.ports.clock
+        before: list[UnfinishedRun] = []
+        while (runs := await holding_runs(store, tasks, await self.context.service.runs())) != before:
+            before = runs
+            clock.ms += 30 * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+            for run in runs:
+                with suppress(Conflict, NotFound):
+                    await self.apply(run.run_id)
 
     async def purge(self) -> None:
         await flow.purge(self.context, grace_s=self.grace_s)

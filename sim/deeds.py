@@ -243,6 +243,15 @@ def apply_planned(name: str, *, window: str | None = None) -> Do:
     return _run(name, act, days=10)
 
 
+def apply_one(name: str, number: int, *, window: str | None = None) -> Do:
+    """Carry out one plan, by its place among those there are."""
+
+    async def act(repo: Versions) -> None:
+        await Collecting(repo).apply_one(number, window=window)
+
+    return _run(name, act, days=10)
+
+
 def resume(name: str) -> Do:
     """Take every run that marks for dead, and go on with every run whose deletes began."""
 

@@ -19,10 +19,11 @@ from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import metarange_key, range_key
 from lakebed.versions import Commit, RefState, Versions, decode_record, keys
 
-from .actors import Actor, Ending, Scene, Violation
+from .actors import BLOCKS, Actor, Ending, Scene, Violation
 from .checkers import ALWAYS
 from .collecting import FENCING, PRIVATE_BESIDE_TREES, Collecting
 from .deeds import (
+    apply_one,
     apply_planned,
     behind,
     clean_records,
@@ -46,12 +47,13 @@ from .deeds import (
     strand_merge,
     uncommitted_run,
 )
+from .disk import Disk
 from .exploring import NO_BUDGET, Budget
 from .files import ranges_of
 from .moves import branch_moves_are_legal, tokens_leave_with_a_claim
 from .operations import Operation
 from .ports import SimDeleter, SimPorts
-from .reachable import addresses_of, deferred, nothing_reachable_is_deleted, reachable
+from .reachable import addresses_of, deferred, nothing_reachable_is_deleted, reachable, waiting
 from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, client, commit, delete, merge, reset, scene, upload, versions, write
 from .views import PARTITION, View
 
@@ -86,7 +88,7 @@ async def _tidy_by_optimised(ports: SimPorts) -> None:
     repo = versions(ports)
     collecting = Collecting(repo, FENCING)
     await collecting.service.abandon_dead_runs()
-    await collecting.resume()
+    await collecting.finish()
     await collecting.runs.closed_slices()
     ports.clock.ms += FAR_FUTURE_MS
     await repo.cleanup.clean()
@@ -151,9 +153,11 @@ def nothing_names_what_waits(ending: Ending) -> None:
 
 
 def bytes_are_there(*uploaded: str) -> Callable[[Ending], None]:
-    """Where no purge runs, bytes that were uploaded are there, whoever died when."""
+    """Until a window is over, bytes that were uploaded are there, whoever died when."""
 
     def check(ending: Ending) -> None:
+        if any(run.purging for run in View(ending.disk).runs().values()):
+            return
         there = {content for content, _, _ in ending.disk.objectstore.values() if isinstance(content, bytes)}
         if lost := [value for value in uploaded if value.encode() not in there]:
             raise Violation(f"deleted within the window: {lost}")
@@ -161,8 +165,15 @@ def bytes_are_there(*uploaded: str) -> Callable[[Ending], None]:
     return check
 
 
+def deletes_wait(disk: Disk, partition: bytes, key: bytes, _: bytes | None, after: bytes | None) -> None:
+    """No object goes that a deferred run holds, before its window is over."""
+    if partition == BLOCKS and after is None and key.decode() in disk.objectstore.keys() & waiting(disk):
+        raise Violation(f"deleted within the window: {key.decode()}")
+
+
 def deferring(made: Scene, *checks: Callable[[Ending], None]) -> Scene:
-    return replace(made, checks=(*made.checks, nothing_names_what_waits, *checks))
+    checks = (*made.checks, nothing_names_what_waits, *checks)
+    return replace(made, checks=checks, step_checks=(*made.step_checks, deletes_wait))
 
 
 DEFERRED: Final = (
@@ -203,9 +214,29 @@ def restoring_scenes() -> Iterator[tuple[Scene, Quick]]:
     u = client("u", uncommitted_run("u1"))
     other = scene("run that defers, run of uncommitted data", t, u, before=PAST, others_look=True)
     yield deferring(other, bytes_are_there("1", "2")), _NO_FAULT
+    p, q = client("p", apply_one("p1", 0, window="7d")), client("q", apply_one("q3", 1))
+    yield deferring(scene("run that defers, run that deletes", p, q, before=_TWO_PLANS)), _ALL
     found = client("x", restore("x1", key="a", content=b"1", overwrite=True))
     made_scene = scene("restorer, run that defers", found, first, before=made, others_look=True)
     yield deferring(made_scene, bytes_are_there("1")), _NO_FAULT
+
+
+_TWO_PLANS: Final = (
+    upload("w1", "a", "1"),
+    delete("d1", "a"),
+    close("x1"),
+    plan_only("q1", RunKind.UNCOMMITTED),
+    plan_only("q2", RunKind.UNCOMMITTED),
+)
+"""Of the same object, and neither knows of the other. Where both applies die, each finds the other run begun."""
+
+
+def resuming_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
+    """Each with its budget, and whether the tests walk it."""
+    p = client("p", apply_one("p1", 0, window="7d"), again=[apply_one("p2", 0)])
+    q = client("q", apply_one("q3", 1), again=[apply_one("q4", 1)])
+    both = scene("run that defers, run that deletes, both again", p, q, before=_TWO_PLANS)
+    yield deferring(both), Budget(crashes=2), False
 
 
 # Metadata
@@ -246,7 +277,7 @@ async def _tidy_metadata(ports: SimPorts) -> None:
     repo = versions(ports, real_trees=True)
     collecting = Collecting(repo, FENCING)
     await collecting.service.abandon_dead_runs()
-    await collecting.resume()
+    await collecting.finish()
     await repo.cleanup.clean()
     await collecting.rules.write(Rules(default="1d"))
     await collecting.run(RunKind.COMMITTED)

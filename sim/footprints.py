@@ -108,8 +108,8 @@ def _record(partition: bytes, key: bytes) -> Place:
 
 
 def _folder(key: str) -> Place:
-    """Two levels of it."""
-    return "", "/".join(key.split("/")[:2])
+    """Six levels of it, which tell apart the files of runs. What a listing begins with meets all that lies below."""
+    return "", "/".join(key.split("/")[:6])
 
 
 def _meet(one: Place, other: Place) -> bool:

@@ -16,7 +16,7 @@ from .swarms import SWARM_FAULTS, swarm
 from .worlds import World, small_worlds
 
 MUTANTS: Final = read_mutants()
-STATES_MAX: Final = 500_000
+STATES_MAX: Final = 600_000
 SEEDS_FIRST: Final = 60
 SEEDS_OF_SCENE: Final = 120
 TESTS_CPU_S: Final = 60

@@ -172,6 +172,15 @@ def garbage(disk: Disk) -> set[str]:
 
 def deferred(disk: Disk, *, ended: bool = False) -> set[str]:
     """Addresses that deferred runs hold until the end of a window; with those that ended after one, if asked for."""
+    return _held(disk, lambda run: ended or run.state is not RunState.ENDED)
+
+
+def waiting(disk: Disk) -> set[str]:
+    """Addresses that runs hold whose windows are not over."""
+    return _held(disk, lambda run: not run.purging and run.state is not RunState.ENDED)
+
+
+def _held(disk: Disk, holds: Callable[[RunRecord], bool]) -> set[str]:
     held = disk.cells.get(PARTITION, {})
     found: set[str] = set()
     for key, value in held.items():
@@ -179,7 +188,7 @@ def deferred(disk: Disk, *, ended: bool = False) -> set[str]:
             continue
         run, run_id = decode_record(RunRecord, value), key[len(keys.RUN) :].decode()
         table = disk.objectstore.get(deferred_path(run.kind, run_id))
-        if run.until_ms and table is not None and (ended or run.state is not RunState.ENDED):
+        if run.until_ms and table is not None and holds(run):
             garbage = decode_deferred(table[0], run_id).garbage
             for part in garbage.parts:
                 rows = read_part(garbage, GARBAGE, part, disk.objectstore[garbage.folder + part.name][0])

@@ -15,7 +15,7 @@ from lakebed.ranges import CutRule
 from lakebed.versions import Options, TreeCache, Trees, Versions
 
 from .actors import Actor, Program, Scene
-from .checkers import ALWAYS, no_leak
+from .checkers import ALWAYS, no_leak, runs_end
 from .collecting import FENCING, PRIVATE, Collecting
 from .moves import branch_moves_are_legal, branch_moves_are_legal_beside_removals, tokens_leave_with_a_claim
 from .operations import Operation
@@ -207,7 +207,7 @@ def scene(
         prepare=prepare,
         tidy=_tidy,
         checks=(*ALWAYS, nothing_reachable_is_deleted),
-        tidy_checks=(no_leak, garbage_goes) if clocks_agree else (garbage_goes,),
+        tidy_checks=(no_leak, runs_end, garbage_goes) if clocks_agree else (garbage_goes,),
         step_checks=(*moves, tokens_leave_with_a_claim) if clocks_agree else moves,
         clocks_agree=clocks_agree,
         alike=alike,
@@ -224,7 +224,7 @@ async def _tidy(ports: SimPorts) -> None:
     repo = versions(ports)
     collecting = Collecting(repo, FENCING)
     await collecting.service.abandon_dead_runs()
-    await collecting.resume()
+    await collecting.finish()
     if [stat async for page in repo.objectstore.list("data/") for stat in page]:
         await collecting.runs.closed_slices()
         ports.clock.ms += FAR_FUTURE_MS

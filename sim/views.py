@@ -141,6 +141,11 @@ class View:
         others = (PARTITION + b"/run-", keys.retired_partition(UID), keys.taken_partition(UID))  # Collections'.
         return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(others)}
 
+    def runs(self) -> dict[str, RunRecord]:
+        return {
+            key[len(keys.RUN) :].decode(): decode_record(RunRecord, value) for key, value in self._records(keys.RUN)
+        }
+
     def lists(self) -> dict[str, RunRecord | None]:
         """The runs that have a list of what they expire, by id. None: nobody knows of such a run."""
         prefix = PARTITION + b"/run-"

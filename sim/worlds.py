@@ -30,7 +30,7 @@ from .deeds import (
     uncommitted_run,
 )
 from .exploring import Budget
-from .flows import RULED, metadata_worlds, optimised_scenes, restoring_scenes
+from .flows import RULED, metadata_worlds, optimised_scenes, restoring_scenes, resuming_worlds
 from .hazards import hazard_scenes
 from .installations import installation_worlds
 from .processes import process_worlds
@@ -110,8 +110,10 @@ def small_worlds() -> Iterator[World]:
             yield World(one, budget, is_quick=is_cheap if collects else bool(is_quick))
         if collects:
             yield World(one, SEEDS, is_quick=True)
-    for one, budget, is_quick in (*metadata_worlds(), *installation_worlds(), *repository_worlds(), *process_worlds()):
-        yield World(one, budget, is_quick)
+    others = (resuming_worlds, metadata_worlds, installation_worlds, repository_worlds, process_worlds)
+    for worlds in others:
+        for one, budget, is_quick in worlds():
+            yield World(one, budget, is_quick)
 
 
 Quick: TypeAlias = tuple[bool | None, bool | None, bool | None]

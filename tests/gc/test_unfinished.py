@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -25,13 +27,14 @@ from lakebed.gc.protocol import (
     RunReport,
     RunState,
     RunView,
+    Service,
     Totals,
     run_folder,
 )
-from lakebed.gc.resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each
+from lakebed.gc.resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate, finish_each
 from lakebed.gc.service import RulesChanged
 from lakebed.gc.status import RunStatus, left_off
-from lakebed.objectstore import ObjectStoreOptions
+from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.runtime import LiveTasks
 from tests.gc.garbage import context_of
 from tests.gc.test_telling import plan
@@ -57,6 +60,22 @@ def unfinished_runs(files: Files, views: list[RunView]) -> list[UnfinishedRun]:
 
 def check_beside(files: Files, views: list[RunView], plan: Plan, window: str | None) -> None:
     files.act(lambda store: resume.check_beside(context_of(store), views, plan, window))
+
+
+def put(files: Files, made: Plan) -> None:
+    files.act(lambda store: write_plan(store, made))
+
+
+def take_turn(files: Files, views: list[RunView], plan: Plan, *, wanted: str | None, asked: str | None) -> str | None:
+    class Runs:
+        async def runs(self) -> tuple[RunView, ...]:
+            return tuple(views)
+
+    async def act(store: ObjectStore) -> str | None:
+        context = dataclasses.replace(context_of(store), service=cast("Service", Runs()))
+        return await resume.take_turn(context, plan, asked=asked, wanted=wanted)
+
+    return files.act(act)
 
 
 def view(run_id: str, state: RunState = RunState.MARKED, kind: RunKind = RunKind.UNCOMMITTED) -> RunView:
@@ -182,6 +201,38 @@ def test_a_window_is_refused_beside_a_run_that_deletes_what_the_plan_may_hold(fi
     check_beside(files, views, second, None)
     with pytest.raises(OtherUnfinished, match="run a1 has begun to delete"):
         check_beside(files, views, second, "7d")
+
+
+@pytest.mark.parametrize("first_is_deferred", [False, True])
+def test_of_two_runs_that_both_died_when_they_had_begun_one_goes_first(files: Files, first_is_deferred: bool) -> None:
+    """Neither saw the other when it was applied, and one of them keeps its objects for a window."""
+    plans = [uncommitted("a1"), uncommitted("b1")]
+    windows = ["7d", None] if first_is_deferred else [None, "7d"]
+    views = [view("a1"), view("b1")]
+    for made, window in zip(plans, windows, strict=True):
+        put(files, made)
+        begin(files, made, window)
+        check_beside(files, views, made, window)
+    (first, second), (its_window, other) = plans, windows
+
+    assert take_turn(files, views, first, wanted=its_window, asked=None) == its_window
+    with pytest.raises(OtherUnfinished):
+        take_turn(files, views, second, wanted=other, asked=None)
+    assert take_turn(files, views, first, wanted=its_window, asked=None) == its_window
+    views[0] = view("a1", RunState.ENDED)
+    assert take_turn(files, views, second, wanted=other, asked=None) == other
+
+
+def test_a_run_keeps_the_turn_that_it_took(files: Files) -> None:
+    deletes, waits = uncommitted("a1"), uncommitted("b1")
+
+    assert take_turn(files, [], deletes, wanted=None, asked=None) is None
+    assert take_turn(files, [], deletes, wanted="7d", asked=None) is None
+    with pytest.raises(WindowTooLate):
+        take_turn(files, [], deletes, wanted="7d", asked="7d")
+    assert take_turn(files, [], waits, wanted="7d", asked="7d") == "7d"
+    with pytest.raises(Overtaken):
+        take_turn(files, [], waits, wanted=None, asked=None)
 
 
 @pytest.mark.parametrize("kind", [RunKind.UNCOMMITTED, RunKind.COMMITTED])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakebed.base import Corrupt, RunId
+from lakebed.base import Corrupt
 from lakebed.gc import Mode, NotFinished, OtherUnfinished, PurgeReport
 from lakebed.gc.protocol import RunKind, RunRequest, RunState
 from lakebed.gc.rules import DAY_MS
@@ -250,31 +250,6 @@ def test_a_stale_plan_is_not_apart_from_a_run_whose_commits_it_did_not_know(
 
     assert address in lakeside.addresses()
     assert collector.apply(spark, defers.run_id).deferred_until_ms is not None
-
-
-def test_a_run_that_deletes_for_good_looks_again_once_no_other_can_begin(
-    spark: SparkSession | None, lakeside: Lakeside
-) -> None:
-    garbage = lakeside.upload("a/1")
-    lakeside.delete("a/1")
-    collector = lakeside.collector
-    first, second = (collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN) for _ in range(2))
-
-    def the_other_begins() -> None:
-        with pytest.raises(Died):
-            dying(lakeside, "deferring").apply(spark, first.run_id, window="7d")
-
-    def on_the_second_look() -> None:
-        lakeside.before["runs"] = the_other_begins
-
-    lakeside.before["runs"] = on_the_second_look
-
-    with pytest.raises(OtherUnfinished):
-        collector.apply(spark, second.run_id)
-
-    assert lakeside.addresses() == {garbage}
-    records = dict(lakeside.wait(lakeside.versions.retired.runs()))
-    assert [records[RunId(plan.run_id)].began for plan in (first, second)] == [True, False]
 
 
 @pytest.mark.parametrize("damage", ["ranges/*", "retention/gc/uncommitted/{run}/apply.json"])

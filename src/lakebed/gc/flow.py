@@ -68,7 +68,16 @@ from .kinds.saving import save
 from .preflight import WhatIf, may_apply, state_to_apply
 from .recheck import look_again, whole
 from .recording import Ledger, Swept
-from .resume import begin, check_beside, check_window, read_started, recheck_of, start_sweep, write_recheck
+from .resume import (
+    begin,
+    check_beside,
+    check_window,
+    read_started,
+    recheck_of,
+    start_sweep,
+    take_turn,
+    write_recheck,
+)
 from .sweep import remove_files, sweep
 
 
@@ -139,7 +148,7 @@ async def apply(
     rules_version = await may_apply(context.service, plan, state)
     if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):
         return await _report_of_deferred(context, plan, view)
-    # One that was deferred was looked at then, and an apply that began since looked for it.
+    # One that was deferred took its turn then.
     is_new = view is None or view.until_ms is None
     if is_new:
         await check_window(context, plan, asked)
@@ -147,12 +156,10 @@ async def apply(
     began_ms = context.ports.clock.now_ms()
     fence, outdated = await claim(context.store, context.ports.clock, run_id)
     await remove_files(context.engine, outdated)
-    if is_new:
-        # Again, for another may have begun meanwhile; one that begins now overtakes this one.
-        await check_window(context, plan, asked)
-        await check_beside(context, await context.service.runs(), plan, asked)
     wanted = await begin(context, plan, asked)
     cleared = await _clear(context, kind, plan, view, rules_version)
+    if is_new:
+        wanted = await take_turn(context, plan, asked=asked, wanted=wanted)
     cleared_ms = context.ports.clock.now_ms()
     bound = cleared.garbage
     if wanted and bound.rows and (asked is not None or is_new):

@@ -7,7 +7,7 @@ table of garbage holds is its own, and no other run takes it. So
   goes on with the run does as it says;
 - a run of uncommitted data counts what such a run holds as named, for commits that were swept name nothing any more;
 - of two runs of one kind with plans made side by side, both may hold an object: where one of them keeps objects for a
-  window, the other is refused.
+  window, one takes its turn (`take_turn`), and the other is refused until that one has ended.
 
 A deferred run is not unfinished: it waits for the end of its window.
 
@@ -53,6 +53,7 @@ from .files import find, sizes, write_once
 
 APPLY_FILE: Final = "apply.json"
 SWEEP_FILE: Final = "sweep.json"
+_TURN: Final = "turn."
 _RECHECK: Final = "recheck."
 
 
@@ -82,9 +83,19 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
         return datetime.fromtimestamp(self.started_ms / 1000, UTC).date().isoformat()
 
 
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """`turn.<6 digits>.json`: the run deletes now, or keeps its objects for a window (`has_window`); or, with the id of
+    another run, lets that one go first.
+    """
+
+    run_id: str
+    has_window: bool
+
+
 class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run whose deletes may have begun. `window` as in `Begun`, empty once it is over. `is_deferred`: it waits for
-    the end of its window; `is_purging`: that is over; `has_swept`: its first sweep began, so a window comes too late.
+    the end of its window; `is_purging`: that is over; `may_delete`: it took its turn to delete at once, so a window
+    comes too late.
     """
 
     run_id: str
@@ -94,7 +105,7 @@ class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     window: str
     is_deferred: bool = False
     is_purging: bool = False
-    has_swept: bool = False
+    may_delete: bool = False
 
 
 async def begin(context: RunContext, plan: Plan, window: str | None) -> str | None:
@@ -166,9 +177,11 @@ def _begun(run_id: str, data: bytes | None) -> Begun | None:
 async def unfinished_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView]) -> list[UnfinishedRun]:
     """In the order in which they are to be finished: those that are to be deferred first, then the oldest."""
     found = [run for run in await holding_runs(store, tasks, views) if not run.is_deferred]
-    names = [f"{run_folder(run.kind, RunId(run.run_id))}{SWEEP_FILE}" for run in found]
-    swept = {key async for key, data in tasks.ahead(names, partial(find, store)) if data is not None}
-    found = [msgspec.structs.replace(run, has_swept=name in swept) for run, name in zip(found, names, strict=True)]
+    turns = [_own_turn(run.run_id, await _turns(store, _folder(run))) for run in found]
+    found = [
+        msgspec.structs.replace(run, may_delete=turn is not None and not turn.has_window)
+        for run, turn in zip(found, turns, strict=True)
+    ]
     return sorted(found, key=lambda run: (not run.window, run.run_id))
 
 
@@ -197,40 +210,133 @@ async def check_window(context: RunContext, plan: Plan, window: str | None) -> N
     """For a run that is about to be applied with this window, and was not deferred before.
 
     Raises:
-        WindowTooLate: it was applied without a window before, and that apply came to its sweep.
+        WindowTooLate: it was applied without a window before, and that apply took the run's turn.
     """
-    if window is None or await read_started(context.store, plan) is None:
+    if window is None:
         return
-    begun = await read_begun(context.store, context.ports.tasks, plan.kind, plan.run_id)
-    # An apply that found a window written down deferred the run. So what began to sweep was stopped at its next look.
-    if begun is None or not begun.window:
-        raise WindowTooLate(
-            f"run {plan.run_id} has begun to delete, and cannot be deferred any more: apply it without a window",
-            run_id=plan.run_id,
-        )
+    turn = _own_turn(plan.run_id, await _turns(context.store, plan.folder))
+    if turn is not None and not turn.has_window:
+        raise _too_late(plan)
 
 
 async def check_beside(context: RunContext, views: Sequence[RunView], plan: Plan, window: str | None) -> None:
-    """For a run that is about to be applied.
+    """For a run that is about to be applied: refuse what would only wait for another run. Of one whose deletes may have
+    begun, its turn decides.
 
     Raises:
         OtherUnfinished: another run may hold the same objects, and one of the two keeps them for a window.
         BadInput: the plan of that one cannot be read. The message names the run.
     """
-    if not plan.kind.takes_objects:
+    tasks = context.ports.tasks
+    own = [view for view in views if view.run_id == plan.run_id]
+    if not plan.kind.takes_objects or await holding_runs(context.store, tasks, own):
         return
-    before = await read_begun(context.store, context.ports.tasks, plan.kind, plan.run_id)
-    wanted = window or (before.window if before else "")
+    before = await read_begun(context.store, tasks, plan.kind, plan.run_id)
+    for run in await _conflicting(context, views, plan, window or (before.window if before else "")):
+        raise _refused(plan, run)
+
+
+async def take_turn(context: RunContext, plan: Plan, *, asked: str | None, wanted: str | None) -> str | None:
+    """Decide, for ever, that this run goes first among those that may hold its objects. Return the window in force.
+
+    Comes after the run's record lets it delete, and before it does, or defers.
+
+    Turns are numbered files in a run's folder, each written once. A run reads its own, looks at the others, puts each
+    of them behind itself by that run's next turn, and then takes its own next turn. Of two runs not both can: each
+    would have read its turns after it was put behind, and before it put the other behind. An apply that is alone
+    takes the turn, unless the other run has, which then can go on.
+
+    Raises:
+        OtherUnfinished: another run took its turn, or is about to.
+        WindowTooLate: an apply without a window took the turn of this run.
+        Overtaken: an apply with a window did.
+        BadInput: as `check_beside`.
+    """
+    if not plan.kind.takes_objects:
+        return wanted
+    store, mine = context.store, Turn(run_id=plan.run_id, has_window=bool(wanted))
+    turns = await _turns(store, plan.folder)
+    taken = _own_turn(plan.run_id, turns)
+    for run in await _conflicting(context, await context.service.runs(), plan, wanted or ""):
+        if run.is_deferred or run.is_purging or not await _put_behind(store, run, mine, is_asked=taken is None):
+            raise _refused(plan, run)
+    if taken is None:
+        taken = await _write_turn(store, plan.folder, len(turns), mine)
+    if taken.run_id != plan.run_id:
+        raise OtherUnfinished(f"run {taken.run_id} is about to go first: apply again", run_id=taken.run_id)
+    if taken.has_window and not wanted:
+        raise Overtaken(f"another apply keeps the objects of run {plan.run_id} for a window", run_id=plan.run_id)
+    if asked and not taken.has_window:
+        raise _too_late(plan)
+    return wanted if taken.has_window else None
+
+
+async def _put_behind(store: ObjectStore, run: UnfinishedRun, turn: Turn, *, is_asked: bool) -> bool:
+    """Let `run` wait for that of `turn`; or, if that is not asked, look. False: it took its own turn."""
+    turns = await _turns(store, _folder(run))
+    while _own_turn(run.run_id, turns) is None and is_asked:
+        # Where it stands behind us already, an apply of it may have read that, and be about to take its next turn.
+        turns.append(await _write_turn(store, _folder(run), len(turns), turn))
+        is_asked = turns[-1] != turn
+    return _own_turn(run.run_id, turns) is None
+
+
+def _own_turn(run_id: str, turns: Sequence[Turn]) -> Turn | None:
+    return next((turn for turn in turns if turn.run_id == run_id), None)
+
+
+async def _turns(store: ObjectStore, folder: str) -> list[Turn]:
+    found: list[Turn] = []
+    while (data := await find(store, _turn_key(folder, len(found)))) is not None:
+        found.append(_decode_turn(data, folder))
+    return found
+
+
+async def _write_turn(store: ObjectStore, folder: str, number: int, turn: Turn) -> Turn:
+    """Return what the turn of this number is from now on."""
+    return _decode_turn(await write_once(store, _turn_key(folder, number), msgspec.json.encode(turn)), folder)
+
+
+def _turn_key(folder: str, number: int) -> str:
+    return f"{folder}{_TURN}{number:06d}.json"
+
+
+def _decode_turn(data: bytes, folder: str) -> Turn:
+    try:
+        return msgspec.json.decode(data, type=Turn)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"a turn in {folder} is unreadable: {error}", input="turn") from error
+
+
+def _folder(run: UnfinishedRun) -> str:
+    return run_folder(run.kind, RunId(run.run_id))
+
+
+async def _conflicting(context: RunContext, views: Sequence[RunView], plan: Plan, window: str) -> list[UnfinishedRun]:
+    """Return runs that may hold the plan's objects, where they or this one keep them for a window."""
     same = [view for view in views if view.kind.may_share(plan.kind) and view.run_id != plan.run_id]
-    for run in await holding_runs(context.store, context.ports.tasks, same):
+    return [
+        run
+        for run in await holding_runs(context.store, context.ports.tasks, same)
         # Where neither has a window both delete now: deleting twice is deleting once.
-        if (wanted or run.window) and not await _is_apart(context, plan, run):
-            how = "keeps objects until the end of a window" if run.window else "has begun to delete"
-            raise OtherUnfinished(
-                f"run {run.run_id} {how}, and run {plan.run_id} may hold the same: plan again"
-                + ("" if run.is_deferred else f", once run {run.run_id} is applied to its end"),
-                run_id=run.run_id,
-            )
+        if (window or run.window) and not await _is_apart(context, plan, run)
+    ]
+
+
+def _refused(plan: Plan, run: UnfinishedRun) -> OtherUnfinished:
+    how = "keeps objects until the end of a window" if run.window else "has begun to delete"
+    return OtherUnfinished(
+        f"run {run.run_id} {how}, and run {plan.run_id} may hold the same: plan again"
+        + ("" if run.is_deferred else f", once run {run.run_id} is applied to its end"),
+        run_id=run.run_id,
+    )
+
+
+def _too_late(plan: Plan) -> WindowTooLate:
+    return WindowTooLate(
+        f"run {plan.run_id} has begun to delete, and cannot be deferred any more: apply it without a window",
+        run_id=plan.run_id,
+    )
 
 
 async def _is_apart(context: RunContext, plan: Plan, other: UnfinishedRun) -> bool:
@@ -348,7 +454,7 @@ def finish_each(
         Unavailable, Denied, Overtaken, …: what stops every run.
     """
     for run in runs:
-        is_set = run.window or run.is_purging or run.has_swept or run.kind is RunKind.METADATA
+        is_set = run.window or run.is_purging or run.may_delete or run.kind is RunKind.METADATA
         asked = None if is_set else window
         how = f", deferring for {run.window or asked}" if run.window or asked else ""
         progress(f"finishing run {run.run_id} ({run.kind}), which began to delete and has not ended{how}")
