@@ -28,6 +28,14 @@ def test_a_folder_is_imported_as_one_commit(shell: Shell, lake: str, raw: str) -
     assert (newest["message"], newest["metadata"]["job"]) == ("raw logs", "7")
 
 
+def test_an_import_of_what_is_there_says_so(shell: Shell, lake: str, raw: str) -> None:
+    first = shell.ok("import", f"{raw}/logs", f"{lake}/main/raw")
+
+    again = shell.ok("import", f"{raw}/logs", f"{lake}/main/raw")
+
+    assert again.out == f"nothing to import: {lake}/main/raw has all of 2 objects in commit {first.out.split()[-1]}\n"
+
+
 def test_one_object_is_imported_to_a_path(shell: Shell, lake: str, raw: str) -> None:
     done = shell.ok("import", f"{raw}/logs/a.csv", f"{lake}/main/one.csv", "--object", "-o", "json").json
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Shell
 
 Put = Callable[[str, str], None]
@@ -101,6 +103,26 @@ def test_blame_names_the_last_commit_of_each_path(shell: Shell, lake: str, put: 
     assert lines[2].startswith("(uncommitted)")
 
 
+@pytest.mark.parametrize("strategy", ["source-wins", "dest-wins"])
+def test_blame_names_the_commit_that_wrote_a_path_and_no_merge(
+    shell: Shell, lake: str, put: Put, strategy: str
+) -> None:
+    put(f"{lake}/main/a", "1")
+    commit(shell, lake, "one")
+    shell.ok("branch", "create", f"{lake}/dev", "-s", "main")
+    put(f"{lake}/main/a", "here")
+    commit(shell, lake, "here")
+    put(f"{lake}/dev/a", "there")
+    put(f"{lake}/dev/b", "there")
+    shell.ok("commit", f"{lake}/dev", "-m", "there")
+    shell.ok("merge", f"{lake}/dev", f"{lake}/main", "--strategy", strategy)
+
+    blamed = shell.ok("blame", f"{lake}/main", "-o", "json").json
+
+    writer = "there" if strategy == "source-wins" else "here"
+    assert [(one["path"], one["commit"]["message"]) for one in blamed] == [("a", writer), ("b", "there")]
+
+
 def test_du_sums_folders_and_find_filters(shell: Shell, lake: str, put: Put) -> None:
     for path, content in (("x/1.csv", "1"), ("x/y/2.csv", "22"), ("z.txt", "333333")):
         put(f"{lake}/main/{path}", content)
@@ -114,6 +136,8 @@ def test_du_sums_folders_and_find_filters(shell: Shell, lake: str, put: Put) -> 
     ]
     assert "(everything)" in shell.ok("object", "du", f"{lake}/main").out
     assert shell.ok("object", "du", f"{lake}/main/none", "-o", "json").json[0]["objects"] == 0
+    [object_itself] = shell.ok("object", "du", f"{lake}/main/z.txt", "-o", "json").json
+    assert (object_itself["path"], object_itself["objects"], object_itself["size_bytes"]) == ("z.txt", 1, 6)
     found = shell.ok("object", "find", f"{lake}/main/", "--name", "*.csv", "--larger", "1", "-o", "json").json
     assert [one["path"] for one in found] == ["x/y/2.csv"]
     assert len(shell.ok("object", "find", f"{lake}/main").out.splitlines()) == 3

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import httpx
 import msgspec
 import pytest
@@ -73,10 +76,38 @@ def test_each_status_has_its_family(status: int, family: type[LakebedError]) -> 
 
 
 def test_the_message_is_the_servers_own() -> None:
-    client = client_of(Script(failed(404, "repository not found")))
+    client = client_of(Script(failed(404, "no such thing, says the server")))
 
-    with pytest.raises(NotFound, match=r"^repository not found$"):
+    with pytest.raises(NotFound, match=r"^no such thing, says the server$"):
         client.repositories.get("lake")
+
+
+@pytest.mark.parametrize(
+    ("call", "words", "shown"),
+    [
+        (lambda c: c.repositories.get("lake"), "repository not found", "lakefs://lake: repository not found"),
+        (lambda c: c.objects.stat("lake", "main", "a/b"), "not found", "lakefs://lake/main/a/b: not found"),
+        (lambda c: c.branches.get("lake", "dev"), "branch not found", "lakefs://lake/dev: branch not found"),
+        (lambda c: c.users.get("bob"), "user not found", "bob: user not found"),
+        (
+            lambda c: c.branches.cherry_pick("lake", "main", ref="dev", parent_number=1),
+            "not found",
+            "lakefs://lake/dev or lakefs://lake/main: not found",
+        ),
+    ],
+)
+def test_words_that_name_nothing_get_the_name(call: Callable[[Client], object], words: str, shown: str) -> None:
+    with pytest.raises(NotFound, match=f"^{re.escape(shown)}$"):
+        call(client_of(Script(failed(404, words))))
+
+
+def test_a_dirty_branch_is_named_with_what_to_do() -> None:
+    client = client_of(Script(failed(400, "uncommitted changes (dirty branch)")))
+
+    with pytest.raises(
+        Invalid, match=r"^lakefs://lake/main: uncommitted changes \(dirty branch\): commit or reset them first$"
+    ):
+        client.history.merge("lake", "dev", "main")
 
 
 def test_an_error_without_a_message_names_its_status() -> None:

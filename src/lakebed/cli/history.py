@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
 
-from lakebed.base import Conflict, count_of, human_size
-from lakebed.wire import Commit, Diff, MergeResult
+from lakebed.base import Conflict, NotFound, count_of, human_size
+from lakebed.wire import Commit, Diff, MergeResult, ObjectStats
 
 from .arguments import (
     BranchArgument,
@@ -32,7 +32,10 @@ from .failures import Misuse
 from .output import fields, human_time, printable
 from .session import Session, command
 from .tree import noun
-from .uris import RefUri, parse_prefix, parse_ref
+from .uris import ObjectUri, RefUri, parse_prefix, parse_ref
+
+if TYPE_CHECKING:
+    from lakebed.client import Client
 
 commit_app = noun("Commit what is uncommitted on a branch.")
 log_app = noun("Show the history of a ref.")
@@ -50,6 +53,8 @@ MARKS: Final = {
 """For each type of difference its mark and colour; `prefix_changed` has the mark of `changed`."""
 CONFLICTS_SHOWN: Final = 10
 NAMES_MAX: Final = 1000
+BLAMED_MAX: Final = 50
+"""Look at this many commits of a path for the one that wrote what is there."""
 
 StatOption = Annotated[bool, typer.Option("--stat", help="Only count the changes.")]
 
@@ -271,16 +276,39 @@ def blame(
     ],
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many paths.")] = 100,
 ) -> None:
-    """Show for each path below a prefix the last commit that changed it. Asks the server once for each path."""
+    """Show for each path below a prefix the commit that wrote it. Asks the server twice for each path."""
     place = parse_prefix(uri)
     client = session.client
 
     def lines() -> Iterator[Blamed]:
         for one in client.objects.list(place.repository, place.ref, prefix=place.path, limit=limit):
-            found = client.history.log(place.repository, place.ref, objects=[one.path], limit=1)
-            yield Blamed(path=one.path, commit=next(found, None))
+            yield Blamed(path=one.path, commit=_writer_of(client, place, one))
 
     session.show_all(lines(), _blame_lines)
+
+
+def _writer_of(client: Client, place: ObjectUri, shown: ObjectStats) -> Commit | None:
+    """Return the newest commit that has this very object, and is no merge: a merge only brought it along.
+
+    A path with an uncommitted change has no such commit. Return its last commit then.
+    """
+
+    def has_it(commit: Commit) -> bool:
+        try:
+            found = client.objects.stat(place.repository, commit.id, shown.path)
+        except NotFound:
+            return False
+        return found.physical_address == shown.physical_address
+
+    found: list[Commit] = []
+    for limit in (1, BLAMED_MAX):  # Mostly the first is the one, and a longer list costs the server more.
+        found = list(client.history.log(place.repository, place.ref, objects=[shown.path], limit=limit))
+        for commit in found:
+            if len(commit.parents) < 2 and has_it(commit):
+                return commit
+        if len(found) < limit:
+            break
+    return found[0] if found else None
 
 
 class Blamed(msgspec.Struct, kw_only=True):

@@ -54,6 +54,7 @@ def import_(
         raise Misuse(f"{destination}: the path is missing (lakefs://repository/branch/path)")
     location = ImportLocation(type="object" if is_object else "common_prefix", path=source, destination=target.path)
     history = session.client.history
+    head = session.client.branches.get(target.repository, target.ref).commit_id
     begun = history.start_import(
         target.repository,
         target.ref,
@@ -73,6 +74,9 @@ def import_(
             raise OutcomeUnknown(f"{destination}: {reason}", id=begun)
         raise ImportFailed(f"{destination}: {reason}. The branch is as it was", id=begun)
     count = count_of(status.ingested_objects, "object")
+    if commit.id == head:
+        session.show(status, lambda _: f"nothing to import: {target} has all of {count} in commit {head[:12]}")
+        return
     session.show(status, lambda _: f"imported {count} into {target}: commit {commit.id[:12]}")
 
 

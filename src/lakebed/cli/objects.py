@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Final
@@ -214,7 +215,10 @@ def du(
     uri: PrefixArgument,
     depth: Annotated[int, typer.Option("--depth", "-d", min=0, help="Show folders down to this level.")] = 1,
 ) -> None:
-    """Show how many bytes and objects lie below a folder, and in each folder in it. The largest stands first."""
+    """Show how many bytes and objects lie below a folder, and in each folder in it. The largest stands first.
+
+    The path of an object shows that object.
+    """
     place = parse_prefix(uri)
     prefix = folder_of(place.path)
     below: dict[str, FolderSize] = {}
@@ -225,6 +229,10 @@ def du(
             found = below.setdefault(name, FolderSize(path=name, objects=0, size_bytes=0))
             found.objects += 1
             found.size_bytes += one.size_bytes or 0
+    if not below and prefix:
+        with suppress(NotFound):
+            one = session.client.objects.stat(place.repository, place.ref, place.path)
+            below[one.path] = FolderSize(path=one.path, objects=1, size_bytes=one.size_bytes or 0)
     sizes = sorted(below.values(), key=lambda one: (-one.size_bytes, one.path))
     session.show_all(
         sizes or [FolderSize(path=prefix, objects=0, size_bytes=0)],

@@ -20,7 +20,7 @@ import inspect
 import os
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,6 @@ from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, sou
 
 from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe
 from .output import columns_of, fields, json_array, json_record
-from .uris import is_uri
 
 if TYPE_CHECKING:
     # At run time only where a command speaks to a server: httpx takes longer to load than all the rest.
@@ -204,7 +203,7 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        with ending_well([value for value in kwargs.values() if isinstance(value, str) and is_uri(value)]):
+        with ending_well():
             _check_values(context, kwargs)
             session = Session(context.obj or {}, endpoint=endpoint, profile=profile, output=output)
             try:
@@ -283,8 +282,8 @@ def _options_of(options: type) -> list[inspect.Parameter]:
 
 
 @contextlib.contextmanager
-def ending_well(uris: Sequence[str] = ()) -> Iterator[None]:
-    """Turn what can go wrong inside into a line on stderr and an exit code. `uris` are what the command is about."""
+def ending_well() -> Iterator[None]:
+    """Turn what can go wrong inside into a line on stderr and an exit code."""
     try:
         yield
     except BrokenPipeError:
@@ -294,7 +293,7 @@ def ending_well(uris: Sequence[str] = ()) -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except LakebedError as error:
-        typer.echo(f"error: {describe(error, uris)}", err=True)
+        typer.echo(f"error: {describe(error)}", err=True)
         raise typer.Exit(exit_code(error)) from None
     except OSError as error:
         typer.echo(f"error: {describe(error)}", err=True)

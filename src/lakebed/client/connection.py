@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import httpx
 import msgspec
@@ -93,6 +93,32 @@ def segment(name: str) -> str:
 def path_to(operation: AnyOperation, *arguments: str) -> str:
     """The whole path of an operation's route, each argument encoded as one segment."""
     return API + operation.path_of(*map(segment, arguments))
+
+
+_REFS: Final = ("branch", "tag", "commitId", "ref", "leftRef", "rightRef", "sourceRef", "destinationBranch")
+"""Arguments of operations that are refs."""
+
+
+def about_of(operation: AnyOperation, arguments: Sequence[str], query: Query, body: object) -> list[str]:
+    """Name what an operation is about, for errors that do not: URIs of refs and paths, or the first name of its path.
+
+    A ref that the operation changes is the last.
+    """
+    names = dict(zip(operation.arguments, arguments, strict=True))
+    repository = names.get("repository")
+    if repository is None:
+        return [*arguments[:1]]
+    refs = [names[name] for name in _REFS if name in names]
+    path = str(query.get("path") or "")
+    if source := getattr(body, "src_path", ""):
+        return [_uri(repository, getattr(body, "src_ref", "") or refs[0], source), _uri(repository, refs[0], path)]
+    if isinstance(ref := getattr(body, "ref", None), str):
+        refs.insert(0, ref)
+    return [_uri(repository, ref, path) for ref in refs] or [_uri(repository)]
+
+
+def _uri(*names: str) -> str:
+    return "lakefs://" + "/".join(filter(None, names))
 
 
 def query_string(query: Query) -> str:
@@ -186,7 +212,9 @@ class Connection:
         """Send to any path, and return the whole answer. For routes that the table does not have."""
         again = method in {"GET", "HEAD", "PUT", "DELETE"} if repeatable is None else repeatable
         body = None if json is None else json_body(json)
-        with self._stream(method, path, query, body, {}, again=again, creates=False) as response:
+        _, _, rest = path.partition("/repositories/")
+        about = [_uri(unquote(rest.split("/")[0]))] if rest else []
+        with self._stream(method, path, query, body, {}, again=again, creates=False, about=about) as response:
             self._read(response, changes=method not in {"GET", "HEAD"})
             return response
 
@@ -209,7 +237,10 @@ class Connection:
         again = operation.may_be_repeated and not once and not is_conditional
         creates = operation.creates or is_conditional
         data = content if body is None else json_body(body)
-        with self._stream(operation.method, path, query, data, own, again=again, creates=creates) as response:
+        about = about_of(operation, arguments, query or {}, body)
+        with self._stream(
+            operation.method, path, query, data, own, again=again, creates=creates, about=about
+        ) as response:
             yield response
 
     @contextmanager
@@ -223,6 +254,7 @@ class Connection:
         *,
         again: bool,
         creates: bool,
+        about: Sequence[str] = (),
     ) -> Iterator[httpx.Response]:
         if self._http.is_closed:
             raise Invalid("the connection was closed", request=f"{method} {path}")
@@ -237,7 +269,9 @@ class Connection:
         try:
             if response.status_code >= 300:
                 self._read(response, changes=False)
-                raise error_of(response.status_code, response.content, request=f"{method} {path}", creates=creates)
+                raise error_of(
+                    response.status_code, response.content, request=f"{method} {path}", about=about, creates=creates
+                )
             yield response
         finally:
             response.close()

@@ -20,7 +20,9 @@ This file is the one table from status codes to families on the client's side.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
+from typing import Final
 
 import msgspec
 
@@ -106,14 +108,40 @@ class _Words(msgspec.Struct, frozen=True, kw_only=True):
 _words = msgspec.json.Decoder(_Words).decode
 
 
-def error_of(status: int, body: bytes, *, request: str, creates: bool = False) -> ErrorAnswer:
+_UNNAMED: Final = frozenset(
+    {
+        "not found",
+        "repository not found",
+        "branch not found",
+        "tag not found",
+        "commit not found",
+        "group not found",
+        "policy not found",
+        "user not found",
+        "cannot write to protected branch",
+        "ref: not found",
+        "stop_at: not found",
+    }
+)
+"""The contract's words that do not say what they are about."""
+_DIRTY: Final = "uncommitted changes (dirty branch)"
+
+
+def error_of(
+    status: int, body: bytes, *, request: str, about: Sequence[str] = (), creates: bool = False
+) -> ErrorAnswer:
     """The error for an answer of this status. `request` (method and path) goes into the facts.
 
+    Where the server's words name nothing, the message names what the request was `about`.
     `creates` tells apart a name that is taken from other conflicts: the status is the same for both.
     """
     message, expired = _message(status, body)
     if expired is not None:
         return ObjectExpired(message, status=status, request=request, expired=expired)
+    if about and message in _UNNAMED:
+        message = f"{' or '.join(about)}: {message}"
+    elif about and message == _DIRTY:
+        message = f"{about[-1]}: {message}: commit or reset them first"
     family = _family(status, creates)
     # On the contract's routes a missing permission is 401 too, and only the words tell it from an unknown login.
     if status == 401 and not message.startswith("insufficient permissions"):

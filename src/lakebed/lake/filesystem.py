@@ -450,7 +450,7 @@ def _os_errors(name: str) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        raise FileNotFoundError(f"{name}: {error}") from error
+        raise FileNotFoundError(str(error) if name in str(error) else f"{name}: {error}") from error
     except AlreadyExists as error:
         raise FileExistsError(f"{name}: {error}") from error
     except Denied as error:
