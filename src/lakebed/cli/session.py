@@ -31,7 +31,7 @@ import typer
 from lakebed.base import Denied, LakebedError, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
-from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe
+from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, describe_missing
 from .output import columns_of, fields, json_array, json_record
 
 if TYPE_CHECKING:
@@ -295,6 +295,9 @@ def ending_well() -> Iterator[None]:
     except LakebedError as error:
         typer.echo(f"error: {describe(error)}", err=True)
         raise typer.Exit(exit_code(error)) from None
+    except ModuleNotFoundError as error:
+        typer.echo(f"error: {describe_missing(error)}", err=True)
+        raise typer.Exit(FAILED) from None
     except OSError as error:
         typer.echo(f"error: {describe(error)}", err=True)
         raise typer.Exit(FAILED) from None

@@ -4,11 +4,18 @@ Everything here speaks to the operations of a server through `lakebed.client`. `
 application in this process, so a lake in a folder behaves exactly like one behind a URL.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from .files import ObjectReader, ObjectWriter
 from .lake import Lake, connect
-from .local import open_local
 from .refs import Branch, Ref, Transaction
 from .repository import Repository
+
+if TYPE_CHECKING:
+    from .local import open_local
 
 __all__ = [
     "Branch",
@@ -21,3 +28,15 @@ __all__ = [
     "connect",
     "open_local",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load what needs a server's packages when it is first used: a plain install has none of them."""
+    if name != "open_local":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return importlib.import_module("lakebed.lake.local").open_local
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"open_local needs the package {error.name!r}: pip install 'lakebed[server]'", name=error.name
+        ) from None

@@ -27,7 +27,6 @@ from lakebed.base import AlreadyExists, Denied, NotFound
 
 from .files import ObjectReader, ObjectWriter
 from .lake import Lake, connect
-from .local import open_local
 from .refs import TYPE_DEFAULT, Branch, Ref
 
 BLOCK_BYTES: Final = 4 << 20
@@ -74,6 +73,9 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if lake is not None:
             self.lake = lake
         elif folder is not None:
+            # Only here: a folder needs all that a server does.
+            from . import open_local
+
             self.lake = open_local(folder, create=False)
         else:
             self.lake = connect(endpoint, access_key_id=access_key_id, secret_access_key=secret_access_key)

@@ -1,0 +1,117 @@
+"""A plain install, without extras, has what speaks to a server, and says which extra brings the rest."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+
+from lakebed.cli.tree import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+
+# Runs in a process where no package can be imported but the base install's.
+PLAIN = """
+import importlib.metadata, re, sys
+
+BASE = set({base!r})
+NAMES = importlib.metadata.packages_distributions()
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        owners = {{re.sub("[-_.]+", "-", one).lower() for one in NAMES.get(name.partition(".")[0], ())}}
+        if owners and not owners & BASE:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+{code}
+"""
+
+
+def base_install() -> set[str]:
+    """Every distribution that a plain install brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    waiting, found = list(project["dependencies"]), {"lakebed", "typing-extensions"}
+    while waiting:
+        wanted = waiting.pop()
+        name = re.sub("[-_.]+", "-", re.match(r"[\w.-]+", wanted)[0]).lower()  # type: ignore[index]  # all have names
+        if name in found or "extra ==" in wanted:
+            continue
+        with suppress(PackageNotFoundError):  # what another system needs
+            found.add(name)
+            waiting += requires(name) or []
+    return found
+
+
+def run_plain(code: str) -> subprocess.CompletedProcess[str]:
+    script = PLAIN.format(base=sorted(base_install()), code=code)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+
+def run_command(*words: str) -> subprocess.CompletedProcess[str]:
+    return run_plain(f"sys.argv = {['lakebed', *words]!r}\nfrom lakebed.cli.__main__ import main\nmain()")
+
+
+def test_the_base_install_has_no_compiled_giants() -> None:
+    assert not base_install() & {
+        "numpy",
+        "pyarrow",
+        "obstore",
+        "starlette",
+        "uvicorn",
+        "cryptography",
+        "awscrt",
+        "pyspark",
+    }
+
+
+def test_every_command_can_show_its_help_in_a_plain_install() -> None:
+    code = "\n".join(
+        [
+            "import importlib",
+            f"for place in {sorted(set(COMMANDS.values()))!r}:",
+            "    importlib.import_module(place.partition(':')[0])",
+        ]
+    )
+    done = run_plain(code)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_client_needs_nothing_more() -> None:
+    done = run_plain(
+        "import lakebed, fsspec\n"
+        "assert fsspec.get_filesystem_class('lakebed')\n"
+        "try:\n"
+        "    lakebed.connect('http://127.0.0.1:1', access_key_id='a', secret_access_key='b').repository('r')\n"
+        "except lakebed.Unavailable:\n"
+        "    print('reached for it')"
+    )
+
+    assert (done.stdout, done.returncode) == ("reached for it\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("serve", "--data", "x"), ("backup", "verify", "x"), ("gc", "plan", "lakefs://r"), ("quickstart", "--once")],
+)
+def test_a_command_that_needs_more_says_which_extra_brings_it(words: tuple[str, ...]) -> None:
+    done = run_command(*words)
+
+    assert done.returncode == 1, done
+    assert re.search(r"^error: .*pip install ['\"]lakebed\[\w+\]", done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_without_the_server_says_which_extra_brings_it() -> None:
+    done = run_plain(
+        "import lakebed\ntry:\n    lakebed.open_local('x')\nexcept ImportError as error:\n    print(error)"
+    )
+
+    assert "pip install 'lakebed[server]'" in done.stdout, done.stderr
