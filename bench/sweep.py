@@ -28,6 +28,7 @@ from lakebed.base import RunId, slice_number
 from lakebed.gc import protocol
 from lakebed.gc.engines import Task
 from lakebed.gc.files import Lake
+from lakebed.gc.holding import Held
 from lakebed.gc.kinds.committed import Committed
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import sweep_part
@@ -90,7 +91,9 @@ async def sweep(lake: Lake, plan: protocol.Manifest) -> None:
     store, ledger = lake.open(), Ledger(run_id="bench", date="2026-11-21")
     deleter = open_deleter(lake.uri, lake.options)
     task, rule = Task(store=store, ports=live_ports()), Committed().rule
-    swept = await asyncio.gather(*(sweep_part(task, deleter, plan, part, ledger, rule=rule) for part in plan.parts))
+    swept = await asyncio.gather(
+        *(sweep_part(task, deleter, plan, part, ledger, rule=rule, held=Held()) for part in plan.parts)
+    )
     await store.close()
     assert sum(each.objects_deleted for each in swept) == plan.rows, swept
 

@@ -50,6 +50,7 @@ from .scenes import (
     upload,
     write,
 )
+from .worlds_holds import hold_scenes
 from .worlds_lifecycle import lifecycle_scenes
 
 A_CRASH: Final = Budget(crashes=1)
@@ -103,6 +104,7 @@ def small_worlds() -> Iterator[World]:
         *hazard_scenes(),
         *restoring_scenes(),
         *lifecycle_scenes(),
+        *hold_scenes(),
     ):
         collects = any(actor.collecting for actor in one.actors)
         for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):

@@ -13,6 +13,7 @@ from lakebed.base import FOREIGN_SLICE, Clock, Ports, parse_address
 from lakebed.gc import protocol, sweep
 from lakebed.gc.context import RunContext
 from lakebed.gc.engines import LocalEngine, Task
+from lakebed.gc.holding import Held
 from lakebed.gc.kinds import SweepRule
 from lakebed.gc.kinds.committed import Committed
 from lakebed.gc.kinds.metadata import Metadata
@@ -82,7 +83,7 @@ async def sweep_part(
     part: protocol.Part,
     ledger: Ledger,
 ) -> Swept:
-    return await sweep.sweep_part(task_of(store), deleter, plan, part, ledger, rule=rule_of(plan.folder))
+    return await sweep.sweep_part(task_of(store), deleter, plan, part, ledger, rule=rule_of(plan.folder), held=Held())
 
 
 async def plan_of(

@@ -10,6 +10,7 @@ from lakebed.base import format_address
 from lakebed.gc import protocol
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.fencing import Overtaken, claim
+from lakebed.gc.holding import Held
 from lakebed.gc.protocol import part_name
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import BATCH_KEYS, sweep
@@ -179,6 +180,6 @@ async def test_a_sweep_begins_no_part_once_another_apply_began(store: StubbornOb
     ports = live_ports()
     engine = LocalEngine(store, ports, open_deleter=Overtaking)
     with pytest.raises(Overtaken, match="r2"):
-        await sweep(engine, whole, LEDGER, rule=rule_of(FOLDER), fence=fence)
+        await sweep(engine, whole, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
 
     assert await keys_in(store) == {keys[1]}

@@ -243,6 +243,8 @@ class Lakeside:
                 "changed_ms": 0,
                 "changed_by": "",
             }
+        if words == ["holds"]:
+            return msgspec.to_builtins(self.wait(self.service.holds_in_force()))
         if not words:
             return {"id": "repo", "storage_namespace": self.uri}
         action = self.before.pop(words[-1], None)

@@ -81,6 +81,7 @@ OTHERS: Final = (
 )
 GC: Final = (
     "gc:Abandon",
+    "gc:AddHold",
     "gc:Adopt",
     "gc:Apply",
     "gc:Explain",
@@ -88,6 +89,7 @@ GC: Final = (
     "gc:ReadLedger",
     "gc:ReadRules",
     "gc:ReadRuns",
+    "gc:ReleaseHold",
     "gc:Restore",
     "gc:WriteRules",
 )

@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "import": "lakebed.cli.imports:app",
     "gc": "lakebed.cli.gc:app",
     "lifecycle": "lakebed.cli.gc.lifecycle:app",
+    "hold": "lakebed.cli.gc.hold:app",
     "auth": "lakebed.cli.auth:app",
     "audit": "lakebed.cli.audit:app",
     "migrate": "lakebed.cli.migrate:app",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         show,
         why,
     )
+    from .holding import HeldBack
     from .http_requests import HttpRequests
     from .java import Java, NoJava, find_java
     from .kinds.committed import NoRules
@@ -76,6 +77,7 @@ __all__ = [
     "BadWindow",
     "Collector",
     "EngineName",
+    "HeldBack",
     "HttpRequests",
     "InvalidRequest",
     "Java",
@@ -150,6 +152,7 @@ _NAMES: Final = {
     ".kinds.committed": "NoRules",
     ".kinds.saving": "NoSavedState",
     ".preflight": "NotTheRules RunNotReady",
+    ".holding": "HeldBack",
     ".resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",
     ".session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning SparkDidNotStart check_spark "
     "local_session session_on_demand session_options",

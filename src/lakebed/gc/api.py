@@ -64,6 +64,7 @@ from .context import Progress, RunContext, list_plans, read_input, read_plan
 from .engines.spark import frame, open_engine
 from .files import Files, Lake, find
 from .grace import grace_s_of
+from .holding import HeldBack, check_uncommitted
 from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
 from .kinds import kind_to_plan
 from .kinds.committed import NoRules
@@ -271,6 +272,11 @@ class Collector:
         unfinished = self._unfinished_or_left(left)
         yield from finish_each(unfinished, apply, self.progress, left, window=request.window)
         for kind in _kinds(request):
+            try:
+                check_uncommitted(finish(self._service().holds()), kind)
+            except HeldBack as error:
+                self.progress(str(error))
+                continue
             try:
                 plan = self._planned(request, kind)
                 if plan is not None:

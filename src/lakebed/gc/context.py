@@ -187,6 +187,7 @@ def plan_frame(context: RunContext, run: StartedRun, prepared: PreparedCommits) 
         "open_slices": run.open_slices,
         "rules": prepared.rules,
         "rules_version": prepared.rules_version,
+        "holds_version": prepared.holds.version,
         "commits": prepared.commits,
         "refs": prepared.refs,
     }

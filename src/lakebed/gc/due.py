@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -41,6 +40,7 @@ from .engines import Effort, Engine, Task
 from .packing import Cause, Integers, LiveSet
 from .places import Namespace
 from .ranges import each_metarange, effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
+from .selecting import matching, with_metadata
 from .tables import CANDIDATES, LIVE, PARTS, Table, required
 
 LIFECYCLE: Final = "lifecycle"
@@ -407,32 +407,15 @@ def match_rules(rows: pa.Table, policy: Policy) -> Integers:
     # The most specific comes first and wins, so it is written last.
     for number in reversed(range(len(policy.rules))):
         rule = policy.rules[number]
-        chosen = _matching(paths, rule.pattern)
+        chosen = matching(paths, rule.pattern)
         if rule.min_size:
             chosen &= rows["size_bytes"].to_numpy() >= rule.min_size
         if rule.metadata and chosen.any():
-            chosen &= _with_metadata(rows["metadata"], rule.metadata)
+            chosen &= with_metadata(rows["metadata"], rule.metadata)
         found[chosen] = number
     for prefix in policy.pins.prefixes:
-        found[_matching(paths, PathPattern(prefix, True))] = -1
+        found[matching(paths, PathPattern(prefix, True))] = -1
     return found
-
-
-def _matching(paths: pa.Array, pattern: PathPattern) -> npt.NDArray[np.bool_]:
-    if pattern.is_prefix:
-        chosen = pc.starts_with(paths, pattern.text)
-    else:
-        chosen = pc.match_substring_regex(paths, pattern.regex())
-    return np.array(chosen.to_numpy(zero_copy_only=False), np.bool_)
-
-
-def _with_metadata(column: pa.ChunkedArray, wanted: Sequence[tuple[str, str]]) -> npt.NDArray[np.bool_]:
-    """Few entries differ in their metadata, so each text is read once."""
-    codes = column.combine_chunks().dictionary_encode()
-    texts = [msgspec.msgpack.decode(one, type=dict[str, str]) if one else {} for one in codes.dictionary.to_pylist()]
-    has = np.array([all(text.get(key) == value for key, value in wanted) for text in texts], np.bool_)
-    chosen: npt.NDArray[np.bool_] = has[codes.indices.to_numpy()]
-    return chosen
 
 
 def due_rows(rows: pa.Table, rule_of: Integers, cutoffs: Sequence[int | None]) -> npt.NDArray[np.bool_]:
@@ -448,7 +431,7 @@ _BEFORE_ALL: Final = -(1 << 63)
 
 def _any_matches(rows: pa.Table, patterns: Sequence[PathPattern]) -> npt.NDArray[np.bool_]:
     paths = texts_of(rows["key"])
-    found: npt.NDArray[np.bool_] = np.any([_matching(paths, pattern) for pattern in patterns], axis=0)
+    found: npt.NDArray[np.bool_] = np.any([matching(paths, pattern) for pattern in patterns], axis=0)
     return found
 
 

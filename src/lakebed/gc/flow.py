@@ -20,7 +20,7 @@ far it came in that state.
 6. with a window: defer, and stop here. When the window is over, an apply goes on: the service lets it, and it looks
    again at everything that could have come to name an object (docs/design/0010-deferred-delete.md)
 7. without a window give readers time to end what they began (grace.py)
-8. delete (sweep.py)
+8. read the legal holds, last of all, and delete what they do not keep (holding.py, sweep.py)
 9. `ended`, only if every object went; else the run stays as it is, and the next apply tries the rest
 """
 
@@ -63,6 +63,7 @@ from .engines.failures import TaskStopped
 from .fencing import Fence, Overtaken, claim
 from .files import find, sizes
 from .grace import grace_s_of, let_readers_finish
+from .holding import check_uncommitted, read_held
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save
 from .preflight import WhatIf, may_apply, state_to_apply
@@ -129,6 +130,7 @@ async def apply(
         PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
         Denied: the caller may not apply. Nothing was written or deleted, and an apply that is under way goes on.
         RunNotReady, RunAbandoned, NotTheRules: the run may not delete. Nothing was deleted.
+        HeldBack: legal holds keep all that the run would take. Nothing was deleted.
         OtherUnfinished: another run of its kind may hold the same objects, and one of the two has a window. As above.
         WindowTooLate: an apply of this run without a window has begun to delete.
         InvalidDuration, BadWindow, BadGrace: no window, no grace. Nothing was deleted.
@@ -150,6 +152,7 @@ async def apply(
         return await _report_of_deferred(context, plan, view)
     # One that was deferred took its turn then.
     is_new = view is None or view.until_ms is None
+    check_uncommitted(await context.service.holds(), plan.kind)
     if is_new:
         await check_window(context, plan, asked)
         await check_beside(context, await context.service.runs(), plan, asked)
@@ -178,9 +181,10 @@ async def apply(
     grace_s = grace_s if is_new else 0
     ledger = await _wait_for_readers(context, plan, garbage, fence, grace_s)
     await fence.check(context.store)
+    held = await read_held(context, plan, cleared)
     waited_ms = context.ports.clock.now_ms()
     context.progress(f"deleting {count_of(garbage.rows, 'object')}")
-    swept = await sweep(context.engine, garbage, ledger, rule=kind.rule, fence=fence)
+    swept = await sweep(context.engine, garbage, ledger, rule=kind.rule, fence=fence, held=held)
     if is_new:
         ledger_keys = [ledger.key(part.name) for part in plan.garbage.parts]
         await save(context.store, plan, ledger_keys, objects_failed=swept.objects_failed)
@@ -400,6 +404,7 @@ def _report(
         objects_kept=swept.objects_kept,
         bytes_kept=swept.bytes_kept,
         objects_failed=swept.objects_failed,
+        objects_held=swept.objects_held,
         errors=swept.errors,
         commits_expired=cleared.expiring,
         unknown_files=plan.unknown_files,

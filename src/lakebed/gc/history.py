@@ -6,7 +6,8 @@ itself is `lakebed.gc.rules`'s; here it is turned into the table METARANGES, fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -83,6 +84,18 @@ def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Ju
         metaranges=_metaranges(commits, created_ms, kept, expired, causes),
         causes=causes,
     )
+
+
+def spare(judged: Judged, held: Collection[str]) -> Judged:
+    """Keep these commits, which the rules would let go."""
+    if not held:
+        return judged
+    is_held = pc.is_in(judged.commits["id"], value_set=pa.array(sorted(held), pa.string()))
+    flags = is_held.to_numpy() & judged.expired
+    kept, expired = judged.kept | flags, judged.expired & ~flags
+    created_ms = judged.commits["creation_date"].cast(pa.int64()).to_numpy()
+    metaranges = _metaranges(judged.commits, created_ms, kept, expired, judged.causes)
+    return replace(judged, kept=kept, expired=expired, metaranges=metaranges)
 
 
 def expiring(judged: Judged, *, limit: int) -> list[ExpiringCommit]:

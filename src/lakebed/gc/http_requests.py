@@ -49,7 +49,8 @@ from lakebed.gc.protocol import (
     UnknownAnswer,
     WhyPage,
 )
-from lakebed.operations import Operation, collectors, history, repositories
+from lakebed.gc.rules import Holds
+from lakebed.operations import Operation, collectors, history, holds, repositories
 
 RETRY_FOR_S: Final = 120.0
 _NAP_MIN_S: Final = 0.5
@@ -137,6 +138,9 @@ class HttpRequests:
 
     async def rules_in_force(self) -> RulesVersion:
         return self._ask(collectors.GET_FULL_GC_RULES)
+
+    async def holds_in_force(self) -> Holds:
+        return self._ask(holds.GET_LEGAL_HOLDS)
 
     async def restore(self, body: Restore) -> RestorePage:
         return self._ask(collectors.RESTORE_GC_OBJECTS, body=body)

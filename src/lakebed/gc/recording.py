@@ -9,7 +9,7 @@ The file is what makes a part done; of a done part only the rows with an error a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,8 @@ from lakebed.gc.protocol import LEDGER_PREFIX, LedgerState, Total
 from lakebed.objectstore import ObjectStore
 
 ERRORS_SHOWN: Final = 20
+HELD: Final = "held by legal hold"
+"""What the ledger says of an object that a legal hold keeps begins with this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +39,8 @@ class Ledger:
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """Count what a sweep, or a part of it, did. `errors` are some of the messages about keys that failed. `errors` are
-    some of what was said about keys that failed.
+    """Count what a sweep, or a part of it, did. `errors` are some of the messages about keys that failed. Of these,
+    legal holds keep `objects_held`.
     """
 
     objects_deleted: int = 0
@@ -47,6 +49,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     bytes_kept: int = 0
     objects_failed: int = 0
     bytes_failed: int = 0
+    objects_held: int = 0
     parts_skipped: int = 0
     errors: tuple[str, ...] = ()
 
@@ -66,6 +69,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
             bytes_kept=self.bytes_kept + more.bytes_kept,
             objects_failed=self.objects_failed + more.objects_failed,
             bytes_failed=self.bytes_failed + more.bytes_failed,
+            objects_held=self.objects_held + more.objects_held,
             parts_skipped=self.parts_skipped + more.parts_skipped,
             errors=(self.errors + more.errors)[:ERRORS_SHOWN],
         )
@@ -129,6 +133,12 @@ def only(objects: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
     return objects.filter(pc.is_in(objects["address"], value_set=addresses.combine_chunks()))
 
 
+def without(objects: pa.Table, addresses: Collection[str]) -> pa.Table:
+    if not addresses:
+        return objects
+    return objects.filter(pc.invert(pc.is_in(objects["address"], value_set=pa.array(sorted(addresses), pa.string()))))
+
+
 def count(rows: pa.Table, *, skipped: int = 0) -> Swept:
     """Count a part's rows."""
     wrong, done = failed(rows), closed(rows)
@@ -142,6 +152,7 @@ def count(rows: pa.Table, *, skipped: int = 0) -> Swept:
         bytes_kept=_bytes(kept),
         objects_failed=wrong.num_rows,
         bytes_failed=_bytes(wrong),
+        objects_held=pc.sum(pc.starts_with(wrong["error"], HELD)).as_py() or 0,
         parts_skipped=skipped,
         errors=tuple(f"{address}: {error}" for address, error in pairs),
     )

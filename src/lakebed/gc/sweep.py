@@ -5,6 +5,9 @@ in batches of 1,000, 16 at a time, and then writes one ledger file for the part 
 tried, and how it went. A sweep that is started again leaves done parts alone, except for the keys that failed, which it
 tries once more; a part without ledger file is done again from its start, for deleting twice is deleting once.
 
+What a legal hold keeps is left with an error, and before each batch the sweep looks whether the holds changed
+(holding.py).
+
 A key that could not be deleted is counted as failed, whatever the reason; nothing is deleted that the part does not
 hold, and never a key outside `data/`; of a plan of metadata, never one that is not the file of
 a range, a metarange or a run; of one of an old layout, never one in a slice, below `_lakefs/` or in a namespace inside.
@@ -32,9 +35,10 @@ from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore
 
 from .engines import Effort, Engine, Task
 from .fencing import Fence
+from .holding import Held
 from .kinds import Look, SweepRule
 from .places import may_be_swept
-from .recording import Ledger, Outcomes, Swept, closed, count, failed, ledger_rows, only, recorded
+from .recording import Ledger, Outcomes, Swept, closed, count, failed, ledger_rows, only, recorded, without
 from .tables import PARTS, parts_of, read_part, rows_of_parts
 
 BATCH_KEYS: Final = 1000
@@ -64,6 +68,7 @@ async def sweep(
     *,
     rule: SweepRule,
     fence: Fence,
+    held: Held,
 ) -> Swept:
     """Delete what `plan` (table GARBAGE) holds, as far as it is not done; and say how all of it went.
 
@@ -75,7 +80,7 @@ async def sweep(
 
     async def one(task: Task, deleter: Deleter, part: Part) -> Swept:
         await fence.check(task.store)
-        return await sweep_part(task, deleter, plan, part, ledger, rule=rule)
+        return await sweep_part(task, deleter, plan, part, ledger, rule=rule, held=held)
 
     swept = await _in_parts(engine, plan.parts, one, effort=_effort_of(plan.rows))
     protocol.check_rows(plan, swept.all.objects)
@@ -109,16 +114,20 @@ async def sweep_part(
     ledger: Ledger,
     *,
     rule: SweepRule,
+    held: Held,
 ) -> Swept:
     """One part, from reading it to recording it."""
     garbage = protocol.read_part(plan, protocol.GARBAGE, part, await read_part(task.store, plan.folder, part))
 
     async def take(objects: pa.Table) -> pa.Table:
-        act, most = _deleting(deleter), BATCHES
-        foreign = objects.filter(pc.equal(objects["slice"], FOREIGN_SLICE))
+        act, most = _deleting(task, deleter, held), BATCHES
+        kept = await held.among(task.store, objects)
+        free = without(objects, kept)
+        foreign = free.filter(pc.equal(free["slice"], FOREIGN_SLICE))
         if foreign.num_rows and rule.look is not Look.NONE:
             act, most = _if_unchanged(task, foreign, act, rule.look), BATCHES_BY_KEY
-        outcomes = await _each(task, objects, act, may_go=rule.may_delete, most=most)
+        outcomes = await _each(task, free, act, may_go=rule.may_delete, most=most)
+        outcomes = Outcomes(errors={**outcomes.errors, **kept}, states=outcomes.states)
         return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=task.ports.clock.now_ms())
 
     return await _carry_out(task.store, ledger.key(part.name), garbage, take)
@@ -176,8 +185,11 @@ async def _each(
     return Outcomes(errors=errors, states=states)
 
 
-def _deleting(deleter: Deleter) -> Act:
+def _deleting(task: Task, deleter: Deleter, held: Held) -> Act:
     async def act(batch: list[str]) -> Outcomes:
+        # Last of all: a hold whose maker has its answer stops every delete that begins from now on.
+        if refused := await held.refuses(task.store):
+            return Outcomes(errors=dict.fromkeys(batch, refused), states={})
         try:
             failures = await deleter.delete(batch)
         except LakebedError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lakebed.base import parse_slice_name
-from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, INSTALLATION_MARK, UNKNOWN_FILES_MAX, Found, RunKind
+from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, HOLDS_KEY, INSTALLATION_MARK, UNKNOWN_FILES_MAX, Found, RunKind
 from lakebed.objectstore import ObjectStore
 
 from .fencing import CLAIM_KEY
@@ -32,6 +32,7 @@ _TREE_FILE: Final = re.compile(r"_lakefs/(?:meta)?ranges/([0-9a-f]{64})\.parquet
 _OTHER: Final = re.compile(
     r"_lakefs/dummy"
     rf"|{CLAIM_KEY}"
+    rf"|{HOLDS_KEY}"
     rf"|{INSTALLATION_MARK}"
     rf"|{GC_PREFIX}clock\.json"
     rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet",

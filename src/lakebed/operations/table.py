@@ -12,6 +12,7 @@ from . import (
     collectors,
     deleted,
     history,
+    holds,
     installation,
     lifecycle,
     objects,
@@ -36,11 +37,14 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Garbage collection in the contract's words": _of(collections),
     "Garbage collection in Lakebed's words": _of(collectors),
     "Lifecycle policies": _of(lifecycle),
+    "Legal holds": _of(holds),
     "Logins": _of(sessions),
     "For operators": _of(operators),
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
-OURS: Final = frozenset({*_of(collectors), *_of(deleted), *_of(lifecycle), *_of(sessions), *_of(operators)})
+OURS: Final = frozenset(
+    {*_of(collectors), *_of(deleted), *_of(lifecycle), *_of(holds), *_of(sessions), *_of(operators)}
+)
 """The operations that the contract does not have."""
 CONTRACT: Final = frozenset(OPERATIONS) - OURS
 BY_ID: Final[Mapping[str, AnyOperation]] = {operation.id: operation for operation in OPERATIONS}

@@ -77,6 +77,7 @@ from .rest import (
     gc_plans,
     gc_restore,
     gc_rules,
+    holds,
     identity,
     imports,
     installation,
@@ -118,6 +119,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     gc_restore,
     gc_rules,
     lifecycle,
+    holds,
 )
 TREE_CACHE_BYTES: Final = 256 << 20
 PRESIGN_S: Final = 15 * 60

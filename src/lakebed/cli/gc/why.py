@@ -89,6 +89,7 @@ def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
     ]
     if found.stays_count > SHOWN:
         facts.append(("", f"… and {found.stays_count - SHOWN:,} more"))
+    facts += [("held by", f"legal hold {printable(name)}") for name in found.holds]
     facts += [("run", _deed(row)) for row in found.taken[:SHOWN]]
     if found.slice_closed is False and found.size_bytes is not None:
         facts.append(("slice", "not closed: no run looks at it before uploads into it have ended"))
@@ -106,6 +107,8 @@ def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
 
 def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
     date = "" if found.goes_ms is None else human_time(found.goes_ms // 1000)
+    if found.holds and found.size_bytes is not None:
+        return "stays until its legal hold is released"
     match found.fate.value:
         case "kept" if found.uncommitted:
             return "stays for as long as it is staged, being uploaded or copied"

@@ -21,6 +21,7 @@ from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
 from lakebed.gc.history import check_live, judge
+from lakebed.gc.holding import keep_held
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
@@ -66,7 +67,7 @@ class Committed:
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
         assert plan.expired is not None, "committed plans have one"
-        request = Expire(commits=plan.expired, rules_version=rules_version)
+        request = Expire(commits=plan.expired, rules_version=rules_version, holds_version=plan.holds_version)
         context.progress(f"expiring {count_of(plan.expired.rows, 'commit')}")
 
         async def look_again(answer: RecheckInputs) -> Cleared:
@@ -81,7 +82,7 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
     rules = _rules_of(prepared)
     commits = await context.read(prepared.commits, protocol.COMMITS)
     refs = await context.read(prepared.refs, protocol.REFS)
-    judged = judge(commits, refs, rules, now_ms=run.now_ms)
+    judged = await keep_held(context, judge(commits, refs, rules, now_ms=run.now_ms), prepared.holds)
     expired_commits = int(judged.expired.sum())
     context.progress(f"{expired_commits:,} of {count_of(commits.num_rows, 'commit')} expired; reading their ranges")
     ranges = await read_ranges(context.engine, judged.metaranges, folder=folder_in(run, "ranges.tasks"))

@@ -23,6 +23,7 @@ from lakebed.gc import protocol
 from lakebed.gc.bucketed import Bucketed
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
 from lakebed.gc.due import Judging, Ranges, deal_due, reach_metaranges, read_spans, sort_out
+from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.named import deal_live, from_tables
 from lakebed.gc.places import Namespace, may_be_swept
@@ -75,7 +76,12 @@ class Lifecycle:
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
         nothing = protocol.arrow_schema(protocol.EXPIRED).empty_table()
         commits = await write_input(context.store, folder_in(plan, protocol.EXPIRED.name), protocol.EXPIRED, nothing)
-        request = Expire(kind=RunKind.LIFECYCLE, commits=commits, rules_version=rules_version)
+        request = Expire(
+            kind=RunKind.LIFECYCLE,
+            commits=commits,
+            rules_version=rules_version,
+            holds_version=plan.holds_version,
+        )
 
         async def look_again(answer: RecheckInputs) -> Cleared:
             return await _recheck(context, plan, answer)
@@ -91,8 +97,9 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
     views = await context.service.runs()
     held = await held_tables(context, views, runs_over(views))
     gone = [*held.values(), *await _taken_tables(context, views, held)]
+    kept = await deal_held(context, run, commits, prepared.holds, name="holds")
     garbage, totals = await mark_due(
-        context, run, policy, ranges, besides=[await _named_in(context, run, gone, "held")]
+        context, run, policy, ranges, besides=[await _named_in(context, run, gone, "held"), kept]
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")

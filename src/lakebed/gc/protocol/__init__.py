@@ -2,6 +2,7 @@
 
 from lakebed.base import RunKind, RunState
 
+from .holds import HOLDS_KEY, HOLDS_PREFIX, HoldsHistory, HoldsVersion, HoldsWritten, NewHold, holds_mark
 from .jobs import LINES_MAX, JobDeed, JobList, JobResult, JobState, JobView, StartJob
 from .ledger import (
     LEDGER_PREFIX,
@@ -167,6 +168,8 @@ __all__ = [
     "FAILURES_SHOWN",
     "GARBAGE",
     "GC_PREFIX",
+    "HOLDS_KEY",
+    "HOLDS_PREFIX",
     "INSTALLATION_MARK",
     "INSTALLATION_PREFIX",
     "LEDGER",
@@ -205,6 +208,9 @@ __all__ = [
     "Found",
     "GarbageObject",
     "GarbagePage",
+    "HoldsHistory",
+    "HoldsVersion",
+    "HoldsWritten",
     "InvalidRequest",
     "InvalidRunId",
     "JobDeed",
@@ -223,6 +229,7 @@ __all__ = [
     "MissingCommit",
     "MissingCommits",
     "Mode",
+    "NewHold",
     "OnlyIn",
     "Part",
     "PartWriter",
@@ -317,6 +324,7 @@ __all__ = [
     "engine_from",
     "garbage_rows",
     "grace_seconds",
+    "holds_mark",
     "input_folder",
     "is_special",
     "join_parts",

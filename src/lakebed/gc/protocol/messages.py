@@ -18,6 +18,7 @@ Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tel
     GET  runs                                        -> RunList             newest first
     GET  runs/{id}                                   -> RunView
     POST purging                   (empty)           -> Purging             before a purge deletes anything
+    GET  ../holds                                    -> Holds               in force now
     GET  missing                                     -> MissingCommits      after a restore of an older backup
     POST missing                   (empty)           -> MissingCommits      marks what no ref names
 """
@@ -27,7 +28,7 @@ from __future__ import annotations
 import msgspec
 
 from lakebed.base import RunKind, RunState
-from lakebed.gc.rules import Rules
+from lakebed.gc.rules import Holds, Rules
 
 from .manifests import Manifest, Part
 
@@ -109,9 +110,10 @@ class PrepareCommits(msgspec.Struct, frozen=True, kw_only=True):
 class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Expire`.
 
-    `rules` None: none are set, and a committed run must stop here. A lifecycle run gets the `policy` instead, as JSON,
-    and its version; empty: none is set. `has_lost_trees`: a commit that was marked as gone a short while ago has no
-    metarange, so a run of metadata knows none of its ranges, and takes none.
+    `rules` None: none are set, and a committed run must stop here. A lifecycle run gets the `policy` instead, as
+    JSON, and its version; empty: none is set. `holds` are the legal holds. `has_lost_trees`: a commit that was
+    marked as gone a short while ago has no metarange, so a run of metadata knows none of its ranges, and takes
+    none.
     """
 
     run_id: str
@@ -120,6 +122,7 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules | None
     rules_version: int
     policy: str = ""
+    holds: Holds = Holds()
     has_lost_trees: bool = False
 
 
@@ -177,11 +180,13 @@ class MissingCommits(msgspec.Struct, frozen=True, kw_only=True):
 class Expire(msgspec.Struct, frozen=True, kw_only=True):
     """`commits` (table EXPIRED) lies in the run's folder. The same body again, with the token, for each page.
 
-    A lifecycle run expires no commits; `rules_version` is that of its policy.
+    A lifecycle run expires no commits; `rules_version` is that of its policy. The plan was made by the legal holds of
+    `holds_version`.
     """
 
     commits: Manifest
     rules_version: int
+    holds_version: int = 0
     kind: RunKind = RunKind.COMMITTED
     continuation_token: str | None = None
 

@@ -89,7 +89,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict and all it rests on. `expired` and `rules` are for committed runs, `leftovers` (what is wanted) for
     those of metadata, these for uncommitted ones:
 
-    `policy` (JSON) is for lifecycle runs, whose `rules_version` is the policy's.
+    `policy` (JSON) is for lifecycle runs, whose `rules_version` is the policy's. It takes nothing that legal holds of
+    `holds_version` keep.
 
     `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
@@ -115,6 +116,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules | None
     rules_version: int
     policy: str = ""
+    holds_version: int = 0
     commits: Manifest
     refs: Manifest
     uncommitted: Manifest | None = None

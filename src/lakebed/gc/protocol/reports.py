@@ -30,7 +30,8 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """`last_read_slice` is the newest slice listed (names sort newest first), or empty. `inputs` maps an input's name
     to its manifest's digest. `deferred_until_ms`: nothing is deleted yet, and what is garbage stays until then. What
-    lies in no slice and was written again since is kept. `errors` are some of the objects that failed. `unknown_files`
+    lies in no slice and was written again since is kept. `errors` are some of the objects that failed, of which
+    legal holds keep `objects_held`. `unknown_files`
     are reported, never deleted. `mode`, `based_on`, `token_expiry_ms` and `slices_skipped` are those of
     the plan.
     """
@@ -56,6 +57,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     objects_deleted: int
     bytes_deleted: int
     objects_failed: int
+    objects_held: int = 0
     deferred_until_ms: int | None = None
     errors: tuple[str, ...] = ()
     objects_kept: int = 0

@@ -15,6 +15,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from lakebed.base import Conflict, Corrupt, NotFound, RunKind
+from lakebed.gc.rules import Holds
 
 from .manifests import BadInput, Manifest, Part
 from .messages import (
@@ -81,6 +82,7 @@ class Requests(Protocol):
     async def run(self, run_id: str) -> RunView: ...
     async def runs(self) -> RunList: ...
     async def rules_in_force(self) -> RulesVersion: ...
+    async def holds_in_force(self) -> Holds: ...
     async def restore(self, body: Restore) -> RestorePage: ...
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage: ...
 
@@ -269,6 +271,10 @@ class Service:
     async def rules(self) -> RulesVersion:
         """Return the rules in force."""
         return await self._requests.rules_in_force()
+
+    async def holds(self) -> Holds:
+        """Return the legal holds in force."""
+        return await self._requests.holds_in_force()
 
     async def why(self, question: Question, progress: Callable[[WhyProgress], None] = lambda _: None) -> WhyAnswer:
         """Find what keeps an object and until when, or which run took it. Calls `progress` after each page."""

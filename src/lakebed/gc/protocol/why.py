@@ -72,7 +72,7 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     `slice_closed` says whether uploads into its slice have ended, which a run waits for; None for foreign addresses.
     Of `stays` (those that keep it first), `commits` (newest first) and `uncommitted` some are shown, and all counted.
     `taken` is what the ledger says of one that is not there, the latest deed first. `run` is the run that deletes one
-    that is deferred, which `goes_ms` then is about.
+    that is deferred, which `goes_ms` then is about. `holds` are the legal holds that keep it, by name.
     """
 
     address: str
@@ -88,6 +88,7 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     uncommitted: tuple[UncommittedName, ...] = ()
     uncommitted_count: int = 0
     taken: tuple[LedgerRow, ...] = ()
+    holds: tuple[str, ...] = ()
     run: str = ""
 
 

@@ -15,6 +15,7 @@ from .history import (
     kept_commits,
     main_ancestry,
 )
+from .holds import Hold, Holds, held_commits, held_keys
 from .lasting import Ancestry, Stay, StayKind, goes_ms, stays_of
 from .metadata import MetadataRule, RunFacts, named_files, old_runs, unnamed_files
 from .optimised import NOTHING_SAVED, Saved, new_addresses, optimised_run
@@ -32,6 +33,7 @@ from .rules import (
     read_rules,
     with_days,
 )
+from .selection import InvalidSelection, Selection, Spans, check_globs, check_selection
 from .uncommitted import CleanRun, check_live, clean_run, committed_addresses
 
 __all__ = [
@@ -50,9 +52,12 @@ __all__ = [
     "EmptyLiveSet",
     "Explanation",
     "History",
+    "Hold",
+    "Holds",
     "InvalidDuration",
     "InvalidPattern",
     "InvalidRules",
+    "InvalidSelection",
     "KeepLast",
     "Lines",
     "MetadataRule",
@@ -61,13 +66,17 @@ __all__ = [
     "Rules",
     "RunFacts",
     "Saved",
+    "Selection",
+    "Spans",
     "Stay",
     "StayKind",
     "Trees",
     "Verdict",
+    "check_globs",
     "check_live",
     "check_pattern",
     "check_rules",
+    "check_selection",
     "clean_run",
     "committed_addresses",
     "dangling_commits",
@@ -77,6 +86,8 @@ __all__ = [
     "first_parent_indices",
     "garbage_addresses",
     "goes_ms",
+    "held_commits",
+    "held_keys",
     "in_days",
     "judge_commits",
     "kept_commits",

@@ -18,6 +18,7 @@ from .errors import (
     StalePlan,
     WrongKind,
 )
+from .holds import HoldBook, HoldExists, HoldNotFound, HoldsRecord, InvalidHold
 from .installation import Installation, InstallationRecord
 from .jobs import JobBook, JobNotFound, JobRunning
 from .options import ServiceOptions
@@ -31,8 +32,13 @@ from .why import NoQuestion
 __all__ = [
     "BadContinuation",
     "CollectionService",
+    "HoldBook",
+    "HoldExists",
+    "HoldNotFound",
+    "HoldsRecord",
     "Installation",
     "InstallationRecord",
+    "InvalidHold",
     "JobBook",
     "JobNotFound",
     "JobRunning",

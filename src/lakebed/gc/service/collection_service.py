@@ -53,6 +53,7 @@ from lakebed.gc.protocol import (
     rules_path,
     run_folder,
 )
+from lakebed.gc.rules import Holds
 from lakebed.versions import RunRecord, Versions
 
 from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata, read_swept
@@ -60,6 +61,7 @@ from .continuing import Continuations, Reader
 from .deferring import Deferring
 from .errors import PolicyNotFound, RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
 from .expiring import Expiring
+from .holds import HoldBook
 from .inputs import Inputs
 from .installation import Installation
 from .metadata import MetadataRuns
@@ -102,6 +104,7 @@ class CollectionService:
         self._runs = RunBook(versions, options)
         self._reading = Reading(versions, options)
         self.rules = RuleBook(versions)
+        self.holds = HoldBook(versions)
         self._expiring = Expiring(versions, self._runs, self.rules, self._reading)
         self._deferring = Deferring(versions, self._runs, self._reading, self._expiring)
         self._metadata = MetadataRuns(versions, self._runs, options)
@@ -200,6 +203,7 @@ class CollectionService:
             refs=refs,
             rules=current.rules,
             rules_version=current.version,
+            holds=await self.holds.in_force(),
             has_lost_trees=snapshot.has_lost_trees,
         )
         if policy is None:
@@ -398,6 +402,10 @@ class CollectionService:
     async def rules_in_force(self) -> RulesVersion:
         """Return the rules in force, with their version."""
         return rules_version(await self.rules.read())
+
+    async def holds_in_force(self) -> Holds:
+        """Return the legal holds: what no run may delete."""
+        return await self.holds.in_force()
 
     async def run(self, run_id: str) -> RunView:
         """

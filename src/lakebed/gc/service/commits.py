@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import CommitId, MetarangeId
+from lakebed.base import CommitId, MetarangeId, RunState
 from lakebed.gc.protocol import COMMITS, REFS, arrow_schema
 from lakebed.gc.rules import Rules, first_parent_indices, kept_indices, merge_bases, rows_of
 from lakebed.ranges import MetarangeCorrupt, metarange_key, range_key
@@ -160,13 +160,18 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
     """The same, where `swept` leaves out commits whose trees stay although their data is gone.
 
     These are commits swept by a run that began less than `grace_ms` ago, whose listing a reader may have (a run whose
-    record is gone began before that); and those that merges and cherry-picks compare with (rules/bases.py).
+    record is gone began before that), or by one that still deletes, for a legal hold may name paths in them (holding.py
+    of the collectors); and those that merges and cherry-picks compare with (rules/bases.py).
 
     One that was marked as gone because its metarange is missing has no tree that could be read.
     """
     snapshot = await read_snapshot(versions)
     since_ms = versions.ports.clock.now_ms() - grace_ms
-    young = {run: record for run, record in await versions.retired.runs() if record.started_ms > since_ms}
+    young = {
+        run: record
+        for run, record in await versions.retired.runs()
+        if record.started_ms > since_ms or record.state is RunState.SWEEPING
+    }
     stays = await _compared_with(versions, snapshot)
     lost: set[str] = set()
     if young:

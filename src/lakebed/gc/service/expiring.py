@@ -7,7 +7,8 @@ publishes first and looks then, in this order and no other:
     publish   the run as `planning`, which takes nothing; the commits; then the run as `expiring`
     bump     the branches that the expiring commits were made for: a `set_if` that slept fails now
     read      staging and bump, then uploads and copies (reading.py)
-    look      holds, then branches and tags, then all commit records, then the rules. Changed rules end the run
+    look      holds, then branches and tags, then all commit records, then the rules, then the legal
+              holds. Changed rules or holds end the run
     recheck   what something names, or what the rules keep as things are now, is taken out
     sweeping  `set_if`, bound to this recheck; `swept/<commit>` for what is left; from here on deletes may begin
     ended     only once the record says that each of these is written
@@ -56,6 +57,7 @@ from lakebed.versions import Numbers, RunRecord, TakingRecord, Versions
 from .commits import Snapshot, read_snapshot, read_swept
 from .continuing import Continuations, Reader, fresh_secret
 from .errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan
+from .holds import HoldBook
 from .inputs import Inputs
 from .policies import PolicyBook
 from .reading import Cursor, Reading
@@ -72,6 +74,7 @@ class Expiring:
         self._rules = rules
         self._reading = reading
         self._policies = PolicyBook(versions)
+        self._holds = HoldBook(versions)
 
     async def expire(self, run_id: RunId, body: Expire) -> RecheckInputs:
         """One page: the first publishes and bumps, all read staging, the last looks again and says what is left.
@@ -167,6 +170,9 @@ class Expiring:
         published = set(await self._versions.retired.expiring(run_id)).intersection(ours)
         snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=attempt))
         kept = await self._kept(run_id, record, snapshot)
+        holds = await self._holds.in_force()
+        if holds.version != body.holds_version:
+            await self._end_outdated(run_id, record, "legal holds", holds.version, by=body.holds_version)
         expiring = published - kept - snapshot.swept - snapshot.late
         commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(expiring))
         refs = await inputs.write_table(REFS, f"{REFS.name}.{attempt}", snapshot.refs_table())
@@ -194,13 +200,15 @@ class Expiring:
         assert current.rules is not None
         return snapshot.kept(current.rules, now_ms=self._versions.ports.clock.now_ms())
 
-    async def _end_outdated(self, run_id: RunId, record: RunRecord, what: str, now: int) -> NoReturn:
+    async def _end_outdated(
+        self, run_id: RunId, record: RunRecord, what: str, now: int, *, by: int | None = None
+    ) -> NoReturn:
         await self._runs.move(run_id, RunState.ENDED)
         await self.drop_expiring(run_id)
         raise RulesChanged(
             f"the {what} changed since this run was planned; it has ended, plan again",
             run_id=run_id,
-            planned_by=record.rules_version,
+            planned_by=record.rules_version if by is None else by,
             now=now,
         )
 

@@ -47,7 +47,7 @@ from lakebed.gc.protocol import (
     is_special,
     plain_rows,
 )
-from lakebed.gc.rules import Ancestry, Rules, goes_ms, parse_duration, stays_of
+from lakebed.gc.rules import Ancestry, Holds, Rules, goes_ms, parse_duration, stays_of
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.versions import (
     CommitExpired,
@@ -61,6 +61,7 @@ from lakebed.versions import (
 from .commit_columns import CommitColumns, packed, texts
 from .commits import Snapshot, read_snapshot
 from .deferring import DeferredRun, DeferredRuns
+from .holds import HoldBook
 from .naming import Named, Search, Wanted, Work, batches
 from .rules import RuleBook
 
@@ -82,6 +83,7 @@ class _Known:
     snapshot: Snapshot
     ancestry: Ancestry
     rules: Rules | None
+    holds: Holds
     now_ms: int
     expiring_by: dict[CommitId, str]
 
@@ -204,6 +206,7 @@ class Why:
             snapshot=snapshot,
             ancestry=ancestry_of(snapshot),
             rules=rules,
+            holds=await HoldBook(self._versions).in_force(),
             now_ms=self._versions.ports.clock.now_ms(),
             expiring_by=await self._expiring(),
         )
@@ -260,6 +263,7 @@ class Why:
         rows = [] if is_own else [row for row, _ in names]
         stays = stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
         stays.sort(key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name))
+        held = () if is_own else _holds_on([name for _, name in names], known.holds)
         goes: int | None = None
         if is_absolute(address):
             fate = Fate.OUTSIDE
@@ -271,7 +275,7 @@ class Why:
             fate = Fate.MISSING if is_missing else Fate.TAKEN if was_taken else Fate.UNKNOWN
         elif is_own:
             fate = Fate.OWN
-        elif uncommitted:
+        elif uncommitted or held:
             fate = Fate.KEPT
         elif names:
             goes = None if known.rules is None else goes_ms(stays, now_ms=known.now_ms)
@@ -295,6 +299,7 @@ class Why:
             uncommitted=tuple(uncommitted[:SHOWN]),
             uncommitted_count=len(uncommitted),
             taken=taken,
+            holds=held,
             run=found.deferred[address].run_id if fate is Fate.DEFERRED else "",
         )
 
@@ -392,6 +397,10 @@ def _metaranges(snapshot: Snapshot) -> list[MetarangeId]:
     """Return the metaranges of commits that were not swept, each once, the newest first."""
     there = texts(snapshot.commits.column("metarange_id").filter(snapshot.there()))
     return [*dict.fromkeys(metarange for metarange in reversed(there.to_pylist()) if metarange)]
+
+
+def _holds_on(names: Sequence[CommittedName], holds: Holds) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(hold for name in names for hold in holds.of(path=name.path, commit=name.commit)))
 
 
 def _commits_naming(

@@ -1,0 +1,110 @@
+"""`lakebed hold`: named holds on paths, commits or tags, which every collection respects.
+
+A hold keeps objects until it is released, whatever the rules, a policy or an erasure say. The server keeps every
+change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
+from lakebed.cli.output import human_time, table
+from lakebed.cli.session import Session, command
+from lakebed.cli.tree import noun
+from lakebed.cli.uris import parse_repository
+
+from .session import versions_of
+
+if TYPE_CHECKING:
+    # At run time only in the commands: these load Arrow, for which `--help` need not wait.
+    from lakebed.gc.protocol import HoldsVersion
+    from lakebed.gc.rules import Hold
+
+app = noun("Legal holds: what no collection may delete.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The hold's name.")]
+WhyOption = Annotated[str, typer.Option("--why", help="The reason, such as a case number. Every change is kept.")]
+
+
+@app.command("add")
+@command
+def add(
+    session: Session,
+    uri: RepositoryArgument,
+    name: NameArgument,
+    why: WhyOption,
+    paths: Annotated[
+        list[str] | None, typer.Option("--path", metavar="GLOB", help="A glob, or a folder with its slash. Repeatable.")
+    ] = None,
+    commits: Annotated[list[str] | None, typer.Option("--commit", help="A commit. Repeatable.")] = None,
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="The commit that a tag names now.")] = None,
+    committed_only: Annotated[
+        bool, typer.Option("--committed-only", help="Let uncommitted objects go, whose paths are on no record.")
+    ] = False,
+) -> None:
+    """Hold paths, commits or tags: no collection deletes what they name."""
+    from lakebed.gc.protocol import NewHold
+    from lakebed.operations import holds
+
+    hold = NewHold(
+        name=name,
+        globs=tuple(paths or ()),
+        commits=tuple(commits or ()),
+        tags=tuple(tags or ()),
+        why=why,
+        keeps_uncommitted=not committed_only,
+    )
+    written = session.client.do(holds.ADD_LEGAL_HOLD, parse_repository(uri), body=hold)
+    for run in written.counts_after:
+        session.note(f"warning: run {run} had begun to take data; what it has not deleted yet stays")
+    session.done(f"{uri}: {name} is held", version=written.version, counts_after=written.counts_after)
+
+
+@app.command("list")
+@command
+def list_holds(session: Session, uri: RepositoryArgument) -> None:
+    """List the holds in force: what, since when, by whom, why."""
+    from lakebed.operations import holds
+
+    found = session.client.do(holds.GET_LEGAL_HOLDS, parse_repository(uri))
+    session.show_all(found.holds, _holds_text)
+
+
+@app.command("release")
+@command
+def release(
+    session: Session, uri: RepositoryArgument, name: NameArgument, why: WhyOption, yes: YesOption = False
+) -> None:
+    """End a hold. What it kept may go by the next collection."""
+    from lakebed.operations import holds
+
+    session.confirm(f"Release the hold {name} of {uri}?", yes=yes)
+    session.client.do(holds.RELEASE_LEGAL_HOLD, parse_repository(uri), name, query={"why": why})
+    session.done(f"{uri}: {name} is released", released=name)
+
+
+@app.command("history")
+@command
+def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
+    """List every change of the holds, newest first: what, when, by whom, why."""
+    from lakebed.operations import holds
+
+    found = versions_of(session, holds.LIST_LEGAL_HOLD_HISTORY, parse_repository(uri), limit)
+    session.show_all(found, _history_text)
+
+
+def _holds_text(holds: Iterable[Hold]) -> Iterator[str]:
+    rows = [(hold.name, hold.text(), human_time(hold.at_ms // 1000), hold.by, hold.why) for hold in holds]
+    return table(("hold", "keeps", "since", "by", "why"), rows)
+
+
+def _history_text(versions: Iterable[HoldsVersion]) -> Iterator[str]:
+    rows = [
+        (str(one.version), human_time(one.changed_ms // 1000), one.changed_by, one.what, str(len(one.holds)))
+        for one in versions
+    ]
+    return table(("version", "changed", "by", "what", "holds"), rows)

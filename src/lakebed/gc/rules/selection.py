@@ -1,0 +1,109 @@
+"""Which entries are meant: by path, by digest of their bytes, by metadata. Legal holds and erasures share it. Pure.
+
+A path is named as it is, or by a pattern (lifecycle/paths.py): `logs/**/a.csv` is a glob, and `logs/` with its slash is
+all below it. An entry is selected if its path or its digest is named, or neither kind is given, and it has all of the
+metadata.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from lakebed.base import Invalid
+
+from .lifecycle.paths import PathPattern, wrong_in_glob
+
+PATHS_MAX: Final = 100_000
+GLOBS_MAX: Final = 1_000
+PATH_BYTES_MAX: Final = 1_024
+
+
+class InvalidSelection(Invalid):
+    """It selects nothing, too much for one request, or a glob is malformed."""
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`paths` are taken as they are; in `globs` stars are wild, and one that ends with a slash is all below it.
+
+    `digests` are checksums as entries have them.
+    """
+
+    paths: tuple[str, ...] = ()
+    globs: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    metadata: dict[str, str] = {}
+
+    def patterns(self) -> tuple[PathPattern, ...]:
+        return tuple(PathPattern(text, text.endswith("/")) for text in self.globs)
+
+    @property
+    def is_by_path(self) -> bool:
+        """Only entries at these paths are selected, so ranges that meet none need no look."""
+        return not self.digests and bool(self.paths or self.globs)
+
+    def matches(self, path: str, checksum: str = "", metadata: Mapping[str, str] | None = None) -> bool:
+        is_any = not (self.paths or self.globs or self.digests)
+        return (
+            is_any
+            or path in self.paths
+            or checksum in self.digests
+            or any(pattern.matches(path) for pattern in self.patterns())
+        ) and all((metadata or {}).get(key) == value for key, value in self.metadata.items())
+
+
+class Spans:
+    """Answer which spans of keys may hold a selected entry."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._is_all = not selection.is_by_path
+        self._paths = sorted(path.encode() for path in selection.paths)
+        self._starts = sorted({pattern.literal_beginning() for pattern in selection.patterns()})
+
+    def meets(self, min_key: bytes, max_key: bytes) -> bool:
+        """Return whether a key from `min_key` to `max_key`, both included, may be selected."""
+        if self._is_all:
+            return True
+        at = bisect_left(self._paths, min_key)
+        if at < len(self._paths) and self._paths[at] <= max_key:
+            return True
+        return any(min_key[: len(start)] <= start <= max_key[: len(start)] for start in self._starts)
+
+
+def check_selection(selection: Selection) -> Selection:
+    """Return the selection with each name once.
+
+    Raises:
+        InvalidSelection: it names nothing, or something malformed.
+    """
+    made = msgspec.structs.replace(
+        selection,
+        paths=tuple(sorted(set(selection.paths))),
+        globs=tuple(sorted(set(selection.globs))),
+        digests=tuple(sorted(set(selection.digests))),
+    )
+    if not (made.paths or made.globs or made.digests or made.metadata):
+        raise InvalidSelection("nothing is selected: name paths, globs, digests or metadata")
+    if len(made.paths) + len(made.digests) > PATHS_MAX or len(made.globs) > GLOBS_MAX:
+        raise InvalidSelection(f"at most {PATHS_MAX:,} paths and digests, and {GLOBS_MAX:,} globs")
+    check_globs(made.globs)
+    for text in (*made.paths, *made.digests):
+        if not text or len(text.encode()) > PATH_BYTES_MAX:
+            raise InvalidSelection(f"a path or digest has 1 to {PATH_BYTES_MAX:,} bytes: {text[:80]!r}")
+    return made
+
+
+def check_globs(globs: Iterable[str]) -> None:
+    """
+    Raises:
+        InvalidSelection: one of them is malformed.
+    """
+    for text in globs:
+        if not text or len(text.encode()) > PATH_BYTES_MAX:
+            raise InvalidSelection(f"a glob has 1 to {PATH_BYTES_MAX:,} bytes: {text[:80]!r}")
+        wrong = "a folder with stars has no slash at its end: write **" if text.endswith("/") and "*" in text else None
+        if wrong := wrong or wrong_in_glob(text):
+            raise InvalidSelection(f"{text}: {wrong}")

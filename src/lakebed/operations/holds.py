@@ -1,0 +1,51 @@
+"""Legal holds: what no collection may delete.
+
+Kept out of the front door: the records are those of `lakebed.gc.protocol`, which loads pyarrow.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.gc import protocol
+from lakebed.gc.rules import Holds
+
+from .operation import NOTHING, PAGE, Operation, Parameter, get
+from .resources import ONE_REPOSITORY, REPOSITORY, on
+
+_HOLDS: Final = ONE_REPOSITORY + "/holds"
+_READ: Final = on(REPOSITORY, "gc:ReadRuns")
+
+GET_LEGAL_HOLDS: Final = get("getLegalHolds", _HOLDS, Holds, _READ, "Return the legal holds in force.")
+ADD_LEGAL_HOLD: Final = Operation(
+    "addLegalHold",
+    "POST",
+    _HOLDS,
+    protocol.NewHold,
+    protocol.HoldsWritten,
+    on(REPOSITORY, "gc:AddHold"),
+    "Let no collection delete what these paths, commits and tags name.",
+    status=201,
+    repeatable=True,
+)
+RELEASE_LEGAL_HOLD: Final = Operation(
+    "releaseLegalHold",
+    "DELETE",
+    _HOLDS + "/{hold}",
+    NOTHING,
+    protocol.HoldsWritten,
+    on(REPOSITORY, "gc:ReleaseHold"),
+    "End a legal hold. What it kept may go by the next collection.",
+    (Parameter("why"),),
+    # The second finds no hold.
+    repeatable=False,
+)
+LIST_LEGAL_HOLD_HISTORY: Final = get(
+    "listLegalHoldHistory",
+    _HOLDS + "-history",
+    protocol.HoldsHistory,
+    _READ,
+    "List the changes of the legal holds, newest first.",
+    Parameter("before", "integer"),
+    PAGE[1],
+)
