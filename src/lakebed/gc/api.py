@@ -52,6 +52,7 @@ from lakebed.gc.protocol import (
     check_run_id,
     decode_report,
     diff_plans,
+    grace_s_of,
     grace_seconds,
     report_path,
 )
@@ -63,7 +64,6 @@ from . import flow
 from .context import Progress, RunContext, list_plans, read_input, read_plan
 from .engines.spark import frame, open_engine
 from .files import Files, Lake, find
-from .grace import grace_s_of
 from .holding import HeldBack, check_uncommitted
 from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
 from .kinds import kind_to_plan

@@ -52,6 +52,7 @@ from lakebed.gc.protocol import (
     decode_report,
     encode_deferred,
     encode_report,
+    grace_s_of,
     purge_path,
     report_path,
     window_end_ms,
@@ -62,7 +63,7 @@ from .context import Cleared, RunContext, read_plan, slice_numbers, write_plan
 from .engines.failures import TaskStopped
 from .fencing import Fence, Overtaken, claim
 from .files import find, sizes
-from .grace import grace_s_of, let_readers_finish
+from .grace import let_readers_finish
 from .holding import check_uncommitted, read_held
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save

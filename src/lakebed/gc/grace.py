@@ -18,28 +18,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from lakebed.base import Clock
-from lakebed.gc.protocol import BadGrace
-
-SIGNED_S: Final = 15 * 60
-"""Where clients read by themselves: as long as the URLs last that the server signs."""
-
-SERVED_S: Final = 2
-"""Where all reads go through the server."""
 
 _NAP_S: Final = 0.5
-
-
-def grace_s_of(uri: str, asked_s: int | None) -> int:
-    """Return how long readers of this namespace are given, in seconds.
-
-    Raises:
-        BadGrace: less than none was asked for.
-    """
-    if asked_s is None:
-        return SERVED_S if uri.startswith("local://") else SIGNED_S
-    if asked_s < 0:
-        raise BadGrace(f"readers cannot be given {asked_s} seconds", seconds=asked_s)
-    return asked_s
 
 
 def remaining_ms(since_ms: int, now_ms: int, grace_s: int) -> int:

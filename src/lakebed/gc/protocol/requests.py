@@ -49,6 +49,13 @@ class BadGrace(InvalidRequest):
     """The grace of readers is negative, or no time at all."""
 
 
+SIGNED_S: Final = 15 * 60
+"""The readers' grace where clients read by themselves: as long as the URLs last that the server signs."""
+
+SERVED_S: Final = 2
+"""The same where all reads go through the server."""
+
+
 class Mode(enum.StrEnum):
     """Choose how a run looks for uncommitted data. `automatic`: optimised where a saved state allows it and no clean
     run is due, else clean."""
@@ -301,3 +308,16 @@ def _each(value: object) -> Iterable[object]:
 
 def _dashed(name: str) -> str:
     return name.replace("_", "-")
+
+
+def grace_s_of(uri: str, asked_s: int | None) -> int:
+    """Return how long readers of this namespace are given, in seconds.
+
+    Raises:
+        BadGrace: less than none was asked for.
+    """
+    if asked_s is None:
+        return SERVED_S if uri.startswith("local://") else SIGNED_S
+    if asked_s < 0:
+        raise BadGrace(f"readers cannot be given {asked_s} seconds", seconds=asked_s)
+    return asked_s
