@@ -19,6 +19,7 @@ from lakebed.gc.protocol import GARBAGE, decode_deferred, deferred_path, read_pa
 from lakebed.versions import (
     BranchRecord,
     ClaimReason,
+    QueuedRecord,
     RefState,
     RunRecord,
     SweptRecord,
@@ -72,7 +73,13 @@ def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: byte
     if partition != BLOCKS or new is not None:
         return
     value = disk.value(PARTITION, keys.UPLOAD + key)
-    if value is not None and decode_record(UploadRecord, value).state in _LIVE_UPLOADS:
+    if value is None:
+        return
+    state = decode_record(UploadRecord, value).state
+    # Of one that is queued the link can set no cell any more: were that wrong, the end would show it. And it may be
+    # deleted twice.
+    is_let_go = key.decode() in queued(disk) or key.decode() not in disk.objectstore
+    if state in _LIVE_UPLOADS and not (state is UploadState.LINKING and is_let_go):
         raise Violation(f"{key.decode()} was deleted, and may still be linked")
 
 
@@ -148,6 +155,23 @@ def marks_are_true(disk: Disk, partition: bytes, key: bytes, _: bytes | None, ne
             continue
         if address in committed or named.get(address, set()) - {(token, path)}:
             raise Violation(f"{address} at {path!r} is marked exclusive, and something else names it")
+
+
+def nothing_queued_is_named(disk: Disk, partition: bytes, _: bytes, __: bytes | None, new: bytes | None) -> None:
+    """No address that may be deleted at once is reachable, from the moment on at which it is queued.
+
+    Raises:
+        Violation: it is.
+    """
+    is_ours = partition.startswith(PARTITION) and new is not None
+    if is_ours and (waiting := queued(disk)) and (named := waiting & reachable(disk)):
+        raise Violation(f"{sorted(named)} may be deleted at once, and something names it")
+
+
+def queued(disk: Disk) -> set[str]:
+    """Addresses that wait to be deleted at once."""
+    held = disk.cells.get(keys.garbage_partition(UID), {})
+    return {decode_record(QueuedRecord, value).address for value in held.values()}
 
 
 def _pairs(disk: Disk, view: View, commit_id: CommitId) -> Sequence[tuple[bytes, Row]]:

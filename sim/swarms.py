@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Final
 
 from .actors import Scene
@@ -31,6 +32,7 @@ from .deeds import (
     uncommitted_run,
 )
 from .flows import DEFERRED, RULED, deferring, optimised
+from .reachable import nothing_queued_is_named
 from .scenes import (
     FAR_FUTURE_MS,
     SIDE,
@@ -48,6 +50,7 @@ from .scenes import (
     write,
 )
 from .scheduling import Faults
+from .worlds_hard_delete import clean_claims, hard, turn_on, work
 
 SWARM_FAULTS: Final = Faults(
     refuse=0.005, lose_answer=0.02, lose_request=0.01, crash=0.007, late=0.006, delay=0.02, echo=0.2, clock_jump=0.01
@@ -66,22 +69,28 @@ def swarm(seed: int) -> Scene:
         kinds["reset object"] = 1
     if restores := rng.random() < 0.2 and not is_graceful:
         kinds |= {"restore": 1.5, "run deferring": 1, "purge": 0.5}
+    # Drawn apart, so that all other seeds stay what they are.
+    is_hard = random.Random(f"hard {seed}").random() < 0.2
     clients = []
     for number in range(rng.randint(4, 8)):
         name = "abcdefgh"[number]
         names = [f"{name}{count}" for count in range(rng.randint(1, 3))]
         deeds = [_drawn(rng, one, clocks_agree, kinds, is_graceful=is_graceful) for one in names]
+        if is_hard:
+            deeds = [hard(do) if do.operation.kind in _LETTING_GO else do for do in deeds]
         if len(deeds) == 3 and rng.random() < 0.5:
             clients.append(server(name, deeds[:1], deeds[1:]))
             continue
         clients.append(
             client(name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree, kinds, is_graceful=is_graceful)])
         )
+    if is_hard:
+        clients.append(client("i", work("i0"), clean_claims("i1"), work("i2"), again=[work("i9")]))
     committed = [write("w0", "x", "w0"), write("v0", "y", "v0")][: rng.randint(0, 2)]
     made = scene(
         f"swarm {seed}",
         *clients,
-        before=DEFERRED if restores else [RULED],
+        before=[*(DEFERRED if restores else [RULED]), *([turn_on("hd0")] if is_hard else [])],
         committed=committed,
         beside=[write("t0", "z", "t0", branch=SIDE)],
         staged=[write("u0", "x", rng.choice(("u0", "w0")))],
@@ -90,6 +99,8 @@ def swarm(seed: int) -> Scene:
         private=PRIVATE_BESIDE_TREES,
         others_look=True,
     )
+    if is_hard:
+        made = replace(made, step_checks=(*made.step_checks, nothing_queued_is_named))
     return deferring(made) if restores else made
 
 
@@ -116,6 +127,7 @@ _KINDS: Final[dict[str, float]] = {
 }
 
 
+_LETTING_GO: Final = frozenset({"write", "delete", "reset_object"})
 _WITHOUT_GRACE: Final = ("committed run", "optimised run", "metadata run", "resume")
 
 

@@ -138,7 +138,8 @@ class View:
 
     def token_partitions(self) -> set[bytes]:
         """Of all tokens that hold a cell."""
-        others = (PARTITION + b"/run-", keys.retired_partition(UID), keys.taken_partition(UID))  # Collections'.
+        own = (keys.retired_partition(UID), keys.taken_partition(UID), keys.garbage_partition(UID))
+        others = (PARTITION + b"/run-", *own)  # Collections'.
         return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(others)}
 
     def runs(self) -> dict[str, RunRecord]:

@@ -50,6 +50,7 @@ from .scenes import (
     upload,
     write,
 )
+from .worlds_hard_delete import hard_delete_scenes
 from .worlds_holds import hold_scenes
 from .worlds_lifecycle import lifecycle_scenes
 
@@ -105,12 +106,13 @@ def small_worlds() -> Iterator[World]:
         *restoring_scenes(),
         *lifecycle_scenes(),
         *hold_scenes(),
+        *hard_delete_scenes(),
     ):
         collects = any(actor.collecting for actor in one.actors)
         for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):
             is_cheap = budget is ALONE and one.name in CHEAP
             yield World(one, budget, is_quick=is_cheap if collects else bool(is_quick))
-        if collects:
+        if collects or not any(quick):
             yield World(one, SEEDS, is_quick=True)
     others = (resuming_worlds, metadata_worlds, installation_worlds, repository_worlds, process_worlds)
     for worlds in others:

@@ -280,6 +280,7 @@ class DeletedRepositories:
         async for run_key, _ in scan_prefix(self._store, partition, keys.RUN):
             await self._purge_partition(keys.expiring_partition(uid, RunId(run_key[len(keys.RUN) :].decode())))
         await self._purge_partition(keys.retired_partition(uid))
+        await self._purge_partition(keys.garbage_partition(uid))
         await self._purge_partition(keys.taken_partition(uid))
         while (page := await self._store.scan(partition, b"", _PURGE_PAGE)).keys:
             await self._note(uid, _tokens(page), noted)

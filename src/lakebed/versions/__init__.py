@@ -8,7 +8,8 @@
     uploads     addresses handed out to clients     fencing     owners that died; bumps of branches
     copies      copies that move no bytes           cleanup     what nothing names any more
     slices      where uploads put their bytes       retired     which commits and files may not be named
-    inventory   records in bulk, for collectors       taken      objects that a lifecycle policy took
+    inventory   records in bulk, for collectors     taken       objects that a lifecycle policy took
+    hard_delete objects that may be deleted at once
 
 Each part may use those before it in `Versions.__init__`. The flows and what they promise: docs/design/protocols.md.
 They await their ports and nothing else.
@@ -65,6 +66,7 @@ from .errors import (
     UploadRefused,
 )
 from .fencing import Fencing
+from .hard_delete import HardDelete, HardDeleteRecord, LetGoBy, QueuedRecord, QueuePage
 from .history import Difference, History
 from .inventory import Inventory, RecordPage
 from .records import (
@@ -137,7 +139,16 @@ class Versions:
         layers = Layers(context)
         self.history = history = History(context, retired=retired, refs=refs, layers=layers)
         self.slices = slices = Slices(context)
-        self.staging = staging = Staging(context, retired=retired, taken=taken, refs=refs, layers=layers, slices=slices)
+        self.hard_delete = hard_delete = HardDelete(context)
+        self.staging = staging = Staging(
+            context,
+            retired=retired,
+            taken=taken,
+            refs=refs,
+            layers=layers,
+            slices=slices,
+            hard_delete=hard_delete,
+        )
         self.uploads = Uploads(context, slices, staging)
         self.parts = Parts(context, self.uploads)
         self.copies = Copies(context, retired=retired, taken=taken, refs=refs, staging=staging)
@@ -151,10 +162,17 @@ class Versions:
             staging=staging,
             copies=self.copies,
             committer=committer,
+            hard_delete=hard_delete,
         )
         self.fencing = Fencing(context, layers)
         self.cleanup = Cleanup(
-            context, retired=retired, refs=refs, slices=slices, uploads=self.uploads, fencing=self.fencing
+            context,
+            retired=retired,
+            refs=refs,
+            slices=slices,
+            uploads=self.uploads,
+            fencing=self.fencing,
+            hard_delete=hard_delete,
         )
 
 
@@ -188,9 +206,12 @@ __all__ = [
     "CopyState",
     "DiffRow",
     "Difference",
+    "HardDelete",
+    "HardDeleteRecord",
     "IntentRecord",
     "InvalidNote",
     "Inventory",
+    "LetGoBy",
     "Listing",
     "MergeConflict",
     "Merged",
@@ -208,6 +229,8 @@ __all__ = [
     "PathExpired",
     "PathNotFound",
     "PreconditionFailed",
+    "QueuePage",
+    "QueuedRecord",
     "Record",
     "RecordFormat",
     "RecordPage",

@@ -6,27 +6,37 @@ claimed before it leaves; so a token that is claimed and not held is retired, ho
 exception is a token that a freeze is filling: it is claimed before it is held, and is cleaned only after the branch was
 bumped, which makes a freeze that sleeps fail.
 
+Where objects are deleted at once, the cleaner also looks which cells own what no commit took (`_doom_owned`). For that
+it reads the claims again, last: a claim that comes later belongs to a publication that fails.
+
 A claim is kept until a cleaner saw all its tokens retired for longer than the branch cache and the longest request:
-a writer with an old record may still put a cell into a retired token. They are cleaned once more before it goes. The
-age of the claim itself proves nothing: its committer may have slept, and have published just now. That clock bounds
-garbage, never safety.
+a writer with an old record may still put a cell into a retired token. They are cleaned once more before it goes, for
+without it another claim on a token would say that no commit took its cells. The age of the claim itself proves nothing:
+its committer may have slept, and have published just now. That clock bounds garbage, never safety.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import OutcomeUnknown, RunState, StagingToken
-from lakebed.kv import PredicateFailed
+from lakebed.base import CommitId, OutcomeUnknown, RunState, StagingToken
+from lakebed.kv import Page, PredicateFailed
+from lakebed.objectstore import ObjectMissing
+from lakebed.ranges import FileCorrupt
 
 from . import keys
+from .cells import DOOMED, Cell, decode_cell, decode_cells, encode_cell
 from .context import Context, branch_of
+from .errors import CommitNotFound
 from .fencing import Fencing
+from .hard_delete import HardDelete, LetGoBy, is_owner, same_address
 from .records import (
     BranchRecord,
+    ClaimReason,
     ClaimRecord,
     CopyRecord,
     CopyState,
@@ -52,6 +62,10 @@ SEALED_MAX: Final = 32
 committers at work can explain, a freeze makes one of them."""
 
 
+AT_ONCE: Final = 64
+"""How many conditional writes of cells are under way at once."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
     """Count how many of each a pass removed."""
@@ -62,9 +76,25 @@ class Cleaned:
     refs: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Wiped:
+    """Count the cells that went. `is_whole`: none that was seen is left."""
+
+    cells: int
+    is_whole: bool
+
+
 class Cleanup:
     def __init__(
-        self, context: Context, *, retired: Retired, refs: Refs, slices: Slices, uploads: Uploads, fencing: Fencing
+        self,
+        context: Context,
+        *,
+        retired: Retired,
+        refs: Refs,
+        slices: Slices,
+        uploads: Uploads,
+        fencing: Fencing,
+        hard_delete: HardDelete,
     ) -> None:
         self._context = context
         self._retired = retired
@@ -72,6 +102,7 @@ class Cleanup:
         self._slices = slices
         self._uploads = uploads
         self._fencing = fencing
+        self._hard_delete = hard_delete
 
     async def clean(self) -> Cleaned:
         """One pass. Any number may run at once, and be stopped anywhere. Costs a scan of records and cells.
@@ -84,10 +115,13 @@ class Cleanup:
 
     async def _clean_claims(self) -> tuple[int, int]:
         now = self._context.ports.clock.now_ms()
-        claims = [item async for item in self._context.records(ClaimRecord, keys.CLAIM)]
+        is_on = (await self._hard_delete.setting()).is_on
+        claims = await self._claims()
         held: dict[str, frozenset[StagingToken]] = {}
         for branch in sorted({claim.branch for _, claim in claims}):
             held[branch] = await self._tokens_of(branch)
+        # Again, after the branches: a claim that comes later is of a publication that fails, for the token is gone.
+        last = [claim for _, claim in await self._claims()] if is_on and claims else []
         cells = 0
         seen_retired: list[tuple[bytes, bytes]] = []
         over: list[bytes] = []
@@ -100,11 +134,11 @@ class Cleanup:
                 await self._fencing.bump(claim.branch)
                 now_held = await self._tokens_of(claim.branch)
                 retired = [token for token in retired if token not in now_held]
-            for token in retired:
-                cells += await self._wipe(token)
+            wiped = [await self._wipe(token, last if is_on else None) for token in retired]
+            cells += sum([one.cells for one in wiped])
             # A token that is held yet may leave the branch later, by the sleeping committer that wrote this very claim:
             # without the claim no cleaner would find its cells.
-            if len(retired) < len(claim.tokens):
+            if len(retired) < len(claim.tokens) or not all(one.is_whole for one in wiped):
                 continue
             if not claim.retired_ms:
                 seen_retired.append((key, encode_record(replace(claim, retired_ms=now))))
@@ -121,17 +155,75 @@ class Cleanup:
         held = await self._context.get(keys.BRANCH + branch.encode())
         return frozenset() if held is None else frozenset(decode_record(BranchRecord, held.value).tokens())
 
-    async def _wipe(self, token: StagingToken) -> int:
+    async def _claims(self) -> list[tuple[bytes, ClaimRecord]]:
+        return [item async for item in self._context.records(ClaimRecord, keys.CLAIM)]
+
+    async def _wipe(self, token: StagingToken, claims: Sequence[ClaimRecord] | None) -> Wiped:
+        """Remove the cells of a retired token. With `claims`, queue what they own and no claimed commit has."""
         partition = self._context.token_partition(token)
-        count = 0
+        count, is_whole = 0, True
         start: bytes | None = b""
         while start is not None:
             page = await self._context.store.scan(partition, start, self._context.options.scan_page)
-            if page.keys:
-                await self._context.store.delete_many(partition, page.keys)
-            count += len(page.keys)
+            gone = page.keys
+            if claims is not None:
+                left = await self._let_go_owned(token, page, _takers(token, claims))
+                gone = [key for key in page.keys if key not in left]
+                is_whole = is_whole and not left
+            if gone:
+                # Without a look: a cell that was set since is of a writer who finds it gone, and takes a fresh address.
+                await self._context.store.delete_many(partition, gone)
+            count += len(gone)
             start = page.next_start
-        return count
+        return Wiped(count, is_whole)
+
+    async def _let_go_owned(self, token: StagingToken, page: Page, takers: Sequence[CommitId] | None) -> Set[bytes]:
+        """Doom the cells that own an address which no taker has at their path, then queue all that are doomed.
+
+        Returns the keys of cells that could not be doomed: they changed, or an answer was lost. The next pass sees.
+        """
+        cells = dict(zip(page.keys, decode_cells(page.values), strict=True))
+        doomed = {key: cell for key, cell in cells.items() if cell[0] & DOOMED}
+        owned = [key for key, cell in cells.items() if takers is not None and is_owner(cell)]
+        try:
+            taken = await self._taken(takers or (), {key: cells[key] for key in owned})
+        except (CommitNotFound, FileCorrupt, ObjectMissing):
+            # Which cells a commit took cannot be known.
+            taken = frozenset(owned)
+        free = [key for key in owned if key not in taken]
+        done: set[bytes] = set()
+        for start in range(0, len(free), AT_ONCE):
+            some = free[start : start + AT_ONCE]
+            fates = await self._context.ports.tasks.gather([self._doom(token, key, cells[key]) for key in some])
+            done |= {key for key, is_doomed in zip(some, fates, strict=True) if is_doomed}
+        doomed |= {key: cells[key] for key in free if key in done}
+        # Before the cells go: without a cell or a record, only the offline collector would find the object.
+        await self._hard_delete.put(
+            [self._hard_delete.queued(cell, key, LetGoBy.CLEANER) for key, cell in doomed.items()]
+        )
+        return {key for key in free if key not in done}
+
+    async def _taken(self, takers: Sequence[CommitId], cells: Mapping[bytes, Cell]) -> Set[bytes]:
+        """Return the keys at which one of these commits has the very address of the cell."""
+        found: set[bytes] = set()
+        names = sorted(cells)
+        for commit_id in takers:
+            rows = await self._context.trees.lookup_many(await self._context.commits.metarange(commit_id), names)
+            pairs = zip(names, rows, strict=True)
+            found |= {key for key, row in pairs if row is not None and same_address(row, cells[key][1])}
+        return found
+
+    async def _doom(self, token: StagingToken, key: bytes, cell: Cell) -> bool:
+        """Replace exactly this cell by a doomed one, so that its writer and a copier find it gone."""
+        partition = self._context.token_partition(token)
+        held = await self._context.store.get(partition, key)
+        if held is None or decode_cell(held.value) != cell:
+            return False
+        try:
+            await self._context.store.set_if(partition, key, encode_cell(cell[0] | DOOMED, cell[1]), held.predicate)
+        except (PredicateFailed, OutcomeUnknown):
+            return False
+        return True
 
     async def _clean_records(self) -> int:
         """Expire what is out of date, give up what is stuck, remove what is finished and no run may be looking for."""
@@ -189,3 +281,11 @@ class Cleanup:
             if tag.state is RefState.CREATING:
                 removed += await self._refs.remove_dead(key, TagRecord)
         return removed
+
+
+def _takers(token: StagingToken, claims: Sequence[ClaimRecord]) -> Sequence[CommitId] | None:
+    """Return the commits that may have taken a token's cells. None: a freeze may have, so other cells name the same."""
+    mine = [claim for claim in claims if token in claim.tokens]
+    if not mine or any(claim.why is ClaimReason.FREEZE for claim in mine):
+        return None
+    return sorted({claim.commit_id for claim in mine if claim.commit_id})

@@ -1,8 +1,8 @@
 """Where each record of a repository lies in the key-value store (docs/formats/records.md).
 
 One partition a repository, named by its uid; one partition a staging token, because a token may hold as many cells as
-the repository has objects; one a collection run, for the commits it expires, for the same reason; and one for what
-collections of metadata retired.
+the repository has objects; one a collection run, for the commits it expires, for the same reason; one for what
+collections of metadata retired; and one for objects that wait to be deleted at once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ COMMIT: Final = b"commit/"
 SETTING: Final = b"setting/"
 LIFECYCLE: Final = SETTING + b"lifecycle"
 """The lifecycle policy. A policy that is removed leaves its record, so without one no lifecycle run ever deleted."""
+HARD_DELETE: Final = SETTING + b"hard_delete"
 CLAIM: Final = b"claim/"
 SLICE: Final = b"slice/"
 UPLOAD: Final = b"upload/"
@@ -56,6 +57,11 @@ def taken_partition(uid: RepositoryUid) -> bytes:
 
 def taking_run(run: str) -> bytes:
     return f"run-{run}".encode()
+
+
+def garbage_partition(uid: RepositoryUid) -> bytes:
+    """Keys are the time and address of objects that may be deleted at once (hard_delete.py)."""
+    return f"{uid}/garbage".encode()
 
 
 def retired_run(run: RunId) -> bytes:

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from lakebed.base import CommitId, LakebedError, OutcomeUnknown, StagingToken, Unavailable, from_row, key_inside
 from lakebed.kv import PredicateFailed
 from lakebed.versions import keys
-from lakebed.versions.cells import TOMBSTONE, TOMBSTONE_ROW, is_gone
+from lakebed.versions.cells import TOMBSTONE, TOMBSTONE_ROW, Cell, decode_cell, is_gone
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitExpired, ObjectsExpiring, UncommittedChanges, UploadRefused
+from lakebed.versions.hard_delete import HardDelete, LetGoBy
 from lakebed.versions.records import BranchRecord, ClaimReason, CopyState, IntentRecord
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
@@ -42,6 +43,7 @@ class Resetter:
         staging: Staging,
         copies: Copies,
         committer: Committer,
+        hard_delete: HardDelete,
     ) -> None:
         self._context = context
         self._retired = retired
@@ -50,6 +52,7 @@ class Resetter:
         self._staging = staging
         self._copies = copies
         self._committer = committer
+        self._hard_delete = hard_delete
 
     async def reset(self, branch: str) -> None:
         """Nothing is staged afterwards, but for what is written meanwhile.
@@ -95,6 +98,7 @@ class Resetter:
             CommitExpired: a commit has sealed the path, and a collection is about to take the branch's commit.
         """
         removed_from: set[StagingToken] = set()
+        taken: list[tuple[StagingToken, Cell]] = []
         retry = Retry()
         while True:
             seen = await self._context.branches.fresh(branch)
@@ -102,7 +106,7 @@ class Resetter:
                 # A commit under way may or may not go through with it. On top goes what the branch's commit says, which
                 # is no change if the commit fails, and undoes this path if it succeeds.
                 try:
-                    await self._stage_head(branch, seen.record, key)
+                    cell = await self._stage_head(branch, seen.record, key)
                 except UploadRefused:
                     continue
                 except CommitExpired:
@@ -113,19 +117,24 @@ class Resetter:
             else:
                 removed_from.add(seen.record.staging_token)
                 try:
-                    await self._remove_cell(seen.record.staging_token, key)
+                    cell = await self._remove_cell(seen.record.staging_token, key)
                 except PredicateFailed:
                     continue
                 except OutcomeUnknown as error:
                     retry.lost(error)
                     continue
+            if cell is not None:
+                taken.append((seen.record.staging_token, cell))
             if (await self._context.branches.fresh(branch)).is_same(seen):
+                for token, one in taken:
+                    if token == seen.record.staging_token:
+                        self._hard_delete.let_go(one, key, LetGoBy.RESET)
                 return
 
     @says_who_took
-    async def _stage_head(self, branch: str, record: BranchRecord, key: bytes) -> None:
-        """Set the cell to what the branch's commit has at `key`. A tracked copy like any other: before the cell is
-        there the branch may leave that commit, and a collection take it.
+    async def _stage_head(self, branch: str, record: BranchRecord, key: bytes) -> Cell | None:
+        """Set the cell to what the branch's commit has at `key`, and return what it replaced. A tracked copy like any
+        other: before the cell is there the branch may leave that commit, and a collection take it.
 
         Raises:
             CommitExpired: a collection takes that commit.
@@ -135,12 +144,10 @@ class Resetter:
         """
         row = await self._context.trees.lookup(await self._context.commits.metarange(record.commit_id), key)
         if row is None:
-            await self._staging.set_cell(record, key, TOMBSTONE, TOMBSTONE_ROW, ANY)
-            return
+            return await self._staging.set_cell(record, key, TOMBSTONE, TOMBSTONE_ROW, ANY)
         address = from_row(row).address
         if key_inside(address, self._context.objectstore.uri) is None:
-            await self._staging.set_cell(record, key, 0, row, ANY)
-            return
+            return await self._staging.set_cell(record, key, 0, row, ANY)
         copy_key, pending, held = await self._copies.begin(address, branch)
         try:
             await self._retired.check_not_expiring([record.commit_id])
@@ -151,8 +158,9 @@ class Resetter:
             raise
         if not await self._copies.stays(from_row(row), copy_key, held):
             raise ObjectsExpiring("a lifecycle run deletes objects that commits name: reset again once it has ended")
-        await self._staging.set_cell(record, key, 0, row, ANY)
+        replaced = await self._staging.set_cell(record, key, 0, row, ANY)
         await self._copies.finish(copy_key, replace(pending, state=CopyState.DONE), held)
+        return replaced
 
     async def _may_be_committing(self, record: BranchRecord, key: bytes, removed_from: Set[StagingToken]) -> bool:
         """Return whether a sealed token has this path, or had it until we took it away: its
@@ -162,16 +170,19 @@ class Resetter:
         stood_for = {token for item in record.sealed for token in (item.token, *item.stands_for)}
         return not stood_for.isdisjoint(removed_from) or await self._layers.look_up_staged(sealed, key) is not None
 
-    async def _remove_cell(self, token: StagingToken, key: bytes) -> None:
-        """Take away exactly the cell that is there now.
+    async def _remove_cell(self, token: StagingToken, key: bytes) -> Cell | None:
+        """Take away exactly the cell that is there now, and return it.
 
         Raises:
             PredicateFailed: it was replaced meanwhile.
+            OutcomeUnknown: the answer was lost. It may be gone, and another's to let go.
         """
         partition = self._context.token_partition(token)
         held = await self._context.store.get(partition, key)
-        if held is not None:
-            await self._context.store.delete_if(partition, key, held.predicate)
+        if held is None:
+            return None
+        await self._context.store.delete_if(partition, key, held.predicate)
+        return decode_cell(held.value)
 
     async def reset_prefix(self, branch: str, prefix: bytes) -> int:
         """Give up everything staged under a prefix; returns how many paths that was. Not atomic."""

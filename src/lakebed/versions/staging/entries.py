@@ -38,6 +38,7 @@ from lakebed.versions.cells import (
     REPEATED,
     TOMBSTONE,
     TOMBSTONE_ROW,
+    Cell,
     decode_cell,
     encode_cell,
     is_exclusive,
@@ -45,6 +46,7 @@ from lakebed.versions.cells import (
 )
 from lakebed.versions.context import Context, Retry
 from lakebed.versions.errors import AddressNotAllowed, PathExists, PathNotFound, PreconditionFailed
+from lakebed.versions.hard_delete import HardDelete, LetGoBy
 from lakebed.versions.records import BranchRecord
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
@@ -97,7 +99,15 @@ class AddressSpent(LakebedError):
 
 class Staging:
     def __init__(
-        self, context: Context, *, retired: Retired, taken: Taken, refs: Refs, layers: Layers, slices: Slices
+        self,
+        context: Context,
+        *,
+        retired: Retired,
+        taken: Taken,
+        refs: Refs,
+        layers: Layers,
+        slices: Slices,
+        hard_delete: HardDelete,
     ) -> None:
         self._context = context
         self._retired = retired
@@ -105,6 +115,7 @@ class Staging:
         self._refs = refs
         self._layers = layers
         self._slices = slices
+        self._hard_delete = hard_delete
 
     # Reading
 
@@ -312,11 +323,20 @@ class Staging:
                 if not condition.is_any:
                     # From now on our own is no obstacle to us: it may be there, in a token that is sealed or committed.
                     condition = dataclasses.replace(condition, own=row[0])
-                await self.set_cell(seen.record, key, flags, row, asked)
+                try:
+                    replaced = await self.set_cell(seen.record, key, flags, row, asked)
+                except (PathExists, PreconditionFailed):
+                    if is_exclusive(flags):
+                        # Not set here, and repeated nowhere: the mark would be off.
+                        self._hard_delete.let_go_unnamed(row, key, LetGoBy.REFUSED)
+                    raise
                 # Sent again, a conditional write would meet what it wrote itself: it may not say that nothing happened.
                 fresh = branches.fresh(branch)
                 again = await (fresh if condition.is_any else self._context.after_lost(fresh))
                 if again.record.staging_token == seen.record.staging_token:
+                    # Whoever seals this token from now on finds our cell. In any other, a commit may have read the old.
+                    by = LetGoBy.DELETE if flags & TOMBSTONE else LetGoBy.OVERWRITE
+                    self._hard_delete.let_go(replaced, key, by, instead=row)
                     return
                 if is_exclusive(flags):
                     # Two cells will name the address: neither may claim it for itself.
@@ -328,8 +348,13 @@ class Staging:
             spent.condition = condition
             raise
 
-    async def set_cell(self, record: BranchRecord, key: bytes, flags: int, row: Row, condition: Condition) -> None:
+    async def set_cell(
+        self, record: BranchRecord, key: bytes, flags: int, row: Row, condition: Condition
+    ) -> Cell | None:
         """Replace whatever the current token holds at `key`. Loops only when another writer of this very path won.
+
+        Returns the cell that it replaced. None: there was none, or ours was there after a lost answer: what that
+        replaced may be another's, who took it for his own.
 
         Raises:
             AddressSpent: the answer to an exclusive cell was lost, and it is not there.
@@ -342,8 +367,9 @@ class Staging:
             old = await (self._context.after_lost(look) if is_lost else look)
             # Ours, of an attempt whose answer was lost, whatever its flags: a copy may have taken the mark off since,
             # and set again it would say that the copy's address is named by no other cell.
-            if old is not None and (old.value == value or decode_cell(old.value)[1] == row != TOMBSTONE_ROW):
-                return
+            found = None if old is None else decode_cell(old.value)
+            if old is not None and found is not None and (old.value == value or found[1] == row != TOMBSTONE_ROW):
+                return None
             if is_lost and is_exclusive(flags):
                 # It may have been there, and been replaced: whoever did that owns the object, and may delete it.
                 raise AddressSpent("the cell may have been replaced", address=from_row(row).address)
@@ -357,7 +383,7 @@ class Staging:
                 retry.lost(error)
                 is_lost = True
                 continue
-            return
+            return found
 
     async def _visible(self, record: BranchRecord, key: bytes, cell: bytes | None) -> Row | None:
         if cell is None:

@@ -1,0 +1,186 @@
+"""Objects that may be deleted at once: the queue between those who take the last name away and the worker that deletes.
+
+A writer *lets go* of an address where it took an owned cell away from a token that it then saw to be still current
+(docs/design/0007-hard-delete.md). It waits for nothing: the address stays in memory until this process's worker writes
+it down, about a second later. What a crash loses there is garbage for the offline collector, as all that is in doubt.
+
+Marks in cells are kept whatever the setting says. So it may be turned on and off at any time: it decides only whether
+addresses are queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.base import FOREIGN_SLICE, Row, format_address
+from lakebed.kv import Held, PredicateFailed
+
+from . import keys
+from .cells import EXCLUSIVE, TOMBSTONE_ROW, Cell, is_exclusive, is_gone
+from .context import Context
+from .records import Record, decode_record, encode_record
+
+WAITING_MAX: Final = 100_000
+"""More than a worker writes in a second. Where none does, what comes then is left to the offline collector."""
+BATCH: Final = 1_000
+
+
+class LetGoBy(StrEnum):
+    """Say what took the last name away."""
+
+    OVERWRITE = "overwrite"
+    DELETE = "delete"
+    RESET = "reset"
+    REFUSED = "refused"
+    CLEANER = "cleaner"
+
+
+class HardDeleteRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The setting. `grace_s` None: as long as signed URLs last, or 2 s where all reads go through the server."""
+
+    is_on: bool = False
+    is_paused: bool = False
+    grace_s: int | None = None
+    changed_ms: int = 0
+    changed_by: str = ""
+
+
+class QueuedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """An address that nothing names since `since_ms`. `error`, `tried_ms`: of the last attempt that failed."""
+
+    address: str
+    since_ms: int
+    by: LetGoBy
+    path: bytes = b""
+    size_bytes: int = 0
+    error: str = ""
+    tried_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """Consecutive records, oldest first. `next_start` begins the next page; None after the last."""
+
+    items: list[tuple[bytes, QueuedRecord]]
+    next_start: bytes | None
+
+
+class HardDelete:
+    """The setting and the queue. `is_on` is what this process's worker read last, and does without a read."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._partition = keys.garbage_partition(context.uid)
+        self._waiting: list[QueuedRecord] = []
+        self.is_on = False
+
+    # For those who take names away
+
+    def let_go(self, cell: Cell | None, path: bytes, by: LetGoBy, *, instead: Row = TOMBSTONE_ROW) -> None:
+        """Queue the address of a cell that was taken away, if the cell owned it. `instead`: what the path names now.
+
+        The caller took it by a conditional write that was answered, in a token that was current after that.
+        """
+        if self.is_on and cell is not None and is_owner(cell) and not same_address(cell[1], instead):
+            self._wait(self.queued(cell, path, by))
+
+    def let_go_unnamed(self, row: Row, path: bytes, by: LetGoBy) -> None:
+        """Queue the address of a row that no cell ever had."""
+        if self.is_on and row[1] != FOREIGN_SLICE:
+            self._wait(self.queued((EXCLUSIVE, row), path, by))
+
+    def queued(self, cell: Cell, path: bytes, by: LetGoBy) -> QueuedRecord:
+        """Return the record of an address that its cell owned until now."""
+        _, slice_, sequence, _, size_bytes, *_ = cell[1]
+        now_ms = self._context.ports.clock.now_ms()
+        address = format_address(slice_, sequence)
+        return QueuedRecord(address=address, since_ms=now_ms, by=by, path=path, size_bytes=size_bytes)
+
+    def _wait(self, queued: QueuedRecord) -> None:
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting.append(queued)
+
+    # For the worker
+
+    async def flush(self) -> int:
+        """Write down what waits in this process; return how many. What a failed write leaves is written next time."""
+        written = 0
+        while self._waiting:
+            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+            try:
+                await self.put(batch)
+            except BaseException:
+                self._waiting = [*batch, *self._waiting]
+                raise
+            written += len(batch)
+        return written
+
+    async def put(self, records: Sequence[QueuedRecord]) -> None:
+        """Write records, each under its time and address. The same ones again change nothing."""
+        for start in range(0, len(records), BATCH):
+            items = [(_key(record), encode_record(record)) for record in records[start : start + BATCH]]
+            await self._context.store.set_many(self._partition, items)
+
+    async def page(self, start: bytes = b"", limit: int = BATCH) -> QueuePage:
+        page = await self._context.store.scan(self._partition, start, limit)
+        records = [decode_record(QueuedRecord, value) for value in page.values]
+        return QueuePage(list(zip(page.keys, records, strict=True)), page.next_start)
+
+    async def remove(self, names: Sequence[bytes]) -> None:
+        """Take records out of the queue, by their names in a page."""
+        await self._context.store.delete_many(self._partition, names)
+
+    # The setting
+
+    async def setting(self) -> HardDeleteRecord:
+        """Read the setting, and take note of it: writers of this process go by it from now on."""
+        record, _ = await self._read()
+        self.is_on = record.is_on
+        if not self.is_on:
+            self._waiting.clear()
+        return record
+
+    async def change(
+        self, *, by: str, is_on: bool | None = None, is_paused: bool | None = None, grace_s: int | None = None
+    ) -> HardDeleteRecord:
+        """Change what is given, and leave the rest as it is. A negative `grace_s` brings back that of the store."""
+        while True:
+            record, held = await self._read()
+            changed = replace(
+                record,
+                is_on=record.is_on if is_on is None else is_on,
+                is_paused=record.is_paused if is_paused is None else is_paused,
+                grace_s=record.grace_s if grace_s is None else grace_s if grace_s >= 0 else None,
+                changed_ms=self._context.ports.clock.now_ms(),
+                changed_by=by,
+            )
+            try:
+                await self._context.set_if(keys.HARD_DELETE, encode_record(changed), held.predicate if held else None)
+            except PredicateFailed:
+                continue
+            self.is_on = changed.is_on
+            return changed
+
+    async def _read(self) -> tuple[HardDeleteRecord, Held | None]:
+        held = await self._context.get(keys.HARD_DELETE)
+        return (HardDeleteRecord() if held is None else decode_record(HardDeleteRecord, held.value)), held
+
+
+def is_owner(cell: Cell) -> bool:
+    """Answer whether nothing but this cell names its address, which lies in a slice. Doubt is no."""
+    flags, row = cell
+    return is_exclusive(flags) and not is_gone(flags) and row[1] != FOREIGN_SLICE
+
+
+def same_address(one: Row, other: Row) -> bool:
+    return one[1:4] == other[1:4]
+
+
+def _key(record: QueuedRecord) -> bytes:
+    # Time first, so that the worker finds what is due without passing over what is not.
+    return f"{record.since_ms:013d}/{record.address}".encode()
