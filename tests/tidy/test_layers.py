@@ -62,6 +62,8 @@ FORBIDDEN_IN_CORE = {"asyncio", "time", "random", "uuid", "os", "threading", "da
 PURE_OR_AWAITING_PORTS_ONLY = {"base", "ranges", "gc/rules", "gc/protocol", "versions", "catalog", "auth", "gc/service"}
 # An engine opens it where a share of the sweep runs, and hands it to work of the sweep alone.
 MAY_DELETE_OBJECTS = {"gc/sweep.py", *(f"gc/engines/{name}.py" for name in ("engine", "spark"))}
+# The queue of objects that are deleted at once: the server opens it for its worker.
+MAY_DELETE_OBJECTS |= {"gc/service/hard_delete.py", "server/hard_delete.py"}
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:

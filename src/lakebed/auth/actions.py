@@ -86,11 +86,13 @@ GC: Final = (
     "gc:Apply",
     "gc:Explain",
     "gc:Plan",
+    "gc:ReadHardDelete",
     "gc:ReadLedger",
     "gc:ReadRules",
     "gc:ReadRuns",
     "gc:ReleaseHold",
     "gc:Restore",
+    "gc:WriteHardDelete",
     "gc:WriteRules",
 )
 LIFECYCLE: Final = ("lifecycle:ReadPolicy", "lifecycle:WritePolicy")

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "gc": "lakebed.cli.gc:app",
     "lifecycle": "lakebed.cli.gc.lifecycle:app",
     "hold": "lakebed.cli.gc.hold:app",
+    "hard-delete": "lakebed.cli.gc.hard_delete:app",
     "auth": "lakebed.cli.auth:app",
     "audit": "lakebed.cli.audit:app",
     "migrate": "lakebed.cli.migrate:app",

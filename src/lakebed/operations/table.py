@@ -11,6 +11,7 @@ from . import (
     collections,
     collectors,
     deleted,
+    hard_delete,
     history,
     holds,
     installation,
@@ -38,13 +39,13 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Garbage collection in Lakebed's words": _of(collectors),
     "Lifecycle policies": _of(lifecycle),
     "Legal holds": _of(holds),
+    "Deleting at once": _of(hard_delete),
     "Logins": _of(sessions),
     "For operators": _of(operators),
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
-OURS: Final = frozenset(
-    {*_of(collectors), *_of(deleted), *_of(lifecycle), *_of(holds), *_of(sessions), *_of(operators)}
-)
+_OURS: Final = (collectors, deleted, hard_delete, holds, lifecycle, operators, sessions)
+OURS: Final = frozenset(operation for file in _OURS for operation in _of(file))
 """The operations that the contract does not have."""
 CONTRACT: Final = frozenset(OPERATIONS) - OURS
 BY_ID: Final[Mapping[str, AnyOperation]] = {operation.id: operation for operation in OPERATIONS}

@@ -59,6 +59,7 @@ from .audit import AuditLog, AuditMode
 from .collectors import Collectors, check_runs
 from .errors import NoSuchEndpoint, NotImplementedHere, error_response, message_response
 from .folder import OBJECTS_FOLDER, STORE_FILE
+from .hard_delete import HardDeleting
 from .health import Probe
 from .logs import REQUEST_ID, access, log_access
 from .metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
@@ -77,6 +78,7 @@ from .rest import (
     gc_plans,
     gc_restore,
     gc_rules,
+    hard_delete,
     holds,
     identity,
     imports,
@@ -118,6 +120,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     gc_ledger,
     gc_restore,
     gc_rules,
+    hard_delete,
     lifecycle,
     holds,
 )
@@ -226,6 +229,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
             await state.importing.close()
             await state.collectors.close()
             state.audit.close()
+            await state.hard_deleting.close()
             await _close_slices(state.catalog)
             await state.catalog.close()
     finally:
@@ -265,16 +269,19 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         return Versions(uid=uid, store=store, objectstore=namespace, trees=trees, ports=ports, options=owner)
 
     presign = options.presign and options.blockstore == "s3"
+    catalog = Catalog(
+        store=store,
+        ports=ports,
+        open_namespace=open_namespace,
+        make_versions=make_versions,
+        options=CatalogOptions(trust_denials=options.trust_denials, deleted_days=options.deleted_days),
+    )
+    hard_deleting = HardDeleting(catalog, objectstore)
+    metrics.sources.append(hard_deleting.samples)
     return AppState(
         store=store,
         ports=ports,
-        catalog=Catalog(
-            store=store,
-            ports=ports,
-            open_namespace=open_namespace,
-            make_versions=make_versions,
-            options=CatalogOptions(trust_denials=options.trust_denials, deleted_days=options.deleted_days),
-        ),
+        catalog=catalog,
         accounts=accounts,
         groups=groups,
         policies=policies,
@@ -288,6 +295,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         continuation_key=keys.continuation_key,
         setup_secret=options.setup_secret,
         presign_s=PRESIGN_S if presign else None,
+        hard_deleting=hard_deleting,
         s3=options.s3,
         metrics=metrics,
     )

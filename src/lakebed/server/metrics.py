@@ -48,6 +48,11 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "lakebed_runs": ("gauge", "Collection runs by kind and state."),
     "lakebed_reclaimed_bytes_total": ("counter", "Bytes that collections deleted, by the reports of ended runs."),
     "lakebed_retention_lag_seconds": ("gauge", "Age of the newest collection that ended, by kind."),
+    "lakebed_hard_deleted_objects_total": ("counter", "Replaced objects that this process deleted at once."),
+    "lakebed_hard_deleted_bytes_total": ("counter", "Their size."),
+    "lakebed_hard_delete_failures_total": ("counter", "Replaced objects that could not be deleted, by reason."),
+    "lakebed_hard_delete_queued": ("gauge", "Replaced objects that wait to be deleted at once."),
+    "lakebed_hard_delete_oldest_seconds": ("gauge", "How long the oldest of them waits."),
     "lakebed_survey_age_seconds": ("gauge", "Age of the figures of repositories: they are counted now and then."),
     "lakebed_survey_complete": ("gauge", "0 where there was more than one survey counts."),
 }
@@ -97,6 +102,8 @@ class Metrics:
         self.kv_failures: Counter[tuple[str, str]] = Counter()
         self.gauges: dict[str, Callable[[], float]] = {}
         """Read when the figures are asked for."""
+        self.sources: list[Callable[[], Iterable[Sample]]] = []
+        """Likewise, for figures with labels."""
         self._started_s = time.time()
         self._folder: Path | None = None
 
@@ -119,6 +126,8 @@ class Metrics:
             found += timings.samples("lakebed_kv_seconds", ("operation", name))
         for (name, reason), count in self.kv_failures.items():
             found.append(Sample("lakebed_kv_failures_total", "", (("operation", name), ("reason", reason)), count))
+        for source in self.sources:
+            found += source()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         single = {
             "lakebed_requests_in_progress": self.in_progress,

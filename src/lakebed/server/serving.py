@@ -250,7 +250,7 @@ async def serve_here(
             )
             _calm_the_collector()
             server = DrainingServer(config, state.drain, process.drain_s)
-            beside = [asyncio.create_task(run_upkeep(state))]
+            beside = [asyncio.create_task(run_upkeep(state)), asyncio.create_task(state.hard_deleting.run())]
             if process.metrics_folder is not None:
                 beside.append(asyncio.create_task(state.metrics.share(process.metrics_folder)))
             serving = asyncio.create_task(server.serve(sockets=[*listeners]))

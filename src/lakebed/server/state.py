@@ -14,6 +14,7 @@ from lakebed.wire import StorageConfig
 from .audit import AuditLog
 from .collectors import Collectors
 from .draining import Drain
+from .hard_delete import HardDeleting
 from .importing import Importing
 from .metrics import Metrics
 from .s3.options import S3Options
@@ -37,6 +38,7 @@ class AppState:
     version: str
     data_dir: Path
     audit: AuditLog
+    hard_deleting: HardDeleting
     continuation_key: bytes = field(repr=False)
     presign_s: int | None = None
     s3: S3Options = field(default_factory=S3Options)

@@ -14,6 +14,7 @@ from typing import Final
 from lakebed.base import LakebedError, RunId, RunState
 from lakebed.catalog import Repository
 from lakebed.gc.protocol import RunKind, decode_report, report_path
+from lakebed.gc.service import count_queue
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import decode_cells, is_gone, keys
 
@@ -75,6 +76,7 @@ class Survey:
             found.append(Sample("lakebed_staged_objects", "", (name,), objects))
             found.append(Sample("lakebed_staged_bytes", "", (name,), size_bytes))
             found += await self._runs(repository, name)
+            found += await self._hard_delete(repository, name)
         found.append(Sample("lakebed_repositories", "", (), repositories))
         found.append(Sample("lakebed_survey_complete", "", (), int(cells_left > 0)))
         return found
@@ -101,6 +103,14 @@ class Survey:
                 labels = (name, ("kind", kind.value))
                 samples.append(Sample("lakebed_reclaimed_bytes_total", "", labels, sum(by_run.values())))
         return samples
+
+    async def _hard_delete(self, repository: Repository, name: tuple[str, str]) -> list[Sample]:
+        queued = await count_queue(repository.versions)
+        waits_ms = max(0, self._state.ports.clock.now_ms() - queued.oldest_ms) if queued.objects else 0
+        return [
+            Sample("lakebed_hard_delete_queued", "", (name,), queued.objects),
+            Sample("lakebed_hard_delete_oldest_seconds", "", (name,), waits_ms / 1000),
+        ]
 
     async def _read_report(self, repository: Repository, kind: RunKind, run_id: RunId) -> None:
         by_run = self._reclaimed.setdefault((repository.record.uid, kind), {})

@@ -45,6 +45,7 @@ from .config import (
     VersionConfig,
 )
 from .deleted import DeletedRepository, DeletedRepositoryList, DeleteProtection, RepositoryUndeletion
+from .hard_delete import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 from .objects import (
     ObjectCopyCreation,
     ObjectError,
@@ -127,6 +128,9 @@ __all__ = [
     "Group",
     "GroupCreation",
     "GroupList",
+    "HardDeleteStatus",
+    "HardDeleted",
+    "HardDeletedList",
     "ImportCreation",
     "ImportCreationResponse",
     "ImportLocation",
@@ -159,6 +163,7 @@ __all__ = [
     "RepositoryUndeletion",
     "ResetCreation",
     "RevertCreation",
+    "SetHardDelete",
     "Setup",
     "SetupKey",
     "SetupState",

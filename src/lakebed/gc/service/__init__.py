@@ -18,6 +18,16 @@ from .errors import (
     StalePlan,
     WrongKind,
 )
+from .hard_delete import (
+    LINGER_MS,
+    REASONS,
+    Queued,
+    QueueWorker,
+    Worked,
+    count_queue,
+    find_deleted,
+    find_queued,
+)
 from .holds import HoldBook, HoldExists, HoldNotFound, HoldsRecord, InvalidHold
 from .installation import Installation, InstallationRecord
 from .jobs import JobBook, JobNotFound, JobRunning
@@ -30,6 +40,8 @@ from .searches import Searches, TooManySearches
 from .why import NoQuestion
 
 __all__ = [
+    "LINGER_MS",
+    "REASONS",
     "BadContinuation",
     "CollectionService",
     "HoldBook",
@@ -49,6 +61,8 @@ __all__ = [
     "PolicyBook",
     "PolicyNotFound",
     "PolicyRecord",
+    "QueueWorker",
+    "Queued",
     "Reader",
     "Refusal",
     "RestoreDiffers",
@@ -68,7 +82,11 @@ __all__ = [
     "StalePlan",
     "TooManySearches",
     "WindowOpen",
+    "Worked",
     "WrongKind",
+    "count_queue",
+    "find_deleted",
+    "find_queued",
     "read_snapshot",
     "rules_version",
 ]

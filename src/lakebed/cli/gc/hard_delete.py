@@ -1,0 +1,125 @@
+"""`lakebed hard-delete`: replaced objects that no commit ever had go at once, without a collection."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakebed.base import count_of, human_size
+from lakebed.cli.arguments import RepositoryArgument
+from lakebed.cli.failures import Misuse
+from lakebed.cli.output import human_time, table
+from lakebed.cli.session import Session, command
+from lakebed.cli.tree import noun
+from lakebed.cli.uris import parse_repository
+from lakebed.wire import HardDeletedList, HardDeleteStatus, SetHardDelete
+
+app = noun("Replaced objects that go at once, without a collection.")
+
+
+@app.command("on")
+@command
+def on(
+    session: Session,
+    uri: RepositoryArgument,
+    grace: Annotated[
+        str | None, typer.Option("--grace", help="How long readers have: 900 (seconds), 15m or 1h; `default`.")
+    ] = None,
+) -> None:
+    """Delete at once what is replaced before a commit has it. All servers must be of this release."""
+    _change(session, uri, SetHardDelete(is_on=True, is_paused=False, grace_s=_seconds(grace)))
+
+
+@app.command("off")
+@command
+def off(session: Session, uri: RepositoryArgument) -> None:
+    """Leave replaced objects to collections from now on. What waits is still deleted."""
+    _change(session, uri, SetHardDelete(is_on=False))
+
+
+@app.command("pause")
+@command
+def pause(session: Session, uri: RepositoryArgument) -> None:
+    """Delete nothing until `resume`. What is replaced meanwhile waits."""
+    _change(session, uri, SetHardDelete(is_paused=True))
+
+
+@app.command("resume")
+@command
+def resume(session: Session, uri: RepositoryArgument) -> None:
+    """Go on deleting."""
+    _change(session, uri, SetHardDelete(is_paused=False))
+
+
+@app.command("status")
+@command
+def status(session: Session, uri: RepositoryArgument) -> None:
+    """Show the setting, and what waits."""
+    from lakebed.operations import hard_delete
+
+    session.show(session.client.do(hard_delete.GET_HARD_DELETE, parse_repository(uri)), _status_text)
+
+
+@app.command("why")
+@command
+def why(
+    session: Session,
+    uri: RepositoryArgument,
+    path: Annotated[str, typer.Option("--path", help="Objects that this path named.")] = "",
+    address: Annotated[str, typer.Option("--address", help="The object at this address: data/SLICE/NUMBER.")] = "",
+) -> None:
+    """Show what waits or went, when, and what took its last name away."""
+    from lakebed.operations import hard_delete
+
+    if bool(path) == bool(address):
+        raise Misuse("give either --path or --address")
+    query = {"path": path or None, "address": address or None}
+    session.show(session.client.do(hard_delete.WHY_HARD_DELETED, parse_repository(uri), query=query), _why_text)
+
+
+def _change(session: Session, uri: str, body: SetHardDelete) -> None:
+    from lakebed.operations import hard_delete
+
+    session.show(session.client.do(hard_delete.SET_HARD_DELETE, parse_repository(uri), body=body), _status_text)
+
+
+def _seconds(grace: str | None) -> int | None:
+    from lakebed.gc.protocol import grace_seconds
+
+    return None if grace is None else -1 if grace == "default" else grace_seconds(grace)
+
+
+def _status_text(found: HardDeleteStatus) -> str:
+    state = "on" if found.is_on else "off"
+    lines = [f"hard delete is {state}{', and paused' if found.is_paused else ''}; readers have {found.grace_s} s"]
+    if found.queued:
+        more = "" if found.is_complete else "at least "
+        oldest = human_time(found.oldest_ms // 1000)
+        lines.append(
+            f"waiting: {more}{count_of(found.queued, 'object')}, {human_size(found.queued_bytes)}, since {oldest}"
+        )
+        lines.append("let go by " + ", ".join(f"{by}: {count}" for by, count in sorted(found.by.items())))
+    else:
+        lines.append("nothing waits")
+    lines += [f"failed: {count_of(count, 'object')}: {reason}" for reason, count in sorted(found.failed.items())]
+    return "\n".join(lines)
+
+
+def _why_text(found: HardDeletedList) -> str:
+    if not found.results:
+        return "hard delete knows nothing of it: see `lakebed gc why`"
+    rows = [
+        (
+            f"deleted {human_time(one.deleted_ms // 1000)}"
+            if one.deleted_ms
+            else f"waits until {human_time(one.due_ms // 1000)}",
+            one.reason,
+            one.path,
+            one.address,
+            human_size(one.size_bytes),
+            one.error,
+        )
+        for one in found.results
+    ]
+    return "\n".join(table(("what", "reason", "path", "address", "size", "error"), rows))

@@ -1,0 +1,39 @@
+"""Deleting replaced objects at once: on and off, what waits, and why an object went."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed import wire
+
+from .operation import Operation, Parameter, get
+from .resources import ONE_REPOSITORY, REPOSITORY, on
+
+_PATH: Final = ONE_REPOSITORY + "/hard_delete"
+_READ: Final = on(REPOSITORY, "gc:ReadHardDelete")
+
+GET_HARD_DELETE: Final = get(
+    "getHardDelete",
+    _PATH,
+    wire.HardDeleteStatus,
+    _READ,
+    "Return whether replaced objects are deleted at once, and what waits for it.",
+)
+SET_HARD_DELETE: Final = Operation(
+    "setHardDelete",
+    "PUT",
+    _PATH,
+    wire.SetHardDelete,
+    wire.HardDeleteStatus,
+    on(REPOSITORY, "gc:WriteHardDelete"),
+    "Turn it on or off, pause it, or set how long readers have. What waits when it goes off is still deleted.",
+)
+WHY_HARD_DELETED: Final = get(
+    "whyHardDeleted",
+    _PATH + "/why",
+    wire.HardDeletedList,
+    _READ,
+    "Return what waits in the queue or was deleted at once, of an address or a path.",
+    Parameter("address"),
+    Parameter("path"),
+)
