@@ -8,6 +8,7 @@ import pytest
 from lakefs_sdk import DiffList, ObjectStats, ObjectStatsList
 
 from lakebed.base import parse_address
+from lakebed.gc.service import PolicyBook
 from lakebed.objectstore import open_deleter
 from lakebed.server import App, AppState
 from lakebed.server.backup_check import check_named
@@ -33,6 +34,7 @@ async def commit(client: httpx.AsyncClient, repo: str) -> str:
 async def take(state: AppState, path: str) -> None:
     """Write down what a run writes before it deletes."""
     versions = (await state.catalog.get("lake")).versions
+    await PolicyBook(versions).write(b'{"logs": {"prefix": "logs/", "days": 10}}')
     place = parse_address((await versions.staging.get("main", path.encode())).address)
     assert place is not None
     await versions.taken.begin("r1", TakingRecord(policy_version=3, taken_ms=10 * DAY_S * 1000, rules=("x", RULE)))
@@ -136,3 +138,67 @@ async def test_a_check_of_a_backup_does_not_miss_it(client: httpx.AsyncClient, l
 
 async def stored_at(state: AppState, path: str) -> str:
     return (await (await state.catalog.get("lake")).versions.staging.get("main", path.encode())).address
+
+
+class TestBringing:
+    """Whoever brings expired entries to a branch may ask how many, and refuse."""
+
+    @pytest.fixture
+    async def before(self, client: httpx.AsyncClient, repo: str, state: AppState) -> str:
+        """`logs/old` went; `main` has deleted it, and `dev` has it and a file of its own."""
+        await write(client, repo, "logs/old")
+        first = await commit(client, repo)
+        await take(state, "logs/old")
+        (await client.delete(f"{repo}/branches/main/objects", params={"path": "logs/old"})).raise_for_status()
+        await write(client, repo, "other")
+        await commit(client, repo)
+        return first
+
+    async def test_a_revert_brings_it_or_is_refused(self, client: httpx.AsyncClient, repo: str, before: str) -> None:
+        body = {"ref": "main", "parent_number": 0}
+
+        refused = await client.post(f"{repo}/branches/main/revert", json={**body, "refuse_expired": True})
+        (await client.post(f"{repo}/branches/main/revert", json=body)).raise_for_status()
+
+        assert (refused.status_code, refused.json()["message"]) == (
+            409,
+            "this would bring 1 object that lifecycle runs took: nothing changed",
+        )
+        assert (await client.get(f"{repo}/refs/main~1/expired/main")).json() == {"objects": 1}
+
+    async def test_a_hard_reset_brings_it_or_is_refused(
+        self, client: httpx.AsyncClient, repo: str, before: str
+    ) -> None:
+        at = f"{repo}/branches/main/hard_reset"
+
+        refused = await client.put(at, params={"ref": before, "refuse_expired": True})
+
+        assert refused.status_code == 409
+        assert (await client.get(f"{repo}/refs/main/expired/{before}")).json() == {"objects": 1}
+        assert (await client.put(at, params={"ref": before})).status_code == 204
+
+    async def test_a_merge_brings_it_or_is_refused(self, client: httpx.AsyncClient, repo: str, before: str) -> None:
+        await client.post(f"{repo}/branches", json={"name": "clean", "source": f"{before}~1"})
+        at = f"{repo}/refs/{before}/merge/clean"
+
+        refused = await client.post(at, json={"refuse_expired": True})
+        assert (await client.get(f"{repo}/refs/clean/expired/{before}")).json() == {"objects": 1}
+        merged = await client.post(at, json={})
+
+        assert (refused.status_code, merged.status_code) == (409, 200)
+
+    async def test_a_cherry_pick_brings_it_or_is_refused(
+        self, client: httpx.AsyncClient, repo: str, before: str
+    ) -> None:
+        await client.post(f"{repo}/branches", json={"name": "clean", "source": f"{before}~1"})
+        at = f"{repo}/branches/clean/cherry-pick"
+
+        refused = await client.post(at, json={"ref": before, "refuse_expired": True})
+        picked = await client.post(at, json={"ref": before})
+
+        assert (refused.status_code, picked.status_code) == (409, 201)
+
+    async def test_what_brings_none_is_not_refused(self, client: httpx.AsyncClient, repo: str, before: str) -> None:
+        merged = await client.post(f"{repo}/refs/main/merge/main", json={"refuse_expired": True, "allow_empty": True})
+
+        assert merged.status_code == 200

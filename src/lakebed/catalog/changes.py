@@ -113,6 +113,7 @@ class Changes:
         allow_empty: bool = False,
         squash: bool = False,
         force: bool = False,
+        refuse_expired: bool = False,
     ) -> Commit:
         """Merge a ref into a branch. A protected branch takes merges.
 
@@ -131,6 +132,7 @@ class Changes:
                 strategy=strategy,
                 allow_empty=allow_empty,
                 squash=squash,
+                refuse_expired=refuse_expired,
             ),
         )
 
@@ -145,6 +147,7 @@ class Changes:
         metadata: Mapping[str, str] | None = None,
         allow_empty: bool = False,
         force: bool = False,
+        refuse_expired: bool = False,
     ) -> Commit:
         await self._guards.check_branch_writable(branch, force=force)
         return await self._on_clean(
@@ -157,6 +160,7 @@ class Changes:
                 message=message,
                 metadata=metadata,
                 allow_empty=allow_empty,
+                refuse_expired=refuse_expired,
             ),
         )
 
@@ -170,6 +174,7 @@ class Changes:
         message: str = "",
         metadata: Mapping[str, str] | None = None,
         force: bool = False,
+        refuse_expired: bool = False,
     ) -> Commit:
         """Commit on a branch what another commit changed, and name that commit in the metadata.
 
@@ -188,6 +193,7 @@ class Changes:
                 committer=committer,
                 message=message,
                 metadata={**(metadata or {}), **origin},
+                refuse_expired=refuse_expired,
             ),
         )
 
@@ -206,9 +212,13 @@ class Changes:
         await self._guards.check_branch_writable(branch, force=force)
         await self._versions.resets.reset_object(branch, key)
 
-    async def hard_reset(self, branch: str, ref: str, *, force: bool = False) -> None:
+    async def hard_reset(self, branch: str, ref: str, *, force: bool = False, refuse_expired: bool = False) -> None:
         await self._guards.check_branch_writable(branch, force=force)
-        await self._in_turn(branch, lambda: self._versions.resets.hard_reset(branch, ref, force=force))
+
+        async def move() -> None:
+            await self._versions.resets.hard_reset(branch, ref, force=force, refuse_expired=refuse_expired)
+
+        await self._in_turn(branch, move)
 
     # Branches and tags
 

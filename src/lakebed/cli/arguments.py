@@ -25,6 +25,10 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for con
 LimitOption = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
 PrefixOption = Annotated[str, typer.Option("--prefix", help="Only names that begin with this.")]
 PathsOption = Annotated[str, typer.Option("--prefix", help="Only paths that begin with this.")]
+RefuseExpiredOption = Annotated[
+    bool,
+    typer.Option("--refuse-expired", help="Fail where it would bring objects that a lifecycle policy let go."),
+]
 EmptyOption = Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changed.")]
 MessageOption = Annotated[str, typer.Option("--message", "-m", help="The commit's message.")]
 MetaOption = Annotated[

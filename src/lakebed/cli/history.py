@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from lakebed.base import Conflict, NotFound, count_of, human_size
+from lakebed.base import Conflict, LakebedError, NotFound, count_of, human_size
 from lakebed.wire import Commit, Diff, MergeResult, ObjectStats
 
 from .arguments import (
@@ -24,6 +25,7 @@ from .arguments import (
     MetaOption,
     PathsOption,
     RefArgument,
+    RefuseExpiredOption,
     parse_meta,
     same_repository,
 )
@@ -351,6 +353,7 @@ def merge(
     ] = None,
     squash: Annotated[bool, typer.Option("--squash", help="Make one commit, without the source's history.")] = False,
     allow_empty: EmptyOption = False,
+    refuse_expired: RefuseExpiredOption = False,
 ) -> None:
     """Bring what a ref changed into a branch. A conflict stops it and changes nothing, unless a strategy decides."""
     left, right = parse_ref(source), parse_ref(destination)
@@ -364,12 +367,23 @@ def merge(
             strategy=strategy.value if strategy else None,
             squash=squash,
             allow_empty=allow_empty,
+            refuse_expired=refuse_expired,
         )
     except Conflict as error:
         if "conflict found" not in str(error):
             raise
         raise Conflict(_conflict_text(session, left, right), **error.facts) from error
     session.show(MergeResult(reference=reference), lambda _: f"merged {left} into {right}: {reference[:12]}")
+    tell_expired(session, right.repository, f"{reference}~1", reference)
+
+
+def tell_expired(session: Session, repository: str, before: str, after: str) -> None:
+    """Say how many entries a branch got whose objects a lifecycle policy let go."""
+    with contextlib.suppress(LakebedError):  # What was asked for is done.
+        if found := session.client.history.count_expired(repository, before, after):
+            session.note(
+                f"it brought {count_of(found, 'object')} that a lifecycle policy let go: reading these answers 410"
+            )
 
 
 def _conflict_text(session: Session, source: RefUri, destination: RefUri) -> str:

@@ -15,6 +15,7 @@ from .arguments import (
     LimitOption,
     PathsOption,
     PrefixOption,
+    RefuseExpiredOption,
     RepositoryArgument,
     TagArgument,
     YesOption,
@@ -22,6 +23,7 @@ from .arguments import (
 )
 from .completion import complete_ref
 from .failures import Misuse, being_new, being_there
+from .history import tell_expired
 from .session import Session, command
 from .tree import noun
 from .uris import RefUri, parse_ref, parse_repository, parse_tag
@@ -90,6 +92,7 @@ def reset(
     path: Annotated[str, typer.Option("--object", help="Only this path.")] = "",
     prefix: PathsOption = "",
     to: Annotated[str, typer.Option("--to", metavar="REF", help="Move the branch to this commit as well.")] = "",
+    refuse_expired: RefuseExpiredOption = False,
     yes: YesOption = False,
 ) -> None:
     """Drop uncommitted changes: all of them, or those of a path or prefix; with --to, move the branch as well."""
@@ -99,8 +102,12 @@ def reset(
     branches = session.client.branches
     if to:
         session.confirm(f"Move {branch} to {to} and drop its uncommitted changes?", yes=yes)
-        branches.hard_reset(branch.repository, branch.ref, ref=ref_in(branch.repository, to))
+        before = branches.get(branch.repository, branch.ref).commit_id
+        branches.hard_reset(
+            branch.repository, branch.ref, ref=ref_in(branch.repository, to), refuse_expired=refuse_expired
+        )
         session.done(f"moved {branch} to {to}", reset=str(branch), to=to)
+        tell_expired(session, branch.repository, before, branch.ref)
         return
     what = "the uncommitted change of" if path else "the uncommitted changes of"
     of = f"{path or prefix + '*'} on {branch}" if path or prefix else str(branch)
@@ -118,6 +125,7 @@ def revert(
     parent: Annotated[
         int, typer.Option("--parent", "-p", min=0, help="For a merge: undo what it changed against this parent.")
     ] = 0,
+    refuse_expired: RefuseExpiredOption = False,
     yes: YesOption = False,
 ) -> None:
     """Commit the opposite of what a commit changed."""
@@ -126,15 +134,16 @@ def revert(
     session.confirm(f"Undo {undone} on {branch}?", yes=yes)
     try:
         with being_there(str(RefUri(branch.repository, undone))):
-            session.client.branches.revert(branch.repository, branch.ref, ref=undone, parent_number=parent)
+            session.client.branches.revert(
+                branch.repository, branch.ref, ref=undone, parent_number=parent, refuse_expired=refuse_expired
+            )
     except Conflict as error:
         if parent or "merge commit" not in str(error):
             raise
         raise Misuse(f"{undone} is a merge: add --parent 1 (the branch it was made on) or --parent 2") from error
-    session.show(
-        session.client.branches.get(branch.repository, branch.ref),
-        lambda head: f"reverted {undone} on {branch}: now at {head.commit_id[:12]}",
-    )
+    head = session.client.branches.get(branch.repository, branch.ref)
+    session.show(head, lambda head: f"reverted {undone} on {branch}: now at {head.commit_id[:12]}")
+    tell_expired(session, branch.repository, f"{head.commit_id}~1", head.commit_id)
 
 
 @app.command("cherry-pick")
@@ -146,13 +155,17 @@ def cherry_pick(
     parent: Annotated[
         int, typer.Option("--parent", "-p", min=1, help="For a merge: repeat what it changed against this parent.")
     ] = 1,
+    refuse_expired: RefuseExpiredOption = False,
 ) -> None:
     """Repeat on a branch what a commit changed elsewhere."""
     branch = parse_ref(uri)
     wanted = ref_in(branch.repository, commit)
     with being_there(str(RefUri(branch.repository, wanted))):
-        picked = session.client.branches.cherry_pick(branch.repository, branch.ref, ref=wanted, parent_number=parent)
+        picked = session.client.branches.cherry_pick(
+            branch.repository, branch.ref, ref=wanted, parent_number=parent, refuse_expired=refuse_expired
+        )
     session.show(picked, lambda made: f"{made.id[:12]} on {branch}: {made.message}")
+    tell_expired(session, branch.repository, f"{picked.id}~1", picked.id)
 
 
 @app.command("protect")

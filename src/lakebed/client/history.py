@@ -77,11 +77,13 @@ class History:
         strategy: Strategy | None = None,
         squash: bool = False,
         allow_empty: bool = False,
+        refuse_expired: bool = False,
     ) -> str:
         """Bring what `source` (a ref) has into `destination` (a branch); the id of the commit that resulted.
 
         Raises:
-            Clash: both changed the same paths, and no strategy says who wins.
+            Clash: both changed the same paths, and no strategy says who wins; or the source brings objects that
+                lifecycle runs took, and `refuse_expired`.
             BadRequest: nothing to merge.
         """
         body = Merge(
@@ -90,8 +92,13 @@ class History:
             strategy=strategy,
             squash_merge=squash,
             allow_empty=allow_empty,
+            refuse_expired=refuse_expired,
         )
         return self._connection.do(history.MERGE_INTO_BRANCH, repository, source, destination, body=body).reference
+
+    def count_expired(self, repository: str, left: str, right: str) -> int:
+        """Count what `right` has, unlike `left`, of objects that lifecycle runs took."""
+        return self._connection.do(history.COUNT_EXPIRED, repository, left, right).objects
 
     def start_import(
         self,

@@ -60,24 +60,40 @@ class Branches:
             body = ResetCreation(type="reset")
         self._connection.do(history.RESET_BRANCH, repository, name, body=body)
 
-    def hard_reset(self, repository: str, name: str, *, ref: str) -> None:
-        """Let the branch name the commit of `ref`, wherever that is in history. Uncommitted changes are lost."""
-        self._connection.do(history.HARD_RESET_BRANCH, repository, name, query={"ref": ref})
+    def hard_reset(self, repository: str, name: str, *, ref: str, refuse_expired: bool = False) -> None:
+        """Let the branch name the commit of `ref`, wherever that is in history. Uncommitted changes are lost.
+
+        Raises:
+            Clash: it would bring objects that lifecycle runs took, and `refuse_expired`. So with the next two.
+        """
+        query = {"ref": ref, "refuse_expired": refuse_expired or None}
+        self._connection.do(history.HARD_RESET_BRANCH, repository, name, query=query)
 
     def revert(
-        self, repository: str, name: str, *, ref: str, parent_number: int = 0, allow_empty: bool = False
+        self,
+        repository: str,
+        name: str,
+        *,
+        ref: str,
+        parent_number: int = 0,
+        allow_empty: bool = False,
+        refuse_expired: bool = False,
     ) -> None:
         """Commit the opposite of what `ref` changed against its parent of this number (1 is the first; merges need it).
 
         Raises:
             Clash: later changes stand on what would be undone.
         """
-        body = RevertCreation(ref=ref, parent_number=parent_number, allow_empty=allow_empty)
+        body = RevertCreation(
+            ref=ref, parent_number=parent_number, allow_empty=allow_empty, refuse_expired=refuse_expired
+        )
         self._connection.do(history.REVERT_BRANCH, repository, name, body=body)
 
-    def cherry_pick(self, repository: str, name: str, *, ref: str, parent_number: int = 0) -> Commit:
+    def cherry_pick(
+        self, repository: str, name: str, *, ref: str, parent_number: int = 0, refuse_expired: bool = False
+    ) -> Commit:
         """Commit here what `ref` changed against its parent of this number."""
-        body = CherryPickCreation(ref=ref, parent_number=parent_number)
+        body = CherryPickCreation(ref=ref, parent_number=parent_number, refuse_expired=refuse_expired)
         return self._connection.do(history.CHERRY_PICK, repository, name, body=body)
 
 

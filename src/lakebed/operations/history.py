@@ -87,7 +87,7 @@ HARD_RESET_BRANCH: Final = Operation(
     NOTHING,
     on(BRANCH, "fs:RevertBranch"),
     "Move a branch to the commit of `ref`. Uncommitted changes are lost.",
-    (Parameter("ref", is_required=True), FORCE),
+    (Parameter("ref", is_required=True), FORCE, flag("refuse_expired")),
     status=204,
     repeatable=False,
 )
@@ -175,6 +175,13 @@ DIFF_REFS: Final = listing(
     DELIMITER,
     Parameter("type", choices=("three_dot", "two_dot")),
     flag("include_right_stats"),
+)
+COUNT_EXPIRED: Final = get(
+    "countExpired",
+    ONE_REPOSITORY + "/refs/{leftRef}/expired/{rightRef}",
+    wire.ExpiredCount,
+    on(REPOSITORY, "fs:ListObjects"),
+    "Count the objects of the right that differ from the left and that lifecycle runs took.",
 )
 MERGE_INTO_BRANCH: Final = Operation(
     "mergeIntoBranch",

@@ -45,7 +45,7 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
 _OURS: Final = (collectors, deleted, hard_delete, holds, lifecycle, operators, sessions)
-OURS: Final = frozenset(operation for file in _OURS for operation in _of(file))
+OURS: Final = frozenset({history.COUNT_EXPIRED, *(operation for file in _OURS for operation in _of(file))})
 """The operations that the contract does not have."""
 CONTRACT: Final = frozenset(OPERATIONS) - OURS
 BY_ID: Final[Mapping[str, AnyOperation]] = {operation.id: operation for operation in OPERATIONS}

@@ -43,6 +43,7 @@ from .errors import (
     BranchExists,
     BranchMoved,
     BranchNotFound,
+    BringsExpired,
     CommitExpired,
     CommitNotFound,
     CommitOvertaken,
@@ -137,7 +138,7 @@ class Versions:
         self.inventory = Inventory(context)
         self.refs = refs = Refs(context, retired)
         layers = Layers(context)
-        self.history = history = History(context, retired=retired, refs=refs, layers=layers)
+        self.history = history = History(context, retired=retired, taken=taken, refs=refs, layers=layers)
         self.slices = slices = Slices(context)
         self.hard_delete = hard_delete = HardDelete(context)
         self.staging = staging = Staging(
@@ -153,10 +154,11 @@ class Versions:
         self.parts = Parts(context, self.uploads)
         self.copies = Copies(context, retired=retired, taken=taken, refs=refs, staging=staging)
         self.commits = committer = Committer(context, retired, refs)
-        self.merges = Merger(context, retired=retired, refs=refs, history=history, committer=committer)
+        self.merges = Merger(context, retired=retired, taken=taken, refs=refs, history=history, committer=committer)
         self.resets = Resetter(
             context,
             retired=retired,
+            taken=taken,
             refs=refs,
             layers=layers,
             staging=staging,
@@ -191,6 +193,7 @@ __all__ = [
     "BranchMoved",
     "BranchNotFound",
     "BranchRecord",
+    "BringsExpired",
     "Cell",
     "ClaimReason",
     "ClaimRecord",

@@ -105,5 +105,9 @@ class PathExpired(NotFound):
     """A lifecycle run took the object that the commit names. Facts: `by` (a TakenBy)."""
 
 
+class BringsExpired(Conflict):
+    """A branch would get entries of objects that lifecycle runs took, and the caller refused that. Facts: `objects`."""
+
+
 class ContentsGone(CommitExpired):
     """A read of a commit that a collection run took: its objects go at any moment. Facts: `commit`, `run`."""

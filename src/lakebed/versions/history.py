@@ -19,6 +19,7 @@ from .records import BranchRecord, Commit
 from .refs import Refs
 from .retired import Retired, says_who_took
 from .staging.layers import Layers, resume
+from .taken import Taken
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
 
@@ -33,9 +34,10 @@ class Difference:
 
 
 class History:
-    def __init__(self, context: Context, *, retired: Retired, refs: Refs, layers: Layers) -> None:
+    def __init__(self, context: Context, *, retired: Retired, taken: Taken, refs: Refs, layers: Layers) -> None:
         self._context = context
         self._retired = retired
+        self._taken = taken
         self._refs = refs
         self._layers = layers
 
@@ -148,6 +150,14 @@ class History:
         raise NotFound("the two refs have no common ancestor")
 
     # Differences
+
+    @says_who_took
+    async def count_expired(self, left: str, right: str) -> int:
+        """Count what `right` has, unlike `left`, of objects that lifecycle runs took."""
+        ids = [await self._refs.resolve_commit(ref) for ref in (left, right)]
+        found = await self._taken.count_brought(*[await self._context.commits.metarange(id_) for id_ in ids])
+        await self._retired.check_contents(ids)
+        return found
 
     @says_who_took
     async def diff_refs(

@@ -19,12 +19,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from lakebed.base import FOREIGN_SLICE, Entry, OutcomeUnknown, Row, key_inside, parse_address, slice_name
+from lakebed.base import (
+    FOREIGN_SLICE,
+    Entry,
+    MetarangeId,
+    OutcomeUnknown,
+    Row,
+    count_of,
+    key_inside,
+    parse_address,
+    slice_name,
+)
 from lakebed.kv import PredicateFailed
 
 from . import keys
 from .context import Context, Retry
-from .errors import PathExpired
+from .errors import BringsExpired, PathExpired
 from .records import Record, decode_record, encode_record
 
 CHUNK: Final = 1 << 18
@@ -140,6 +150,25 @@ class Taken:
         self._runs[one.run] = record
         rule = record.rules[one.rule] if one.rule < len(record.rules) else ""
         return TakenBy(run=one.run, rule=rule, policy_version=record.policy_version, taken_ms=record.taken_ms)
+
+    async def count_brought(self, left: MetarangeId, right: MetarangeId) -> int:
+        """Count the entries of a tree, unlike those of another, whose objects were taken. Costs what a diff costs."""
+        if await self._context.get(keys.LIFECYCLE) is None:
+            return 0  # A policy that is removed leaves its record: without one no run ever took anything.
+        found = 0
+        async for batch in self._context.trees.diff(left, right, start=b"", prefix=b""):
+            rows = [one.right for one in batch if one.right is not None]
+            found += sum(by is not None for by in await self.find_rows(rows))
+        return found
+
+    async def check_brought(self, left: MetarangeId, right: MetarangeId) -> None:
+        """
+        Raises:
+            BringsExpired: the tree has such entries.
+        """
+        if found := await self.count_brought(left, right):
+            objects = count_of(found, "object")
+            raise BringsExpired(f"this would bring {objects} that lifecycle runs took: nothing changed", objects=found)
 
     # For collectors
 

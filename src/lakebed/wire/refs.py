@@ -76,6 +76,7 @@ class RevertCreation(msgspec.Struct, frozen=True, kw_only=True):
     commit_overrides: CommitOverrides | None = None
     force: bool | None = False
     allow_empty: bool | None = False
+    refuse_expired: bool | None = False
 
 
 class CherryPickCreation(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +84,7 @@ class CherryPickCreation(msgspec.Struct, frozen=True, kw_only=True):
     parent_number: int | None = None
     commit_overrides: CommitOverrides | None = None
     force: bool | None = False
+    refuse_expired: bool | None = False
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,10 +94,17 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
     force: bool | None = False
     allow_empty: bool | None = False
     squash_merge: bool | None = False
+    refuse_expired: bool | None = False
 
 
 class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
     reference: str
+
+
+class ExpiredCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many objects of the right side, unlike those of the left one, lifecycle runs took."""
+
+    objects: int
 
 
 class FindMergeBaseResult(msgspec.Struct, frozen=True, kw_only=True):

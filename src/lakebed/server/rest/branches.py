@@ -68,7 +68,12 @@ class Branches:
 
     async def hard_reset(self, request: RestRequest) -> None:
         repository = await self._catalog.get(request.args[0])
-        await repository.changes.hard_reset(request.args[1], request.required("ref"), force=request.flag("force"))
+        await repository.changes.hard_reset(
+            request.args[1],
+            request.required("ref"),
+            force=request.flag("force"),
+            refuse_expired=request.flag("refuse_expired"),
+        )
 
 
 class Tags:

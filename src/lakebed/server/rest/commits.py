@@ -83,6 +83,7 @@ class Commits:
                 metadata=overrides.metadata,
                 allow_empty=bool(body.allow_empty),
                 force=bool(body.force),
+                refuse_expired=bool(body.refuse_expired),
             )
 
     async def cherry_pick(self, request: RestRequest, body: wire.CherryPickCreation) -> wire.Commit:
@@ -97,6 +98,7 @@ class Commits:
                 message=overrides.message or "",
                 metadata=overrides.metadata,
                 force=bool(body.force),
+                refuse_expired=bool(body.refuse_expired),
             )
         return commit_record(commit)
 

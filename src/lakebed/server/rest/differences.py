@@ -47,6 +47,10 @@ class Differences:
         taken = await repository.versions.taken.find_rows([one.row for one in found if one.row is not None])
         return _page(found, has_more=has_more, is_with_stats=request.flag("include_right_stats"), taken=taken)
 
+    async def count_expired(self, request: RestRequest) -> wire.ExpiredCount:
+        history = (await self._catalog.get(request.args[0])).versions.history
+        return wire.ExpiredCount(objects=await history.count_expired(request.args[1], request.args[2]))
+
     async def merge(self, request: RestRequest, body: wire.Merge) -> wire.MergeResult:
         repository = await self._catalog.get(request.args[0])
         source, branch = request.args[1], request.args[2]
@@ -62,6 +66,7 @@ class Differences:
             allow_empty=bool(body.allow_empty),
             squash=bool(body.squash_merge),
             force=bool(body.force),
+            refuse_expired=bool(body.refuse_expired),
         )
         return wire.MergeResult(reference=commit.id)
 
@@ -81,6 +86,7 @@ def routes(state: AppState) -> list[Route]:
     return [
         Route(history.DIFF_BRANCH, here.of_branch),
         Route(history.DIFF_REFS, here.of_refs),
+        Route(history.COUNT_EXPIRED, here.count_expired),
         Route(history.MERGE_INTO_BRANCH, here.merge),
         Route(history.FIND_MERGE_BASE, here.merge_base),
     ]

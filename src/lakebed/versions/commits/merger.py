@@ -23,6 +23,7 @@ from lakebed.versions.history import History
 from lakebed.versions.records import Commit
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
+from lakebed.versions.taken import Taken
 
 from .committer import Committer, Note
 
@@ -43,10 +44,18 @@ class Plan:
 
 class Merger:
     def __init__(
-        self, context: Context, *, retired: Retired, refs: Refs, history: History, committer: Committer
+        self,
+        context: Context,
+        *,
+        retired: Retired,
+        taken: Taken,
+        refs: Refs,
+        history: History,
+        committer: Committer,
     ) -> None:
         self._context = context
         self._retired = retired
+        self._taken = taken
         self._refs = refs
         self._history = history
         self._committer = committer
@@ -62,10 +71,12 @@ class Merger:
         strategy: Strategy = "none",
         allow_empty: bool = False,
         squash: bool = False,
+        refuse_expired: bool = False,
     ) -> Commit:
         """Bring what `source` changed since the merge base into the branch. `squash`: without the source as parent.
 
         Raises:
+            BringsExpired: it has objects that lifecycle runs took, and `refuse_expired`.
             MergeConflict: both changed a path, and no strategy says who wins.
             NoChanges: the branch has it all, and not `allow_empty`.
         """
@@ -84,7 +95,7 @@ class Merger:
             parents = (head,) if squash else (head, source_id)
             return Plan(await self._committer.new_commit(branch, merged, parents, note), (source_id, head))
 
-        return await self._advance(branch, plan)
+        return await self._advance(branch, plan, refuse_expired=refuse_expired)
 
     async def revert(
         self,
@@ -96,6 +107,7 @@ class Merger:
         message: str = "",
         metadata: Mapping[str, str] | None = None,
         allow_empty: bool = False,
+        refuse_expired: bool = False,
     ) -> Commit:
         """Undo on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
         commit = await self._history.get_commit(await self._refs.resolve_commit(ref))
@@ -108,7 +120,7 @@ class Merger:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
             return Plan(await self._committer.new_commit(branch, tree, (head,), note), (parent, head))
 
-        return await self._advance(branch, plan)
+        return await self._advance(branch, plan, refuse_expired=refuse_expired)
 
     async def cherry_pick(
         self,
@@ -119,6 +131,7 @@ class Merger:
         committer: str,
         message: str = "",
         metadata: Mapping[str, str] | None = None,
+        refuse_expired: bool = False,
     ) -> Commit:
         """Do on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
         commit = await self._history.get_commit(await self._refs.resolve_commit(ref))
@@ -133,7 +146,7 @@ class Merger:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
             return Plan(await self._committer.new_commit(branch, tree, (head,), note), (commit.id, head))
 
-        return await self._advance(branch, plan)
+        return await self._advance(branch, plan, refuse_expired=refuse_expired)
 
     async def apply(
         self,
@@ -199,11 +212,16 @@ class Merger:
             raise MergeConflict("update branch: conflict found", conflicts=merged.conflicts)
         return merged.metarange_id
 
-    async def _advance(self, branch: str, plan: Callable[[CommitId], Awaitable[Plan]]) -> Commit:
+    async def _advance(
+        self, branch: str, plan: Callable[[CommitId], Awaitable[Plan]], *, refuse_expired: bool = False
+    ) -> Commit:
         """Publish what `plan` makes of the head; again from the start for every other move of the branch."""
         while True:
             seen = await self._context.branches.fresh(branch)
             planned = await plan(seen.record.commit_id)
+            if refuse_expired:
+                head = await self._context.commits.metarange(seen.record.commit_id)
+                await self._taken.check_brought(head, planned.commit.metarange_id)
             commit_id = await self._context.commits.write(planned.commit)
             await self._retired.check_not_expiring(planned.used)
             try:

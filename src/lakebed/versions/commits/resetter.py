@@ -28,6 +28,7 @@ from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.staging.copies import Copies
 from lakebed.versions.staging.entries import ANY, Staging
 from lakebed.versions.staging.layers import Layers
+from lakebed.versions.taken import Taken
 
 from .committer import Committer, find_mine
 
@@ -38,6 +39,7 @@ class Resetter:
         context: Context,
         *,
         retired: Retired,
+        taken: Taken,
         refs: Refs,
         layers: Layers,
         staging: Staging,
@@ -47,6 +49,7 @@ class Resetter:
     ) -> None:
         self._context = context
         self._retired = retired
+        self._taken = taken
         self._refs = refs
         self._layers = layers
         self._staging = staging
@@ -197,7 +200,7 @@ class Resetter:
             start = span.next_start if len(inside) == len(span.keys) else None
         return count
 
-    async def hard_reset(self, branch: str, ref: str, *, force: bool = False) -> CommitId:
+    async def hard_reset(self, branch: str, ref: str, *, force: bool = False, refuse_expired: bool = False) -> CommitId:
         """Move the branch's head to a commit and, with `force`, give up what is staged.
 
         Without, the token is sealed first, then looked at: what is written after that stays staged on the new head.
@@ -205,10 +208,15 @@ class Resetter:
 
         Raises:
             UncommittedChanges: something else is staged, and not `force`.
+            BringsExpired: the branch would get objects that lifecycle runs took, and `refuse_expired`.
             CommitExpired: a collection takes that commit.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
         commit_id = await self._refs.resolve_commit(ref)
+        if refuse_expired:
+            head = (await self._context.branches.fresh(branch)).record.commit_id
+            trees = [await self._context.commits.metarange(one) for one in (head, commit_id)]
+            await self._taken.check_brought(trees[0], trees[1])
         operation = self._context.ports.ids.fresh()
         attempt = 0
         while force:
