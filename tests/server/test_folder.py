@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -19,9 +20,12 @@ def test_a_new_folder_and_an_empty_one_become_data_folders(tmp_path: Path) -> No
         if folder.name == "empty":
             folder.mkdir()
         prepare_folder(folder)
+        made = json.loads((folder / "lakebed.json").read_text())
         prepare_folder(folder)
 
-        assert (folder / "lakebed.json").read_text() == '{"format": 4}\n'
+        assert made["format"] == 4
+        assert made["id"]
+        assert json.loads((folder / "lakebed.json").read_text()) == made
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:

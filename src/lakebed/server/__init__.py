@@ -14,6 +14,7 @@ from .backup import (
 from .backup_check import Checked
 from .folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
 from .logs import LogOptions
+from .pairing import WrongFolder, WrongMetadata
 from .recovery import NoDataFolder, recover
 from .serving import AddressTaken, BadAddress, WorkerFailed, inherited_sockets, serve
 from .state import AppState
@@ -37,6 +38,8 @@ __all__ = [
     "ServerOptions",
     "UnknownObjectStore",
     "WorkerFailed",
+    "WrongFolder",
+    "WrongMetadata",
     "create_app",
     "create_backup",
     "inherited_sockets",

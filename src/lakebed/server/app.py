@@ -63,6 +63,7 @@ from .hard_delete import HardDeleting
 from .health import Probe
 from .logs import REQUEST_ID, access, log_access
 from .metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
+from .pairing import pair
 from .requests import RestRequest
 from .responses import answer, text
 from .rest import (
@@ -219,9 +220,12 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
 
     Raises:
         StoreUnavailable, StoreFormat, InvalidStoreUri: see `open_store`.
+        WrongMetadata, WrongFolder: see `pair`.
     """
     store = open_store(options.metadata_uri)
     try:
+        holds_objects = options.blockstore == "local" and options.objectstore.local_root is None
+        await pair(options.data_dir, store, live_ports().ids, holds_objects=holds_objects)
         state = await _compose(options, store)
         try:
             yield state

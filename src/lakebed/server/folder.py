@@ -1,6 +1,7 @@
 """The data folder of an embedded installation: what lies in it, and telling whether a folder is one.
 
-lakebed.json    {"format": 4}: this is a data folder, of this format
+lakebed.json    {"format": 4, "id": "…"}: this is a data folder, of this format
+metadata        the id of the store that it was served with (`pairing.py`)
 reserve         space set aside, so that a server can still work on a full disk
 metadata.db     the key-value store (SQLite); -wal and -shm beside it
 objects/        what storage namespaces of local:// lie below
@@ -11,8 +12,10 @@ unfinished      a backup or a restore that was not finished; no server starts on
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import shutil
 from pathlib import Path
 from typing import Final
@@ -21,6 +24,7 @@ from lakebed.base import Corrupt, Invalid, Unavailable
 
 MARKER_FILE: Final = "lakebed.json"
 STORE_FILE: Final = "metadata.db"
+METADATA_FILE: Final = "metadata"
 OBJECTS_FOLDER: Final = "objects"
 BACKUP_FILE: Final = "backup.json"
 UNFINISHED_FILE: Final = "unfinished"
@@ -61,8 +65,11 @@ def prepare_folder(folder: Path) -> None:
             # Under its name only when it is whole: a second server may start at this moment.
             draft = folder / f"{MARKER_FILE}.{os.getpid()}"
             draft.touch(mode=0o600)
-            draft.write_text(json.dumps({"format": FORMAT}) + "\n")
-            draft.replace(marker)
+            draft.write_text(json.dumps({"format": FORMAT, "id": secrets.token_hex(16)}) + "\n")
+            # Of two servers the first gives the folder its id.
+            with contextlib.suppress(FileExistsError):
+                marker.hardlink_to(draft)
+            draft.unlink()
         (folder / OBJECTS_FOLDER).mkdir(mode=0o700, exist_ok=True)
         found = json.loads(marker.read_text() or "{}")
     except (NotADirectoryError, FileExistsError) as error:

@@ -1,0 +1,121 @@
+"""A data folder and its metadata belong together: refuse to start where they do not.
+
+The folder's marker has an id, and the metadata has one too. A start writes down in each which other one it saw:
+
+- `metadata` in the folder names the store. So a start that forgets `--kv` is refused, instead of making a new, empty
+  installation over the objects of another one, which the collections of both would not know of.
+- `server/folder` in the store names the folder that `local://` namespaces lie below. So a second machine that shares
+  the store, and has a folder of its own, is refused: it would not find one object of the first.
+
+Copies of a store, and data folders made of a backup, keep both ids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lakebed.base import Ids, Invalid
+from lakebed.kv import Held, PredicateFailed, Store
+
+from .folder import MARKER_FILE, METADATA_FILE, DataFolderFormat, DataFolderUnavailable
+
+PARTITION: Final = b"server"
+FOLDER: Final = b"server/folder"
+
+
+class WrongMetadata(Invalid):
+    """The data folder was served with another database."""
+
+
+class WrongFolder(Invalid):
+    """The objects of this metadata lie in another data folder."""
+
+
+class Pairing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which store this is, and the id of the data folder with its objects: empty where they lie in no data folder."""
+
+    store: str
+    folder: str = ""
+
+
+async def pair(folder: Path, store: Store, ids: Ids, *, holds_objects: bool) -> None:
+    """Check that the folder and the store belong together, and note it where they met for the first time.
+
+    Raises:
+        WrongMetadata, WrongFolder: they do not.
+    """
+    folder_id = _id_of(folder)
+    if folder_id is None:
+        return  # not a data folder on disk: a test's, or one that an early release made
+    known = _known_store(folder)
+    found = await store.get(PARTITION, FOLDER)
+    if found is None:
+        if known is not None:
+            raise WrongMetadata(
+                f"{folder} was served with another database, and this one is new: name the other by --kv or"
+                f" LAKEBED_STORE_URI. If it is gone for good, restore a backup; docs/guide/databases.md says how",
+                folder=str(folder),
+            )
+        found = await _noted(store, Pairing(store=ids.fresh(), folder=folder_id if holds_objects else ""), None)
+    pairing = msgspec.json.decode(found.value, type=Pairing)
+    if known is not None and known != pairing.store:
+        raise WrongMetadata(
+            f"{folder} was served with another database than this one: name that one by --kv or LAKEBED_STORE_URI",
+            folder=str(folder),
+        )
+    if holds_objects and not pairing.folder:
+        found = await _noted(store, msgspec.structs.replace(pairing, folder=folder_id), found)
+        pairing = msgspec.json.decode(found.value, type=Pairing)
+    if holds_objects and pairing.folder != folder_id:
+        raise WrongFolder(
+            f"the objects of this database lie in another data folder than {folder}: mount that folder here and name"
+            " it by --data, or keep objects in an object store (LAKEBED_BLOCKSTORE)",
+            folder=str(folder),
+        )
+    if known is None:
+        _note(folder, pairing.store)
+
+
+async def _noted(store: Store, pairing: Pairing, seen: Held | None) -> Held:
+    """Write the record, unless another server was faster, and return what is there."""
+    value = msgspec.json.encode(pairing)
+    try:
+        predicate = await store.set_if(PARTITION, FOLDER, value, seen.predicate if seen else None)
+    except PredicateFailed:
+        held = await store.get(PARTITION, FOLDER)
+        assert held is not None, "no server deletes this record"
+        return held
+    return Held(value, predicate)
+
+
+def _id_of(folder: Path) -> str | None:
+    try:
+        found = json.loads((folder / MARKER_FILE).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DataFolderFormat(f"{folder / MARKER_FILE} is damaged", folder=str(folder)) from error
+    id_ = found.get("id")
+    return id_ if isinstance(id_, str) else None
+
+
+def _known_store(folder: Path) -> str | None:
+    try:
+        return (folder / METADATA_FILE).read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def _note(folder: Path, store_id: str) -> None:
+    draft = folder / f"{METADATA_FILE}.{os.getpid()}"
+    try:
+        draft.touch(mode=0o600)
+        draft.write_text(store_id + "\n")
+        draft.replace(folder / METADATA_FILE)
+    except OSError as error:
+        raise DataFolderUnavailable(f"cannot use {folder}: {error.strerror}", folder=str(folder)) from error
