@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,54 @@ def test_the_size_of_the_metadata_is_shown_and_its_free_space_given_back(folder:
 
     assert shown["size_bytes"] > shown["free_bytes"] >= 0
     assert compacted.out.startswith("compacted: ")
+
+
+def test_a_sound_installation_passes_every_check(folder: Path) -> None:
+    shell = Shell(environment={})
+
+    checks = shell.ok("kv", "check", "--data", str(folder), "-o", "json").json
+
+    assert [check["name"] for check in checks] == [
+        "database",
+        "folder",
+        "secret",
+        "users",
+        "repositories",
+        "space",
+    ]
+
+
+def test_a_check_says_what_is_broken_and_which_command_mends_it(folder: Path, tmp_path: Path) -> None:
+    [lost] = [file for file in (folder / "objects" / "lake" / "data").rglob("*") if file.is_file()]
+    lost.unlink()
+    shell = Shell(environment={})
+
+    missing = shell("kv", "check", "--data", str(folder))
+    quick = shell("kv", "check", "--data", str(folder), "--quick")
+    sealed = Shell(environment={"LAKEBED_SERVER_SECRET": "not the one of this server"})(
+        "kv", "check", "--data", str(folder), "--quick"
+    )
+    elsewhere = shell("kv", "check", "--data", str(folder), "--kv", f"sqlite://{tmp_path}/absent.db")
+    nowhere = shell("kv", "check", "--data", str(tmp_path))
+
+    assert (missing.code, "1 object missing: lake" in missing.out, "backup restore" in missing.err) == (1, True, True)
+    assert quick.code == 0
+    assert (sealed.code, "auth recover" in sealed.err) == (1, True)
+    assert (elsewhere.code, "FAIL  database" in elsewhere.out) == (1, True)
+    assert not (tmp_path / "absent.db").exists()
+    assert (nowhere.code, "is no data folder" in nowhere.out) == (1, True)
+
+
+def test_a_check_finds_an_installation_that_has_no_administrator_left(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "metadata.db")) as database, database:
+        database.execute("DELETE FROM kv WHERE instr(key, CAST('user_groups/' AS BLOB)) = 1")
+    shell = Shell(environment={})
+
+    broken = shell("kv", "check", "--data", str(folder), "--quick")
+    shell.ok("auth", "recover", "--data", str(folder))
+
+    assert (broken.code, "auth recover" in broken.err) == (1, True)
+    assert shell("kv", "check", "--data", str(folder), "--quick").code == 0
 
 
 def test_a_folder_without_metadata_has_no_size(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def doctor(session: Session) -> None:
             if not check.passed:
                 return  # The later ones would only fail for the same reason.
 
-    session.show_all(shown(), _lines)
+    session.show_all(shown(), check_lines)
     if not all(check.passed for check in done):
         raise Unwell(done[-1].advice)
 
@@ -108,7 +108,8 @@ def _check(name: str, ask: Callable[[], T], describe_found: Callable[[T], str], 
     return Check(name=name, passed=True, found=describe_found(found))
 
 
-def _lines(checks: Iterable[Check]) -> Iterator[str]:
+def check_lines(checks: Iterable[Check]) -> Iterator[str]:
+    """Write a line for each check, as it comes."""
     for check in checks:
         mark = typer.style("ok  ", fg="green") if check.passed else typer.style("FAIL", fg="red")
         yield f"{mark}  {check.name:<12} {check.found}"

@@ -1,4 +1,4 @@
-"""`lakebed kv`: the size of the metadata, its free space, and a copy in another database (docs/guide/databases.md)."""
+"""`lakebed kv`: the state of the metadata, its size, and a copy in another database (docs/guide/databases.md)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .doctor import Check, Unwell, check_lines
 from .output import fields
 from .session import Session, command
 from .tree import noun
@@ -15,7 +16,7 @@ from .tree import noun
 if TYPE_CHECKING:
     from lakebed.kv import Copied
 
-app = noun("The metadata: its size, its free space, and a copy in another database.")
+app = noun("The metadata: what is broken, its size, and a copy in another database.")
 
 MetadataUri = Annotated[
     str | None,
@@ -47,6 +48,35 @@ def stats(session: Session, data: DataFolder, kv: MetadataUri = None) -> None:
             ]
         ),
     )
+
+
+@app.command()
+@command
+def check(
+    session: Session,
+    data: DataFolder,
+    kv: MetadataUri = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the look for every object that is named.")] = False,
+) -> None:
+    """Look for what is broken in the metadata, and say which command mends it.
+
+    It changes nothing, and servers may run. Without --quick it reads every tree and lists every
+    namespace, as `lakebed backup verify` does.
+    """
+    from lakebed.server import check_metadata, options_of
+
+    options = options_of(data.absolute(), session.environment, kv)
+
+    async def found() -> list[Check]:
+        return [
+            Check(name=each.name, passed=each.passed, found=each.found, advice=each.advice)
+            async for each in check_metadata(options, objects=not quick)
+        ]
+
+    checks = asyncio.run(found())
+    session.show_all(iter(checks), check_lines)
+    if advice := [each.advice for each in checks if not each.passed]:
+        raise Unwell("; ".join(advice))
 
 
 @app.command()

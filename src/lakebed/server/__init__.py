@@ -18,6 +18,7 @@ from .pairing import WrongFolder, WrongMetadata
 from .recovery import NoDataFolder, recover
 from .serving import AddressTaken, BadAddress, WorkerFailed, inherited_sockets, serve
 from .state import AppState
+from .store_check import Finding, check_metadata
 
 __all__ = [
     "AddressTaken",
@@ -30,6 +31,7 @@ __all__ = [
     "Checked",
     "DataFolderFormat",
     "DataFolderUnavailable",
+    "Finding",
     "FolderTaken",
     "LogOptions",
     "NoDataFolder",
@@ -40,6 +42,7 @@ __all__ = [
     "WorkerFailed",
     "WrongFolder",
     "WrongMetadata",
+    "check_metadata",
     "create_app",
     "create_backup",
     "inherited_sockets",

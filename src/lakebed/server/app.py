@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -168,6 +168,18 @@ class ServerOptions:
         """The key-value store: the one given, or the SQLite file in the data folder."""
         return self.store_uri or sqlite_uri(self.data_dir / STORE_FILE)
 
+    @property
+    def holds_objects(self) -> bool:
+        """Tell whether objects of `local://` namespaces lie in the data folder."""
+        return self.blockstore == "local" and self.objectstore.local_root is None
+
+    @property
+    def objects_options(self) -> ObjectStoreOptions:
+        """The options of object stores, with a folder for `local://` namespaces."""
+        if self.objectstore.local_root is not None:
+            return self.objectstore
+        return replace(self.objectstore, local_root=self.data_dir / OBJECTS_FOLDER)
+
 
 def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | None = None) -> ServerOptions:
     """Read the settings of a server. `store_uri` goes before LAKEBED_STORE_URI.
@@ -224,8 +236,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
     """
     store = open_store(options.metadata_uri)
     try:
-        holds_objects = options.blockstore == "local" and options.objectstore.local_root is None
-        await pair(options.data_dir, store, live_ports().ids, holds_objects=holds_objects)
+        await pair(options.data_dir, store, live_ports().ids, holds_objects=options.holds_objects)
         state = await _compose(options, store)
         try:
             yield state
@@ -259,14 +270,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
     policies = Policies(store, ports, accounts, groups)
     cache = TreeCache(TREE_CACHE_BYTES)
     owner = Options(owner=ports.ids.fresh())
-    objectstore = options.objectstore
-    if objectstore.local_root is None:
-        objectstore = replace(objectstore, local_root=options.data_dir / OBJECTS_FOLDER)
-
-    def open_namespace(uri: str) -> ObjectStore:
-        if not normalise_namespace(uri).startswith(options.blockstore + "://"):
-            raise InvalidNamespace(f"storage namespaces of this server begin with {options.blockstore}://", uri=uri)
-        return open_objectstore(uri, objectstore)
+    objectstore = options.objects_options
 
     def make_versions(uid: RepositoryUid, namespace: ObjectStore) -> Versions:
         trees = Trees(namespace, cache, ports)
@@ -276,7 +280,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
     catalog = Catalog(
         store=store,
         ports=ports,
-        open_namespace=open_namespace,
+        open_namespace=namespace_opener(options),
         make_versions=make_versions,
         options=CatalogOptions(trust_denials=options.trust_denials, deleted_days=options.deleted_days),
     )
@@ -303,6 +307,18 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         s3=options.s3,
         metrics=metrics,
     )
+
+
+def namespace_opener(options: ServerOptions) -> Callable[[str], ObjectStore]:
+    """Return the function that opens storage namespaces of this server, and no others."""
+    objectstore = options.objects_options
+
+    def open_namespace(uri: str) -> ObjectStore:
+        if not normalise_namespace(uri).startswith(options.blockstore + "://"):
+            raise InvalidNamespace(f"storage namespaces of this server begin with {options.blockstore}://", uri=uri)
+        return open_objectstore(uri, objectstore)
+
+    return open_namespace
 
 
 def storage_config(blockstore: str, *, presign: bool) -> StorageConfig:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -52,45 +53,52 @@ async def pair(folder: Path, store: Store, ids: Ids, *, holds_objects: bool) -> 
     folder_id = _id_of(folder)
     if folder_id is None:
         return  # not a data folder on disk: a test's, or one that an early release made
-    known = _known_store(folder)
+    found = await check_pair(folder, store, holds_objects=holds_objects)
+    seen = None if found is None else msgspec.json.decode(found.value, type=Pairing)
+    if found is None or seen is None or (holds_objects and not seen.folder):
+        wanted = Pairing(store=seen.store if seen else ids.fresh(), folder=folder_id if holds_objects else "")
+        await _write(store, wanted, found)
+        found = await check_pair(folder, store, holds_objects=holds_objects)  # another server may have been faster
+        assert found is not None, "no server deletes this record"
+    if _known_store(folder) is None:
+        _note(folder, msgspec.json.decode(found.value, type=Pairing).store)
+
+
+async def check_pair(folder: Path, store: Store, *, holds_objects: bool) -> Held | None:
+    """Return the store's record if the two belong together, or None if no server has run on the store yet.
+
+    Raises:
+        WrongMetadata, WrongFolder: they do not.
+    """
+    folder_id, known = _id_of(folder), _known_store(folder)
     found = await store.get(PARTITION, FOLDER)
     if found is None:
         if known is not None:
             raise WrongMetadata(
                 f"{folder} was served with another database, and this one is new: name the other by --kv or"
-                f" LAKEBED_STORE_URI. If it is gone for good, restore a backup; docs/guide/databases.md says how",
+                " LAKEBED_STORE_URI. If it is gone for good, restore a backup; docs/guide/databases.md says how",
                 folder=str(folder),
             )
-        found = await _noted(store, Pairing(store=ids.fresh(), folder=folder_id if holds_objects else ""), None)
+        return None
     pairing = msgspec.json.decode(found.value, type=Pairing)
     if known is not None and known != pairing.store:
         raise WrongMetadata(
             f"{folder} was served with another database than this one: name that one by --kv or LAKEBED_STORE_URI",
             folder=str(folder),
         )
-    if holds_objects and not pairing.folder:
-        found = await _noted(store, msgspec.structs.replace(pairing, folder=folder_id), found)
-        pairing = msgspec.json.decode(found.value, type=Pairing)
-    if holds_objects and pairing.folder != folder_id:
+    if holds_objects and folder_id is not None and pairing.folder not in {"", folder_id}:
         raise WrongFolder(
             f"the objects of this database lie in another data folder than {folder}: mount that folder here and name"
             " it by --data, or keep objects in an object store (LAKEBED_BLOCKSTORE)",
             folder=str(folder),
         )
-    if known is None:
-        _note(folder, pairing.store)
+    return found
 
 
-async def _noted(store: Store, pairing: Pairing, seen: Held | None) -> Held:
-    """Write the record, unless another server was faster, and return what is there."""
-    value = msgspec.json.encode(pairing)
-    try:
-        predicate = await store.set_if(PARTITION, FOLDER, value, seen.predicate if seen else None)
-    except PredicateFailed:
-        held = await store.get(PARTITION, FOLDER)
-        assert held is not None, "no server deletes this record"
-        return held
-    return Held(value, predicate)
+async def _write(store: Store, pairing: Pairing, seen: Held | None) -> None:
+    """Write the record, unless another server was faster."""
+    with suppress(PredicateFailed):
+        await store.set_if(PARTITION, FOLDER, msgspec.json.encode(pairing), seen.predicate if seen else None)
 
 
 def _id_of(folder: Path) -> str | None:
