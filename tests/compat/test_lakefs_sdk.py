@@ -130,3 +130,25 @@ def test_eight_clients_commit_to_one_branch_and_all_succeed(
     main = repository.branch("main")
     assert len(list(main.log())) == 41
     assert len(list(repository.ref("main@").objects())) == 40
+
+
+def test_it_reads_the_runs_of_hooks(sdk: LakeFSClient, repository: lakefs.Repository) -> None:
+    main = repository.branch("main")
+    action = '{"name": "no", "on": {"pre-commit": null}, "hooks": [{"id": "no", "type": "webhook", "properties": %s}]}'
+    main.object("_lakefs_actions/no.yaml").upload(action % '{"url": "ftp://nowhere"}')
+
+    with pytest.raises(lakefs.exceptions.LakeFSException, match="pre-commit hook aborted"):
+        main.commit("refused")
+
+    [run] = sdk.actions_api.list_repository_runs(repository.id).results
+    [hook] = sdk.actions_api.list_run_hooks(repository.id, run.run_id).results
+    output = sdk.actions_api.get_run_hook_output(repository.id, run.run_id, hook.hook_run_id)
+    assert (run.status, run.event_type, run.branch, hook.action, hook.hook_id) == (
+        "failed",
+        "pre-commit",
+        "main",
+        "no",
+        "no",
+    )
+    assert b"only http" in bytes(output)
+    assert sdk.actions_api.get_run(repository.id, run.run_id) == run

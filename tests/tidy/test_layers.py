@@ -25,8 +25,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "versions": CORE - {"versions"},
     "auth": {"base", "kv"},
     "catalog": CORE,
+    "hooks": CORE | {"catalog"},
     "gc/service": CORE | {"catalog", "gc/rules", "gc/protocol"},
-    "server": CORE | {"runtime", "catalog", "auth", "gc/service", "gc/rules", "gc/protocol", "wire", "operations"},
+    "server": CORE
+    | {"runtime", "catalog", "hooks", "auth", "gc/service", "gc/rules", "gc/protocol", "wire", "operations"},
     "client": {"base", "wire", "operations"},
     "settings": {"base"},
     "lake": {"base", "wire", "client", "settings"},

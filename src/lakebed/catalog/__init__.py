@@ -29,6 +29,7 @@ from .errors import (
     UploadMissing,
 )
 from .guards import Guards
+from .hooks import Event, EventType, HookRefused, Hooks, NoHooks
 from .imports import (
     ImportCancelled,
     ImportEnded,
@@ -61,7 +62,7 @@ from .records import (
     RepositoryState,
 )
 from .repositories import Catalog, CatalogOptions, MakeVersions
-from .repository import Repository
+from .repository import MakeHooks, Repository
 from .settings import Settings
 
 __all__ = [
@@ -87,9 +88,13 @@ __all__ = [
     "DeletedRepositories",
     "DeletedRepository",
     "DeletedState",
+    "Event",
+    "EventType",
     "ForeignAddress",
     "Guards",
     "HiddenBranch",
+    "HookRefused",
+    "Hooks",
     "ImportCancelled",
     "ImportEnded",
     "ImportNotFound",
@@ -98,12 +103,14 @@ __all__ = [
     "Imports",
     "InvalidImport",
     "Location",
+    "MakeHooks",
     "MakeVersions",
     "Multipart",
     "NamespaceInUse",
     "NamespaceNested",
     "NamespaceUnclear",
     "Namespaces",
+    "NoHooks",
     "NotHeaderText",
     "Objects",
     "OpenNamespace",

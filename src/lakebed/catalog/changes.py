@@ -12,6 +12,7 @@ its own. If both built at once, one of them would have to build twice.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from lakebed.base import CommitId, Ports
@@ -19,6 +20,7 @@ from lakebed.versions import Commit, CommitOvertaken, NoChanges, Strategy, Uncom
 
 from .errors import DefaultBranchKept, DeleteProtected
 from .guards import Guards
+from .hooks import Event, EventType, Hooks
 from .queue import BranchQueue
 from .records import RepositoryRecord
 from .settings import Settings, matching
@@ -43,7 +45,9 @@ class Changes:
         guards: Guards,
         queue: BranchQueue,
         ports: Ports,
+        hooks: Hooks,
     ) -> None:
+        self._hooks = hooks
         self._versions = versions
         self._default_branch = record.default_branch
         self._delete_protected = record.protected_branches
@@ -69,6 +73,7 @@ class Changes:
 
         Raises:
             NoChanges: nothing was staged, and no other commit took it meanwhile.
+            HookRefused: a hook did.
             CommitQueueTimeout: the branch stayed busy.
             CommitOvertaken: other processes committed first, again and again.
         """
@@ -86,7 +91,17 @@ class Changes:
                 allow_empty=allow_empty,
             )
 
+        event = Event(
+            type=EventType.PRE_COMMIT,
+            source_ref=branch,
+            branch=branch,
+            message=message,
+            committer=committer,
+            metadata=metadata or {},
+        )
+
         async def in_turn() -> Commit:
+            await self._hooks.before(event)
             is_owed = allow_empty
             for _ in range(ATTEMPTS_MAX - 1):
                 await self._be_polite(branch)
@@ -99,7 +114,9 @@ class Changes:
                         raise
             return await attempt(allow_empty=is_owed)
 
-        return await self._queue.run(branch, in_turn)
+        commit = await self._queue.run(branch, in_turn)
+        self._note(event, commit)
+        return commit
 
     async def merge(
         self,
@@ -119,14 +136,25 @@ class Changes:
 
         Raises:
             UncommittedChanges: the branch has some.
+            HookRefused: a hook did.
         """
         self._guards.check_writable(force=force)
+        # Merge what the hooks looked at, and no commit that comes to the source after it.
+        source_id = await self._versions.refs.resolve_commit(source)
         return await self._on_clean(
-            branch,
-            lambda: self._versions.merges.merge(
-                source,
-                branch,
+            Event(
+                type=EventType.PRE_MERGE,
+                source_ref=source_id,
+                branch=branch,
+                merge_source=source,
                 message=message,
+                committer=committer,
+                metadata=metadata or {},
+            ),
+            lambda: self._versions.merges.merge(
+                source_id,
+                branch,
+                message=message or f"Merge '{source}' into '{branch}'",
                 committer=committer,
                 metadata=metadata,
                 strategy=strategy,
@@ -151,7 +179,14 @@ class Changes:
     ) -> Commit:
         await self._guards.check_branch_writable(branch, force=force)
         return await self._on_clean(
-            branch,
+            Event(
+                type=EventType.PRE_REVERT,
+                source_ref=branch,
+                branch=branch,
+                message=message,
+                committer=committer,
+                metadata=metadata or {},
+            ),
             lambda: self._versions.merges.revert(
                 branch,
                 ref,
@@ -185,7 +220,14 @@ class Changes:
         picked = await self._versions.history.get_commit(await self._versions.refs.resolve_commit(ref))
         origin = {PICKED_KEY: picked.id, PICKED_COMMITTER_KEY: picked.committer}
         return await self._on_clean(
-            branch,
+            Event(
+                type=EventType.PRE_CHERRY_PICK,
+                source_ref=branch,
+                branch=branch,
+                message=message,
+                committer=committer,
+                metadata={**(metadata or {}), **origin},
+            ),
             lambda: self._versions.merges.cherry_pick(
                 branch,
                 ref,
@@ -222,34 +264,61 @@ class Changes:
 
     # Branches and tags
 
-    async def create_branch(self, name: str, source: str, *, hidden: bool = False, force: bool = False) -> CommitId:
+    async def create_branch(
+        self, name: str, source: str, *, hidden: bool = False, force: bool = False, is_ours: bool = False
+    ) -> CommitId:
+        """Create a branch. `is_ours`: for a flow of this package, which no hook needs to know.
+
+        Raises:
+            BranchExists, RefNotFound, ReadOnly, HookRefused.
+        """
         self._guards.check_writable(force=force)
+        event = Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name)
+        if not is_ours:
+            await self._hooks.before(event)
         commit_id = await self._versions.refs.create_branch(name, source)
         if hidden:
             await self._settings.hide_branch(name)
+        if not is_ours:
+            self._hooks.after(replace(event, type=event.type.after, source_ref=name, commit_id=commit_id))
         return commit_id
 
-    async def delete_branch(self, name: str, *, force: bool = False) -> None:
-        """Delete a branch.
+    async def delete_branch(self, name: str, *, force: bool = False, is_ours: bool = False) -> None:
+        """Delete a branch. `is_ours`: see `create_branch`.
 
         Raises:
-            DefaultBranchKept, DeleteProtected, ReadOnly, BranchNotFound.
+            DefaultBranchKept, DeleteProtected, ReadOnly, BranchNotFound, HookRefused.
         """
         self._guards.check_writable(force=force)
         if name == self._default_branch:
             raise DefaultBranchKept("cannot delete repository default branch", branch=name)
         if (pattern := matching(self._delete_protected, name)) is not None:
             raise DeleteProtected(f"branch {name} is protected against deletion by {pattern}", branch=name)
+        head = (await self._versions.refs.get_branch(name)).commit_id
+        event = Event(type=EventType.PRE_DELETE_BRANCH, source_ref=name, branch=name, commit_id=head)
+        if not is_ours:
+            await self._hooks.before(event)
         await self._versions.refs.delete_branch(name)
         await self._settings.unhide_branch(name)
+        if not is_ours:
+            # The branch is gone: its actions are those of its last commit.
+            self._hooks.after(replace(event, type=event.type.after, source_ref=head))
 
     async def create_tag(self, name: str, source: str, *, force: bool = False) -> CommitId:
         self._guards.check_writable(force=force)
-        return await self._versions.refs.create_tag(name, source)
+        event = Event(type=EventType.PRE_CREATE_TAG, source_ref=source, tag=name)
+        await self._hooks.before(event)
+        commit_id = await self._versions.refs.create_tag(name, source)
+        self._hooks.after(replace(event, type=event.type.after, source_ref=commit_id, commit_id=commit_id))
+        return commit_id
 
     async def delete_tag(self, name: str, *, force: bool = False) -> None:
         self._guards.check_writable(force=force)
+        commit_id = await self._versions.refs.get_tag(name)
+        event = Event(type=EventType.PRE_DELETE_TAG, source_ref=commit_id, tag=name, commit_id=commit_id)
+        await self._hooks.before(event)
         await self._versions.refs.delete_tag(name)
+        self._hooks.after(replace(event, type=event.type.after))
 
     async def check_clean(self, branch: str) -> None:
         """
@@ -260,17 +329,24 @@ class Changes:
         if changes:
             raise UncommittedChanges("uncommitted changes (dirty branch)", branch=branch)
 
-    async def _on_clean(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work in turn, on a branch without uncommitted changes.
+    async def _on_clean(self, event: Event, work: Callable[[], Awaitable[Commit]]) -> Commit:
+        """Do the work in turn, on a branch without uncommitted changes, if its hooks allow it.
 
         A write that arrives after the check stays staged on top of what the work publishes: nothing is lost.
         """
 
-        async def in_turn() -> T:
-            await self.check_clean(branch)
+        async def in_turn() -> Commit:
+            await self.check_clean(event.branch)
+            await self._hooks.before(event)
             return await work()
 
-        return await self._queue.run(branch, in_turn)
+        commit = await self._queue.run(event.branch, in_turn)
+        self._note(event, commit)
+        return commit
+
+    def _note(self, event: Event, commit: Commit) -> None:
+        after = replace(event, type=event.type.after, source_ref=commit.id, commit_id=commit.id)
+        self._hooks.after(replace(after, message=commit.message))
 
     async def _in_turn(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
         return await self._queue.run(branch, work)

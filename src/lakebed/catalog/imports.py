@@ -224,7 +224,7 @@ class Imports:
 
     async def _import(self, last: _Progress, locations: Sequence[Location], note: Note) -> CommitId:
         own = last.record.own_branch
-        await self._changes.create_branch(own, last.record.branch, hidden=True, force=True)
+        await self._changes.create_branch(own, last.record.branch, hidden=True, force=True, is_ours=True)
         for location in locations:
             async for keys, rows in self._parts(location, last):
                 with suppress(NoChanges):
@@ -309,7 +309,7 @@ class Imports:
     async def _end(self, ended: ImportRecord) -> ImportRecord:
         ended = replace(ended, updated_ms=self._ports.clock.now_ms())
         with suppress(BranchNotFound):
-            await self._changes.delete_branch(ended.own_branch, force=True)
+            await self._changes.delete_branch(ended.own_branch, force=True, is_ours=True)
         await self._records.set(IMPORT + ended.id.encode(), ended)
         return ended
 

@@ -51,7 +51,7 @@ from .errors import (
 from .namespaces import Namespaces, OpenNamespace, overlap
 from .queue import BranchQueue
 from .records import RepositoryRecord, RepositoryState
-from .repository import Open, Repository
+from .repository import MakeHooks, Open, Repository
 from .settings import Settings
 
 CREATING_AGE_MS: Final = 60_000
@@ -82,8 +82,10 @@ class Catalog:
         open_namespace: OpenNamespace,
         make_versions: MakeVersions,
         options: CatalogOptions | None = None,
+        make_hooks: MakeHooks | None = None,
     ) -> None:
         self.store = store
+        self._make_hooks = make_hooks
         self._ports = ports
         self._make_versions = make_versions
         self._options = options or CatalogOptions()
@@ -118,7 +120,9 @@ class Catalog:
         if known is not None and known[0].record == record:
             handle = known[0]
         else:
-            handle = Repository(RepositoryId(repository_id), record, self._open(record), self.namespaces, self._ports)
+            opened = self._open(record)
+            name = RepositoryId(repository_id)
+            handle = Repository(name, record, opened, self.namespaces, self._ports, self._make_hooks)
         self._handles[repository_id] = (handle, now_ms)
         return handle
 

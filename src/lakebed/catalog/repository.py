@@ -6,8 +6,9 @@ Writes through it fail when they check the branch again, changes of settings at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from lakebed.base import Ports, RepositoryId
 from lakebed.kv import Store
@@ -16,6 +17,7 @@ from lakebed.versions import Versions
 
 from .changes import Changes
 from .guards import Guards
+from .hooks import Hooks, NoHooks
 from .imports import Imports
 from .multipart import Multipart
 from .namespaces import Namespaces
@@ -23,6 +25,8 @@ from .objects import Objects
 from .queue import BranchQueue
 from .records import RepositoryRecord
 from .settings import Settings
+
+MakeHooks: TypeAlias = Callable[[RepositoryId, Versions, Objects], Hooks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,13 @@ class Open:
 
 class Repository:
     def __init__(
-        self, repository_id: RepositoryId, record: RepositoryRecord, opened: Open, namespaces: Namespaces, ports: Ports
+        self,
+        repository_id: RepositoryId,
+        record: RepositoryRecord,
+        opened: Open,
+        namespaces: Namespaces,
+        ports: Ports,
+        make_hooks: MakeHooks | None = None,
     ) -> None:
         self.id = repository_id
         self.record = record
@@ -49,7 +59,8 @@ class Repository:
         self.guards = guards = Guards(repository_id, record, opened.settings, opened.store)
         self.objects = Objects(opened.versions, opened.objectstore, guards, namespaces, ports, self.address_prefix)
         self.multipart = Multipart(opened.versions, opened.objectstore, guards, self.objects, ports)
-        self.changes = Changes(opened.versions, record, opened.settings, guards, opened.queue, ports)
+        hooks = NoHooks() if make_hooks is None else make_hooks(repository_id, opened.versions, self.objects)
+        self.changes = Changes(opened.versions, record, opened.settings, guards, opened.queue, ports, hooks)
         self.imports = Imports(opened.versions, self.changes, guards, namespaces, ports)
 
     async def set_protection(self, patterns: Sequence[str], *, if_match: str | None = None) -> None:

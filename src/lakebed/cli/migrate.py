@@ -56,7 +56,8 @@ def migrate(
     from lakebed.migration import find_sources, migrate_repository, plan_repository
     from lakebed.server import opened, options_of, prepare_folder
 
-    options = options_of(data.absolute(), session.environment, kv)
+    # The hooks of the old server ran when these commits were made.
+    options = options_of(data.absolute(), {**session.environment, "LAKEBED_ACTIONS": "0"}, kv)
     prepare_folder(options.data_dir)
     sources = {source: namespaces.replace(PLACE, source.name) for source in find_sources(session.client, repositories)}
     say = session.note if session.shows_progress else lambda _: None

@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "lifecycle": "lakebed.cli.gc.lifecycle:app",
     "hold": "lakebed.cli.gc.hold:app",
     "hard-delete": "lakebed.cli.gc.hard_delete:app",
+    "actions": "lakebed.cli.actions:app",
     "auth": "lakebed.cli.auth:app",
     "audit": "lakebed.cli.audit:app",
     "migrate": "lakebed.cli.migrate:app",

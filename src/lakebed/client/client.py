@@ -13,6 +13,7 @@ import msgspec
 from lakebed.operations import Operation, accounts, installation
 from lakebed.wire import Config, CredentialsWithSecret, Setup
 
+from .actions import Actions
 from .audit import Audit
 from .auth import Groups, Policies, Users
 from .connection import Connection, Credentials, Query, Retries, Token
@@ -58,6 +59,7 @@ class Client:
         self.history = History(connection)
         self.objects = Objects(connection)
         self.files = Files(connection)
+        self.actions = Actions(connection)
         self.users = Users(connection)
         self.groups = Groups(connection)
         self.policies = Policies(connection)

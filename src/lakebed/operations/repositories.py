@@ -9,6 +9,7 @@ from lakebed import wire
 from .operation import (
     FORCE,
     NOTHING,
+    PAGE,
     Operation,
     Parameter,
     Permission,
@@ -146,15 +147,26 @@ RESTORE_STATUS: Final = later(
 
 _RUNS: Final = ONE_REPOSITORY + "/actions/runs"
 _READ_RUNS: Final = on(REPOSITORY, "ci:ReadAction")
-LIST_REPOSITORY_RUNS: Final = later("listRepositoryRuns", "GET", _RUNS, _READ_RUNS, "List the runs of hooks.")
-GET_RUN: Final = later("getRun", "GET", _RUNS + "/{run_id}", _READ_RUNS, "Return a run of hooks.")
-LIST_RUN_HOOKS: Final = later("listRunHooks", "GET", _RUNS + "/{run_id}/hooks", _READ_RUNS, "List the hooks of a run.")
-GET_RUN_HOOK_OUTPUT: Final = later(
-    "getRunHookOutput",
-    "GET",
-    _RUNS + "/{run_id}/hooks/{hook_run_id}/output",
+LIST_REPOSITORY_RUNS: Final = get(
+    "listRepositoryRuns",
+    _RUNS,
+    wire.ActionRunList,
     _READ_RUNS,
-    "Return the output of a hook.",
+    "List the runs of hooks, newest first; those of a branch, or of a commit.",
+    *PAGE,
+    Parameter("branch"),
+    Parameter("commit"),
+)
+GET_RUN: Final = get("getRun", _RUNS + "/{run_id}", wire.ActionRun, _READ_RUNS, "Return a run of hooks.")
+LIST_RUN_HOOKS: Final = get(
+    "listRunHooks", _RUNS + "/{run_id}/hooks", wire.HookRunList, _READ_RUNS, "List the hooks of a run.", *PAGE
+)
+GET_RUN_HOOK_OUTPUT: Final = get(
+    "getRunHookOutput",
+    _RUNS + "/{run_id}/hooks/{hook_run_id}/output",
+    str,
+    _READ_RUNS,
+    "Return what a hook wrote.",
 )
 
 _PULLS: Final = ONE_REPOSITORY + "/pulls"

@@ -40,6 +40,7 @@ from lakebed.auth import (
 )
 from lakebed.base import Denied, Invalid, LakebedError, RepositoryUid
 from lakebed.catalog import DELETED_DAYS, Catalog, CatalogOptions
+from lakebed.hooks import CALLER, HookOptions, hook_options
 from lakebed.kv import Store, open_store, sqlite_uri
 from lakebed.objectstore import (
     InvalidNamespace,
@@ -57,16 +58,19 @@ from lakebed.wire import StorageConfig
 
 from .audit import AuditLog, AuditMode
 from .collectors import Collectors, check_runs
+from .draining import Drain
 from .errors import NoSuchEndpoint, NotImplementedHere, error_response, message_response
 from .folder import OBJECTS_FOLDER, STORE_FILE
 from .hard_delete import HardDeleting
 from .health import Probe
+from .hooks import ScriptReads, make_hooks
 from .logs import REQUEST_ID, access, log_access
 from .metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
 from .pairing import pair
 from .requests import RestRequest
 from .responses import answer, text
 from .rest import (
+    actions,
     audit,
     branches,
     commits,
@@ -108,6 +112,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     roles,
     repositories,
     deleted,
+    actions,
     branches,
     commits,
     differences,
@@ -162,6 +167,7 @@ class ServerOptions:
     deleted_days: int = DELETED_DAYS
     presign: bool = True
     s3: S3Options = field(default_factory=S3Options)
+    hooks: HookOptions = field(default_factory=HookOptions)
 
     @property
     def metadata_uri(self) -> str:
@@ -186,7 +192,8 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
 
     LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
-    LAKEBED_DELETED_DAYS, LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and those of the object stores.
+    LAKEBED_DELETED_DAYS, LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, those of hooks, and those of the object
+    stores.
 
     Raises:
         UnknownObjectStore: a kind of object store that there is no driver for.
@@ -209,6 +216,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
         deleted_days=_days("LAKEBED_DELETED_DAYS", environment.get("LAKEBED_DELETED_DAYS") or str(DELETED_DAYS)),
         presign=environment.get("LAKEBED_PRESIGN") != "0",
         s3=s3_options(environment),
+        hooks=hook_options(environment),
     )
 
 
@@ -277,12 +285,14 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         return Versions(uid=uid, store=store, objectstore=namespace, trees=trees, ports=ports, options=owner)
 
     presign = options.presign and options.blockstore == "s3"
-    catalog = Catalog(
+    drain, reads = Drain(), ScriptReads()
+    catalog = reads.catalog = Catalog(
         store=store,
         ports=ports,
         open_namespace=namespace_opener(options),
         make_versions=make_versions,
         options=CatalogOptions(trust_denials=options.trust_denials, deleted_days=options.deleted_days),
+        make_hooks=make_hooks(options.hooks, reads, drain.keep),
     )
     hard_deleting = HardDeleting(catalog, objectstore)
     metrics.sources.append(hard_deleting.samples)
@@ -290,6 +300,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         store=store,
         ports=ports,
         catalog=catalog,
+        drain=drain,
         accounts=accounts,
         groups=groups,
         policies=policies,
@@ -381,6 +392,7 @@ class App:
         metrics, began_s = self._state.metrics, time.perf_counter()
         request = self._s3.request(scope, receive) if self._s3.is_asked(scope) else RestRequest(scope, receive)
         request_id = _request_id(request)
+        CALLER.set(request)
         REQUEST_ID.set(request_id)  # The request's task is its context: nothing needs to be set back.
         response: Response | None = None
         metrics.in_progress += 1

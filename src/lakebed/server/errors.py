@@ -75,6 +75,7 @@ TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
     catalog.RepositoryNotFound: (404, "repository not found"),
     catalog.RepositoryExists: (409, "error creating repository: not unique"),
     catalog.SettingChanged: (412, None),
+    catalog.HookRefused: (412, None),
     collections.RulesMoved: (412, None),
     versions.BranchNotFound: (404, "branch not found"),
     versions.TagNotFound: (404, "tag not found"),

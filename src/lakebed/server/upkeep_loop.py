@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 from lakebed.base import LakebedError, Unavailable
 from lakebed.catalog import Repository, RepositoryNotFound
 from lakebed.gc.service import CollectionService, OtherInstallation
+from lakebed.hooks import Runs
 
 from .state import AppState
 
@@ -44,6 +45,12 @@ async def clean_imports(state: AppState) -> None:
         await repository.imports.clean()
 
 
+async def clean_hook_runs(state: AppState) -> None:
+    """Forget old runs of hooks, with what they wrote."""
+    async for repository in every_repository(state):
+        await Runs(repository.versions).clean()
+
+
 async def abandon_dead_runs(state: AppState) -> None:
     """Abandon runs that were left marking. While they seem to run, finished records of uploads and copies stay."""
     async for repository in every_repository(state):
@@ -69,6 +76,7 @@ STEPS: Final[tuple[Step, ...]] = (
     clean_catalog,
     clean_versions,
     clean_imports,
+    clean_hook_runs,
     abandon_dead_runs,
     close_slices_for_runs,
     say_alive,

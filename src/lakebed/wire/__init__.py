@@ -5,6 +5,7 @@ of answers leave out optional fields that have no value; records of requests are
 fields they do not know, as the reference server does.
 """
 
+from .actions import ActionRun, ActionRunList, HookRun, HookRunList
 from .audit import AuditRecord, AuditRecordList
 from .auth import (
     AuthCapabilities,
@@ -95,6 +96,8 @@ from .roles import ACL, ErrorNoACL, Group, GroupCreation, GroupList, Policy, Pol
 
 __all__ = [
     "ACL",
+    "ActionRun",
+    "ActionRunList",
     "AuditRecord",
     "AuditRecordList",
     "AuthCapabilities",
@@ -133,6 +136,8 @@ __all__ = [
     "HardDeleteStatus",
     "HardDeleted",
     "HardDeletedList",
+    "HookRun",
+    "HookRunList",
     "ImportCreation",
     "ImportCreationResponse",
     "ImportLocation",

@@ -123,6 +123,7 @@ BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     auth.NotAuthenticated: "SignatureDoesNotMatch",
     catalog.RepositoryNotFound: "NoSuchBucket",
     catalog.NotHeaderText: "InvalidArgument",
+    catalog.HookRefused: "AccessDenied",
     versions.BranchNotFound: "NoSuchBucket",
     versions.RefNotFound: "NoSuchBucket",
     versions.BadRef: "NoSuchBucket",

@@ -1,0 +1,86 @@
+"""The port through which changes of branches and tags ask hooks: before a change, which they may refuse, and after it.
+
+The catalog says what happens and where. Who runs which hooks is the business of the part that implements the port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from lakebed.base import Conflict
+
+
+class EventType(StrEnum):
+    PRE_COMMIT = "pre-commit"
+    POST_COMMIT = "post-commit"
+    PRE_MERGE = "pre-merge"
+    POST_MERGE = "post-merge"
+    PRE_REVERT = "pre-revert"
+    POST_REVERT = "post-revert"
+    PRE_CHERRY_PICK = "pre-cherry-pick"
+    POST_CHERRY_PICK = "post-cherry-pick"
+    PRE_CREATE_BRANCH = "pre-create-branch"
+    POST_CREATE_BRANCH = "post-create-branch"
+    PRE_DELETE_BRANCH = "pre-delete-branch"
+    POST_DELETE_BRANCH = "post-delete-branch"
+    PRE_CREATE_TAG = "pre-create-tag"
+    POST_CREATE_TAG = "post-create-tag"
+    PRE_DELETE_TAG = "pre-delete-tag"
+    POST_DELETE_TAG = "post-delete-tag"
+
+    @property
+    def is_before(self) -> bool:
+        return self.startswith("pre-")
+
+    @property
+    def after(self) -> EventType:
+        """Return the event that follows this one, when the change was made."""
+        return EventType("post" + self.removeprefix("pre"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One change of one repository. `source_ref` is where its actions are read.
+
+    `branch` is the branch that changes, empty for tags. `commit_id` is known after the change, and for refs before it.
+    """
+
+    type: EventType
+    source_ref: str
+    branch: str = ""
+    tag: str = ""
+    commit_id: str = ""
+    merge_source: str = ""
+    message: str = ""
+    committer: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class HookRefused(Conflict):
+    """A hook refused the change, or could not be run. Facts: `run`."""
+
+
+class Hooks(Protocol):
+    async def before(self, event: Event) -> None:
+        """
+        Raises:
+            HookRefused: the change must not be made.
+        """
+        ...
+
+    def after(self, event: Event) -> None:
+        """Begin the hooks of a change that was made. They go on beside the request, and fail nothing."""
+        ...
+
+
+class NoHooks:
+    """Repositories without hooks."""
+
+    async def before(self, event: Event) -> None:
+        pass
+
+    def after(self, event: Event) -> None:
+        pass

@@ -1,0 +1,28 @@
+"""Hooks: scripts and webhooks that action files on a branch name, run before and after changes.
+
+actions     action files, and which hooks run            options     settings and secrets
+webhook     one POST of the event                        runs        records of what ran, and its output
+lua         a script in a limited process of its own     service     the port of the catalog, over all these
+"""
+
+from .actions import FOLDER, Action, InvalidAction, parse
+from .options import HookFailed, HookOptions, hook_options
+from .runs import ActionRunRecord, HookRunRecord, RunNotFound, Runs
+from .service import CALLER, Asker, RepositoryHooks
+
+__all__ = [
+    "CALLER",
+    "FOLDER",
+    "Action",
+    "ActionRunRecord",
+    "Asker",
+    "HookFailed",
+    "HookOptions",
+    "HookRunRecord",
+    "InvalidAction",
+    "RepositoryHooks",
+    "RunNotFound",
+    "Runs",
+    "hook_options",
+    "parse",
+]

@@ -1,0 +1,164 @@
+"""Action files: which hooks run at which events. Pure: YAML in, checked records out.
+
+name: Good files
+on:
+  pre-commit:
+    branches: [main, "release-*"]
+hooks:
+  - id: check
+    type: webhook
+    if: success()
+    properties:
+      url: https://checks.example/files
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import yaml
+
+from lakebed.base import Invalid
+from lakebed.catalog import Event, EventType
+
+FOLDER: Final = "_lakefs_actions/"
+FILES_MAX: Final = 100
+FILE_BYTES_MAX: Final = 256 << 10
+HOOKS_MAX: Final = 50
+TYPES: Final = frozenset({"webhook", "lua"})
+CONDITIONS: Final = ("success()", "failure()", "always()")
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
+
+
+class InvalidAction(Invalid):
+    """An action file cannot be read. Facts: `path`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    id: str
+    type: str
+    condition: str
+    properties: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    name: str
+    events: Mapping[EventType, tuple[str, ...]]
+    """The patterns of branches for each event. Empty: every branch, and every tag."""
+    hooks: tuple[Hook, ...]
+
+    def is_for(self, event: Event) -> bool:
+        patterns = self.events.get(event.type)
+        if patterns is None:
+            return False
+        return not patterns or any(fnmatchcase(event.branch or event.tag, pattern) for pattern in patterns)
+
+
+def parse(path: str, text: bytes) -> Action:
+    """Read one action file.
+
+    Raises:
+        InvalidAction: it is no YAML, or does not follow the schema.
+    """
+
+    def wrong(words: str) -> InvalidAction:
+        return InvalidAction(f"action file {path}: {words}", path=path)
+
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise wrong(f"no YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise wrong("it is no mapping")
+    # YAML 1.1 reads the key `on` as the truth value.
+    events, hooks = data.get("on", data.get(True)), data.get("hooks")
+    if not isinstance(events, dict) or not events:
+        raise wrong("`on` names no event")
+    if not isinstance(hooks, list) or not 1 <= len(hooks) <= HOOKS_MAX:
+        raise wrong(f"`hooks` is no list of 1 to {HOOKS_MAX}")
+    try:
+        action = Action(
+            name=_text(data.get("name") or path.removeprefix(FOLDER), "name"),
+            events={_event(name): _patterns(name, options) for name, options in events.items()},
+            hooks=tuple(_hook(hook) for hook in hooks),
+        )
+    except InvalidAction as error:
+        raise wrong(str(error)) from error
+    ids = [hook.id for hook in action.hooks]
+    if len(set(ids)) < len(ids):
+        raise wrong("two hooks have the same id")
+    return action
+
+
+def _event(name: object) -> EventType:
+    try:
+        return EventType(str(name))
+    except ValueError:
+        raise InvalidAction(f"unknown event {name!r}") from None
+
+
+def _patterns(name: object, options: object) -> tuple[str, ...]:
+    if options is None:
+        return ()
+    if not isinstance(options, dict) or not set(options) <= {"branches", "tags"}:
+        raise InvalidAction(f"`{name}` takes `branches`, a list of patterns")
+    patterns = [*(options.get("branches") or []), *(options.get("tags") or [])]
+    return tuple(_text(pattern, "branches") for pattern in patterns)
+
+
+def _hook(data: object) -> Hook:
+    if not isinstance(data, dict):
+        raise InvalidAction("a hook is no mapping")
+    id_, kind, properties = data.get("id"), data.get("type"), data.get("properties") or {}
+    if not isinstance(id_, str) or not _ID.fullmatch(id_):
+        raise InvalidAction(f"the hook id {id_!r} is not of letters, digits, `_` and `-`")
+    if kind not in TYPES:
+        raise InvalidAction(f"hook {id_}: the type {kind!r} is not known: {', '.join(sorted(TYPES))}")
+    condition = str(data.get("if") or CONDITIONS[0]).strip()
+    if condition not in CONDITIONS:
+        raise InvalidAction(f"hook {id_}: `if` is one of {', '.join(CONDITIONS)}")
+    if not isinstance(properties, dict):
+        raise InvalidAction(f"hook {id_}: `properties` is no mapping")
+    needed = ("url",) if kind == "webhook" else ("script", "script_path")
+    if not any(isinstance(properties.get(name), str) and properties[name] for name in needed):
+        raise InvalidAction(f"hook {id_}: the property {' or '.join(needed)} is missing")
+    if "timeout" in properties:
+        duration_s(properties["timeout"])
+    return Hook(id=id_, type=str(kind), condition=condition, properties=properties)
+
+
+def duration_s(value: object) -> float:
+    """Read a duration as `1m30s`, or a number of seconds.
+
+    Raises:
+        InvalidAction: it is neither.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    match = _DURATION.fullmatch(str(value).strip())
+    if match is None or not any(match.groups()):
+        raise InvalidAction(f"the timeout {value!r} is no duration as 1m30s")
+    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + seconds + millis / 1000
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str) or not value or len(value) > 1024:
+        raise InvalidAction(f"`{name}` is no text")
+    return value
+
+
+def should_run(condition: str, *, has_failed: bool) -> bool:
+    """Decide whether a hook runs, by what happened to those before it in its action."""
+    return condition == "always()" or (condition == "failure()") == has_failed
+
+
+def matching(actions: Sequence[Action], event: Event) -> list[Action]:
+    return [action for action in actions if action.is_for(event)]

@@ -1,0 +1,90 @@
+"""Settings of hooks, and what every hook gets."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lakebed.base import Invalid, LakebedError
+
+ENVIRONMENT: Final = ("LAKEBED_ACTION_", "LAKEFSACTION_")
+"""Action files may name environment variables that begin so, and no others."""
+OUTPUT_CHARACTERS_MAX: Final = 64 << 10
+TIMEOUT_S: Final = 60.0
+TIMEOUT_S_MAX: Final = 600.0
+_SECRET: Final = re.compile(r"\{\{\s*ENV\.([A-Za-z0-9_]+)\s*\}\}")
+
+
+class HookFailed(LakebedError):
+    """A hook did not succeed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookOptions:
+    """`loopback`: webhooks may go to this machine and its link-local neighbours. `lua`: Lua hooks may run.
+
+    `lua_network`: Lua scripts may send HTTP requests. `environment` holds what action files may name.
+    """
+
+    enabled: bool = True
+    loopback: bool = False
+    lua: bool = True
+    lua_network: bool = False
+    lua_memory_bytes: int = 64 << 20
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def hook_options(environment: Mapping[str, str]) -> HookOptions:
+    """Read LAKEBED_ACTIONS (`0`), LAKEBED_ACTIONS_LOOPBACK (`1`), LAKEBED_ACTIONS_LUA (`0`),
+    LAKEBED_ACTIONS_LUA_NETWORK (`1`), and the variables that action files may name."""
+    return HookOptions(
+        enabled=environment.get("LAKEBED_ACTIONS") != "0",
+        loopback=environment.get("LAKEBED_ACTIONS_LOOPBACK") == "1",
+        lua=environment.get("LAKEBED_ACTIONS_LUA") != "0",
+        lua_network=environment.get("LAKEBED_ACTIONS_LUA_NETWORK") == "1",
+        environment={name: value for name, value in environment.items() if name.startswith(ENVIRONMENT)},
+    )
+
+
+class Secrets:
+    """Fill in `{{ ENV.NAME }}`, and keep what was filled in out of outputs."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._used: set[str] = set()
+
+    def fill(self, value: Any) -> Any:
+        """Return the value with every name in it replaced.
+
+        Raises:
+            Invalid: the server has no such variable, or it is not one for actions.
+        """
+        if isinstance(value, str):
+            return _SECRET.sub(self._value, value)
+        if isinstance(value, dict):
+            return {str(name): self.fill(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self.fill(each) for each in value]
+        return value
+
+    def _value(self, match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in self._environment:
+            prefixes = " or ".join(ENVIRONMENT)
+            raise Invalid(f"the server has no variable {name} for actions (their names begin with {prefixes})")
+        self._used.add(self._environment[name])
+        return self._environment[name]
+
+    def hide(self, text: str) -> str:
+        for secret in sorted(self._used, key=len, reverse=True):
+            if secret:
+                text = text.replace(secret, "***")
+        return text
+
+
+def bare_environment() -> dict[str, str]:
+    """Return the environment of a child process: nothing of the server's but where Python is."""
+    return {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}

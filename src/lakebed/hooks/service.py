@@ -1,0 +1,262 @@
+"""The catalog's port of hooks: read the actions at an event's ref, run those that match, record the run.
+
+Before a change: hooks run while the change waits for its end, and one failure refuses it. So does an action file that
+cannot be read: a check that is there and cannot run was not passed. After a change they run beside the request.
+
+Actions run at the same time, the hooks of one action in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from lakebed.base import LakebedError, NotFound, RepositoryId, from_row, key_to_path
+from lakebed.catalog import Event, HookRefused, Objects
+from lakebed.versions import CommitNotFound, Versions
+
+from . import lua, webhook
+from .actions import FILE_BYTES_MAX, FILES_MAX, FOLDER, Action, Hook, InvalidAction, matching, parse, should_run
+from .options import OUTPUT_CHARACTERS_MAX, TIMEOUT_S_MAX, HookFailed, HookOptions, Secrets
+from .runs import ActionRunRecord, HookRunRecord, Runs
+
+logger = logging.getLogger(__name__)
+
+CALLER: Final[ContextVar[object]] = ContextVar("caller", default=None)
+"""The request whose change is made. Scripts read with its permissions."""
+PARSED_MAX: Final = 1000
+
+Asker: TypeAlias = Callable[[object, str, list[Any]], Awaitable[tuple[int, Any]]]
+"""Answer a question of a script: the caller, the name and the arguments."""
+
+
+@dataclass(slots=True)
+class _Ran:
+    action: str
+    hook: str
+    started_ms: int
+    ended_ms: int = 0
+    why: str = ""
+    lines: list[str] = field(default_factory=list)
+    secrets: Secrets | None = None
+
+    def log(self, line: str) -> None:
+        if sum(map(len, self.lines)) < OUTPUT_CHARACTERS_MAX:
+            self.lines.append(line)
+
+    @property
+    def output(self) -> str:
+        return self.hidden("\n".join(self.lines)[:OUTPUT_CHARACTERS_MAX])
+
+    def hidden(self, text: str) -> str:
+        return text if self.secrets is None else self.secrets.hide(text)
+
+
+class RepositoryHooks:
+    def __init__(
+        self,
+        repository: RepositoryId,
+        versions: Versions,
+        objects: Objects,
+        *,
+        options: HookOptions,
+        ask: Asker,
+        keep: Callable[[asyncio.Future[Any]], None],
+    ) -> None:
+        """`keep` holds on to work that goes on after its request."""
+        self._repository = repository
+        self._versions = versions
+        self._objects = objects
+        self._options = options
+        self._ask = ask
+        self._keep = keep
+        self._runs = Runs(versions)
+        self._parsed: dict[tuple[str, str], Action] = {}
+
+    async def before(self, event: Event) -> None:
+        """Run the hooks of an event, and record the run.
+
+        Raises:
+            HookRefused: one failed, or an action file cannot be read.
+        """
+        if self._options.enabled:
+            why, run_id = await self._run(event)
+            if why:
+                raise HookRefused(f"{event.type} hook aborted, run id '{run_id}': {why}", run=run_id)
+
+    def after(self, event: Event) -> None:
+        if self._options.enabled:
+            self._keep(asyncio.ensure_future(self._run_after(event)))
+
+    async def _run_after(self, event: Event) -> None:
+        try:
+            why, run_id = await self._run(event)
+            if why:
+                logger.warning("%s hook of %s failed, run %s: %s", event.type, self._repository, run_id, why)
+        except LakebedError as error:
+            logger.warning("%s hooks of %s did not run: %s", event.type, self._repository, error)
+        except Exception:  # a bug here must not end what keeps this task
+            logger.exception("%s hooks of %s failed", event.type, self._repository)
+
+    async def _run(self, event: Event) -> tuple[str, str]:
+        """Return why the run failed, empty if it did not, and its id, empty where nothing ran."""
+        started_ms = self._now_ms()
+        try:
+            actions = matching(await self._actions(event.source_ref), event)
+        except InvalidAction as error:
+            # Listed as a hook that failed, so that the run says why.
+            ran = [_Ran(str(error.facts["path"]), "read", started_ms, self._now_ms(), str(error), [str(error)])]
+            why = str(error)
+        else:
+            if not actions:
+                return "", ""
+            groups = await asyncio.gather(*[self._run_action(action, event) for action in actions])
+            ran = [each for group in groups for each in group]
+            failed = [f"action {each.action}, hook {each.hook}: {each.hidden(each.why)}" for each in ran if each.why]
+            why = "; ".join(failed)
+        run_id = self._runs.fresh_id()
+        record = ActionRunRecord(
+            event_type=event.type,
+            branch=event.branch,
+            tag=event.tag,
+            source_ref=event.source_ref,
+            commit_id=event.commit_id,
+            committer=event.committer,
+            started_ms=started_ms,
+            ended_ms=self._now_ms(),
+            failed=bool(why),
+            why=why[:4096],
+            hooks=tuple(
+                HookRunRecord(
+                    id=f"{number:04}",
+                    action=each.action,
+                    hook_id=each.hook,
+                    started_ms=each.started_ms,
+                    ended_ms=each.ended_ms,
+                    failed=bool(each.why),
+                )
+                for number, each in enumerate(ran)
+            ),
+        )
+        await self._runs.write(run_id, record, [each.output for each in ran])
+        return why, run_id
+
+    async def _run_action(self, action: Action, event: Event) -> list[_Ran]:
+        ran: list[_Ran] = []
+        for hook in action.hooks:
+            if should_run(hook.condition, has_failed=any(each.why for each in ran)):
+                ran.append(await self._run_hook(action, hook, event))
+        return ran
+
+    async def _run_hook(self, action: Action, hook: Hook, event: Event) -> _Ran:
+        ran = _Ran(action=action.name, hook=hook.id, started_ms=self._now_ms())
+        secrets = ran.secrets = Secrets(self._options.environment)
+        try:
+            described = self._described(action, hook, event)
+            if hook.type == "webhook":
+                properties = secrets.fill(hook.properties)
+                body = msgspec.json.encode(described)
+                await asyncio.to_thread(webhook.send, properties, body, options=self._options, log=ran.log)
+            else:
+                await self._run_script(hook, event, described, secrets, ran)
+        except LakebedError as error:
+            ran.why = str(error) or type(error).__name__
+        except Exception as error:  # a hook that cannot run was not passed, whatever the reason
+            logger.exception("hook %s of %s", hook.id, self._repository)
+            ran.why = f"{type(error).__name__}: {error}"
+        if ran.why:
+            ran.log(f"failed: {ran.why}")
+        ran.ended_ms = self._now_ms()
+        return ran
+
+    async def _run_script(
+        self, hook: Hook, event: Event, described: dict[str, Any], secrets: Secrets, ran: _Ran
+    ) -> None:
+        script = hook.properties.get("script")
+        if not script:
+            path = str(hook.properties["script_path"])
+            entry = await self._objects.get(event.source_ref, path)
+            if entry.size_bytes > FILE_BYTES_MAX:
+                raise HookFailed(f"{path} has more than {FILE_BYTES_MAX} bytes")
+            script = (await self._objects.read(entry)).decode(errors="replace")
+        loop, caller = asyncio.get_running_loop(), CALLER.get()
+
+        def ask(name: str, arguments: list[Any]) -> tuple[int, Any]:
+            answer = asyncio.run_coroutine_threadsafe(self._answer(caller, name, arguments), loop)
+            return answer.result(TIMEOUT_S_MAX)
+
+        await asyncio.to_thread(
+            lua.run,
+            str(script),
+            secrets.fill(hook.properties.get("args") or {}),
+            described,
+            timeout=hook.properties.get("timeout"),
+            options=self._options,
+            ask=ask,
+            log=ran.log,
+        )
+
+    async def _answer(self, caller: object, name: str, arguments: list[Any]) -> tuple[int, Any]:
+        return await self._ask(caller, name, arguments)
+
+    def _described(self, action: Action, hook: Hook, event: Event) -> dict[str, Any]:
+        """The event as webhooks and scripts get it."""
+        return {
+            "event_type": str(event.type),
+            "event_time": datetime.fromtimestamp(self._now_ms() / 1000, UTC).isoformat().replace("+00:00", "Z"),
+            "action_name": action.name,
+            "hook_id": hook.id,
+            "repository_id": self._repository,
+            "branch_id": event.branch,
+            "tag_id": event.tag,
+            "source_ref": event.source_ref,
+            "commit_id": event.commit_id,
+            "merge_source": event.merge_source,
+            "commit_message": event.message,
+            "committer": event.committer,
+            "commit_metadata": dict(event.metadata),
+        }
+
+    async def _actions(self, ref: str) -> Sequence[Action]:
+        """Read the action files at a ref.
+
+        Raises:
+            InvalidAction: one of them cannot be read.
+        """
+        try:
+            listing = await self._versions.staging.list(ref, prefix=FOLDER.encode(), limit=FILES_MAX + 1)
+        except CommitNotFound:
+            return []
+        if len(listing.items) > FILES_MAX:
+            raise InvalidAction(f"{FOLDER} has more than {FILES_MAX} files", path=FOLDER)
+        found = []
+        for key, row in listing.items:
+            path = key_to_path(key)
+            if row is None or not path.endswith((".yaml", ".yml")):
+                continue
+            entry = from_row(row)
+            known = self._parsed.get((path, entry.address))
+            if known is None:
+                if entry.size_bytes > FILE_BYTES_MAX:
+                    raise InvalidAction(f"action file {path}: it has more than {FILE_BYTES_MAX} bytes", path=path)
+                try:
+                    text = await self._objects.read(entry)
+                except NotFound as error:
+                    raise InvalidAction(f"action file {path}: {error}", path=path) from error
+                known = parse(path, text)
+                if len(self._parsed) >= PARSED_MAX:
+                    self._parsed.clear()
+                if "://" not in entry.address:  # elsewhere the bytes may change
+                    self._parsed[path, entry.address] = known
+            found.append(known)
+        return found
+
+    def _now_ms(self) -> int:
+        return self._versions.context.ports.clock.now_ms()

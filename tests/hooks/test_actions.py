@@ -1,0 +1,83 @@
+"""Action files: what they may say, and when their hooks run."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.catalog import Event, EventType
+from lakebed.hooks import InvalidAction, parse
+from lakebed.hooks.actions import duration_s, should_run
+from lakebed.hooks.options import Secrets
+
+GOOD = b"""
+name: checks
+on:
+  pre-commit:
+    branches: [main, "release-*"]
+  post-merge:
+hooks:
+  - {id: one, type: webhook, properties: {url: "https://a.example", timeout: 1m30s}}
+"""
+
+
+def test_an_action_is_for_the_events_and_branches_that_it_names() -> None:
+    action = parse("_lakefs_actions/a.yaml", GOOD)
+
+    def is_for(kind: EventType, branch: str) -> bool:
+        return action.is_for(Event(type=kind, source_ref=branch, branch=branch))
+
+    assert is_for(EventType.PRE_COMMIT, "main")
+    assert is_for(EventType.PRE_COMMIT, "release-1")
+    assert not is_for(EventType.PRE_COMMIT, "dev")
+    assert is_for(EventType.POST_MERGE, "dev")
+    assert not is_for(EventType.PRE_MERGE, "main")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("on:", "when:", "names no event"),
+        ("pre-commit:", "pre-push:", "unknown event 'pre-push'"),
+        ("hooks:", "others:", "`hooks` is no list"),
+        ("type: webhook", "type: airflow", "the type 'airflow' is not known"),
+        ("id: one", 'id: "a b"', "the hook id"),
+        ('url: "https://a.example"', "uri: x", "the property url is missing"),
+        ("timeout: 1m30s", "timeout: soon", "no duration"),
+        ("{id: one,", '{id: one, if: "maybe()",', "`if` is one of"),
+        ("name: checks", "- name", "no YAML"),
+        ("branches: [main", "branches: [1", "`branches` is no text"),
+    ],
+)
+def test_a_file_that_does_not_follow_the_schema_says_what_is_wrong(old: str, new: str, words: str) -> None:
+    with pytest.raises(InvalidAction, match="action file _lakefs_actions/a") as caught:
+        parse("_lakefs_actions/a.yaml", GOOD.replace(old.encode(), new.encode()))
+
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1m30s", 90), ("250ms", 0.25), ("1h", 3600), (5, 5), ("1.5s", 1.5)])
+def test_durations_are_read_as_action_files_write_them(text: object, seconds: float) -> None:
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("condition", "has_failed", "runs"),
+    [
+        ("success()", False, True),
+        ("success()", True, False),
+        ("failure()", False, False),
+        ("failure()", True, True),
+        ("always()", True, True),
+    ],
+)
+def test_a_condition_looks_at_the_hooks_before_it(condition: str, has_failed: bool, runs: bool) -> None:
+    assert should_run(condition, has_failed=has_failed) is runs
+
+
+def test_secrets_are_filled_in_everywhere_and_hidden_again() -> None:
+    secrets = Secrets({"LAKEBED_ACTION_KEY": "abc", "LAKEBED_ACTION_LONG": "abcdef"})
+
+    filled = secrets.fill({"a": ["{{ ENV.LAKEBED_ACTION_KEY }}"], "b": {"c": "x{{ENV.LAKEBED_ACTION_LONG}}"}, "d": 1})
+
+    assert filled == {"a": ["abc"], "b": {"c": "xabcdef"}, "d": 1}
+    assert secrets.hide("abcdef abc") == "*** ***"

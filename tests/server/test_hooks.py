@@ -1,0 +1,468 @@
+"""Hooks over HTTP: action files on a branch, webhooks and scripts, what a failure refuses, and the runs kept."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lakebed.hooks import HookOptions, Runs
+from lakebed.server import AppState, ServerOptions, opened
+
+needs_lua = pytest.mark.skipif(importlib.util.find_spec("lupa") is None, reason="lupa is not installed")
+OPTIONS = HookOptions(loopback=True, environment={"LAKEBED_ACTION_TOKEN": "s3cret"})
+
+
+@dataclass
+class Hooked:
+    """A webhook that notes what it is sent, and answers with the statuses in turn, then 200."""
+
+    url: str
+    statuses: list[int] = field(default_factory=list)
+    sent: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
+
+
+@pytest.fixture
+def webhook() -> Iterator[Hooked]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            found.sent.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(found.statuses.pop(0) if found.statuses else 200)
+            self.end_headers()
+            self.wfile.write(b"looked at " + body["event_type"].encode())
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        found = Hooked(f"http://127.0.0.1:{server.server_port}/look")
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        yield found
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+async def state(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[AppState]:
+    hooks = getattr(request, "param", OPTIONS)
+    async with opened(ServerOptions(data_dir=tmp_path, blockstore="mem", store_uri="mem://", hooks=hooks)) as state:
+        yield state
+
+
+def action(on: str, *hooks: dict[str, Any]) -> str:
+    return json.dumps({"name": "checks", "on": {on: {"branches": ["main"]}}, "hooks": [*hooks]})
+
+
+def hook(url: str, **more: Any) -> dict[str, Any]:
+    properties = {"url": url, **more.pop("properties", {})}
+    return {"id": "look", "type": "webhook", "properties": properties, **more}
+
+
+def script(text: str, **properties: Any) -> dict[str, Any]:
+    return {"id": "script", "type": "lua", "properties": {"script": text, **properties}}
+
+
+async def put(client: httpx.AsyncClient, repo: str, path: str, text: str, branch: str = "main") -> None:
+    answer = await client.post(f"{repo}/branches/{branch}/objects", params={"path": path}, content=text)
+    assert answer.status_code == 201, answer.text
+
+
+async def put_action(client: httpx.AsyncClient, repo: str, text: str) -> None:
+    await put(client, repo, "_lakefs_actions/checks.yaml", text)
+
+
+async def commit(client: httpx.AsyncClient, repo: str, branch: str = "main") -> httpx.Response:
+    return await client.post(f"{repo}/branches/{branch}/commits", json={"message": "m", "metadata": {"k": "v"}})
+
+
+async def runs(client: httpx.AsyncClient, repo: str, **query: str) -> list[dict[str, Any]]:
+    answer = await client.get(f"{repo}/actions/runs", params=query)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["results"]
+    return found
+
+
+async def output(client: httpx.AsyncClient, repo: str) -> str:
+    """What the first hook of the newest run wrote."""
+    run = (await runs(client, repo))[0]["run_id"]
+    hooks = (await client.get(f"{repo}/actions/runs/{run}/hooks")).json()["results"]
+    answer = await client.get(f"{repo}/actions/runs/{run}/hooks/{hooks[0]['hook_run_id']}/output")
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+async def test_a_webhook_is_sent_the_commit_that_it_may_refuse(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    await put_action(client, repo, action("pre-commit", hook(webhook.url)))
+    webhook.statuses = [403]
+
+    refused = await commit(client, repo)
+    taken = await commit(client, repo)
+
+    assert refused.status_code == 412, refused.text
+    assert "pre-commit hook aborted" in refused.json()["message"]
+    assert "look: the webhook answered 403" in refused.json()["message"]
+    assert taken.status_code == 201, taken.text
+    _, _, event = webhook.sent[0]
+    assert event | {"event_time": ""} == {
+        "event_type": "pre-commit",
+        "event_time": "",
+        "action_name": "checks",
+        "hook_id": "look",
+        "repository_id": "lake",
+        "branch_id": "main",
+        "tag_id": "",
+        "source_ref": "main",
+        "commit_id": "",
+        "merge_source": "",
+        "commit_message": "m",
+        "committer": "esti",
+        "commit_metadata": {"k": "v"},
+    }
+    assert [run["status"] for run in await runs(client, repo)] == ["completed", "failed"]
+    assert "looked at pre-commit" in await output(client, repo)
+
+
+async def test_a_commit_of_a_branch_that_no_pattern_names_is_not_asked_about(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    await put_action(client, repo, action("pre-commit", hook(webhook.url)))
+    await client.post(f"{repo}/branches", json={"name": "dev", "source": "main"})
+    await put(client, repo, "a", "x", "dev")
+
+    assert (await commit(client, repo, "dev")).status_code == 201
+
+    assert webhook.sent == []
+    assert await runs(client, repo) == []
+
+
+EVERY = [
+    "pre-commit",
+    "pre-merge",
+    "pre-revert",
+    "pre-cherry-pick",
+    "pre-create-branch",
+    "pre-delete-branch",
+    "pre-create-tag",
+    "pre-delete-tag",
+]
+
+
+async def test_every_change_has_an_event_before_and_one_after_it(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    events = {name: None for before in EVERY for name in (before, before.replace("pre", "post", 1))}
+    text = json.dumps({"on": events, "hooks": [hook(webhook.url)]})
+    await put_action(client, repo, text)
+
+    async def done(answer: httpx.Response) -> httpx.Response:
+        assert answer.is_success, answer.text
+        for _ in range(1000):
+            if len(webhook.sent) == 2 * expected:
+                return answer
+            await asyncio.sleep(0.01)
+        raise AssertionError(webhook.sent)
+
+    expected = 1
+    first = (await done(await commit(client, repo))).json()["id"]
+    expected = 2
+    await done(await client.post(f"{repo}/branches", json={"name": "dev", "source": "main"}))
+    await put(client, repo, "a", "x", "dev")
+    expected = 3
+    second = (await done(await commit(client, repo, "dev"))).json()["id"]
+    expected = 4
+    await done(await client.post(f"{repo}/refs/dev/merge/main", json={}))
+    expected = 5
+    body = {"ref": "main", "parent_number": 1}
+    await done(await client.post(f"{repo}/branches/main/revert", json=body))
+    expected = 6
+    await done(await client.post(f"{repo}/branches/main/cherry-pick", json={"ref": second}))
+    expected = 7
+    await done(await client.post(f"{repo}/tags", json={"id": "v1", "ref": "main"}))
+    expected = 8
+    await done(await client.delete(f"{repo}/tags/v1"))
+    expected = 9
+    await done(await client.delete(f"{repo}/branches/dev"))
+
+    sent = [event["event_type"] for _, _, event in webhook.sent]
+    assert sent[::2] == [
+        "pre-commit",
+        "pre-create-branch",
+        "pre-commit",
+        "pre-merge",
+        "pre-revert",
+        "pre-cherry-pick",
+        "pre-create-tag",
+        "pre-delete-tag",
+        "pre-delete-branch",
+    ]
+    assert sent[1::2] == [name.replace("pre", "post", 1) for name in sent[::2]]
+    assert webhook.sent[1][2]["commit_id"] == first
+    assert {run["event_type"] for run in await runs(client, repo, commit=first)} >= {"post-commit"}
+
+
+@pytest.mark.parametrize(
+    ("on", "method", "path", "body"),
+    [
+        ("pre-create-branch", "POST", "/branches", {"name": "dev", "source": "main"}),
+        ("pre-create-tag", "POST", "/tags", {"id": "v1", "ref": "main"}),
+        ("pre-delete-branch", "DELETE", "/branches/old", None),
+        ("pre-delete-tag", "DELETE", "/tags/v0", None),
+        ("pre-merge", "POST", "/refs/old/merge/main", {}),
+        ("pre-revert", "POST", "/branches/main/revert", {"ref": "main", "parent_number": 0}),
+        ("pre-cherry-pick", "POST", "/branches/main/cherry-pick", {"ref": "main"}),
+    ],
+)
+async def test_a_hook_before_a_change_refuses_it(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked, on: str, method: str, path: str, body: object
+) -> None:
+    await put_action(client, repo, json.dumps({"on": {on: None}, "hooks": [hook(webhook.url)]}))
+    await commit(client, repo)
+    await client.post(f"{repo}/branches", json={"name": "old", "source": "main"})
+    await client.post(f"{repo}/tags", json={"id": "v0", "ref": "main"})
+    webhook.statuses = [400] * 9
+    webhook.sent.clear()
+
+    answer = await client.request(method, repo + path, json=body)
+
+    if on in {"pre-create-branch", "pre-create-tag"}:
+        assert len(webhook.sent) == 1
+    assert answer.status_code == 412, answer.text
+    assert webhook.sent[-1][2]["event_type"] == on
+
+
+async def test_a_hook_after_a_change_fails_nothing(client: httpx.AsyncClient, repo: str, webhook: Hooked) -> None:
+    await put_action(client, repo, action("post-commit", hook(webhook.url)))
+    webhook.statuses = [500]
+
+    assert (await commit(client, repo)).status_code == 201
+
+    found = await runs(client, repo)
+    for _ in range(1000):
+        if not found:
+            await asyncio.sleep(0.01)
+            found = await runs(client, repo)
+    assert [(run["event_type"], run["status"]) for run in found] == [("post-commit", "failed")]
+
+
+async def test_an_action_file_that_cannot_be_read_refuses_and_can_be_replaced(
+    client: httpx.AsyncClient, repo: str
+) -> None:
+    await put_action(client, repo, "on: [what")
+
+    refused = await commit(client, repo)
+    await put_action(client, repo, action("post-merge", hook("http://localhost/")))
+
+    assert refused.status_code == 412
+    assert "action file _lakefs_actions/checks.yaml: no YAML" in refused.json()["message"]
+    assert "no YAML" in await output(client, repo)
+    assert (await commit(client, repo)).status_code == 201
+
+
+async def test_a_secret_of_the_server_reaches_the_webhook_and_no_output(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    properties = {"headers": {"x-token": "{{ ENV.LAKEBED_ACTION_TOKEN }}"}, "query_params": {"a": ["1", "2"]}}
+    url = webhook.url + "?t={{ENV.LAKEBED_ACTION_TOKEN}}"
+    await put_action(client, repo, action("pre-commit", hook(url, properties=properties)))
+
+    assert (await commit(client, repo)).status_code == 201
+
+    path, headers, _ = webhook.sent[0]
+    assert headers["x-token"] == "s3cret"
+    assert path == "/look?t=s3cret&a=1&a=2"
+    assert "s3cret" not in await output(client, repo)
+
+
+async def test_a_variable_that_is_not_for_actions_is_not_filled_in(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    await put_action(
+        client, repo, action("pre-commit", hook(webhook.url, properties={"headers": {"x": "{{ ENV.PATH }}"}}))
+    )
+
+    answer = await commit(client, repo)
+
+    assert answer.status_code == 412
+    assert "no variable PATH for actions" in answer.json()["message"]
+    assert webhook.sent == []
+
+
+async def test_a_webhook_that_is_busy_is_asked_again(client: httpx.AsyncClient, repo: str, webhook: Hooked) -> None:
+    await put_action(client, repo, action("pre-commit", hook(webhook.url)))
+    webhook.statuses = [503]
+
+    assert (await commit(client, repo)).status_code == 201
+
+    assert len(webhook.sent) == 2
+
+
+async def test_a_webhook_that_does_not_answer_in_time_refuses(client: httpx.AsyncClient, repo: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        await put_action(client, repo, action("pre-commit", hook(url, properties={"timeout": "200ms"})))
+
+        answer = await commit(client, repo)
+
+    assert answer.status_code == 412
+    assert "no answer" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("state", [HookOptions()], indirect=True)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_no_webhook_goes_to_the_servers_own_machine_unless_it_may(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked, host: str
+) -> None:
+    await put_action(client, repo, action("pre-commit", hook(webhook.url.replace("127.0.0.1", host))))
+
+    answer = await commit(client, repo)
+
+    assert answer.status_code == 412
+    assert "LAKEBED_ACTIONS_LOOPBACK" in answer.json()["message"]
+    assert webhook.sent == []
+
+
+@pytest.mark.parametrize("state", [HookOptions(enabled=False)], indirect=True)
+async def test_a_server_without_actions_runs_none(client: httpx.AsyncClient, repo: str) -> None:
+    await put_action(client, repo, "nonsense")
+
+    assert (await commit(client, repo)).status_code == 201
+
+
+async def test_hooks_of_an_action_run_in_order_and_stop_at_a_failure(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    hooks = [
+        hook(webhook.url, id="first"),
+        hook(webhook.url, id="skipped"),
+        hook(webhook.url, id="told", **{"if": "failure()"}),
+        hook(webhook.url, id="always", **{"if": "always()"}),
+    ]
+    await put_action(client, repo, action("pre-commit", *hooks))
+    webhook.statuses = [400]
+
+    assert (await commit(client, repo)).status_code == 412
+
+    assert [event["hook_id"] for _, _, event in webhook.sent] == ["first", "told", "always"]
+
+
+@needs_lua
+async def test_a_script_looks_at_the_branch_and_refuses_a_commit(client: httpx.AsyncClient, repo: str) -> None:
+    text = """
+    local lakefs = require("lakefs")
+    local code, page = lakefs.list_objects(action.repository_id, action.source_ref, "", args.folder)
+    for _, row in ipairs(page.results) do
+      local _, data = lakefs.get_object(action.repository_id, action.source_ref, row.path)
+      print(code, row.path, data)
+      if data == "bad" then error("bad data in " .. row.path) end
+    end
+    """
+    await put_action(client, repo, action("pre-commit", script(text, args={"folder": "data/"})))
+    await put(client, repo, "data/a", "good")
+    assert (await commit(client, repo)).status_code == 201
+    assert await output(client, repo) == "200\tdata/a\tgood"
+    await put(client, repo, "data/b", "bad")
+
+    answer = await commit(client, repo)
+
+    assert answer.status_code == 412
+    assert "bad data in data/b" in answer.json()["message"]
+
+
+@needs_lua
+async def test_a_script_may_lie_in_a_file_of_the_branch(client: httpx.AsyncClient, repo: str) -> None:
+    await put(client, repo, "scripts/no.lua", "error('no')")
+    lua = {"id": "file", "type": "lua", "properties": {"script_path": "scripts/no.lua"}}
+    await put_action(client, repo, action("pre-commit", lua))
+
+    assert "no.lua" not in (await commit(client, repo)).json()["message"]
+    assert (await commit(client, repo)).status_code == 412
+
+
+@needs_lua
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("while true do end", "longer than"),
+        ("local t = {} while true do t[#t + 1] = string.rep('x', 1000000) end", "more than 64 MiB"),
+        ("os.execute('ls')", "nil value"),
+        ("io.open('/etc/passwd')", "nil value"),
+        ("load('return 1')()", "nil value"),
+        ("require('net/http').request('http://127.0.0.1/')", "not available"),
+        ("print(require('strings').split.__globals__)", "not available"),
+        ("require('os')", "not available"),
+        ("x = = 1", "unexpected symbol"),
+    ],
+)
+async def test_a_script_stays_within_its_limits(client: httpx.AsyncClient, repo: str, text: str, words: str) -> None:
+    await put_action(client, repo, action("pre-commit", script(text, timeout="1s")))
+
+    answer = await commit(client, repo)
+
+    assert answer.status_code == 412
+    assert words in answer.json()["message"]
+
+
+@needs_lua
+async def test_a_script_reads_only_what_the_committer_may_read(client: httpx.AsyncClient, repo: str, app: Any) -> None:
+    await put(client, repo, "secret", "x")
+    text = 'local code = require("lakefs").get_object("lake", "main", "secret"); print(code)'
+    await put_action(client, repo, action("pre-commit", script(text)))
+    statement = {"effect": "allow", "action": ["fs:CreateCommit"], "resource": "*"}
+    await client.post("/auth/policies", json={"id": "committer", "statement": [statement]})
+    await client.post("/auth/users", json={"id": "joe"})
+    await client.put("/auth/users/joe/policies/committer")
+    pair = (await client.post("/auth/users/joe/credentials")).json()
+    auth = (pair["access_key_id"], pair["secret_access_key"])
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=auth) as joe:
+        assert (await commit(joe, repo)).status_code == 201
+
+    assert await output(client, repo) == "401"
+
+
+async def test_runs_are_listed_in_pages_newest_first_and_unknown_ones_are_not_found(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    await put_action(client, repo, action("pre-commit", hook(webhook.url)))
+    for text in "abc":
+        await put(client, repo, "x", text)
+        await commit(client, repo)
+
+    every = await runs(client, repo)
+    page = (await client.get(f"{repo}/actions/runs", params={"amount": 2})).json()
+    rest = await runs(client, repo, after=page["pagination"]["next_offset"])
+
+    assert [run["start_time"] for run in every] == sorted((run["start_time"] for run in every), reverse=True)
+    assert page["results"] + rest == every
+    assert page["pagination"]["has_more"]
+    assert await runs(client, repo, branch="dev") == []
+    for path in ("nope", f"{every[0]['run_id']}/hooks/9/output", "nope/hooks"):
+        assert (await client.get(f"{repo}/actions/runs/{path}")).status_code == 404
+
+
+async def test_runs_are_forgotten_with_time(
+    state: AppState, client: httpx.AsyncClient, repo: str, webhook: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_action(client, repo, action("pre-commit", hook(webhook.url)))
+    await commit(client, repo)
+    kept = Runs((await state.catalog.get("lake")).versions)
+    assert await kept.clean() == 0
+
+    monkeypatch.setattr("lakebed.hooks.runs.KEPT_MS", 0)
+    assert await kept.clean() == 1
+
+    assert await runs(client, repo) == []
