@@ -18,6 +18,7 @@ from lakebed.versions import (
     BranchNotFound,
     CopyRecord,
     CopyState,
+    RefState,
     RunRecord,
     SliceRecord,
     SliceState,
@@ -294,7 +295,8 @@ def test_every_state_has_its_legal_moves_and_some_state_is_the_last(states: type
 
     assert set(moves) == set(states)
     assert set(itertools.chain.from_iterable(moves.values())) <= set(states)
-    assert any(not targets for targets in moves.values())
+    # A branch is suspended and active again with its repository.
+    assert any(not targets for targets in moves.values()) or states is RefState
 
 
 async def test_cells_of_a_reset_branch_are_cleaned(repo: Versions, store: Store, objectstore: ObjectStore) -> None:
