@@ -22,7 +22,7 @@ from .failures import Misuse, being_there
 from .output import columns_of, human_time, printable
 from .progress import bar
 from .session import Session, command
-from .transfers import Moved, SomeFailed, download_tree, folder_of, type_of, upload_tree
+from .transfers import Moved, delete_objects, download_objects, folder_of, local_files, type_of, upload_files
 from .tree import noun
 from .uris import SCHEME, ObjectUri, RefUri, parse_object, parse_prefix
 
@@ -38,7 +38,6 @@ class FolderSize(msgspec.Struct, kw_only=True):
 
 
 STANDARD_STREAM: Final = "-"
-DELETE_BATCH: Final = 1000
 
 SourceFile = Annotated[str, typer.Argument(metavar="FILE", help="A file, - for standard input, or a folder with -r.")]
 TargetFile = Annotated[str, typer.Argument(metavar="FILE", help="A file or folder; - for standard output.")]
@@ -71,10 +70,11 @@ def upload(
     if recursive:
         if source == STANDARD_STREAM:
             raise Misuse("- is one stream: it cannot be uploaded with --recursive")
-        moved = upload_tree(
+        moved = upload_files(
             session,
             Path(source),
             target,
+            local_files(session, Path(source)),
             parallel=parallel,
             content_type=content_type,
             metadata=metadata,
@@ -133,9 +133,9 @@ def download(
     if recursive:
         if target == STANDARD_STREAM:
             raise Misuse("- is one stream: nothing can be downloaded to it with --recursive")
-        _report(
-            session, f"downloaded {source} to {target}", download_tree(session, source, Path(target), parallel=parallel)
-        )
+        found = session.client.objects.list(source.repository, source.ref, prefix=folder_of(source.path))
+        moved = download_objects(session, source, Path(target), found, parallel=parallel)
+        _report(session, f"downloaded {source} to {target}", moved)
         return
     source = parse_object(uri)
     if target == STANDARD_STREAM:
@@ -148,8 +148,8 @@ def download(
         raise Misuse(f"{file.parent}: no such folder to download to")
     total = _stat(session, source).size_bytes or 0
     with bar(f"downloading {file.name}", total, visible=session.shows_progress) as shown:
-        moved = session.client.files.download(source.repository, source.ref, source.path, file, progress=shown.advance)
-    session.done(f"downloaded {source} to {file} ({human_size(moved)})", file=str(file), size_bytes=moved)
+        size = session.client.files.download(source.repository, source.ref, source.path, file, progress=shown.advance)
+    session.done(f"downloaded {source} to {file} ({human_size(size)})", file=str(file), size_bytes=size)
 
 
 @app.command("cat")
@@ -276,7 +276,8 @@ def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False
         place = parse_prefix(uri)
         folder = folder_of(place.path)
         session.confirm(f"Delete all objects below {ObjectUri(place.repository, place.ref, folder)}?", yes=yes)
-        deleted = _delete_below(session, place, folder)
+        found = session.client.objects.list(place.repository, place.ref, prefix=folder)
+        deleted = delete_objects(session, place, (one.path for one in found))
         session.done(f"deleted {count_of(deleted, 'object')} below {place}", deleted=deleted)
         return
     place = parse_object(uri)
@@ -298,18 +299,6 @@ def cp(session: Session, source: ObjectArgument, destination: ObjectArgument) ->
             repository, source_ref=here.ref, source=here.path, branch=there.ref, destination=there.path
         )
     session.show(made, lambda _: f"copied {here} to {there}")
-
-
-def _delete_below(session: Session, place: ObjectUri, folder: str) -> int:
-    objects = session.client.objects
-    found = (one.path for one in objects.list(place.repository, place.ref, prefix=folder))
-    deleted = 0
-    while batch := list(itertools.islice(found, DELETE_BATCH)):
-        errors = objects.delete_many(place.repository, place.ref, batch)
-        deleted += len(batch) - len(errors)
-        if errors:
-            raise SomeFailed(f"{printable(errors[0].path)}: {errors[0].message}; {count_of(deleted, 'object')} deleted")
-    return deleted
 
 
 def _stat(session: Session, place: ObjectUri) -> ObjectStats:

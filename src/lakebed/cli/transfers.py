@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from lakebed.base import Denied, Invalid, LakebedError, OutcomeUnknown, Unavailable, count_of, human_size
+from lakebed.wire import ObjectStats
 
 from .failures import Misuse, describe
 from .output import printable
@@ -27,6 +29,7 @@ from .progress import Bar, bar
 from .session import Session
 from .uris import ObjectUri
 
+DELETE_BATCH: Final = 1000
 TYPE_UNKNOWN: Final = "application/octet-stream"
 EXTRA_TYPES: Final = {
     ".parquet": "application/vnd.apache.parquet",
@@ -69,33 +72,31 @@ class _Task:
     move: Callable[[Callable[[int], None]], int]
 
 
-def upload_tree(
+def upload_files(
     session: Session,
-    source: Path,
+    folder: Path,
     target: ObjectUri,
+    names: Iterable[str],
     *,
     parallel: int,
-    content_type: str,
-    metadata: Mapping[str, str],
-    if_absent: bool,
+    content_type: str = "",
+    metadata: Mapping[str, str] | None = None,
+    if_absent: bool = False,
 ) -> Moved:
-    """Upload all files below a folder to the same places below the target. Links to folders are not followed.
+    """Upload files to the same places below the target. `names` are their paths from the folder.
 
     Raises:
-        Misuse: the source is no folder.
         SomeFailed: some files could not be read or written.
     """
-    if not source.is_dir():
-        raise Misuse(f"{source} is not a folder")
-    files, folder = session.client.files, folder_of(target.path)
+    files, prefix = session.client.files, folder_of(target.path)
 
-    def send(file: Path, name: str, advance: Callable[[int], None]) -> int:
+    def send(name: str, advance: Callable[[int], None]) -> int:
         check_encodable(name)
         stats = files.upload(
             target.repository,
             target.ref,
-            folder + name,
-            file,
+            prefix + name,
+            folder / name,
             content_type=content_type or type_of(name),
             metadata=metadata,
             if_absent=if_absent,
@@ -105,31 +106,75 @@ def upload_tree(
 
     # Listed to the end first, so that the bar knows how much there is.
     tasks = [
-        _Task(name=str(file), size_bytes=file.stat().st_size, move=partial(send, file, name))
-        for file, name in files_below(source, skipped=lambda file: session.note(f"skipped {file}: no regular file"))
+        _Task(name=str(folder / name), size_bytes=(folder / name).stat().st_size, move=partial(send, name))
+        for name in names
     ]
-    return _move_all(session, f"uploading {source.name}", tasks, parallel)
+    return _move_all(session, f"uploading {folder.name}", tasks, parallel)
 
 
-def download_tree(session: Session, source: ObjectUri, target: Path, *, parallel: int) -> Moved:
-    """Download all objects below a folder to the same places below the target, which is made where missing.
+def download_objects(
+    session: Session, source: ObjectUri, target: Path, objects: Iterable[ObjectStats], *, parallel: int
+) -> Moved:
+    """Download objects that lie below a folder to the same places below the target, which is made where missing.
 
     Raises:
         SomeFailed: some objects could not be read, or cannot be files.
     """
-    client, folder = session.client, folder_of(source.path)
+    files, folder = session.client.files, folder_of(source.path)
 
     def fetch(path: str, advance: Callable[[int], None]) -> int:
         file = file_below(target, path.removeprefix(folder))
         file.parent.mkdir(parents=True, exist_ok=True)
-        return client.files.download(source.repository, source.ref, path, file, progress=advance)
+        return files.download(source.repository, source.ref, path, file, progress=advance)
 
     target.mkdir(parents=True, exist_ok=True)
     tasks = (
-        _Task(name=found.path, size_bytes=found.size_bytes or 0, move=partial(fetch, found.path))
-        for found in client.objects.list(source.repository, source.ref, prefix=folder)
+        _Task(name=found.path, size_bytes=found.size_bytes or 0, move=partial(fetch, found.path)) for found in objects
     )
-    return _move_all(session, f"downloading {folder or source.ref}", tasks, parallel)
+    return _move_all(
+        session,
+        f"downloading {folder or source.ref}",
+        [*tasks] if isinstance(objects, Sequence) else tasks,
+        parallel,
+    )
+
+
+def delete_objects(session: Session, place: ObjectUri, paths: Iterable[str]) -> int:
+    """Delete objects of the branch, and return how many there were.
+
+    Raises:
+        SomeFailed: one could not be deleted.
+    """
+    left, deleted = iter(paths), 0
+    while batch := [*islice(left, DELETE_BATCH)]:
+        errors = session.client.objects.delete_many(place.repository, place.ref, batch)
+        deleted += len(batch) - len(errors)
+        if errors:
+            raise SomeFailed(f"{printable(errors[0].path)}: {errors[0].message}; {count_of(deleted, 'object')} deleted")
+    return deleted
+
+
+def delete_files(folder: Path, names: Iterable[str]) -> None:
+    """Delete files by their paths from the folder, and the folders in it that this leaves empty."""
+    for name in names:
+        file = file_below(folder, name)
+        file.unlink(missing_ok=True)
+        for above in file.parents:
+            if above == folder or not above.is_dir() or any(above.iterdir()):
+                break
+            above.rmdir()
+
+
+def local_files(session: Session, folder: Path) -> dict[str, Path]:
+    """Return the regular files below a folder by their paths from there. Others, such as dead links, are noted.
+
+    Raises:
+        Misuse: it is no folder.
+    """
+    if not folder.is_dir():
+        raise Misuse(f"{folder} is not a folder")
+    found = files_below(folder, skipped=lambda file: session.note(f"skipped {file}: no regular file"))
+    return {name: file for file, name in found}
 
 
 def type_of(name: str) -> str:

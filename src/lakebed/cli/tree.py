@@ -32,6 +32,8 @@ COMMANDS: Final = {
     "blame": "lakebed.cli.history:blame_app",
     "merge": "lakebed.cli.history:merge_app",
     "object": "lakebed.cli.objects:app",
+    "sync": "lakebed.cli.syncing:app",
+    "local": "lakebed.cli.checkouts:app",
     "import": "lakebed.cli.imports:app",
     "gc": "lakebed.cli.gc:app",
     "lifecycle": "lakebed.cli.gc.lifecycle:app",

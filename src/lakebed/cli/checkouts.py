@@ -1,0 +1,258 @@
+"""`lakebed local`: a folder of this machine that follows a folder of a branch: check out, look, pull, commit.
+
+The folder holds CHECKOUT_FILE: what it follows, the commit that it has, and the size, date and checksum of each file. A
+file whose size and date are those is unchanged; others are read. `pull` brings what changed on the branch, `commit`
+sends what changed here. A path that changed on both sides stops either before it does anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from lakebed.base import Conflict, Corrupt, Invalid, NotFound, count_of
+from lakebed.wire import ObjectStats
+
+from .arguments import MessageOption, MetaOption, parse_meta
+from .completion import complete_object
+from .failures import Misuse
+from .output import printable
+from .session import Session, command
+from .syncing import is_md5, md5_of, remote_objects
+from .transfers import delete_files, delete_objects, download_objects, folder_of, local_files, upload_files
+from .tree import noun
+from .uris import ObjectUri, parse_prefix
+
+app = noun("Follow a folder of a branch in a folder of this machine.")
+
+CHECKOUT_FILE: Final = ".lakebed-checkout"
+FORMAT: Final = 1
+SHOWN: Final = 3
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `lakebed local checkout` made.")]
+ParallelOption = Annotated[int, typer.Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")]
+State = tuple[int, int, str]
+"""(size in bytes, date of change in ns, MD5) of a file as it was when it was the object's."""
+
+
+class Checkout(msgspec.Struct, kw_only=True):
+    """What CHECKOUT_FILE holds. `commit` is the one whose objects `files` are, by their paths from the folder."""
+
+    format: int = FORMAT
+    uri: str
+    commit: str
+    files: dict[str, State]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One path that differs from the commit of the checkout. `where`: here, or on the branch."""
+
+    where: str
+    change: str
+    path: str
+
+
+class NothingToCommit(Invalid):
+    """Every file is as the checkout's commit has it."""
+
+
+class BothChanged(Conflict):
+    """Paths changed here and on the branch: nothing was done."""
+
+
+@app.command()
+@command
+def checkout(
+    session: Session,
+    uri: Annotated[
+        str,
+        typer.Argument(metavar="URI", help="lakefs://repository/branch/folder", autocompletion=complete_object),
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")] = Path(),
+    parallel: ParallelOption = 8,
+) -> None:
+    """Download a folder of a branch, and remember what was there: status, pull and commit work in DIR then."""
+    place = parse_prefix(uri)
+    if folder.exists() and any(folder.iterdir()):
+        raise Misuse(f"{folder} is not empty: check out into a new folder")
+    commit = session.client.branches.get(place.repository, place.ref).commit_id
+    at = ObjectUri(place.repository, commit, place.path)
+    objects = remote_objects(session, at)
+    download_objects(session, at, folder, [*objects.values()], parallel=parallel)
+    _save(folder, Checkout(uri=str(place), commit=commit, files=_states(folder, objects)))
+    session.done(
+        f"checked out {count_of(len(objects), 'file')} of {place} at commit {commit[:12]}",
+        files=len(objects),
+        commit=commit,
+    )
+
+
+@app.command()
+@command
+def status(session: Session, folder: Folder = Path()) -> None:
+    """Show what changed here, and on the branch, since the checkout or the last pull."""
+    checkout = _load(folder)
+    mine = _changed_here(session, folder, checkout)
+    theirs, _ = _changed_there(session, checkout)
+    changes = [
+        *(Change(where="here", change=change, path=path) for path, change in sorted(mine.items())),
+        *(Change(where="branch", change=change, path=path) for path, change in sorted(theirs.items())),
+    ]
+    session.show_all(changes, lambda found: _status_lines(checkout, [*found]))
+
+
+@app.command()
+@command
+def pull(session: Session, folder: Folder = Path(), parallel: ParallelOption = 8) -> None:
+    """Bring what changed on the branch into the folder. What changed here stays."""
+    moved = _pull(session, folder, parallel)
+    session.done(f"{folder}: {count_of(moved, 'file')} changed on the branch", files=moved)
+
+
+@app.command()
+@command
+def commit(
+    session: Session,
+    message: MessageOption,
+    folder: Folder = Path(),
+    meta: MetaOption = None,
+    parallel: ParallelOption = 8,
+) -> None:
+    """Send what changed here to the branch as one commit, all or nothing, then pull."""
+    from lakebed.lake import Branch
+
+    checkout = _load(folder)
+    place = parse_prefix(checkout.uri)
+    mine = _changed_here(session, folder, checkout)
+    if not mine:
+        raise NothingToCommit(f"{folder}: nothing changed since commit {checkout.commit[:12]}")
+    branch = Branch(session.client, place.repository, place.ref)
+    with branch.transaction(message, metadata=parse_meta(meta)) as tx:
+        # Compared with the commit that the transaction began from; what comes later meets its merge.
+        theirs, base = _changed_there(session, checkout, ref=tx.name)
+        if both := mine.keys() & theirs.keys():
+            _check_apart(folder, both, remote_objects(session, ObjectUri(place.repository, base, place.path)))
+        own = ObjectUri(place.repository, tx.name, place.path)
+        upload_files(session, folder, own, [path for path in mine if mine[path] != "removed"], parallel=parallel)
+        prefix = folder_of(place.path)
+        delete_objects(session, own, [prefix + path for path in mine if mine[path] == "removed"])
+    _pull(session, folder, parallel, sent=mine)
+    made = f"commit {tx.result[:12]}" if tx.result else "it had them already"
+    session.done(
+        f"committed {count_of(len(mine), 'file')} to {place}: {made}", files=len(mine), commit=tx.result or None
+    )
+
+
+def _pull(session: Session, folder: Path, parallel: int, sent: Iterable[str] = ()) -> int:
+    """Return how many files changed. `sent` are paths that this side committed just now: they are not fetched."""
+    checkout = _load(folder)
+    place = parse_prefix(checkout.uri)
+    mine = _changed_here(session, folder, checkout)
+    theirs, head = _changed_there(session, checkout)
+    at = ObjectUri(place.repository, head, place.path)
+    objects = remote_objects(session, at) if theirs else {}
+    kept = {*sent} | (mine.keys() & theirs.keys())
+    _check_apart(folder, kept - {*sent}, objects)
+    fetched = [path for path in theirs if path in objects and path not in kept]
+    removed = [path for path in theirs if path not in objects and path not in kept]
+    download_objects(session, at, folder, [objects[path] for path in fetched], parallel=parallel)
+    delete_files(folder, removed)
+    files = {path: state for path, state in checkout.files.items() if path not in theirs}
+    files |= _states(folder, {path: objects[path] for path in theirs if path in objects})
+    _save(folder, Checkout(uri=checkout.uri, commit=head, files=files))
+    return len(fetched) + len(removed)
+
+
+def _check_apart(folder: Path, both: Iterable[str], objects: Mapping[str, ObjectStats]) -> None:
+    """
+    Raises:
+        BothChanged: of the paths that changed on both sides, one did not come to the same bytes.
+    """
+    if apart := sorted(path for path in both if not _is_same(folder / path, objects.get(path))):
+        more = f" and {len(apart) - SHOWN:,} more" if len(apart) > SHOWN else ""
+        raise BothChanged(
+            f"{', '.join(printable(path) for path in apart[:SHOWN])}{more}: changed here and on the branch. Move your"
+            " files aside, pull, and put them back",
+            paths=apart,
+        )
+
+
+def _changed_here(session: Session, folder: Path, checkout: Checkout) -> dict[str, str]:
+    files = local_files(session, folder)
+    files.pop(CHECKOUT_FILE, None)
+    found = dict.fromkeys(checkout.files.keys() - files.keys(), "removed")
+    for path, file in files.items():
+        known = checkout.files.get(path)
+        if known is None:
+            found[path] = "added"
+        elif _state_now(file) != known[:2] and (file.stat().st_size != known[0] or md5_of(file) != known[2]):
+            found[path] = "changed"
+    return found
+
+
+def _changed_there(session: Session, checkout: Checkout, ref: str = "") -> tuple[dict[str, str], str]:
+    """Return what changed on the branch since the checkout's commit, and the commit that it was compared with."""
+    place = parse_prefix(checkout.uri)
+    head = session.client.branches.get(place.repository, ref or place.ref).commit_id
+    prefix = folder_of(place.path)
+    diff = session.client.history.diff(place.repository, checkout.commit, head, two_dot=True, prefix=prefix)
+    return {one.path.removeprefix(prefix): one.type for one in diff}, head
+
+
+def _states(folder: Path, objects: Mapping[str, ObjectStats]) -> dict[str, State]:
+    """Return what is known of these files. One that is not as its object, or absent, counts as changed here."""
+    found: dict[str, State] = {}
+    for path, one in objects.items():
+        file = folder / path
+        checksum = one.checksum if is_md5(one.checksum) or not file.is_file() else md5_of(file)
+        found[path] = (*(_state_now(file) if _is_same(file, one) else (one.size_bytes or 0, 0)), checksum)
+    return found
+
+
+def _state_now(file: Path) -> tuple[int, int]:
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _is_same(file: Path, one: ObjectStats | None) -> bool:
+    if one is None or not file.is_file():
+        return one is None and not file.exists()
+    return file.stat().st_size == one.size_bytes and (not is_md5(one.checksum) or md5_of(file) == one.checksum)
+
+
+def _load(folder: Path) -> Checkout:
+    """
+    Raises:
+        NotFound: the folder is no checkout.
+        Corrupt: its file is of another release, or damaged.
+    """
+    file = folder / CHECKOUT_FILE
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=Checkout)
+    except FileNotFoundError:
+        raise NotFound(f"{folder} is no checkout: `lakebed local checkout URI DIR` makes one") from None
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{file} is damaged ({error}): check out into a new folder") from error
+    if found.format != FORMAT:
+        raise Corrupt(f"{file} has format {found.format}, this release writes {FORMAT}: check out into a new folder")
+    return found
+
+
+def _save(folder: Path, checkout: Checkout) -> None:
+    draft = folder / f"{CHECKOUT_FILE}.part"
+    draft.write_bytes(msgspec.json.encode(checkout))
+    draft.replace(folder / CHECKOUT_FILE)
+
+
+def _status_lines(checkout: Checkout, changes: Sequence[Change]) -> list[str]:
+    letters = {"added": "A", "changed": "M", "removed": "D"}
+    lines = [f"{checkout.uri} at commit {checkout.commit[:12]}"]
+    for where, title in (("here", "changed here:"), ("branch", "changed on the branch (lakebed local pull):")):
+        found = [one for one in changes if one.where == where]
+        if found:
+            lines += [title, *(f"  {letters.get(one.change, '?')} {printable(one.path)}" for one in found)]
+    return lines if changes else [*lines, "nothing changed"]

@@ -1,0 +1,199 @@
+"""`lakebed sync` and `lakebed local`: a folder here and a folder of a branch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+Put = Callable[[str, str], None]
+
+
+def tree_of(folder: Path) -> dict[str, str]:
+    return {
+        str(file.relative_to(folder)): file.read_text()
+        for file in folder.rglob("*")
+        if file.is_file() and file.name != ".lakebed-checkout"
+    }
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        file = folder / name.replace("__", "/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder
+
+
+def test_only_what_differs_goes_up(shell: Shell, lake: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "in", a="1", x__b="22", c="3")
+    first = shell.ok("sync", str(folder), f"{lake}/main/data", "-o", "json").json
+    write(folder, a="9", d="4")
+    os.utime(folder / "c")  # another date, the same bytes
+
+    second = shell.ok("sync", str(folder), f"{lake}/main/data", "-o", "json").json
+
+    assert (first["moved"], first["unchanged"]) == (3, 0)
+    assert (second["moved"], second["unchanged"], second["size_bytes"]) == (2, 2, 2)
+    assert shell.ok("object", "cat", f"{lake}/main/data/a").out == "9"
+
+
+def test_only_what_differs_comes_down_and_the_rest_goes_where_asked(
+    shell: Shell, lake: str, put: Put, tmp_path: Path
+) -> None:
+    put(f"{lake}/main/data/a", "1")
+    put(f"{lake}/main/data/x/b", "2")
+    folder = write(tmp_path / "out", a="1", old__gone="3")
+
+    kept = shell.ok("sync", f"{lake}/main/data", str(folder), "-o", "json").json
+    assert (kept["moved"], kept["unchanged"], kept["deleted"]) == (1, 1, 0)
+    assert tree_of(folder) == {"a": "1", "x/b": "2", "old/gone": "3"}
+
+    assert shell("sync", f"{lake}/main/data", str(folder), "--delete").code == 2  # nobody to ask
+    shell.ok("sync", f"{lake}/main/data", str(folder), "--delete", "--yes")
+    assert tree_of(folder) == {"a": "1", "x/b": "2"}
+    assert not (folder / "old").exists()
+
+
+def test_a_dry_run_shows_each_step_and_does_none(shell: Shell, lake: str, put: Put, tmp_path: Path) -> None:
+    put(f"{lake}/main/data/gone", "1")
+    folder = write(tmp_path / "in", a="1", b__c="2")
+
+    shown = shell.ok("sync", str(folder), f"{lake}/main/data", "--delete", "--dry-run").out
+
+    assert shown.splitlines() == ["upload    a", "upload    b/c", "delete    gone"]
+    assert shell.ok("object", "ls", "-r", f"{lake}/main/data/").out.split()[-1] == "data/gone"
+
+
+def test_globs_select_on_both_sides(shell: Shell, lake: str, put: Put, tmp_path: Path) -> None:
+    put(f"{lake}/main/data/keep.log", "1")
+    put(f"{lake}/main/data/old.csv", "1")
+    folder = write(tmp_path / "in", **{"a.csv": "1", "b.tmp": "2", "x__c.csv": "3"})
+
+    done = shell.ok(
+        *("sync", str(folder), f"{lake}/main/data", "--include", "*.csv", "--exclude", "x/*", "--delete", "--yes"),
+        *("-o", "json"),
+    ).json
+
+    assert (done["moved"], done["deleted"]) == (1, 1)
+    names = [one["path"] for one in shell.ok("object", "ls", "-r", f"{lake}/main/data/", "-o", "json").json]
+    assert names == ["data/a.csv", "data/keep.log"]
+
+
+def test_an_object_without_an_md5_is_compared_by_its_date(shell: Shell, lake: str, data: Path, tmp_path: Path) -> None:
+    raw = write(data / "objects" / tmp_path.name, a="1")
+    shell.ok("import", f"local://{tmp_path.name}", f"{lake}/main/data")
+    folder = tmp_path / "out"
+
+    assert shell.ok("sync", f"{lake}/main/data", str(folder), "-o", "json").json["moved"] == 1
+    assert shell.ok("sync", f"{lake}/main/data", str(folder), "-o", "json").json["moved"] == 0
+    os.utime(folder / "a", (1, 1))
+    assert shell.ok("sync", f"{lake}/main/data", str(folder), "-o", "json").json["moved"] == 1
+    assert raw.is_dir()
+
+
+@pytest.mark.parametrize(
+    "sides", [("a", "b"), ("lakefs://r/main/a", "lakefs://r/main/b"), ("none-such", "lakefs://r/main")]
+)
+def test_what_cannot_be_synced_is_refused(shell: Shell, sides: tuple[str, str]) -> None:
+    assert shell("sync", *sides).code == 2
+
+
+@pytest.fixture
+def work(shell: Shell, lake: str, put: Put, tmp_path: Path) -> Path:
+    """A checkout of data/ with a and x/b, both committed."""
+    put(f"{lake}/main/data/a", "1")
+    put(f"{lake}/main/data/x/b", "2")
+    put(f"{lake}/main/elsewhere", "0")
+    shell.ok("commit", f"{lake}/main", "-m", "begin")
+    shell.ok("local", "checkout", f"{lake}/main/data", str(tmp_path / "work"))
+    return tmp_path / "work"
+
+
+def commit_there(shell: Shell, lake: str, put: Put, **files: str) -> None:
+    for name, text in files.items():
+        put(f"{lake}/main/data/{name.replace('__', '/')}", text)
+    shell.ok("commit", f"{lake}/main", "-m", "there")
+
+
+def status(shell: Shell, work: Path) -> list[tuple[str, str, str]]:
+    return [
+        (one["where"], one["change"], one["path"]) for one in shell.ok("local", "status", str(work), "-o", "json").json
+    ]
+
+
+def test_a_checkout_shows_what_changed_on_either_side(shell: Shell, lake: str, put: Put, work: Path) -> None:
+    assert tree_of(work) == {"a": "1", "x/b": "2"}
+    assert shell.ok("local", "status", str(work)).out.endswith("nothing changed\n")
+
+    write(work, a="changed", new__c="3")
+    (work / "x" / "b").unlink()
+    os.utime(work / "a")
+    commit_there(shell, lake, put, d="4")
+
+    assert status(shell, work) == [
+        ("here", "changed", "a"),
+        ("here", "added", "new/c"),
+        ("here", "removed", "x/b"),
+        ("branch", "added", "d"),
+    ]
+    assert "  M a\n  A new/c\n  D x/b\n" in shell.ok("local", "status", str(work)).out
+
+
+def test_a_pull_brings_the_branchs_changes_and_keeps_mine(shell: Shell, lake: str, put: Put, work: Path) -> None:
+    write(work, mine="5")
+    commit_there(shell, lake, put, a="9", new__d="4")
+    shell.ok("object", "rm", "--yes", f"{lake}/main/data/x/b")
+    shell.ok("commit", f"{lake}/main", "-m", "removed")
+
+    shell.ok("local", "pull", str(work))
+
+    assert tree_of(work) == {"a": "9", "new/d": "4", "mine": "5"}
+    assert status(shell, work) == [("here", "added", "mine")]
+
+
+def test_a_commit_sends_everything_as_one_commit_and_leaves_the_rest(
+    shell: Shell, lake: str, put: Put, work: Path
+) -> None:
+    commit_there(shell, lake, put, d="4")
+    write(work, a="changed", new__c="3")
+    (work / "x" / "b").unlink()
+
+    done = shell.ok("local", "commit", str(work), "-m", "mine", "--meta", "by=hand", "-o", "json").json
+
+    newest = shell.ok("log", f"{lake}/main", "-n", "1", "-o", "json").json[0]
+    assert (newest["id"], newest["message"], newest["metadata"]["by"]) == (done["commit"], "mine", "hand")
+    names = [one["path"] for one in shell.ok("object", "ls", "-r", f"{lake}/main/", "-o", "json").json]
+    assert names == ["data/a", "data/d", "data/new/c", "elsewhere"]
+    assert status(shell, work) == []
+    assert tree_of(work) == {"a": "changed", "new/c": "3", "d": "4"}
+
+
+def test_a_path_that_changed_on_both_sides_stops_a_pull_and_a_commit(
+    shell: Shell, lake: str, put: Put, work: Path
+) -> None:
+    write(work, a="mine")
+    commit_there(shell, lake, put, a="theirs", d="4")
+
+    for verb in (("pull",), ("commit", "-m", "x")):
+        refused = shell("local", verb[0], str(work), *verb[1:])
+        assert refused.code == 4
+        assert "a: changed here and on the branch" in refused.err
+    assert tree_of(work) == {"a": "mine", "x/b": "2"}
+    assert shell.ok("object", "cat", f"{lake}/main/data/a").out == "theirs"
+
+    write(work, a="theirs")  # both came to the same
+    shell.ok("local", "pull", str(work))
+    assert status(shell, work) == []
+
+
+def test_what_is_no_checkout_and_what_is_none_yet(shell: Shell, lake: str, work: Path, tmp_path: Path) -> None:
+    assert "is no checkout" in shell("local", "status", str(tmp_path)).err
+    assert "is not empty" in shell("local", "checkout", f"{lake}/main", str(work)).err
+    assert "nothing changed since commit" in shell("local", "commit", str(work), "-m", "x").err
+    (work / ".lakebed-checkout").write_text("{")
+    assert "is damaged" in shell("local", "status", str(work)).err
