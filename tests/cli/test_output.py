@@ -120,6 +120,16 @@ def test_ids_are_never_cut_however_narrow_the_terminal(monkeypatch: pytest.Monke
     assert wide[1:] == [f"{run}  {address}  nothing names it"]
 
 
+def test_a_field_that_is_too_wide_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "30")
+
+    assert list(fields([("why", "nothing names it any more, so it goes")])) == [
+        "why:  nothing names it any",
+        "      more, so it goes",
+    ]
+
+
 def test_fields_are_aligned() -> None:
     assert list(fields([("A", "1"), ("Long", "2")])) == ["A:     1", "Long:  2"]
 

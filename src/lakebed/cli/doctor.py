@@ -11,6 +11,7 @@ import typer
 from lakebed.base import LakebedError
 
 from .failures import describe
+from .output import hanging
 from .session import Session, command
 from .tree import noun
 
@@ -112,4 +113,4 @@ def check_lines(checks: Iterable[Check]) -> Iterator[str]:
     """Write a line for each check, as it comes."""
     for check in checks:
         mark = typer.style("ok  ", fg="green") if check.passed else typer.style("FAIL", fg="red")
-        yield f"{mark}  {check.name:<12} {check.found}"
+        yield from hanging(f"{mark}  {check.name:<12} ", check.found)

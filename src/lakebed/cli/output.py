@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from textwrap import wrap
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
+from click import unstyle
 
 from lakebed.base import SIZE_UNITS
 
 R = TypeVar("R")
+NARROWEST: Final = 20
+"""Wrap no text to less than this."""
 _AMOUNT = re.compile(rf"[\d,.]+( ({'|'.join(SIZE_UNITS)}))?")
 
 
@@ -100,11 +103,19 @@ def columns_of(records: Iterable[R], columns: Mapping[str, Callable[[R], object]
 
 
 def fields(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield lines `name:  value` with aligned values."""
+    """Yield lines `name:  value` with aligned values. A terminal wraps them as it does the cells of a table."""
     kept = list(pairs)
     width = max(len(name) for name, _ in kept) + 1
     for name, value in kept:
-        yield f"{printable(name) + ':':<{width}}  {printable(value)}".rstrip()
+        yield from hanging(f"{printable(name) + ':':<{width}}  ", printable(value))
+
+
+def hanging(label: str, text: str) -> Iterator[str]:
+    """Yield a label and a text behind it. On a terminal, lines that are too long go on below the text's beginning."""
+    indent = len(unstyle(label))
+    lines = _wrapped(text, max(terminal_width() - indent, NARROWEST)) if sys.stdout.isatty() else [text]
+    for place, line in enumerate(lines):
+        yield f"{label if not place else ' ' * indent}{line}".rstrip()
 
 
 def terminal_width() -> int:
