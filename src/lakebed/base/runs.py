@@ -44,7 +44,7 @@ class RunKind(enum.StrEnum):
 
     @property
     def yields_to_commits(self) -> bool:
-        """What a commit comes to name after the run decided stays. A lifecycle run takes objects that commits name."""
+        """Return whether an object stays that a commit names after the run decided. A lifecycle run takes it."""
         return self is not RunKind.LIFECYCLE
 
     def may_share(self, other: RunKind) -> bool:

@@ -174,7 +174,7 @@ class Namespaces:
             raise AddressInNamespace(f"{how} the storage namespace {inside[0]}", address=address, namespace=inside[0])
 
     def check_listed(self, objectstore: ObjectStore, page: Sequence[ObjectStat]) -> None:
-        """Refuse keys of a listing that lie in a storage namespace, whoever made it.
+        """Refuse keys of a listing that lie in a storage namespace of any installation.
 
         Raises:
             AddressInNamespace: one does.

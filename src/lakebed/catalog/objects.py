@@ -101,7 +101,7 @@ class Objects:
         return await objectstore.get(key, start=start, end=end)
 
     async def _check_unchanged(self, objectstore: ObjectStore, key: str, entry: Entry) -> None:
-        """What lies outside the namespace belongs to others, who may overwrite it. One request more for each read."""
+        """Check the size of an object outside the namespace, which its owner may have overwritten. Costs a request."""
         if is_absolute(entry.address):
             found = (await objectstore.stat(key)).size_bytes
             if found != entry.size_bytes:

@@ -22,7 +22,7 @@ whoami_app = noun("Show whose credentials these are.")
 
 
 class Unwell(LakebedError):
-    """A check failed; each said what to do."""
+    """A check failed. The message is its advice."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,4 +113,4 @@ def check_lines(checks: Iterable[Check]) -> Iterator[str]:
     """Write a line for each check, as it comes."""
     for check in checks:
         mark = typer.style("ok  ", fg="green") if check.passed else typer.style("FAIL", fg="red")
-        yield from hanging(f"{mark}  {check.name:<12} ", check.found)
+        yield from hanging(f"{mark}  {check.name:<12} ", check.found, indent=19)

@@ -220,7 +220,7 @@ def _show_changes(session: Session, found: Iterator[Diff], *, stat: bool) -> Non
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """How many paths changed in each way. `bytes_added` counts the new content of added and changed paths."""
+    """Count the paths that changed in each way. `bytes_added` counts the new content of added and changed paths."""
 
     added: int = 0
     changed: int = 0

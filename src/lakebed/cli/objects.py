@@ -30,7 +30,7 @@ app = noun("Upload, download, list, show, copy and delete objects.")
 
 
 class FolderSize(msgspec.Struct, kw_only=True):
-    """What lies below a folder."""
+    """Sum up a folder."""
 
     path: str
     objects: int

@@ -17,7 +17,6 @@ from textwrap import wrap
 from typing import Final, TypeVar
 
 import msgspec
-from click import unstyle
 
 from lakebed.base import SIZE_UNITS
 
@@ -107,12 +106,11 @@ def fields(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     kept = list(pairs)
     width = max(len(name) for name, _ in kept) + 1
     for name, value in kept:
-        yield from hanging(f"{printable(name) + ':':<{width}}  ", printable(value))
+        yield from hanging(f"{printable(name) + ':':<{width}}  ", printable(value), indent=width + 2)
 
 
-def hanging(label: str, text: str) -> Iterator[str]:
-    """Yield a label and a text behind it. On a terminal, lines that are too long go on below the text's beginning."""
-    indent = len(unstyle(label))
+def hanging(label: str, text: str, *, indent: int) -> Iterator[str]:
+    """Yield a label, as wide as `indent`, and a text. On a terminal the text goes on below its own beginning."""
     lines = _wrapped(text, max(terminal_width() - indent, NARROWEST)) if sys.stdout.isatty() else [text]
     for place, line in enumerate(lines):
         yield f"{label if not place else ' ' * indent}{line}".rstrip()

@@ -229,7 +229,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
     ) -> Iterator[httpx.Response]:
-        """As `do`, but only status and headers have been read; the body is the caller's to iterate."""
+        """Do what `do` does, but read only status and headers. The caller iterates over the body."""
         path = path_to(operation, *arguments)
         own = headers or {}
         # Sent again, a write that demands an unused name could meet its own success, and report a conflict.

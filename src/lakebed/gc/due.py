@@ -93,7 +93,7 @@ Periods = tuple[str, ...] | None
 class Terms(NamedTuple):
     """Say what counts for the rows of a range: by rule its periods, and the branch that keeps objects longest.
 
-    `classes` reach the range. They are told only where a rule keeps versions, for these are counted by branch.
+    `classes` reach the range. They are passed only where a rule keeps versions, for these are counted by branch.
     """
 
     periods: tuple[Periods, ...]
@@ -228,9 +228,9 @@ def sort_out(spans: pa.Table, reached: Reached, policy: Policy) -> Ranges:
 def terms(mask: int, reached: Reached, policy: Policy) -> Terms:
     """Return what counts for rows that these classes of branches reach."""
     bits = bits_of(mask)
-    told = tuple(bits) if keeps_versions(policy) else ()
+    classes = tuple(bits) if keeps_versions(policy) else ()
     if reached.pinned in bits:
-        return Terms(tuple(None for _ in policy.rules), tuple("" for _ in policy.rules), told)
+        return Terms(tuple(None for _ in policy.rules), tuple("" for _ in policy.rules), classes)
     names = {bit: name for name, bit in sorted(reached.classes.of.items(), reverse=True)}
     periods: list[Periods] = []
     branches: list[str] = []
@@ -239,7 +239,7 @@ def terms(mask: int, reached: Reached, policy: Policy) -> Terms:
         all_ = {period for found in of_class.values() for period in found}
         periods.append(None if None in all_ else tuple(sorted(str(period) for period in all_)))
         branches.append(_longest(of_class, names))
-    return Terms(tuple(periods), tuple(branches), told)
+    return Terms(tuple(periods), tuple(branches), classes)
 
 
 def _longest(of_class: Mapping[int, Iterable[str | None]], names: Mapping[int, str]) -> str:

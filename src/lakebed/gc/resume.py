@@ -141,7 +141,7 @@ async def read_started(store: ObjectStore, plan: Plan) -> Started | None:
 
 
 async def start_sweep(context: RunContext, plan: Plan) -> Started:
-    """When the first apply of the run came to its sweep: all of them must find one ledger, over midnight too."""
+    """Return when the first apply of the run came to its sweep: all must find one ledger, over midnight too."""
     key = f"{plan.folder}{SWEEP_FILE}"
     data = await find(context.store, key)
     if data is None:

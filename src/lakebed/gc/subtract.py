@@ -166,7 +166,7 @@ def _differs(arrays: Sequence[npt.NDArray[np.int64]], order: npt.NDArray[np.int6
 
 
 def _format(slices: npt.NDArray[np.int64], sequences: npt.NDArray[np.int64]) -> pa.Array:
-    """As `lakebed.base.format_address` for each, which a test holds equal."""
+    """Format each address as `lakebed.base.format_address` does. A test holds them equal."""
     if len(sequences) and int(sequences.max()) > SEQUENCE_MAX:
         worst = int(sequences.argmax())
         name = slice_name(int(slices[worst]))

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 PAGE: Final = 1_000
 DENSE: Final = 4
-"""Read a listing while at least one in so many of its rows is wanted; else ask for each object by itself."""
+"""Read a listing while at least one of this many rows is wanted; else ask for each object by itself."""
 TOGETHER: Final = 8
 """Requests for single objects that are under way at once."""
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 CHECK_S: Final = 2.0
 """A part that does not answer within this time is not ready."""
 PLACES_MAX: Final = 8
-"""Ask so many buckets, the newest ones first."""
+"""Ask at most this many buckets, the newest ones first."""
 KEPT_S: Final = 1.0
 """Any number of callers cost one look in this time."""
 OK: Final = "ok"

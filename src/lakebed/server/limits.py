@@ -32,7 +32,7 @@ DESCRIPTORS_KEPT: Final = 128
 
 
 def connections_max() -> int:
-    """As many as this process may open files for, less what it needs itself."""
+    """Return how many connections this process has file descriptors for, less those that it needs itself."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(16, min(CONNECTIONS_MAX, soft - DESCRIPTORS_KEPT))
 

@@ -375,7 +375,7 @@ class _Parent:
         self._running.append(process)
         assert process.stdout is not None
         if await asyncio.to_thread(process.stdout.readline) != b"ready\n":
-            raise WorkerFailed("a worker process could not start; what it said is above", pid=process.pid)
+            raise WorkerFailed("a worker process could not start; its own message is above", pid=process.pid)
         self._heard[process.pid] = time.monotonic()
         threading.Thread(target=self._listen_to, args=(process,), daemon=True).start()
 

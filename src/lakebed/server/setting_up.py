@@ -47,7 +47,7 @@ def check_set_up(request: RestRequest, secret: str | None) -> None:
 
 
 def _came_through_proxy(request: RestRequest) -> bool:
-    # HTTP/1.0 is what nginx speaks to a server behind it unless it is told otherwise, and no client of ours does.
+    # HTTP/1.0 is what nginx speaks to a server behind it unless it is configured otherwise, and no client of ours does.
     return request.scope["http_version"] == "1.0" or any(request.header(name) is not None for name in _PROXIES)
 
 

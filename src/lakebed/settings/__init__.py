@@ -164,7 +164,7 @@ def effective_settings(
 
 
 def _is_ours(environment: Mapping[str, str]) -> bool:
-    """Whether a variable of ours or our file says anything."""
+    """Return whether a variable of ours or our file sets anything."""
     return any(environment.get(variable) for variable in VARIABLES.values()) or settings_path(environment).exists()
 
 

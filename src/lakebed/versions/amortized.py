@@ -1,8 +1,8 @@
 """One KV read, shared by all requests that wait for it (docs/design/0002-metadata-on-kv.md, "amortized reads").
 
 A request may only use a read that *began after* the request did: the writer's second look would prove nothing
-otherwise. So whoever arrives while a read is under way waits for the next one, and the first who waits leads it.
-Nobody waits when nothing is under way; an embedded store answers on the spot, and then this is one dictionary look-up.
+otherwise. So a request that arrives during a read waits for the next one, and the first that waits leads it.
+No request waits when nothing is under way. An embedded store answers on the spot: then this is one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lakebed.kv import Held, Store
 
 
 class _Read:
-    """`done` is made by the first who waits for it: mostly nobody does."""
+    """The first request that waits makes `done`. Mostly none does."""
 
     __slots__ = ("done", "held", "is_over", "is_read")
 

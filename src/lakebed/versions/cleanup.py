@@ -1,4 +1,4 @@
-"""What nobody needs any more in the key-value store: retired tokens, finished records, refs half made.
+"""Delete what no flow needs any more in the key-value store: retired tokens, finished records, refs half made.
 
 Cells go in the order that the proof needs (docs/design/protocols.md, "Commit", step 5): first the claims, then each
 branch, and what a branch still holds is left alone. A token leaves a branch once and never comes back, and it is

@@ -62,7 +62,7 @@ class InvalidNote(Invalid):
 
 
 class UncommittedChanges(Invalid):
-    """The operation would drop staged changes, and was not told to."""
+    """The operation would drop staged changes, and is not forced."""
 
 
 class AddressNotAllowed(Invalid):

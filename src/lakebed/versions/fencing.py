@@ -4,11 +4,11 @@
     2  freeze the record's branch; for a slice every branch
     3  set_if fenced → closed, revoked → linked or done
 
-*Freeze*: whoever writes late must hit a token that nobody reads. So the current token is sealed, the overlay of all
+*Freeze*: a late writer must hit a token that no flow reads. So the current token is sealed, the overlay of all
 sealed tokens is copied into a fresh token that no writer has known, and that frozen token takes their place, marked
 with those it stands for. A fence checked only at the end of a write is not enough: the cell may be committed first.
 
-*Touch*: change a branch's record and nothing else, so that whoever acts on an older reading of it fails and looks
+*Touch*: change a branch's record and nothing else, so that a flow that acts on an older reading of it fails and looks
 again.
 """
 
@@ -57,7 +57,7 @@ _FINISH: dict[type[Record], dict[object, object]] = {
 
 
 STANDS_FOR_MAX: Final = 256
-"""A branch that nobody commits is frozen again and again, and its record must stay small. A committer whose token is
+"""A branch without commits is frozen again and again, and its record must stay small. A committer whose token is
 left out, the oldest first, finds itself overtaken; nothing of what it sealed is lost."""
 
 
@@ -94,7 +94,7 @@ class Fencing:
     async def _mark_fenced(
         self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes
     ) -> Owned | None:
-        """Step 1. Somebody may have fenced it and died: then go on from there. None: not to be given up."""
+        """Do step 1. Where another collector fenced it and died, go on from there. None: fence it not."""
         fenced = await self._move(kind, key, _MARK[kind])
         if fenced is not None:
             return fenced

@@ -66,7 +66,7 @@ class History:
 
         `after` is the id of the last commit of the page before; `stop_at` is the last commit shown. The log ends before
         the first commit that is older than `since_ms`. With `objects` or
-        `prefixes`: only commits that changed one of them against their first parent, as far as that can still be told.
+        `prefixes`: only commits that changed one of them against their first parent, where both trees are still there.
         """
 
         async def is_touching(commit: Commit) -> bool:

@@ -51,7 +51,7 @@ def retired_partition(uid: RepositoryUid) -> bytes:
 
 
 def taken_partition(uid: RepositoryUid) -> bytes:
-    """What lifecycle runs took although commits name it (taken.py). Nothing is ever taken out."""
+    """Name the partition of what lifecycle runs took although commits name it (taken.py). No record is ever deleted."""
     return f"{uid}/taken".encode()
 
 

@@ -102,7 +102,7 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`sealed` is newest first. `epoch` changes nothing but the record: whoever acts on an older reading fails."""
+    """`sealed` is newest first. `epoch` changes nothing but the record: a flow that acts on an older reading fails."""
 
     state: RefState
     commit_id: CommitId
@@ -286,15 +286,15 @@ class IntentRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A collection run. The commits it expires are the keys of `expiring_partition`, filled while it is PLANNING,
-    which takes nothing, and emptied when it has ended; `listed` is emptied last, when nobody can fill it any more.
+    which takes nothing, and emptied when it has ended; `listed` is emptied last, when no flow can fill it any more.
 
     `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of
     what is expiring, `listed` is the digest of the list it published, `recheck` of what it found still expiring,
     `plan` of the plan (lakebed.gc.protocol.Manifest): what may be deleted is named by these, so a plan from an earlier
-    attempt is refused. `began`: an apply of a MARKED run began, so nobody but it may end the run. `swept`: each
+    attempt is refused. `began`: an apply of a MARKED run began, so only this apply may end the run. `swept`: each
     commit that it takes has its SweptRecord, so it may end. `until_ms`: its deletes are deferred until then, for a
     `window` that an operator chose; `purging`: the window is over, and it deletes. `secret` seals the continuation
-    tokens of the run, or of its attempt, and is shown to nobody.
+    tokens of the run, or of its attempt, and no answer shows it.
     """
 
     kind: RunKind

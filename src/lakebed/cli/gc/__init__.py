@@ -323,7 +323,7 @@ def _check_ways(*, objects: bool, commits: bool, path: str, limit: int | None, h
 
 
 def _show_objects(session: Session, collector: Collector, plan: Plan, *, path: str, limit: int | None) -> None:
-    """As JSON each object is written as it is read."""
+    """Show objects. As JSON each is written as it is read."""
     found = collector.objects(plan.run_id, prefix=path)
     if limit is None and session.is_json:
         session.show_all(found, objects_text)

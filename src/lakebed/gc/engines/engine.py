@@ -69,7 +69,7 @@ class Engine(Protocol):
         ...
 
     async def run_deleting(self, work: DeletingWork, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
-        """As `run`, for the sweep."""
+        """Do what `run` does, for the sweep."""
         ...
 
 

@@ -217,7 +217,7 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
 
 
 async def _taken_tables(context: RunContext, views: Sequence[RunView], held: Collection[str]) -> list[Manifest]:
-    """What lifecycle runs took that have ended: tables GARBAGE.
+    """Return what ended lifecycle runs took: tables GARBAGE.
 
     A table that is gone, with the folder of an old run, is left out: a later run finds these objects gone once more.
     """

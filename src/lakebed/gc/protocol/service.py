@@ -137,11 +137,11 @@ class Service:
         return await self._requests.prepare_commits(run_id)
 
     async def commits_for_metadata(self, run_id: str) -> PreparedCommits:
-        """As `commits`; a commit counts as swept only after the time that readers are given."""
+        """Answer as `commits` does. A commit counts as swept only after the time that readers are given."""
         return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.METADATA))
 
     async def commits_and_policy(self, run_id: str) -> PreparedCommits:
-        """As `commits`, with the lifecycle policy in force instead of the rules."""
+        """Answer as `commits` does, with the lifecycle policy in force instead of the rules."""
         return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.LIFECYCLE))
 
     async def marked(self, run_id: str, plan: Manifest) -> RunView:

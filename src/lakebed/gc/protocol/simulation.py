@@ -8,7 +8,10 @@ from .plans import Total
 
 
 class SimulatedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes on a day (`2026-11-22`, UTC) by a rule. `branch` kept it longest; empty: commits on no branch did."""
+    """Sum up what goes on a day (`2026-11-22`, UTC) by a rule.
+
+    `branch` kept it longest; empty: commits on no branch did.
+    """
 
     date: str
     rule: str

@@ -96,7 +96,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def _cached(function: Function) -> Function:
-    """As `functools.lru_cache`, whose type forgets what is behind it."""
+    """Cache as `functools.lru_cache` does, and keep the function's type."""
     cached: Any = functools.lru_cache(maxsize=64)(function)
     return cached  # type: ignore[no-any-return]  # it is called like `function`
 

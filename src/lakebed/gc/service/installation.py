@@ -5,10 +5,11 @@ would take all of it. Nothing in the records tells the two apart, for they are e
 trail in the namespace, `_lakefs/installation/<12 digits>-<mark>`, whose end its records know: the number, the mark,
 and the mark before. Two copies that both go on leave different marks, or numbers that the other does not know.
 
-A step, before each run and every STEP_MS besides: 1 check; 2 put the mark that the records end with, in case whoever
-recorded it died; 3 `set_if` the records: the next number, a fresh mark; 4 put it; 5 check. A check lists the trail from
-the last number but one, *then* reads the records. A mark is in the records before it is in the namespace, so one that
-they do not know then is somebody else's. Of two copies that put their marks and then look, at least one sees the other.
+A step, before each run and every STEP_MS besides: 1 check; 2 put the mark that the records end with, in case the
+process that recorded it died; 3 `set_if` the records: the next number, a fresh mark; 4 put it; 5 check. A check lists
+the trail from the last number but one, *then* reads the records. A mark is in the records before it is in the
+namespace, so one that they do not know then is another installation's. Of two copies that put their marks and then
+look, at least one sees the other.
 
 Who sees another's mark says so before it stops: a mark of its own beside it, so that the other one stops too, and then
 in its own records, so that it says so once. From then on neither collects, until a person lets one of them `adopt` the

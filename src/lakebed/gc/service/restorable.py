@@ -184,7 +184,7 @@ def named(rows: pa.Table, path: str) -> pa.ChunkedArray:
 
 
 def _first_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many as a page may have bytes, at least one."""
+    """Take as many as a page may have bytes, at least one."""
     page: list[dict[str, Any]] = []
     size_bytes = 0
     for row in rows:

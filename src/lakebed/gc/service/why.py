@@ -423,6 +423,6 @@ def _commits_naming(
 
 
 def _over_age(known: _Known, modified_ms: int) -> int | None:
-    """When the rules let go what nothing names."""
+    """Return when the rules let go an object that nothing names."""
     age = None if known.rules is None else known.rules.uncommitted_min_age
     return known.now_ms if age is None else parse_duration(age).over_ms(modified_ms, known.now_ms)

@@ -205,7 +205,7 @@ class RemoteStore:
         await self._write(lambda: self._database.remove(partition, (key,)))
 
     async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
-        """As `set_many`."""
+        """Delete several keys, in as many transactions as `set_many` takes."""
         for key in keys:
             check_key(partition, key)
         ordered, size = sorted(set(keys)), self._database.batch_keys_max

@@ -53,8 +53,8 @@ def client_of(bucket: str, options: ObjectStoreOptions) -> GCSStore:
         config["service_account"] = str(options.gs_service_account)
     elif without_tls:
         # An emulator. No credentials may go to it, for they would pass in the clear.
-        nobody = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
-        config["service_account_key"] = json.dumps(nobody)
+        anonymous = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        config["service_account_key"] = json.dumps(anonymous)
     if options.gs_endpoint is not None:
         config["base_url"] = options.gs_endpoint
     timeout = timedelta(seconds=options.timeout_s)

@@ -404,7 +404,7 @@ def _scratch() -> memoryview:
 
 
 def _read(file: Descriptor, start: int, length: int) -> bytes:
-    """As many of these bytes as there are."""
+    """Return these bytes, fewer where the file ends before."""
     data = os.pread(file.fd, length, start)
     while len(data) < length and (more := os.pread(file.fd, length - len(data), start + len(data))):
         data += more

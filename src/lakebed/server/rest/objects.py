@@ -129,7 +129,7 @@ class Objects:
         await repository.objects.set_metadata(request.args[1], path, body.set)
 
     async def _presigned(self, repository: Repository, stats: wire.ObjectStats, entry: Entry) -> wire.ObjectStats:
-        """With a signed URL in place of the address, where the store signs any."""
+        """Put a signed URL in place of the address, where the store signs any."""
         if self._presign_s is None:
             return stats
         url = await repository.objects.presign_get(stats.path, entry, expires_s=self._presign_s)

@@ -28,7 +28,7 @@ from .signatures import V2_QUERY, V4_QUERY, AnySigned, Asked, parse_query
 Level: TypeAlias = Literal["service", "bucket", "object"]
 
 OWNER: Final = "lakebed"
-"""All objects belong to the installation: who may do what is said by policies."""
+"""All objects belong to the installation: policies say who may do what."""
 METADATA: Final = b"x-amz-meta-"
 METADATA_BYTES_MAX: Final = 2048
 

@@ -32,7 +32,7 @@ def value_of(number: int) -> bytes:
 
 
 async def acknowledge(store: Store) -> None:
-    """Until killed."""
+    """Acknowledge writes until killed."""
     numbers = itertools.count()
 
     async def write() -> None:

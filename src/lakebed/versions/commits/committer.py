@@ -1,12 +1,12 @@
 """The committer: seal, build, claim, publish (document 002, "Committer flow"; docs/design/protocols.md, "Commit").
 
-Lock-free: somebody makes progress after three KV operations, and a commit starts again only for each commit that
+Lock-free: some committer makes progress after three KV operations, and a commit starts again only for each commit that
 overtakes it, each bump and each freeze. What it promises: a commit holds every write acknowledged before it began; an
 acknowledged write is in a commit or still staged; the heads of a branch form a chain.
 
     seal     set_if the branch: a fresh token; the old one, *mine*, in front of the sealed tokens
     build    overlay *left* (mine and everything older that is still sealed) on the head; write ranges, commit record
-    claim    under a new key: branch, left, commit; so that a cleaner finds the tokens whoever dies where
+    claim    under a new key: branch, left, commit; so that a cleaner finds the tokens wherever a process dies
     publish  set_if the branch: the commit as head, only the tokens in front of mine still sealed
     else     look: in its history, done; mine no longer sealed, overtaken; else claim and publish again, with the same
              commit only if head and left are still those it was built from
@@ -171,7 +171,7 @@ class Committer:
         return built
 
     def counted(self, commit: Commit) -> Commit:
-        """As it is noted once a branch took it: if its committer slept over that, retention counts from now."""
+        """Return the commit as it is noted once a branch took it. If its committer slept, retention counts from now."""
         now_ms = self._context.ports.clock.now_ms()
         is_late = now_ms - commit.written_ms >= IN_ONE_GO_MS
         return replace(commit, written_ms=now_ms, counted_ms=max(now_ms, commit.counted_ms)) if is_late else commit

@@ -269,7 +269,7 @@ class Resetter:
     ) -> bool:
         """One attempt to take the sealed tokens from `mine` on, as a commit does; False: the branch moved.
 
-        Nobody was acknowledged for a cell that came into them after they were looked at: his second look at the branch
+        No writer was acknowledged for a cell that came into them afterwards: its second look at the branch
         shows another token, and he writes there.
         """
         left = [sealed.token for sealed in seen.record.sealed[place:]]

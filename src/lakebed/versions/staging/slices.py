@@ -25,7 +25,7 @@ class OpenSlice:
 
     `record` is what the store holds under `key` while the slice is open.
 
-    `in_doubt`: of one of them nobody knows whether its cell may still be set. Such a slice is never closed by its
+    `in_doubt`: the cell of one of them may still be set. Such a slice is never closed by its
     owner, but by a collector that gives it up, which makes sure that the cell does not count.
     """
 
@@ -41,7 +41,7 @@ class OpenSlice:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An address that nobody had before, and its slice."""
+    """An address that was never handed out before, and its slice."""
 
     address: str
     slice_: OpenSlice

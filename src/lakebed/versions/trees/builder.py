@@ -5,7 +5,7 @@ there, and only there, it would be cut again just so. Otherwise it is read, and 
 through the cutter, until the stream is at a cut again.
 
 Content gives a file its id, but for one case: a collection gave that id up for ever (docs/design/protocols.md, "A
-collection of metadata"). Then the file is salted until nobody retired its id.
+collection of metadata"). Then the file is salted until its id is not retired.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class TreeBuilder:
             self._unwritten.append((len(self._ranges) - 1, data))
 
     async def _write(self, files: Sequence[tuple[int, bytes]]) -> None:
-        """Each under an id that nobody retired."""
+        """Write each under an id that is not retired."""
         while files:
             salts = await self._retired_by([self._ranges[place].id for place, _ in files])
             free = [file for file, salt in zip(files, salts, strict=True) if not salt]

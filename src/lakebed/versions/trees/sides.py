@@ -56,7 +56,7 @@ _NOTHING: Final = Stretch(RangeView(ENTRIES_SCHEMA.empty_table()), 0, 0)
 
 
 class Side:
-    """With `ahead`, ranges are read some at a time before they are asked for: then none may be dropped."""
+    """One tree of a comparison. With `ahead`, it reads ranges before they are asked for: none may be dropped."""
 
     def __init__(self, files: TreeFiles, ranges: Sequence[RangeInfo], *, ahead: bool) -> None:
         self._files = files

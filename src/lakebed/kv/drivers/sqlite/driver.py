@@ -186,7 +186,7 @@ class SqliteStore:
         await self._submit(partition, ((key, None),), ANYTHING, 1)
 
     async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
-        """As `set_many`."""
+        """Delete several keys, in as many transactions as `set_many` takes."""
         await self._write_many(partition, [(key, None) for key in keys])
 
     async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
