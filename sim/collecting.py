@@ -19,6 +19,7 @@ from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.protocol import (
     GC_PREFIX,
     INSTALLATION_PREFIX,
+    LC_PREFIX,
     Mode,
     Plan,
     RunKind,
@@ -42,7 +43,7 @@ DAY_MS: Final = 86_400_000
 READERS: Final = b"(readers)"
 """A partition of the simulation's own: who is reading bytes. Only the grace of a run looks there."""
 
-_INSTALLATION: Final = (INSTALLATION_KEY.decode(), INSTALLATION_PREFIX)
+_INSTALLATION: Final = (INSTALLATION_KEY.decode(), INSTALLATION_PREFIX, LC_PREFIX)
 PRIVATE: Final = (*_INSTALLATION, TREES, REPORTS, LEVELS, GC_PREFIX)
 """What one process that collects has to itself, in scenes that delete no tree."""
 PRIVATE_BESIDE_TREES: Final = (*_INSTALLATION, LEVELS, GC_PREFIX)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
@@ -160,6 +162,52 @@ def test_an_apply_deletes_what_the_plan_has_and_nothing_else(spark: SparkSession
         "logs: logs/ 10d, dev 2d",
     )
     assert lake.collector.apply(spark, plan.run_id).objects_deleted == 1
+
+
+def test_an_apply_leaves_the_documents_tables(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    old = address_of(lake, "logs/old")
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+
+    lake.collector.apply(spark, plan.run_id)
+
+    (addresses,) = lake.files("_lakefs/retention/lc/addresses/date=*/*.parquet")
+    (policy,) = lake.files("_lakefs/retention/lc/policy/*.parquet")
+    (stats,) = lake.files("_lakefs/retention/lc/stats/*.csv")
+    rules = ["logs: logs/ 10d, dev 2d"]
+    row = {"run_id": plan.run_id, "address": old, "paths": ["logs/old"], "matched_rules": rules}
+    assert pq.ParquetFile(addresses).read().to_pylist() == [row]
+    rows = pq.ParquetFile(policy).read().to_pylist()
+    assert [(one["rule_id"], one["prefix"], one["branch"]) for one in rows] == [
+        ("logs", "logs/", ""),
+        ("logs", "logs/", "dev"),
+    ]
+    assert addresses.parent.name == f"date={stats.stem}"
+    header, one = csv.reader(stats.read_text().splitlines())
+    assert dict(zip(header, one, strict=True)) | {"began": "", "ended": ""} == {
+        "run_id": plan.run_id,
+        "policy_version": "1",
+        "state": "ended",
+        "objects": "1",
+        "bytes": "4",
+        "failed": "0",
+        "began": "",
+        "ended": "",
+    }
+    assert lake.collector.plan(spark, RunKind.METADATA).unknown_files == ()
+
+
+def test_two_runs_of_a_day_have_a_row_each(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    first = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    lake.collector.apply(spark, first.run_id)
+    lake.clock.ms += 6 * DAY_MS
+    second = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    lake.collector.apply(spark, second.run_id)
+
+    rows = [row for file in lake.files("_lakefs/retention/lc/stats/*.csv") for row in file.read_text().splitlines()]
+
+    assert [row.split(",")[0] for row in rows if not row.startswith("run_id")] == [first.run_id, second.run_id]
 
 
 def test_why_says_which_run_took_an_object_that_commits_still_name(spark: SparkSession | None, lake: Lakeside) -> None:

@@ -67,6 +67,7 @@ from .grace import let_readers_finish
 from .holding import check_uncommitted, read_held
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save
+from .lifecycle_tables import write_tables
 from .preflight import WhatIf, may_apply, state_to_apply
 from .recheck import look_again, whole
 from .recording import Ledger, Swept
@@ -203,6 +204,8 @@ async def apply(
     )
     # Before the run ends, so that one that has ended always has a report.
     await context.store.put(report_path(plan.kind, RunId(run_id)), encode_report(report))
+    if plan.policy:
+        await write_tables(context, plan, ledger, report)
     if swept.objects_failed:
         return report
     # By the table of its record, of which the look may have left some rows out.

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lakebed.base import parse_slice_name
-from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, HOLDS_KEY, INSTALLATION_MARK, UNKNOWN_FILES_MAX, Found, RunKind
+from lakebed.gc.protocol import (
+    DATA_PREFIX,
+    GC_PREFIX,
+    HOLDS_KEY,
+    INSTALLATION_MARK,
+    LC_PREFIX,
+    UNKNOWN_FILES_MAX,
+    Found,
+    RunKind,
+)
 from lakebed.objectstore import ObjectStore
 
 from .fencing import CLAIM_KEY
@@ -34,6 +43,8 @@ _OTHER: Final = re.compile(
     rf"|{CLAIM_KEY}"
     rf"|{HOLDS_KEY}"
     rf"|{INSTALLATION_MARK}"
+    rf"|{LC_PREFIX}(?:policy/[0-9a-z-]+\.parquet|stats/\d{{4}}-\d\d-\d\d\.csv)"
+    rf"|{LC_PREFIX}addresses/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet"
     rf"|{GC_PREFIX}clock\.json"
     rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet",
     re.ASCII | re.DOTALL,

@@ -42,6 +42,8 @@ def check_run_id(text: str) -> RunId:
 
 
 GC_PREFIX: Final = "_lakefs/retention/gc/"
+LC_PREFIX: Final = "_lakefs/retention/lc/"
+"""Tables of lifecycle runs for people. Nothing of Lakebed reads them."""
 INSTALLATION_PREFIX: Final = "_lakefs/installation/"
 INSTALLATION_MARK: Final = rf"{INSTALLATION_PREFIX}(\d{{12}})-([0-9A-Za-z]+)"
 """What the key of a mark looks like (docs/formats/installation.md): its number, and the mark."""

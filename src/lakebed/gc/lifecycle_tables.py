@@ -1,0 +1,101 @@
+"""The tables that a lifecycle run leaves in the namespace, for people and for their own jobs. No run reads them.
+
+    _lakefs/retention/lc/policy/<run>.parquet                 the policy as the run applied it
+    _lakefs/retention/lc/addresses/date=<day>/<run>-<part>    what was deleted: run_id, address, paths, matched_rules
+    _lakefs/retention/lc/stats/<day>.csv                      a row for each run that deleted on that day
+
+The design document names them (docs/design/0003-lifecycle.md). Of several paths of an object the run knows one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from .context import RunContext
+from .engines import Effort, Task
+from .files import find, sizes
+from .protocol import LC_PREFIX, LedgerState, Plan, RunReport, decode_ledger
+from .recording import Ledger
+from .rules.lifecycle import PolicyRow, check_policy, policy_table
+from .tables import Table, required
+
+_TEXTS: Final = pa.list_(pa.field("element", pa.string(), nullable=False))
+ADDRESSES: Final = Table(
+    "an object that a run deleted",
+    required(("run_id", pa.string()), ("address", pa.string()), ("paths", _TEXTS), ("matched_rules", _TEXTS)),
+)
+POLICY: Final = Table(
+    "a rule of a run's policy for a branch, empty for all others; what was written before the date goes",
+    required(
+        ("run_id", pa.string()),
+        ("rule_id", pa.string()),
+        ("prefix", pa.string()),
+        ("branch", pa.string()),
+        ("date_to_be_deleted", pa.timestamp("ms", tz="UTC")),
+    ),
+)
+STATS: Final = ("run_id", "policy_version", "state", "objects", "bytes", "failed", "began", "ended")
+
+_FILES: Final = Table("a file of the ledger", required(("name", pa.string())))
+
+
+async def write_tables(context: RunContext, plan: Plan, ledger: Ledger, report: RunReport) -> None:
+    """Write the tables of a run that deleted. Done again they are the same, for an apply is the only one at work."""
+    rows = policy_table(check_policy(plan.policy.encode()), run_id=plan.run_id, now_ms=plan.now_ms)
+    columns = {name: [getattr(row, name) for row in rows] for name in PolicyRow.__struct_fields__}
+    await context.store.put(f"{LC_PREFIX}policy/{plan.run_id}.parquet", _parquet(POLICY.rows({**columns})))
+    prefix = ledger.key("")
+    # Rows of restores lie beside them, under names of their own.
+    files = {name: size for name, size in (await sizes(context.store, prefix)).items() if name.startswith("part-")}
+    names = pa.table({"name": sorted(files)}, schema=_FILES.schema)
+    folder = f"{LC_PREFIX}addresses/date={ledger.date}/{plan.run_id}-"
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        for name in share["name"].to_pylist():
+            found = decode_ledger(await task.store.get(prefix + name), name=name)
+            went = found.filter(pc.equal(found["state"], LedgerState.DELETED.value))
+            if went.num_rows:
+                await task.store.put(folder + name, _parquet(_addresses(went)))
+        yield _FILES.schema.empty_table()
+
+    await context.engine.run(work, names, _FILES, effort=Effort(requests=len(files), size_bytes=sum(files.values())))
+    await _add_stats(context, plan, ledger.date, report)
+
+
+def _addresses(went: pa.Table) -> pa.Table:
+    one_each = pa.array(range(went.num_rows + 1), pa.int32())
+    texts = {name: went[name].combine_chunks() for name in ("path", "rule")}
+    lists = {name: pa.ListArray.from_arrays(one_each, column, type=_TEXTS) for name, column in texts.items()}
+    return ADDRESSES.rows(
+        {
+            "run_id": went["run_id"],
+            "address": went["address"],
+            "paths": lists["path"],
+            "matched_rules": lists["rule"],
+        }
+    )
+
+
+async def _add_stats(context: RunContext, plan: Plan, date: str, report: RunReport) -> None:
+    key = f"{LC_PREFIX}stats/{date}.csv"
+    data = await find(context.store, key)
+    rows = [row for row in csv.reader(io.StringIO((data or b"").decode())) if row and row[0] != STATS[0]]
+    state = "sweeping" if report.objects_failed else "ended"
+    facts = [state, report.objects_deleted, report.bytes_deleted, report.objects_failed]
+    own = [plan.run_id, plan.rules_version, *facts, report.run_start_time_ms, report.run_end_time_ms]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([STATS, *(row for row in rows if row[0] != plan.run_id), own])
+    await context.store.put(key, text.getvalue().encode())
+
+
+def _parquet(rows: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(rows, buffer, compression="zstd")
+    return buffer.getvalue()
