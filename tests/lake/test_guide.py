@@ -1,4 +1,4 @@
-"""The guide's page about the Python library, run as it stands."""
+"""The examples of the guide's pages, run as they stand."""
 
 from __future__ import annotations
 
@@ -8,18 +8,48 @@ from typing import Any
 
 import pytest
 
+import lakebed
 from lakebed.lake.filesystem import LakebedFileSystem
 
-PAGE = Path(__file__).parents[2] / "docs" / "guide" / "python.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+
+
+def run_page(name: str) -> dict[str, Any]:
+    """Run every Python example of a page, one after the other; returns the names that they define."""
+    names: dict[str, Any] = {}
+    for example in re.findall(r"```python\n(.*?)```", (GUIDE / name).read_text(), re.DOTALL):
+        exec(example, names)
+    return names
+
+
+def test_five_minutes_end_with_a_merged_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    run_page("start.md")
+
+    shown, old, log = capsys.readouterr().out.splitlines()
+    assert shown == "['2024/01/a.csv']"
+    assert "AA,4" in old
+    assert "'January'" in log
+    assert "correct AA" in log
+
+
+def test_each_recipe_of_the_cookbook_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    run_page("cookbook.md")  # it asserts what it promises
+
+    with lakebed.open_local("lake", environment={}) as lake:
+        assert lake.repository("flights").ref("report-2024-01").read("tables/a.csv") == b"1\n"
 
 
 def test_the_page_about_python_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    for example in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        exec(example, names)
+    names = run_page("python.md")
 
     printed = capsys.readouterr().out
     assert "['changed 2024/01/a.csv']" in printed
