@@ -29,10 +29,11 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         Unavailable,
     )
-    from lakebed.lake import Branch, Lake, Ref, Repository, Transaction, connect, open_local
+    from lakebed.lake import AsyncLake, Branch, Lake, Ref, Repository, Transaction, connect, open_local
 
 __all__ = [
     "AlreadyExists",
+    "AsyncLake",
     "Branch",
     "Conflict",
     "Corrupt",
@@ -50,7 +51,7 @@ __all__ = [
     "open_local",
 ]
 
-_FROM_LAKE = {"Branch", "Lake", "Ref", "Repository", "Transaction", "connect", "open_local"}
+_FROM_LAKE = {"AsyncLake", "Branch", "Lake", "Ref", "Repository", "Transaction", "connect", "open_local"}
 
 
 def __getattr__(name: str) -> object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from .asynchronous import AsyncBranch, AsyncLake, AsyncRef, AsyncRepository, AsyncTransaction
 from .files import ObjectReader, ObjectWriter
 from .lake import Lake, connect
 from .refs import Branch, Ref, Transaction
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from .local import open_local
 
 __all__ = [
+    "AsyncBranch",
+    "AsyncLake",
+    "AsyncRef",
+    "AsyncRepository",
+    "AsyncTransaction",
     "Branch",
     "Lake",
     "ObjectReader",

@@ -1,0 +1,207 @@
+"""The same lake for programs of asyncio: every call can be awaited, and what yields is an async iterator.
+
+The work is done by the lake that is given, in threads of its own, so both have one way through the code. A call that
+waits holds a thread and a connection; THREADS of them may be under way, more wait their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from itertools import islice
+from types import TracebackType
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+
+from lakebed.client import Strategy
+
+from .lake import Lake
+from .refs import Branch, Ref, Transaction
+from .repository import Repository
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
+Ref_co = TypeVar("Ref_co", bound=Ref, covariant=True)
+Wrapped = TypeVar("Wrapped", bound="_Async[Any]")
+
+THREADS: Final = 32
+PAGE: Final = 1000
+"""Take so many results from an iterator at a time: as many as a request brings."""
+
+
+class _Async(Generic[S_co]):
+    """One object of the synchronous library, and the threads that call it."""
+
+    def __init__(self, sync: S_co, pool: ThreadPoolExecutor) -> None:
+        self.sync = sync
+        """The same object for code without await."""
+        self._pool = pool
+
+    def __repr__(self) -> str:
+        return f"Async{self.sync!r}"
+
+    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, functools.partial(function, *args, **kwargs))
+
+
+def _awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Async[S], P], Coroutine[Any, Any, R]]:
+    """Make a method that can be awaited of one that waits."""
+
+    @functools.wraps(method)
+    async def call(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._call(method, self.sync, *args, **kwargs)
+
+    return call
+
+
+def _giving(
+    kind: type[Wrapped], method: Callable[Concatenate[S, P], object]
+) -> Callable[Concatenate[_Async[S], P], Coroutine[Any, Any, Wrapped]]:
+    """As `_awaited`; what it returns is wrapped."""
+
+    @functools.wraps(method)
+    async def call(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> Wrapped:
+        return kind(await self._call(method, self.sync, *args, **kwargs), self._pool)
+
+    return call
+
+
+def _iterated(
+    method: Callable[Concatenate[S, P], Iterator[R]],
+) -> Callable[Concatenate[_Async[S], P], AsyncIterator[R]]:
+    """Make an async iterator of a method that yields."""
+
+    @functools.wraps(method)
+    async def call(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[R]:
+        found = method(self.sync, *args, **kwargs)
+        while page := await self._call(lambda: [*islice(found, PAGE)]):
+            for one in page:
+                yield one
+
+    return call
+
+
+class _Reading(_Async[Ref_co]):
+    def __str__(self) -> str:
+        return self.sync.name
+
+    commit_record = _awaited(Ref.commit_record)
+    log = _iterated(Ref.log)
+    diff = _iterated(Ref.diff)
+    list = _iterated(Ref.list)
+    stat = _awaited(Ref.stat)
+    exists = _awaited(Ref.exists)
+    read = _awaited(Ref.read)
+    download = _awaited(Ref.download)
+
+
+class AsyncRef(_Reading[Ref]):
+    """See `Ref`."""
+
+
+class AsyncBranch(_Reading[Branch]):
+    """See `Branch`."""
+
+    write = _awaited(Branch.write)
+    upload = _awaited(Branch.upload)
+    copy = _awaited(Branch.copy)
+    delete = _awaited(Branch.delete)
+    uncommitted = _iterated(Branch.uncommitted)
+    commit = _awaited(Branch.commit)
+    reset = _awaited(Branch.reset)
+    merge = _awaited(Branch.merge)
+    import_folder = _awaited(Branch.import_folder)
+    revert = _awaited(Branch.revert)
+    cherry_pick = _awaited(Branch.cherry_pick)
+    drop = _awaited(Branch.drop)
+
+    @asynccontextmanager
+    async def transaction(
+        self, message: str, *, metadata: Mapping[str, str] | None = None, strategy: Strategy | None = None
+    ) -> AsyncIterator[AsyncTransaction]:
+        """Write all of it or nothing, as `Branch.transaction` says, with the same errors."""
+        block = self.sync.transaction(message, metadata=metadata, strategy=strategy)
+        own = AsyncTransaction(await self._call(block.__enter__), self._pool)
+        try:
+            yield own
+        except BaseException as error:
+            # The block's own end decides what becomes of the error; a cancelled task still removes its branch.
+            await asyncio.shield(self._call(block.__exit__, type(error), error, error.__traceback__))
+            raise
+        await asyncio.shield(self._call(block.__exit__, None, None, None))
+
+
+class AsyncTransaction(AsyncBranch):
+    """See `Transaction`."""
+
+    @property
+    def result(self) -> str:
+        """The id of the commit, once the block has ended; empty if nothing changed."""
+        assert isinstance(self.sync, Transaction)
+        return self.sync.result
+
+
+class AsyncRepository(_Async[Repository]):
+    """See `Repository`."""
+
+    def ref(self, expression: str) -> AsyncRef:
+        """Return what a tag, a commit id, or an expression such as `main~2` names. Sends no request."""
+        return AsyncRef(self.sync.ref(expression), self._pool)
+
+    def branch(self, name: str = "") -> AsyncBranch:
+        """Return a branch, by default the default one. Sends no request."""
+        return AsyncBranch(self.sync.branch(name), self._pool)
+
+    async def branches(self, *, prefix: str = "") -> AsyncIterator[AsyncBranch]:
+        """Yield branches by name, ascending."""
+        async for found in _names(self, prefix=prefix):
+            yield AsyncBranch(found, self._pool)
+
+    async def tags(self, *, prefix: str = "") -> AsyncIterator[AsyncRef]:
+        """Yield tags by name, ascending."""
+        async for found in _tags(self, prefix=prefix):
+            yield AsyncRef(found, self._pool)
+
+    create_branch = _giving(AsyncBranch, Repository.create_branch)
+    create_tag = _giving(AsyncRef, Repository.create_tag)
+    delete_tag = _awaited(Repository.delete_tag)
+    delete = _awaited(Repository.delete)
+
+
+_names = _iterated(Repository.branches)
+_tags = _iterated(Repository.tags)
+_repositories = _iterated(Lake.repositories)
+
+
+class AsyncLake(_Async[Lake]):
+    """A lake whose calls are awaited: `AsyncLake(lakebed.connect())`, or over `lakebed.open_local`.
+
+    An async context manager: leaving it closes the lake that it was given.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(lake, ThreadPoolExecutor(THREADS, thread_name_prefix="lakebed"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Wait for the calls under way, then close the lake."""
+        await asyncio.to_thread(self._pool.shutdown)
+        await asyncio.to_thread(self.sync.close)
+
+    async def repositories(self, *, prefix: str = "") -> AsyncIterator[AsyncRepository]:
+        """Yield repositories by name, ascending."""
+        async for found in _repositories(self, prefix=prefix):
+            yield AsyncRepository(found, self._pool)
+
+    repository = _giving(AsyncRepository, Lake.repository)
+    create_repository = _giving(AsyncRepository, Lake.create_repository)
