@@ -91,6 +91,8 @@ class Taken:
         self._context = context
         self._partition = keys.taken_partition(context.uid)
         self._runs: dict[str, TakingRecord] = {}
+        self._is_used = False
+        self._looked_at_ms = 0
 
     # For readers
 
@@ -111,6 +113,28 @@ class Taken:
     async def find_rows(self, rows: Sequence[Row]) -> list[TakenBy | None]:
         """The same for rows of trees."""
         return await self._find([(row[1], row[2]) if row[1] != FOREIGN_SLICE else self._place(row[3]) for row in rows])
+
+    async def shown(self, rows: Sequence[Row]) -> list[TakenBy | None]:
+        """Return what `find_rows` does, for answers that only show it. No decision rests on it.
+
+        Where no policy was ever set this costs nothing, but for a `get` each `branch_cache_ms`. A policy that another
+        process sets is seen that much later.
+        """
+        return await self.find_rows(rows) if await self._may_be_used() else [None] * len(rows)
+
+    async def shown_at(self, address: str) -> TakenBy | None:
+        """The same for one address."""
+        return (await self.find([address]))[0] if await self._may_be_used() else None
+
+    async def _may_be_used(self) -> bool:
+        """Return False where no run took anything until a moment ago. A policy that is removed leaves its record."""
+        now_ms = self._context.ports.clock.now_ms()
+        looked = self._looked_at_ms
+        if not self._is_used and not (looked and 0 <= now_ms - looked < self._context.options.branch_cache_ms):
+            if await self._context.get(keys.LIFECYCLE) is not None:
+                self._is_used = True
+            self._looked_at_ms = now_ms
+        return self._is_used
 
     def _place(self, address: str) -> Place | None:
         key = key_inside(address, self._context.objectstore.uri)
@@ -178,6 +202,7 @@ class Taken:
 
     async def begin(self, run: str, record: TakingRecord) -> TakingRecord:
         """Write what the rules of a run are called, or return what was written before: it is never replaced."""
+        self._is_used = True
         present = await self.find_run(run)
         if present is None:
             await self._context.store.set(self._partition, keys.taking_run(run), encode_record(record))

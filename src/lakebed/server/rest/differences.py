@@ -44,7 +44,7 @@ class Differences:
             three_dot=request.choice("type", ("three_dot", "two_dot")) == "three_dot",
         )
         # Of a path that was removed, this is what the left side had.
-        taken = await repository.versions.taken.find_rows([one.row for one in found if one.row is not None])
+        taken = await repository.versions.taken.shown([one.row for one in found if one.row is not None])
         return _page(found, has_more=has_more, is_with_stats=request.flag("include_right_stats"), taken=taken)
 
     async def count_expired(self, request: RestRequest) -> wire.ExpiredCount:

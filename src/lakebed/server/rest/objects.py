@@ -31,7 +31,7 @@ class Objects:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
         entry = await repository.objects.get(request.args[1], path)
-        [taken] = await repository.versions.taken.find([entry.address])
+        taken = await repository.versions.taken.shown_at(entry.address)
         stats = stats_of_entry(
             repository, path, entry, is_with_metadata=request.flag("user_metadata", default=True), taken=taken
         )
@@ -48,7 +48,7 @@ class Objects:
             delimiter=request.query("delimiter").encode(),
             limit=request.amount(),
         )
-        taken = await repository.versions.taken.find_rows([row for _, row in listing.items if row is not None])
+        taken = await repository.versions.taken.shown([row for _, row in listing.items if row is not None])
         results = stats_of_page(
             repository,
             listing.items,
