@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import lakefs
+import lakefs_sdk
 import pytest
 from lakefs.client import Client
 
@@ -137,3 +138,114 @@ def test_a_repository_in_a_missing_bucket_is_refused_for_good(s3_client: Any, op
     assert answer.json()["message"].startswith("failed to create repository: failed to access storage")
     assert str(options.s3_endpoint) not in answer.text
     assert "<" not in answer.text
+
+
+@pytest.fixture
+def multipart(s3_client: Any, options: ObjectStoreOptions) -> Any:
+    """Uploads in parts, on the branch `main` of a new repository."""
+    name = f"parts-{os.urandom(4).hex()}"
+    lakefs.Repository(name, client=s3_client).create(storage_namespace=f"s3://{make_bucket(options)}/x")
+    return Parts(s3_client, name)
+
+
+class Parts:
+    def __init__(self, client: Any, name: str) -> None:
+        self.api = client.sdk_client.experimental_api
+        self.branch = lakefs.Repository(name, client=client).branch("main")
+        self.name = name
+
+    def begin(self, path: str, parts: int) -> Any:
+        return self.api.create_presign_multipart_upload(self.name, "main", path=path, parts=parts)
+
+    def complete(self, path: str, begun: Any, etags: list[str], **more: Any) -> Any:
+        parts = [lakefs_sdk.UploadPart(part_number=number, etag=etag) for number, etag in enumerate(etags, start=1)]
+        body = lakefs_sdk.CompletePresignMultipartUpload(physical_address=begun.physical_address, parts=parts, **more)
+        return self.api.complete_presign_multipart_upload(
+            self.name, "main", begun.upload_id, path=path, complete_presign_multipart_upload=body
+        )
+
+    def put(self, url: str, data: bytes) -> str:
+        answer = httpx.put(url, content=data)
+        assert answer.status_code == 200, answer.text
+        return answer.headers["etag"]
+
+
+def test_a_client_puts_parts_into_the_store_and_has_one_object(multipart: Parts, s3_client: Any) -> None:
+    assert s3_client.sdk_client.config_api.get_config().storage_config.pre_sign_multipart_upload
+    begun = multipart.begin("a/big", 2)
+    assert len(begun.presigned_urls) == 2
+    etags = [multipart.put(url, data) for url, data in zip(begun.presigned_urls, (b"hello ", b"world"), strict=True)]
+
+    done = multipart.complete("a/big", begun, etags, content_type="text/plain", user_metadata={"k": "v"})
+    again = multipart.complete("a/big", begun, etags)
+
+    assert (done.size_bytes, done.content_type, done.metadata.get("k")) == (11, "text/plain", "v")
+    assert done.checksum.endswith("-2")
+    assert multipart.branch.object("a/big").reader("rb").read() == b"hello world"
+    assert again.physical_address == done.physical_address
+
+
+def test_a_part_may_be_signed_later_or_be_a_copy_of_an_object(multipart: Parts) -> None:
+    multipart.branch.object("source").upload(b"0123456789")
+    begun = multipart.begin("made", 0)
+    signed = multipart.api.upload_part(
+        multipart.name,
+        "main",
+        begun.upload_id,
+        path="made",
+        part_number=1,
+        upload_part_from=lakefs_sdk.UploadPartFrom(physical_address=begun.physical_address),
+    )
+    first = multipart.put(signed.presigned_url, b"x")
+    source = lakefs_sdk.CopyPartSource(repository=multipart.name, ref="main", path="source", range="bytes=2-4")
+    copied = multipart.api.upload_part_copy_with_http_info(
+        multipart.name,
+        "main",
+        begun.upload_id,
+        path="made",
+        part_number=2,
+        upload_part_copy_from=lakefs_sdk.UploadPartCopyFrom(
+            physical_address=begun.physical_address, copy_source=source
+        ),
+    )
+
+    multipart.complete("made", begun, [first, copied.headers["etag"]])
+
+    assert multipart.branch.object("made").reader("rb").read() == b"x234"
+
+
+def test_an_only_part_is_the_object(multipart: Parts) -> None:
+    begun = multipart.begin("one", 1)
+    etag = multipart.put(begun.presigned_urls[0], b"all of it")
+
+    assert multipart.complete("one", begun, [etag]).size_bytes == 9
+
+    assert multipart.branch.object("one").reader("rb").read() == b"all of it"
+
+
+def test_parts_that_are_missing_or_changed_make_no_object(multipart: Parts) -> None:
+    begun = multipart.begin("a", 2)
+    etag = multipart.put(begun.presigned_urls[0], b"one")
+    with pytest.raises(lakefs_sdk.exceptions.BadRequestException, match="not uploaded"):
+        multipart.complete("a", begun, [etag, etag])
+    multipart.put(begun.presigned_urls[1], b"two")
+    with pytest.raises(lakefs_sdk.exceptions.BadRequestException, match="not those of its ETag"):
+        multipart.complete("a", begun, [etag, etag])
+    with pytest.raises(lakefs_sdk.exceptions.BadRequestException, match="never begun"):
+        multipart.complete("a", begun, [etag, etag, etag])
+
+    assert not multipart.branch.object("a").exists()
+
+
+def test_what_was_aborted_and_what_is_of_another_path_cannot_be_completed(multipart: Parts) -> None:
+    begun = multipart.begin("a", 1)
+    etag = multipart.put(begun.presigned_urls[0], b"one")
+    with pytest.raises(lakefs_sdk.exceptions.NotFoundException):
+        multipart.complete("b", begun, [etag])
+    body = lakefs_sdk.AbortPresignMultipartUpload(physical_address=begun.physical_address)
+    multipart.api.abort_presign_multipart_upload(
+        multipart.name, "main", begun.upload_id, path="a", abort_presign_multipart_upload=body
+    )
+
+    with pytest.raises(lakefs_sdk.exceptions.NotFoundException):
+        multipart.complete("a", begun, [etag])

@@ -39,7 +39,7 @@ from .imports import (
     ImportState,
     Location,
 )
-from .multipart import Multipart, PartMissing
+from .multipart import Multipart, PartMissing, etag_of_parts
 from .namespaces import Namespaces, OpenNamespace, overlap
 from .objects import (
     DEFAULT_CONTENT_TYPE,
@@ -133,5 +133,6 @@ __all__ = [
     "UploadMissing",
     "UploadTarget",
     "check_user_metadata",
+    "etag_of_parts",
     "overlap",
 ]

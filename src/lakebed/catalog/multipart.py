@@ -7,9 +7,13 @@ completion that is sent again never sets the path a second time. Parts are given
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import hashlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
+
+from msgspec.structs import replace
 
 from lakebed.base import Entry, Invalid, Ports, from_row, key_to_path, path_to_key, to_row
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore, Stored
@@ -32,6 +36,15 @@ from .objects import Objects, check_header_text
 
 LINK_MS_MAX: Final = 60_000
 """No link takes longer. After that, a completion sent again fences the one before; sooner, it is asked to wait."""
+
+
+WAIT_STEPS: Final = 50
+WAIT_STEP_S: Final = 0.1
+"""A completion waits this long for another one of the same upload."""
+
+
+class CompletionLost(MultipartNotFound):
+    """A completion was interrupted, and it cannot be known any more whether the path had its object."""
 
 
 class PartMissing(Invalid):
@@ -120,6 +133,35 @@ class Multipart:
             await self._versions.parts.drop(address)
             raise
 
+    async def hand_out_part(self, multipart_id: str, number: int, *, presign_s: int) -> str | None:
+        """Return a signed URL to which a client puts a part itself. None: this store signs no URLs.
+
+        Raises:
+            MultipartNotFound: there is no such upload, or it ended meanwhile.
+        """
+        address = await self._versions.parts.issue(multipart_id)
+        url = await self._objectstore.presign_put(address, expires_s=presign_s)
+        now_ms = self._ports.clock.now_ms()
+        await self._versions.parts.put(
+            multipart_id, number, PartRecord(address=address, size_bytes=0, md5="", modified_ms=now_ms)
+        )
+        return url
+
+    async def find_stored(self, parts: Sequence[PartRecord]) -> list[PartRecord]:
+        """Return parts with the sizes that they have in the store.
+
+        Raises:
+            PartMissing: nothing was put at one of their addresses.
+        """
+        return await self._ports.tasks.gather([self._find_stored(part) for part in parts])
+
+    async def _find_stored(self, part: PartRecord) -> PartRecord:
+        try:
+            stat = await self._objectstore.stat(part.address)
+        except ObjectMissing as error:
+            raise PartMissing("a part was not uploaded, or it is gone", address=part.address) from error
+        return replace(part, size_bytes=stat.size_bytes)
+
     async def complete(
         self,
         multipart_id: str,
@@ -128,31 +170,37 @@ class Multipart:
         size_bytes: int,
         checksum: str,
         metadata: Mapping[str, str],
+        content_type: str | None = None,
         if_none_match: bool = False,
         if_match: str | None = None,
     ) -> Entry:
         """Make an object of the bytes of its parts (`stream`), and note that the upload is completed.
 
-        `metadata` is read after the last byte. Sent again after a crash, it links the object once at most.
+        `metadata` is read after the last byte. However often it is sent, it sets the path once at most.
 
         Raises:
             MultipartNotFound: there is no such upload, or what became of an interrupted completion cannot be known.
-            CompletionUnderWay: another request is at it.
+            CompletionUnderWay: another request is at it, and takes long.
             PathExists, PreconditionFailed: the condition does not hold.
         """
         condition = Condition(if_none_match, if_match)
-        record = await self._versions.parts.get(multipart_id)
-        linked = await self._interrupted(multipart_id, record, checksum)
-        if linked is not None:
-            return linked
-        await self._versions.staging.check(record.branch, record.path, condition)
-        address, _ = await self._store(multipart_id, body, size_bytes)
-        try:
-            await self._versions.parts.aim(multipart_id, address, instead_of=record.target)
-        except (MultipartNotFound, CompletionUnderWay):
-            await self._versions.parts.drop(address)
-            raise
-        return await self._link(multipart_id, record, address, size_bytes, checksum, metadata, condition)
+
+        async def attempt() -> Entry:
+            record = await self._versions.parts.get(multipart_id)
+            linked = await self._interrupted(multipart_id, record, checksum)
+            if linked is not None:
+                return linked
+            await self._versions.staging.check(record.branch, record.path, condition)
+            address, _ = await self._store(multipart_id, body, size_bytes)
+            try:
+                return await self._link(
+                    multipart_id, record, address, size_bytes, checksum, metadata, content_type, condition
+                )
+            except (MultipartNotFound, CompletionUnderWay, UploadRefused):
+                await self._versions.parts.drop(address)
+                raise
+
+        return await self._once(multipart_id, size_bytes, checksum, metadata, content_type, attempt)
 
     async def link_only_part(
         self,
@@ -161,22 +209,28 @@ class Multipart:
         *,
         checksum: str,
         metadata: Mapping[str, str],
+        content_type: str | None = None,
         if_none_match: bool = False,
         if_match: str | None = None,
     ) -> Entry:
         """Make the only part the object, without moving its bytes, and note that the upload is completed.
 
         Raises:
-            UploadRefused, UploadMissing, and what `complete` raises.
+            UploadMissing, and what `complete` raises.
         """
         condition = Condition(if_none_match, if_match)
-        record = await self._versions.parts.get(multipart_id)
-        linked = await self._interrupted(multipart_id, record, checksum, wanted=part.address)
-        if linked is not None:
-            return linked
-        await self._versions.staging.check(record.branch, record.path, condition)
-        await self._versions.parts.aim(multipart_id, part.address, instead_of=record.target)
-        return await self._link(multipart_id, record, part.address, part.size_bytes, checksum, metadata, condition)
+
+        async def attempt() -> Entry:
+            record = await self._versions.parts.get(multipart_id)
+            linked = await self._interrupted(multipart_id, record, checksum, wanted=part.address)
+            if linked is not None:
+                return linked
+            await self._versions.staging.check(record.branch, record.path, condition)
+            return await self._link(
+                multipart_id, record, part.address, part.size_bytes, checksum, metadata, content_type, condition
+            )
+
+        return await self._once(multipart_id, part.size_bytes, checksum, metadata, content_type, attempt)
 
     async def _link(
         self,
@@ -186,8 +240,10 @@ class Multipart:
         size_bytes: int,
         checksum: str,
         metadata: Mapping[str, str],
+        content_type: str | None,
         condition: Condition,
     ) -> Entry:
+        await self._versions.parts.aim(multipart_id, address, instead_of=record.target)
         try:
             entry = await self._objects.link_upload(
                 record.branch,
@@ -195,7 +251,7 @@ class Multipart:
                 address,
                 size_bytes=size_bytes,
                 checksum=checksum,
-                content_type=record.content_type,
+                content_type=content_type or record.content_type,
                 metadata=metadata,
                 if_none_match=condition.if_none_match,
                 if_match=condition.if_match,
@@ -206,6 +262,43 @@ class Multipart:
             raise
         await self._note_completed(multipart_id, checksum)
         return entry
+
+    async def _once(
+        self,
+        multipart_id: str,
+        size_bytes: int,
+        checksum: str,
+        metadata: Mapping[str, str],
+        content_type: str | None,
+        attempt: Callable[[], Awaitable[Entry]],
+    ) -> Entry:
+        """Complete an upload, or wait for the request that does, and return what it made.
+
+        Raises:
+            MultipartNotFound: the upload was aborted, or completed with other parts.
+            CompletionUnderWay: the other request takes long.
+        """
+        try:
+            return await attempt()
+        except CompletionLost:
+            raise
+        except (MultipartNotFound, CompletionUnderWay, UploadRefused):
+            for _ in range(WAIT_STEPS):
+                done = await self._versions.parts.begun_or_completed(multipart_id)
+                if not done.etag:
+                    await self._ports.clock.sleep(WAIT_STEP_S)
+                    continue
+                if done.etag != checksum:
+                    raise MultipartNotFound("the upload was completed with other parts", id=multipart_id) from None
+                return Entry(
+                    address=done.target,
+                    size_bytes=size_bytes,
+                    checksum=checksum,
+                    modified_ms=done.target_ms,
+                    content_type=content_type or done.content_type,
+                    metadata=dict(metadata),
+                )
+            raise CompletionUnderWay("another request is completing this upload", id=multipart_id) from None
 
     async def _interrupted(
         self, multipart_id: str, record: MultipartRecord, checksum: str, *, wanted: str = ""
@@ -235,7 +328,7 @@ class Multipart:
             await self._versions.fencing.fence(UploadRecord, record.target)
             entry = await self._linked(record)
         if entry is None:
-            raise MultipartNotFound(
+            raise CompletionLost(
                 "a completion of this upload was interrupted, and the path now holds something else: upload it again",
                 id=multipart_id,
             )
@@ -281,3 +374,11 @@ class Multipart:
                     yield chunk
             except ObjectMissing as error:
                 raise PartMissing("the bytes of a part are gone; upload it again", address=part.address) from error
+
+
+def etag_of_parts(digests: Sequence[str]) -> str:
+    """Return the ETag of an object in parts: the MD5 of their MD5s, and how many there are. Empty: one is no MD5."""
+    if not all(re.fullmatch(r"[0-9a-f]{32}", digest) for digest in digests):
+        return ""
+    whole = hashlib.md5(b"".join(map(bytes.fromhex, digests)), usedforsecurity=False)
+    return f"{whole.hexdigest()}-{len(digests)}"

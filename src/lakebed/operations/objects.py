@@ -197,17 +197,62 @@ LINK_PHYSICAL_ADDRESS: Final = Operation(
 _MULTIPART: Final = ONE_BRANCH + "/staging/pmpu"
 _UPLOAD: Final = _MULTIPART + "/{uploadId}"
 _PART: Final = _UPLOAD + "/parts/{partNumber}"
-CREATE_PRESIGN_MULTIPART_UPLOAD: Final = later(
-    "createPresignMultipartUpload", "POST", _MULTIPART, _WRITE, "Begin an upload in parts.", PATH
+CREATE_PRESIGN_MULTIPART_UPLOAD: Final = Operation(
+    "createPresignMultipartUpload",
+    "POST",
+    _MULTIPART,
+    NOTHING,
+    wire.PresignMultipartUpload,
+    _WRITE,
+    "Begin an upload in parts that the client puts into the storage itself, with signed URLs for the first `parts`.",
+    (PATH, Parameter("parts", "integer", default=0)),
+    status=201,
 )
-COMPLETE_PRESIGN_MULTIPART_UPLOAD: Final = later(
-    "completePresignMultipartUpload", "PUT", _UPLOAD, _WRITE, "Finish an upload in parts.", PATH
+COMPLETE_PRESIGN_MULTIPART_UPLOAD: Final = Operation(
+    "completePresignMultipartUpload",
+    "PUT",
+    _UPLOAD,
+    wire.CompletePresignMultipartUpload,
+    wire.ObjectStats,
+    _WRITE,
+    "Make an object of the parts. Sent again, it makes it once.",
+    (PATH,),
 )
-ABORT_PRESIGN_MULTIPART_UPLOAD: Final = later(
-    "abortPresignMultipartUpload", "DELETE", _UPLOAD, _WRITE, "Drop an upload in parts.", PATH
+ABORT_PRESIGN_MULTIPART_UPLOAD: Final = Operation(
+    "abortPresignMultipartUpload",
+    "DELETE",
+    _UPLOAD,
+    wire.AbortPresignMultipartUpload,
+    NOTHING,
+    _WRITE,
+    "Give up an upload and its parts.",
+    (PATH,),
+    status=204,
+    is_body_optional=True,
 )
-UPLOAD_PART: Final = later("uploadPart", "PUT", _PART, _WRITE, "Sign the upload of a part.", PATH)
-UPLOAD_PART_COPY: Final = later("uploadPartCopy", "PUT", _PART + "/copy", _WRITE, "Copy an object as a part.", PATH)
+UPLOAD_PART: Final = Operation(
+    "uploadPart",
+    "PUT",
+    _PART,
+    wire.UploadPartFrom,
+    wire.UploadTo,
+    _WRITE,
+    "Return a signed URL for one part, in place of the one before.",
+    (PATH,),
+    is_body_optional=True,
+)
+UPLOAD_PART_COPY: Final = Operation(
+    "uploadPartCopy",
+    "PUT",
+    _PART + "/copy",
+    wire.UploadPartCopyFrom,
+    NOTHING,
+    _WRITE,
+    "Copy an object, or one range of it, as a part. The header ETag has what the completion must name.",
+    (PATH,),
+    asked_later=(Permission("fs:ReadObject", OBJECT, when="of the source"),),
+    status=204,
+)
 
 _IMPORT: Final = ONE_BRANCH + "/import"
 _IMPORT_ID: Final = Parameter("id", is_required=True)

@@ -89,6 +89,7 @@ from .rest import (
     imports,
     installation,
     lifecycle,
+    multipart,
     objects,
     repositories,
     roles,
@@ -119,6 +120,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     objects,
     content,
     staging,
+    multipart,
     imports,
     gc,
     gc_plans,
@@ -343,6 +345,7 @@ def storage_config(blockstore: str, *, presign: bool) -> StorageConfig:
         import_support=True,
         import_validity_regex=f"^{scheme}://",
         pre_sign_support=presign,
+        pre_sign_multipart_upload=presign,
     )
 
 

@@ -48,6 +48,9 @@ from .config import (
 from .deleted import DeletedRepository, DeletedRepositoryList, DeleteProtection, RepositoryUndeletion
 from .hard_delete import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 from .objects import (
+    AbortPresignMultipartUpload,
+    CompletePresignMultipartUpload,
+    CopyPartSource,
     ObjectCopyCreation,
     ObjectError,
     ObjectErrorList,
@@ -55,10 +58,15 @@ from .objects import (
     ObjectStats,
     ObjectStatsList,
     PathList,
+    PresignMultipartUpload,
     StagingLocation,
     StagingMetadata,
     UnderlyingObjectProperties,
     UpdateObjectUserMetadata,
+    UploadPart,
+    UploadPartCopyFrom,
+    UploadPartFrom,
+    UploadTo,
 )
 from .refs import (
     BranchCreation,
@@ -96,6 +104,7 @@ from .roles import ACL, ErrorNoACL, Group, GroupCreation, GroupList, Policy, Pol
 
 __all__ = [
     "ACL",
+    "AbortPresignMultipartUpload",
     "ActionRun",
     "ActionRunList",
     "AuditRecord",
@@ -110,7 +119,9 @@ __all__ = [
     "CommitCreation",
     "CommitList",
     "CommitOverrides",
+    "CompletePresignMultipartUpload",
     "Config",
+    "CopyPartSource",
     "Credentials",
     "CredentialsList",
     "CredentialsWithSecret",
@@ -160,6 +171,7 @@ __all__ = [
     "PolicyList",
     "PrepareGCUncommittedRequest",
     "PrepareGCUncommittedResponse",
+    "PresignMultipartUpload",
     "Ref",
     "RefList",
     "Repository",
@@ -185,6 +197,10 @@ __all__ = [
     "UiConfig",
     "UnderlyingObjectProperties",
     "UpdateObjectUserMetadata",
+    "UploadPart",
+    "UploadPartCopyFrom",
+    "UploadPartFrom",
+    "UploadTo",
     "UsageReport",
     "UsageReportSummary",
     "User",

@@ -85,3 +85,47 @@ class StagingMetadata(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str | None = None
     mtime: int | None = None
     force: bool | None = False
+
+
+class PresignMultipartUpload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An upload in parts that was begun. `physical_address` names it; the object gets an address at its completion."""
+
+    upload_id: str
+    physical_address: str
+    presigned_urls: list[str] = []
+
+
+class UploadPart(msgspec.Struct, frozen=True, kw_only=True):
+    part_number: int
+    etag: str
+
+
+class CompletePresignMultipartUpload(msgspec.Struct, frozen=True, kw_only=True):
+    physical_address: str
+    parts: list[UploadPart]
+    user_metadata: dict[str, str] | None = None
+    content_type: str | None = None
+
+
+class AbortPresignMultipartUpload(msgspec.Struct, frozen=True, kw_only=True):
+    physical_address: str = ""
+
+
+class UploadPartFrom(msgspec.Struct, frozen=True, kw_only=True):
+    physical_address: str = ""
+
+
+class UploadTo(msgspec.Struct, frozen=True, kw_only=True):
+    presigned_url: str
+
+
+class CopyPartSource(msgspec.Struct, frozen=True, kw_only=True):
+    repository: str
+    ref: str
+    path: str
+    range: str | None = None
+
+
+class UploadPartCopyFrom(msgspec.Struct, frozen=True, kw_only=True):
+    physical_address: str = ""
+    copy_source: CopyPartSource

@@ -6,7 +6,6 @@ An upload belongs to the bucket and key that it was begun for. An id is no right
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lakebed.base import Entry, LakebedError, path_to_key
-from lakebed.catalog import Repository
+from lakebed.catalog import Repository, etag_of_parts
 from lakebed.operations import objects
 from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, MultipartNotFound, MultipartRecord, PartRecord
@@ -207,7 +206,8 @@ class MultipartUploads:
         record = await repository.versions.parts.completed(request.parameter("uploadId"))
         wanted = [node.value("ETag") or "" for node in await _read_completion(request)]
         digests = [etag.strip().strip('"') for etag in wanted]
-        if (record.branch, record.path) != (place.ref, path_to_key(place.path)) or record.etag != _etag(digests):
+        is_same = (record.branch, record.path) == (place.ref, path_to_key(place.path))
+        if not is_same or record.etag != etag_of_parts(digests):
             raise S3Error("NoSuchUpload")
         return xml(_result(request, record.etag))
 
@@ -221,7 +221,7 @@ class MultipartUploads:
         if_match: str | None,
     ) -> Response:
         record, multipart = begun.record, begun.repository.multipart
-        checksum, metadata = _etag([part.md5 for part in parts]), dict(record.metadata)
+        checksum, metadata = etag_of_parts([part.md5 for part in parts]), dict(record.metadata)
         layout = spell_layout([part.size_bytes for part in parts])
         if len(layout) <= LAYOUT_CHARACTERS_MAX:
             metadata[SYSTEM + "parts"] = layout
@@ -380,14 +380,6 @@ class SlowAnswer(Response):
 
 def _error(why: S3Error) -> bytes:
     return document(Element("Error").text("Code", why.code).text("Message", str(why)))
-
-
-def _etag(digests: Sequence[str]) -> str:
-    """Return the ETag of an object in parts: the MD5 of their MD5s, and how many there are. Empty: one is no MD5."""
-    if not all(re.fullmatch(r"[0-9a-f]{32}", digest) for digest in digests):
-        return ""
-    whole = hashlib.md5(b"".join(map(bytes.fromhex, digests)), usedforsecurity=False)
-    return f"{whole.hexdigest()}-{len(digests)}"
 
 
 def _result(request: S3Request, etag: str) -> Element:

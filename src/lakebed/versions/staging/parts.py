@@ -66,6 +66,17 @@ class Parts:
             raise MultipartNotFound("the upload is unknown, or it was aborted", id=multipart_id)
         return record
 
+    async def begun_or_completed(self, multipart_id: str) -> MultipartRecord:
+        """Return the record of an upload in one look; its `etag` says whether it was completed.
+
+        Raises:
+            MultipartNotFound: there is none of this id, or it was aborted.
+        """
+        record = await self._find(multipart_id)
+        if record is None:
+            raise MultipartNotFound("the upload is unknown, or it was aborted", id=multipart_id)
+        return record
+
     async def _find(self, multipart_id: str) -> MultipartRecord | None:
         # The id is a part of keys, so one with a slash must not lead to another kind of record.
         found = None

@@ -1,0 +1,207 @@
+"""Uploads in parts that clients put into the object store themselves, with signed URLs.
+
+Each part is an object at an address of its own, so any store that signs URLs will do. The completion reads the parts
+and writes one object, as the S3 door's does. An only part is linked as it lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.base import Invalid, path_to_key
+from lakebed.catalog import DEFAULT_CONTENT_TYPE, Multipart, Repository, check_user_metadata, etag_of_parts
+from lakebed.operations import objects
+from lakebed.server.errors import Answer, InvalidParameter
+from lakebed.server.gate import require
+from lakebed.server.requests import RestRequest
+from lakebed.server.responses import nothing
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+from lakebed.versions import PART_NUMBER_MAX, MultipartNotFound, PartRecord
+
+from .stats import stats_of_entry
+
+_RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?")
+
+
+class Uploads:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._presign_s = state.presign_s
+
+    async def create(self, request: RestRequest) -> wire.PresignMultipartUpload:
+        repository = await self._catalog.get(request.args[0])
+        count = request.integer("parts", 0)
+        if not 0 <= count <= PART_NUMBER_MAX:
+            raise InvalidParameter(f'parameter "parts" in query has an error: it is not 0 to {PART_NUMBER_MAX}')
+        presign_s = self._presigning()
+        upload_id = await repository.multipart.begin(
+            request.args[1],
+            request.required("path"),
+            content_type=DEFAULT_CONTENT_TYPE,
+            metadata={},
+            user=request.identity.user_id,
+        )
+        urls = [await self._url(repository.multipart, upload_id, number, presign_s) for number in range(1, count + 1)]
+        address = repository.full_address(f"data/uploads/{upload_id}")
+        return wire.PresignMultipartUpload(upload_id=upload_id, physical_address=address, presigned_urls=urls)
+
+    async def sign(self, request: RestRequest, _: wire.UploadPartFrom) -> wire.UploadTo:
+        repository, upload_id = await self._find(request)
+        url = await self._url(repository.multipart, upload_id, _number(request), self._presigning())
+        return wire.UploadTo(presigned_url=url)
+
+    async def copy(self, request: RestRequest, body: wire.UploadPartCopyFrom) -> Response:
+        source = body.copy_source
+        names = {"repository": source.repository, "path": source.path}
+        require(objects.GET_OBJECT.permissions or (), request.permissions, names)
+        repository, upload_id = await self._find(request)
+        found = await self._catalog.get(source.repository)
+        entry = await found.objects.get(source.ref, source.path)
+        start, end = _span(source.range, entry.size_bytes)
+        part = await repository.multipart.put_part(
+            upload_id,
+            _number(request),
+            found.objects.stream(entry, start=start, end=end),
+            size_bytes=end - start,
+            checksums={},
+        )
+        response = nothing()
+        response.headers["etag"] = f'"{part.md5}"'
+        return response
+
+    async def complete(self, request: RestRequest, body: wire.CompletePresignMultipartUpload) -> wire.ObjectStats:
+        check_user_metadata(body.user_metadata or {})
+        try:
+            repository, upload_id = await self._find(request)
+        except MultipartNotFound:
+            return await self._completed(request)
+        parts = await _chosen(repository, upload_id, body.parts)
+        checksum = (
+            etag_of_parts([part.md5 for part in parts])
+            or hashlib.sha256("".join([part.md5 for part in parts]).encode()).hexdigest()
+        )
+        content_type = body.content_type or DEFAULT_CONTENT_TYPE
+        multipart, metadata = repository.multipart, body.user_metadata or {}
+        if len(parts) == 1:
+            entry = await multipart.link_only_part(
+                upload_id, parts[0], checksum=checksum, metadata=metadata, content_type=content_type
+            )
+        else:
+            entry = await multipart.complete(
+                upload_id,
+                _checked(multipart, parts),
+                size_bytes=sum(part.size_bytes for part in parts),
+                checksum=checksum,
+                metadata=metadata,
+                content_type=content_type,
+            )
+        return stats_of_entry(repository, request.required("path"), entry)
+
+    async def _completed(self, request: RestRequest) -> wire.ObjectStats:
+        """Answer a completion that is sent again because its answer was lost.
+
+        Raises:
+            MultipartNotFound: there was none, or the path has another object since.
+        """
+        repository, path = await self._catalog.get(request.args[0]), request.required("path")
+        record = await repository.versions.parts.completed(request.args[2])
+        if (record.branch, record.path) == (request.args[1], path_to_key(path)):
+            entry = await repository.objects.get(record.branch, path)
+            if entry.checksum == record.etag:
+                return stats_of_entry(repository, path, entry)
+        raise MultipartNotFound("the upload was completed, and the path has another object since", id=request.args[2])
+
+    async def abort(self, request: RestRequest, _: wire.AbortPresignMultipartUpload) -> None:
+        repository, upload_id = await self._find(request)
+        await repository.multipart.abort(upload_id)
+
+    async def _find(self, request: RestRequest) -> tuple[Repository, str]:
+        """
+        Raises:
+            MultipartNotFound: the path has no such upload. An id is no right to another path.
+        """
+        repository, upload_id = await self._catalog.get(request.args[0]), request.args[2]
+        record = await repository.versions.parts.get(upload_id)
+        if (record.branch, record.path) != (request.args[1], path_to_key(request.required("path"))):
+            raise MultipartNotFound("the path has no such upload", id=upload_id)
+        return repository, upload_id
+
+    def _presigning(self) -> int:
+        if self._presign_s is None:
+            raise Answer(501, "this server's object store signs no URLs: upload through the server")
+        return self._presign_s
+
+    async def _url(self, multipart: Multipart, upload_id: str, number: int, presign_s: int) -> str:
+        url = await multipart.hand_out_part(upload_id, number, presign_s=presign_s)
+        assert url is not None, "the server presigns, and its store does not"
+        return url
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Uploads(state)
+    return [
+        Route(objects.CREATE_PRESIGN_MULTIPART_UPLOAD, here.create),
+        Route(objects.UPLOAD_PART, here.sign),
+        Route(objects.UPLOAD_PART_COPY, here.copy),
+        Route(objects.COMPLETE_PRESIGN_MULTIPART_UPLOAD, here.complete),
+        Route(objects.ABORT_PRESIGN_MULTIPART_UPLOAD, here.abort),
+    ]
+
+
+async def _chosen(repository: Repository, upload_id: str, wanted: Sequence[wire.UploadPart]) -> list[PartRecord]:
+    """Return the parts that a completion names, with their sizes, and the ETags as their MD5s.
+
+    Raises:
+        Invalid: one was never handed out, or they are out of order.
+        PartMissing: nothing was put at one of them.
+    """
+    numbers = [part.part_number for part in wanted]
+    if not numbers or numbers != sorted(set(numbers)):
+        raise Invalid("the parts are none, or out of order")
+    known = dict(await repository.versions.parts.every(upload_id))
+    if unknown := [number for number in numbers if number not in known]:
+        raise Invalid(f"part {unknown[0]} was never begun")
+    stored = await repository.multipart.find_stored([known[number] for number in numbers])
+    found = []
+    for part, named in zip(stored, wanted, strict=True):
+        etag = named.etag.strip().strip('"')
+        if part.md5 and part.md5 != etag:
+            raise Invalid(f"part {named.part_number} has another ETag")
+        found.append(PartRecord(address=part.address, size_bytes=part.size_bytes, md5=etag, modified_ms=0))
+    return found
+
+
+async def _checked(multipart: Multipart, parts: Sequence[PartRecord]) -> AsyncIterator[bytes]:
+    """Yield the bytes of the parts. A part whose ETag is an MD5, and not its own, breaks off the object."""
+    for number, part in enumerate(parts, start=1):
+        digest = hashlib.md5(usedforsecurity=False)
+        async for chunk in multipart.stream([part]):
+            digest.update(chunk)
+            yield chunk
+        if re.fullmatch(r"[0-9a-f]{32}", part.md5) and digest.hexdigest() != part.md5:
+            raise Invalid(f"the bytes of part {number} are not those of its ETag")
+
+
+def _number(request: RestRequest) -> int:
+    text = request.args[3]
+    if not re.fullmatch(r"\d{1,5}", text, re.ASCII) or not 1 <= int(text) <= PART_NUMBER_MAX:
+        raise InvalidParameter(f"the part number {text!r} is not 1 to {PART_NUMBER_MAX}")
+    return int(text)
+
+
+def _span(text: str | None, size_bytes: int) -> tuple[int, int]:
+    if not text:
+        return 0, size_bytes
+    match = _RANGE.fullmatch(text)
+    start = int(match[1]) if match else 0
+    end = int(match[2]) + 1 if match and match[2] else size_bytes
+    if match is None or not start < end <= size_bytes:
+        raise Invalid(f"the range {text} is not one of the source's {size_bytes} bytes")
+    return start, end
