@@ -172,8 +172,15 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
     later = {operation.id for operation in OPERATIONS if operation.asked_later}
 
     shown = {"effective", "first_parent", "include_right_stats", "limit", "show_hidden", "user_metadata", "denied"}
-    assert flags == shown | {"bare", "force", "no_tombstone", "presign"}
-    assert later == {"importStart", "listObjects", "restoreGcObjects", "startGcJob", "undeleteRepository"}
+    assert flags == shown | {"bare", "force", "no_tombstone", "presign", "refuse_expired"}
+    assert later == {
+        "expireGcCommits",
+        "importStart",
+        "listObjects",
+        "restoreGcObjects",
+        "startGcJob",
+        "undeleteRepository",
+    }
 
 
 async def test_an_import_asks_for_each_of_its_sources(

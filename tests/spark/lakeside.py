@@ -28,6 +28,7 @@ from lakebed.gc.protocol import (
     Defer,
     End,
     Expire,
+    FindStaged,
     Mark,
     PrepareCommits,
     Purge,
@@ -39,6 +40,7 @@ from lakebed.gc.protocol import (
     RunKind,
     StartRun,
     Sweep,
+    Unstage,
 )
 from lakebed.gc.rules import DAY_MS, days_rules
 from lakebed.gc.service import CollectionService, Restoring, Searches, ServiceOptions
@@ -273,6 +275,8 @@ class Lakeside:
             "marked": lambda run: service.mark(run, said(Mark)),
             "applying": lambda run: service.apply(run, said(Apply)),
             "expire": lambda run: service.expire(run, said(Expire)),
+            "staged": lambda run: service.find_staged(run, said(FindStaged)),
+            "unstage": lambda run: service.unstage(run, said(Unstage)),
             "retire": lambda run: service.retire(run, said(RetireLeftovers)),
             "sweeping": lambda run: service.sweep(run, said(Sweep)),
             "deferred": lambda run: service.defer(run, said(Defer)),

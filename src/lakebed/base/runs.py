@@ -7,7 +7,7 @@ conditional write, so exactly one of two racing parties makes it; the loser thro
     committed:    (planning) ──► expiring ──► sweeping ──► ended      expiring ──► abandoned | ended
                   planning ──► abandoned
     metadata:     as committed
-    lifecycle:    as committed
+    lifecycle, erasure: as committed
 
 A run that plans publishes nothing, and so has an id and a folder but no record; only one of uncommitted data marks from
 its start. The record says `planning` only while the list of what it is about to expire is written. That takes nothing
@@ -26,6 +26,7 @@ class RunKind(enum.StrEnum):
     COMMITTED = "committed"
     METADATA = "metadata"
     LIFECYCLE = "lifecycle"
+    ERASURE = "erasure"
 
     @property
     def publishes(self) -> bool:
@@ -34,18 +35,28 @@ class RunKind(enum.StrEnum):
 
     @property
     def takes_objects(self) -> bool:
-        """Its plans name users' objects: readers get a grace, and its deletes may be deferred."""
+        """Its plans name users' objects: readers get a grace."""
         return self is not RunKind.METADATA
+
+    @property
+    def can_wait(self) -> bool:
+        """Its deletes may be deferred until the end of a window. What is erased goes for good."""
+        return self not in {RunKind.METADATA, RunKind.ERASURE}
 
     @property
     def takes_committed(self) -> bool:
         """It takes what commits name, and writes down for ever which commits or objects these are."""
-        return self in {RunKind.COMMITTED, RunKind.LIFECYCLE}
+        return self is RunKind.COMMITTED or self.takes_named
+
+    @property
+    def takes_named(self) -> bool:
+        """It takes objects that commits go on naming: readers learn from its records which these are."""
+        return self in {RunKind.LIFECYCLE, RunKind.ERASURE}
 
     @property
     def yields_to_commits(self) -> bool:
-        """Return whether an object stays that a commit names after the run decided. A lifecycle run takes it."""
-        return self is not RunKind.LIFECYCLE
+        """Return whether an object stays that a commit names after the run decided."""
+        return not self.takes_named
 
     def may_share(self, other: RunKind) -> bool:
         """Runs of these two kinds may hold the same object."""
@@ -80,4 +91,5 @@ RUN_MOVES: Final[dict[RunKind, dict[RunState, frozenset[RunState]]]] = {
     RunKind.COMMITTED: _PUBLISHED,
     RunKind.METADATA: _PUBLISHED,
     RunKind.LIFECYCLE: _PUBLISHED,
+    RunKind.ERASURE: _PUBLISHED,
 }

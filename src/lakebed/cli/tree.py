@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "gc": "lakebed.cli.gc:app",
     "lifecycle": "lakebed.cli.gc.lifecycle:app",
     "hold": "lakebed.cli.gc.hold:app",
+    "erase": "lakebed.cli.gc.erase:app",
     "hard-delete": "lakebed.cli.gc.hard_delete:app",
     "actions": "lakebed.cli.actions:app",
     "auth": "lakebed.cli.auth:app",

@@ -27,6 +27,7 @@ from lakebed.gc.protocol import (
     Adopting,
     ApplyRequest,
     EngineName,
+    ErasureOrder,
     ExpiringCommit,
     GarbageObject,
     LedgerQuery,
@@ -56,7 +57,7 @@ from lakebed.gc.protocol import (
     grace_seconds,
     report_path,
 )
-from lakebed.gc.rules import MetadataRule
+from lakebed.gc.rules import MetadataRule, check_selection
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.runtime import LiveTasks, live_ports
 
@@ -68,6 +69,7 @@ from .holding import HeldBack, check_uncommitted
 from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
 from .kinds import kind_to_plan
 from .kinds.committed import NoRules
+from .kinds.erasure import Erasure
 from .preflight import RunNotReady, check_apply, check_planning
 from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
 from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
@@ -244,6 +246,18 @@ class Collector:
         finish(check_planning(self._service(), (RunKind.LIFECYCLE,), None))
         request = PlanRequest(kinds=(RunKind.LIFECYCLE,), engine=engine)
         return self._act(request, lambda context: simulate(context, days=days, policy=policy))
+
+    def plan_erasure(self, order: ErasureOrder, *, engine: EngineName | None = None) -> Plan:
+        """Plan to erase what the order selects, in every commit and on every branch. Deletes nothing.
+
+        Raises:
+            InvalidSelection: it selects nothing, or something malformed.
+            Denied: the caller may not plan, or not erase.
+            BadInput, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
+        """
+        check_selection(order.selection)
+        finish(check_planning(self._service(), (RunKind.ERASURE,), None))
+        return self._act(PlanRequest(engine=engine), lambda context: flow.plan(context, Erasure(order)))
 
     def _planned(self, request: PlanRequest | RunRequest, kind: RunKind) -> Plan | None:
         rules = request.rules if isinstance(request, PlanRequest) else None
@@ -577,7 +591,7 @@ def _kinds(request: PlanRequest | RunRequest) -> Sequence[RunKind]:
     if request.kinds:
         return [kind for kind in RunKind if kind in request.kinds]
     has_rules = isinstance(request, PlanRequest) and request.rules is not None
-    unasked = {RunKind.LIFECYCLE, RunKind.METADATA} if has_rules else {RunKind.LIFECYCLE}
+    unasked = {RunKind.LIFECYCLE, RunKind.ERASURE, *([RunKind.METADATA] if has_rules else [])}
     return [kind for kind in RunKind if kind not in unasked]
 
 

@@ -332,10 +332,11 @@ class _Sides:
             stays.add(self._live.take_keys())
         for side, dealer in self._dealers.items():
             if dealer.held >= held_max and dealer.has_rows:
-                yield _in(side, await dealer.write(task.store, self._folder + side))
+                yield in_side(side, await dealer.write(task.store, self._folder + side))
 
 
-def _side(written: pa.Table, folder: str, side: str) -> Bucketed:
+def side_of(written: pa.Table, folder: str, side: str) -> Bucketed:
+    """Return the files of one side, which `in_side` marked."""
     return files_of(folder + side, written.filter(pc.starts_with(written["name"], side)))
 
 
@@ -379,13 +380,13 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
 
     written = await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges))
     if counted:
-        versions = _side(written, folder, _VERSIONS)
+        versions = side_of(written, folder, _VERSIONS)
         more = await engine.run(count_versions, rows_of_shares(versions), PARTS, effort=effort_of(versions))
         written = pa.concat_tables([written, more])
-    return _side(written, folder, _DUE), _side(written, folder, _STAYS)
+    return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
 
 
-def _in(place: str, row: pa.Table) -> pa.Table:
+def in_side(place: str, row: pa.Table) -> pa.Table:
     """Mark a row of PARTS with the side of the join that it belongs to."""
     return row.set_column(0, row.schema.field("name"), [[place + row["name"][0].as_py()]])
 

@@ -36,11 +36,13 @@ from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, count
 from lakebed.gc.protocol import (
     COMMITS,
     BadInput,
+    BadWindow,
     Deferred,
     Manifest,
     Plan,
     PurgeReport,
     RecheckInputs,
+    RunKind,
     RunReport,
     RunState,
     RunView,
@@ -148,6 +150,8 @@ async def apply(
     state = state_to_apply(view, plan)
     if state is RunState.ENDED:
         return await _report_of_ended(context, plan)
+    if window is not None and plan.kind is RunKind.ERASURE:
+        raise BadWindow("what is erased cannot be kept for a window: apply without one", window=window)
     asked = window if plan.kind.takes_objects else None
     rules_version = await may_apply(context.service, plan, state)
     if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):

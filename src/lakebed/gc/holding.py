@@ -172,22 +172,24 @@ async def _ranges_of(engine: Engine, commits: pa.Table, holds: Holds) -> pa.Tabl
                 if is_whole[name] or (spans is not None and spans.meets(info.min_key, info.max_key)):
                     had = found.get(info.id, (0, 0, False))[2]
                     found[info.id] = (info.count, info.file_bytes, had or is_whole[name])
-        yield _ranges(found)
+        yield ranges_of(found)
 
-    rows = _metaranges(trees)
+    rows = metaranges_of(trees)
     found = await engine.run(work, rows, RANGES, effort=Effort(requests=4 * rows.num_rows))
     each: dict[str, tuple[int, int, bool]] = {}
     columns = (found[name].to_pylist() for name in ("range_id", "count", "file_bytes", "is_live"))
     for id_, count, file_bytes, is_live in zip(*columns, strict=True):
         each[id_] = (count, file_bytes, is_live or each.get(id_, (0, 0, False))[2])
-    return _ranges(dict(sorted(each.items())))
+    return ranges_of(dict(sorted(each.items())))
 
 
-def _metaranges(is_live: dict[str, bool]) -> pa.Table:
+def metaranges_of(is_live: dict[str, bool]) -> pa.Table:
+    """METARANGES without causes."""
     return METARANGES.rows({"metarange_id": [*is_live], "is_live": [*is_live.values()], **_no_cause(len(is_live))})
 
 
-def _ranges(found: dict[str, tuple[int, int, bool]]) -> pa.Table:
+def ranges_of(found: dict[str, tuple[int, int, bool]]) -> pa.Table:
+    """RANGES without causes: of each id count, size, and whether it is live."""
     counts, sizes, flags = zip(*found.values(), strict=True) if found else ((), (), ())
     facts = {"range_id": [*found], "count": counts, "file_bytes": sizes, "is_live": flags}
     return RANGES.rows({**facts, **_no_cause(len(found))})
@@ -236,7 +238,7 @@ async def _trees_with(engine: Engine, commits: pa.Table, ranges: frozenset[str])
         # The table has one column of ids, which these are.
         yield RANGE_IDS.rows({"range_id": found})
 
-    rows = _metaranges(dict.fromkeys(names, False))
+    rows = metaranges_of(dict.fromkeys(names, False))
     done = await engine.run(work, rows, RANGE_IDS, effort=Effort(requests=4 * len(names)))
     return done["range_id"].combine_chunks()
 

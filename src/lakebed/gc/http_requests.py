@@ -25,6 +25,7 @@ from lakebed.gc.protocol import (
     Defer,
     End,
     Expire,
+    FindStaged,
     LeftoversRetired,
     Mark,
     MissingCommits,
@@ -42,11 +43,14 @@ from lakebed.gc.protocol import (
     RulesVersion,
     RunList,
     RunView,
+    StagedPage,
     StartedRun,
     StartRun,
     Sweep,
     UncommittedPage,
     UnknownAnswer,
+    Unstage,
+    Unstaged,
     WhyPage,
 )
 from lakebed.gc.rules import Holds
@@ -111,6 +115,12 @@ class HttpRequests:
 
     async def expire(self, run_id: str, body: Expire) -> RecheckInputs:
         return self._ask(collectors.EXPIRE_GC_COMMITS, run_id, body=body)
+
+    async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage:
+        return self._ask(collectors.FIND_GC_STAGED, run_id, body=body)
+
+    async def unstage(self, run_id: str, body: Unstage) -> Unstaged:
+        return self._ask(collectors.UNSTAGE_GC_ENTRIES, run_id, body=body)
 
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
         return self._ask(collectors.RETIRE_GC_IDS, run_id, body=body)

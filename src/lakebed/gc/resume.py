@@ -454,7 +454,7 @@ def finish_each(
         Unavailable, Denied, Overtaken, …: what stops every run.
     """
     for run in runs:
-        is_set = run.window or run.is_purging or run.may_delete or run.kind is RunKind.METADATA
+        is_set = run.window or run.is_purging or run.may_delete or not run.kind.can_wait
         asked = None if is_set else window
         how = f", deferring for {run.window or asked}" if run.window or asked else ""
         progress(f"finishing run {run.run_id} ({run.kind}), which began to delete and has not ended{how}")

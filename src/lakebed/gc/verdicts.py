@@ -160,14 +160,18 @@ def _pack(rows: pa.Table) -> Iterator[pa.Table]:
     causes = rows.select(["reason", "rule"]).group_by(["reason", "rule"]).aggregate([]).to_pylist()
     for cause in sorted(causes, key=lambda row: (row["reason"], row["rule"])):
         same = pc.and_(pc.equal(rows["reason"], cause["reason"]), pc.equal(rows["rule"], cause["rule"]))
-        part = rows.filter(same)
-        seen_ms = part["last_seen_at"].cast(pa.int64()).to_numpy()
-        slices, sizes = part["slice"].to_numpy(), part["size_bytes"].to_numpy()
-        own = slices != FOREIGN_SLICE
-        sequences = part["sequence"].to_numpy().astype(np.int64)
-        paths = part["path"].combine_chunks()
-        named = paths.filter(pa.array(own))
-        yield pack_numbered(slices[own], sequences[own], sizes[own], seen_ms[own], Cause(**cause), paths=named)
-        keys: Sequence[str] = part["address"].filter(pa.array(~own)).to_pylist()
-        named = paths.filter(pa.array(~own))
-        yield pack_foreign(keys, sizes[~own].tolist(), seen_ms[~own].tolist(), Cause(**cause), paths=named)
+        yield from pack_garbage(rows.filter(same), Cause(**cause))
+
+
+def pack_garbage(part: pa.Table, cause: Cause) -> Iterator[pa.Table]:
+    """GARBAGE rows as CANDIDATES of this cause."""
+    seen_ms = part["last_seen_at"].cast(pa.int64()).to_numpy()
+    slices, sizes = part["slice"].to_numpy(), part["size_bytes"].to_numpy()
+    own = slices != FOREIGN_SLICE
+    sequences = part["sequence"].to_numpy().astype(np.int64)
+    paths = part["path"].combine_chunks()
+    named = paths.filter(pa.array(own))
+    yield pack_numbered(slices[own], sequences[own], sizes[own], seen_ms[own], cause, paths=named)
+    keys: Sequence[str] = part["address"].filter(pa.array(~own)).to_pylist()
+    named = paths.filter(pa.array(~own))
+    yield pack_foreign(keys, sizes[~own].tolist(), seen_ms[~own].tolist(), cause, paths=named)

@@ -22,6 +22,7 @@ _JOBS: Final = _GC + "/jobs"
 _JOB: Final = _JOBS + "/{job_id}"
 _PLANNING: Final = on(REPOSITORY, "gc:Plan")
 _APPLYING: Final = on(REPOSITORY, "gc:Apply")
+_ERASING: Final = on(REPOSITORY, "gc:Erase")
 _READ_RUNS: Final = on(REPOSITORY, "gc:ReadRuns")
 _READ_RULES: Final = on(REPOSITORY, "gc:ReadRules")
 _WRITE_RULES: Final = on(REPOSITORY, "gc:WriteRules")
@@ -181,6 +182,27 @@ EXPIRE_GC_COMMITS: Final = Operation(
     protocol.RecheckInputs,
     _APPLYING,
     "Publish the commits that expire, and write what is alive now.",
+    asked_later=(Permission("gc:Erase", REPOSITORY, when="the run is an erasure"),),
+)
+FIND_GC_STAGED: Final = Operation(
+    "findGcStaged",
+    "POST",
+    _RUN + "/staged",
+    protocol.FindStaged,
+    protocol.StagedPage,
+    _ERASING,
+    "Return staged entries that an erasure selects.",
+    repeatable=True,
+)
+UNSTAGE_GC_ENTRIES: Final = Operation(
+    "unstageGcEntries",
+    "POST",
+    _RUN + "/unstage",
+    protocol.Unstage,
+    protocol.Unstaged,
+    _ERASING,
+    "Delete staged entries that an erasure takes, where they are what they were.",
+    repeatable=True,
 )
 RETIRE_GC_IDS: Final = Operation(
     "retireGcIds",

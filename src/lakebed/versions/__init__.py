@@ -104,7 +104,7 @@ from .staging.layers import Layers, Listing
 from .staging.parts import PART_NUMBER_MAX, Parts
 from .staging.slices import Slices
 from .staging.uploads import Uploads
-from .taken import Numbers, Taken, TakenBy, TakingRecord
+from .taken import ERASED, Numbers, Taken, TakenBy, TakingRecord
 from .trees import Applied, Merged, Trees
 from .trees.builder import RetiredBy, none_retired
 from .trees.cache import TreeCache
@@ -180,6 +180,7 @@ class Versions:
 
 __all__ = [
     "DOOMED",
+    "ERASED",
     "EXCLUSIVE",
     "MOVES",
     "PART_NUMBER_MAX",

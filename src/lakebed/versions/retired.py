@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from lakebed.base import CommitId, OutcomeUnknown, RunId, RunKind, RunState
+from lakebed.base import CommitId, OutcomeUnknown, RunId, RunState
 from lakebed.kv import Held, PredicateFailed
 from lakebed.ranges import FileCorrupt
 
@@ -64,7 +64,7 @@ class Retired:
         Ask after the record of a copy is written, as `check_not_expiring`: a run that begins later reads it. Look up
         what the other runs took after this (`Taken.find`). Costs a scan of the runs.
         """
-        runs = [record for _, record in await self.runs() if record.kind is RunKind.LIFECYCLE]
+        runs = [record for _, record in await self.runs() if record.kind.takes_named]
         return any(record.state in TAKING and not record.swept for record in runs)
 
     async def check_contents(self, commits: Sequence[CommitId]) -> None:

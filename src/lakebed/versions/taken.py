@@ -37,6 +37,8 @@ from .context import Context, Retry
 from .errors import BringsExpired, PathExpired
 from .records import Record, decode_record, encode_record
 
+ERASED: Final = "erasure"
+"""Stands for the rule of an object that was erased on request."""
 CHUNK: Final = 1 << 18
 VALUE_BYTES_MAX: Final = 200_000
 """Above this the oldest bitmaps become one, of no run: stores have limits, and the ledger knows the run."""
@@ -80,6 +82,8 @@ class TakenBy:
         if not self.run:
             return "expired by a lifecycle policy; the ledger names the run"
         date = datetime.fromtimestamp(self.taken_ms / 1000, UTC).date().isoformat()
+        if self.rule == ERASED:
+            return f"erased by run {self.run}, {date}"
         return f"expired by policy version {self.policy_version}, {self.rule}, run {self.run}, {date}"
 
     def error(self) -> PathExpired:

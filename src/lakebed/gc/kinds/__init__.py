@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from lakebed.gc.protocol import Mode, Plan, RunKind, RunMode, UncommittedOptions
+from lakebed.gc.protocol import InvalidRequest, Mode, Plan, RunKind, RunMode, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
 
 from .committed import Committed
+from .erasure import Erasure
 from .kind import Kind, Look, SweepRule
 from .lifecycle import Lifecycle
 from .metadata import Metadata
@@ -23,6 +24,8 @@ def kind_to_plan(name: RunKind, options: UncommittedOptions, metadata: MetadataR
             return Metadata(metadata)
         case RunKind.LIFECYCLE:
             return Lifecycle()
+        case RunKind.ERASURE:
+            raise InvalidRequest("an erasure says what it erases: lakebed erase plan")
         case RunKind.UNCOMMITTED if options.mode is Mode.OLD_LAYOUT:
             return OldLayout(options.old_layout_age_ms)
         case RunKind.UNCOMMITTED:
@@ -31,6 +34,8 @@ def kind_to_plan(name: RunKind, options: UncommittedOptions, metadata: MetadataR
 
 def kind_of_plan(plan: Plan) -> Kind:
     """The kind that carries this plan out."""
+    if plan.erasure is not None:
+        return Erasure(plan.erasure)
     is_old_layout = plan.mode is RunMode.OLD_LAYOUT
     options = UncommittedOptions(mode=Mode.OLD_LAYOUT if is_old_layout else Mode.AUTOMATIC)
     return kind_to_plan(plan.kind, options, MetadataRule())

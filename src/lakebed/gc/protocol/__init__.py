@@ -2,6 +2,7 @@
 
 from lakebed.base import RunKind, RunState
 
+from .erasures import ErasureOrder, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
 from .holds import HOLDS_KEY, HOLDS_PREFIX, HoldsHistory, HoldsVersion, HoldsWritten, NewHold, holds_mark
 from .jobs import LINES_MAX, JobDeed, JobList, JobResult, JobState, JobView, StartJob
 from .ledger import (
@@ -209,9 +210,11 @@ __all__ = [
     "DifferingObject",
     "End",
     "EngineName",
+    "ErasureOrder",
     "Expire",
     "ExpiringCommit",
     "Fate",
+    "FindStaged",
     "Found",
     "GarbageObject",
     "GarbagePage",
@@ -288,6 +291,8 @@ __all__ = [
     "SimulatedRow",
     "Simulation",
     "StageReport",
+    "StagedEntry",
+    "StagedPage",
     "StartJob",
     "StartRun",
     "StartedRun",
@@ -300,6 +305,8 @@ __all__ = [
     "UncommittedPage",
     "UnknownAnswer",
     "UnknownChoice",
+    "Unstage",
+    "Unstaged",
     "WhyAnswer",
     "WhyObject",
     "WhyPage",

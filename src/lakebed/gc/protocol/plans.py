@@ -14,6 +14,7 @@ import msgspec
 from lakebed.base import NotFound, RunId, RunKind
 from lakebed.gc.rules import Rules
 
+from .erasures import ErasureOrder
 from .manifests import BadInput, Manifest
 from .paths import run_folder
 from .sealed import Keeps, RunMode, seal, unseal
@@ -89,8 +90,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict and all it rests on. `expired` and `rules` are for committed runs, `leftovers` (what is wanted) for
     those of metadata, these for uncommitted ones:
 
-    `policy` (JSON) is for lifecycle runs, whose `rules_version` is the policy's. It takes nothing that legal holds of
-    `holds_version` keep.
+    `erasure` is what was asked for, of an erasure. `policy` (JSON) is for lifecycle runs, whose `rules_version` is
+    the policy's. It takes nothing that legal holds of `holds_version` keep.
 
     `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
@@ -116,6 +117,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules | None
     rules_version: int
     policy: str = ""
+    erasure: ErasureOrder | None = None
     holds_version: int = 0
     commits: Manifest
     refs: Manifest

@@ -9,14 +9,15 @@ A collector believes an answer only if it is complete: pages must add up to the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from lakebed.base import Conflict, Corrupt, NotFound, RunKind
-from lakebed.gc.rules import Holds
+from lakebed.gc.rules import Holds, Selection
 
+from .erasures import UNSTAGED_AT_ONCE, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
 from .manifests import BadInput, Manifest, Part
 from .messages import (
     Adopting,
@@ -73,6 +74,8 @@ class Requests(Protocol):
     async def mark(self, run_id: str, body: Mark) -> RunView: ...
     async def apply(self, run_id: str, body: Apply) -> RunView: ...
     async def expire(self, run_id: str, body: Expire) -> RecheckInputs: ...
+    async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage: ...
+    async def unstage(self, run_id: str, body: Unstage) -> Unstaged: ...
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired: ...
     async def sweep(self, run_id: str, body: Sweep) -> RunView: ...
     async def defer(self, run_id: str, body: Defer) -> RunView: ...
@@ -143,6 +146,30 @@ class Service:
     async def commits_and_policy(self, run_id: str) -> PreparedCommits:
         """Answer as `commits` does, with the lifecycle policy in force instead of the rules."""
         return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.LIFECYCLE))
+
+    async def commits_for_erasure(self, run_id: str) -> PreparedCommits:
+        """As `commits`; rules and policy do not count."""
+        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.ERASURE))
+
+    async def staged(self, run_id: str, selection: Selection) -> tuple[StagedEntry, ...]:
+        """Return the selected entries that are staged on any branch."""
+        found: list[StagedEntry] = []
+        token: str | None = None
+        turns = _Turns("the staged entries", run_id)
+        while True:
+            page = await self._requests.find_staged(run_id, FindStaged(selection=selection, continuation_token=token))
+            found += page.entries
+            token = turns.next(page.continuation_token)
+            if token is None:
+                return tuple(found)
+
+    async def unstage(self, run_id: str, entries: Sequence[StagedEntry]) -> int:
+        """Delete these entries from their branches, where they still are what they were, and return how many went."""
+        count = 0
+        for start in range(0, len(entries), UNSTAGED_AT_ONCE):
+            batch = tuple(entries[start : start + UNSTAGED_AT_ONCE])
+            count += (await self._requests.unstage(run_id, Unstage(entries=batch))).count
+        return count
 
     async def marked(self, run_id: str, plan: Manifest) -> RunView:
         """Bind a marking run to its plan.

@@ -4,6 +4,7 @@ from .active import Lines, first_parent_indices, kept_indices, lines_of, places_
 from .bases import merge_bases
 from .committed import EmptyLiveSet, Namespace, Trees, garbage_addresses, slice_of
 from .durations import DAY_MS, DAYS_MAX, FOREVER, Duration, InvalidDuration, parse_duration
+from .erasure import ErasureVerdict, Stands, judge_erasure
 from .explaining import Considered, Explanation, RuleChange, diff_rules, explain
 from .history import (
     BrokenHistory,
@@ -50,6 +51,7 @@ __all__ = [
     "Considered",
     "Duration",
     "EmptyLiveSet",
+    "ErasureVerdict",
     "Explanation",
     "History",
     "Hold",
@@ -68,6 +70,7 @@ __all__ = [
     "Saved",
     "Selection",
     "Spans",
+    "Stands",
     "Stay",
     "StayKind",
     "Trees",
@@ -90,6 +93,7 @@ __all__ = [
     "held_keys",
     "in_days",
     "judge_commits",
+    "judge_erasure",
     "kept_commits",
     "kept_indices",
     "lines_of",

@@ -23,6 +23,7 @@ from lakebed.gc.protocol import (
     Defer,
     End,
     Expire,
+    FindStaged,
     LeftoversRetired,
     Mark,
     MissingCommits,
@@ -42,10 +43,13 @@ from lakebed.gc.protocol import (
     RunList,
     RunState,
     RunView,
+    StagedPage,
     StartedRun,
     StartRun,
     Sweep,
     UncommittedPage,
+    Unstage,
+    Unstaged,
     WhyAnswer,
     WhyPage,
     check_manifest,
@@ -59,6 +63,7 @@ from lakebed.versions import RunRecord, Versions
 from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata, read_swept
 from .continuing import Continuations, Reader
 from .deferring import Deferring
+from .erasing import Erasing
 from .errors import PolicyNotFound, RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
 from .expiring import Expiring
 from .holds import HoldBook
@@ -107,6 +112,7 @@ class CollectionService:
         self.holds = HoldBook(versions)
         self._expiring = Expiring(versions, self._runs, self.rules, self._reading)
         self._deferring = Deferring(versions, self._runs, self._reading, self._expiring)
+        self._erasing = Erasing(versions, options)
         self._metadata = MetadataRuns(versions, self._runs, options)
         self._why = Why(versions, self.rules)
         self._installation = Installation(versions)
@@ -279,7 +285,8 @@ class CollectionService:
         """
         id_ = check_run_id(run_id)
         await self._installation.check()
-        await self._require_rules(id_, body.kind)
+        if body.kind is not RunKind.ERASURE:
+            await self._require_rules(id_, body.kind)
         return await self._expiring.expire(id_, body)
 
     async def _require_rules(self, run_id: RunId, kind: RunKind) -> int:
@@ -300,6 +307,17 @@ class CollectionService:
         with suppress(RunNotFound, WrongKind, RunMoved):
             await self._runs.read_as(run_id, kind, RunState.PLANNING, RunState.EXPIRING)
             await self._finish(run_id, RunState.ABANDONED)
+
+    async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage:
+        """See `Erasing.find`."""
+        check_run_id(run_id)
+        return await self._erasing.find(body)
+
+    async def unstage(self, run_id: str, body: Unstage) -> Unstaged:
+        """See `Erasing.unstage`."""
+        check_run_id(run_id)
+        await self._installation.check()
+        return await self._erasing.unstage(body)
 
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
         """See `MetadataRuns.retire`."""

@@ -135,7 +135,7 @@ class Deferring:
         return record
 
     def _check_may_delete(self, run_id: RunId, record: RunRecord) -> None:
-        if not record.kind.takes_objects:
+        if not record.kind.can_wait:
             raise WrongKind(f"run {run_id} is one of {record.kind.value}, which is never deferred", run_id=run_id)
         # A run of committed data that sweeps writes down what it takes first: until then its commits could be named.
         is_bound = record.began if record.state is RunState.MARKED else record.swept

@@ -52,7 +52,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.objectstore import ObjectMissing, ObjectStore
-from lakebed.versions import Numbers, RunRecord, TakingRecord, Versions
+from lakebed.versions import ERASED, Numbers, RunRecord, TakingRecord, Versions
 
 from .commits import Snapshot, read_snapshot, read_swept
 from .continuing import Continuations, Reader, fresh_secret
@@ -189,6 +189,8 @@ class Expiring:
 
     async def _kept(self, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> set[CommitId]:
         """Return what the rules keep as things are now. They, or the policy, are read after everything else."""
+        if record.kind is RunKind.ERASURE:
+            return set()
         if record.kind is RunKind.LIFECYCLE:
             policy = await self._policies.read()
             if policy.policy is None or str(policy.version) != record.rules_version:
@@ -236,7 +238,7 @@ class Expiring:
             await self._runs.write(run_id, record, held)
         elif record.plan != body.plan.digest():
             raise StalePlan("the run sweeps by another plan", run_id=run_id)
-        if kind is RunKind.LIFECYCLE and not record.swept:
+        if kind.takes_named and not record.swept:
             await self._write_taken(run_id, record, body.plan)
         await self._write_swept(run_id, expiring)
         await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)) - set(expiring))
@@ -246,9 +248,10 @@ class Expiring:
         """Write for ever which objects the run takes, for readers and copies. Again from the start after a crash."""
         if not plan.folder.startswith(run_folder(record.kind, run_id)):
             raise BadInput(f"{plan.folder} is not in the folder of run {run_id}", input=plan.table)
-        version = int(record.rules_version)
-        policy = await self._policies.version(version)
-        rules = [rule.text() for rule in check_policy(policy.policy or b"").rules]
+        version, rules = int(record.rules_version), [ERASED]
+        if record.kind is RunKind.LIFECYCLE:
+            policy = await self._policies.version(version)
+            rules = [rule.text() for rule in check_policy(policy.policy or b"").rules]
         now_ms = self._versions.ports.clock.now_ms()
         taken = self._versions.taken
         await taken.begin(run_id, TakingRecord(policy_version=version, taken_ms=now_ms, rules=tuple(rules)))

@@ -269,8 +269,8 @@ class Why:
             fate = Fate.OUTSIDE
         elif stat is None:
             went = [row for row in taken if row.state not in (LedgerState.FAILED, LedgerState.KEPT)]
-            # Only a lifecycle run takes what commits go on naming.
-            was_taken = any(row.reason == RunKind.LIFECYCLE for row in went) if names else bool(went)
+            # Only lifecycle runs and erasures take what commits go on naming.
+            was_taken = any(row.reason in {RunKind.LIFECYCLE, RunKind.ERASURE} for row in went) if names else bool(went)
             is_missing = bool(uncommitted) or (bool(names) and not was_taken)
             fate = Fate.MISSING if is_missing else Fate.TAKEN if was_taken else Fate.UNKNOWN
         elif is_own:

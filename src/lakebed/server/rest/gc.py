@@ -17,6 +17,7 @@ from lakebed.gc.protocol import BadInput, Manifest, RunKind, check_manifest, inp
 from lakebed.gc.service import BadContinuation, CollectionService, Reader, Searches
 from lakebed.operations import collections, collectors
 from lakebed.server.errors import InvalidBody
+from lakebed.server.gate import require
 from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
@@ -109,6 +110,13 @@ class Runs:
 
         return handle
 
+    async def expire(self, request: RestRequest, body: protocol.Expire) -> protocol.RecheckInputs:
+        """An erasure is published here, so here is where its own permission counts."""
+        if body.kind is RunKind.ERASURE:
+            require(collectors.EXPIRE_GC_COMMITS.asked_later, request.permissions, {"repository": request.args[0]})
+        _check_manifests(body)
+        return await (await self._service(request)).expire(request.args[1], body)
+
     async def start(self, request: RestRequest, body: protocol.StartRun) -> protocol.StartedRun:
         return await (await self._service(request)).start(body)
 
@@ -147,7 +155,9 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.FIND_GC_MISSING, runs.ask(CollectionService.find_missing)),
         Route(collectors.MARK_GC_MISSING, runs.mark_missing),
         Route(collectors.APPLY_GC_RUN, runs.step(CollectionService.apply)),
-        Route(collectors.EXPIRE_GC_COMMITS, runs.step(CollectionService.expire)),
+        Route(collectors.EXPIRE_GC_COMMITS, runs.expire),
+        Route(collectors.FIND_GC_STAGED, runs.step(CollectionService.find_staged)),
+        Route(collectors.UNSTAGE_GC_ENTRIES, runs.step(CollectionService.unstage)),
         Route(collectors.RETIRE_GC_IDS, runs.step(CollectionService.retire)),
         Route(collectors.SWEEP_GC_RUN, runs.step(CollectionService.sweep)),
         Route(collectors.DEFER_GC_RUN, runs.step(CollectionService.defer)),

@@ -1,0 +1,152 @@
+"""From a selection to objects: which ranges may have selected entries, and which of their objects go. Deletes nothing.
+
+1. Read the metaranges of every commit that was not swept. A range whose span meets no selected path is read at its end
+   only, for the objects that its entries keep.
+2. Read the others. A selected row is a candidate, and every other row keeps its object.
+3. Add what is staged, and what deferred runs hold at these paths.
+
+`gc/rules/erasure.py` is the specification; a property test holds both equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import FOREIGN_SLICE, RangeId, parse_address, path_to_key
+from lakebed.gc.protocol import Manifest, StagedEntry
+from lakebed.gc.rules import EmptyLiveSet, Selection, Spans
+
+from .bucketed import HELD_MAX, Bucketed, Dealer, files_of
+from .context import RunContext
+from .due import in_side, side_of
+from .engines import Effort, Engine, Task
+from .holding import metaranges_of, ranges_of
+from .packing import Cause, LiveSet
+from .places import Namespace
+from .ranges import each_metarange, effort_of_whole, get_range, in_closed_slices, pack_rows
+from .selecting import read_rows, selected, selected_paths
+from .tables import CANDIDATES, LIVE, PARTS, RANGES, rows_of_parts
+from .verdicts import pack_garbage
+from .verdicts import read_rows as read_garbage
+
+ERASURE: Final = Cause(reason="erasure", rule="erasure")
+_DUE: Final = "due/"
+_STAYS: Final = "stays/"
+
+
+async def read_ranges_by_span(engine: Engine, commits: pa.Table, selection: Selection) -> tuple[pa.Table, pa.Table]:
+    """Return RANGES that may have selected entries, and all others, of these COMMITS.
+
+    Raises:
+        EmptyLiveSet: commits have entries, and yet no range was read.
+    """
+    spans = Spans(selection)
+    there = pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
+    trees = sorted(set(commits.filter(there)["metarange_id"].to_pylist()))
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        found: dict[str, tuple[int, int, bool]] = {}
+        async for _, infos in each_metarange(task, share["metarange_id"].to_pylist()):
+            for info in infos:
+                if info.id not in found:
+                    found[info.id] = (info.count, info.file_bytes, not spans.meets(info.min_key, info.max_key))
+        yield ranges_of(found)
+
+    rows = metaranges_of(dict.fromkeys(trees, True))
+    read = await engine.run(work, rows, RANGES, effort=Effort(requests=4 * len(trees)))
+    if trees and not read.num_rows:
+        raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
+    columns = (read[name].to_pylist() for name in ("range_id", "count", "file_bytes", "is_live"))
+    each = ranges_of({id_: (count, size, stays) for id_, count, size, stays in sorted(zip(*columns, strict=True))})
+    return each.filter(pc.invert(each["is_live"])), each.filter(each["is_live"])
+
+
+async def deal_selected(
+    engine: Engine, ranges: pa.Table, selection: Selection, *, uri: str, folder: str, closed: Collection[int]
+) -> tuple[Bucketed, Bucketed]:
+    """Write the objects of selected rows as CANDIDATES, and those of all others as LIVE, into folders in `folder`.
+
+    Of a slice that is not closed nothing may go.
+    """
+    namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        due, stays, live = Dealer(CANDIDATES), Dealer(LIVE), LiveSet()
+        counts = dict(zip(share["range_id"].to_pylist(), share["count"].to_pylist(), strict=True))
+        async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
+            rows = read_rows(RangeId(name), data, counts[name], selection, also=("size_bytes", "modified_ms"))
+            chosen = selected(rows, selection)
+            for packed in _pack(rows.filter(pa.array(chosen)), namespace):
+                due.add(in_closed_slices(packed, slices))
+            _keep(live, rows.filter(pa.array(~chosen)), namespace)
+            if due.held >= HELD_MAX:
+                yield in_side(_DUE, await due.write(task.store, folder + _DUE))
+            if live.keys_held >= HELD_MAX:
+                stays.add(live.take_keys())
+                yield in_side(_STAYS, await stays.write(task.store, folder + _STAYS))
+        stays.add(live.rows())
+        for side, dealer in ((_DUE, due), (_STAYS, stays)):
+            if dealer.has_rows:
+                yield in_side(side, await dealer.write(task.store, folder + side))
+
+    written = await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges))
+    return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
+
+
+def _pack(rows: pa.Table, namespace: Namespace) -> Sequence[pa.Table]:
+    return list(pack_rows(rows, ERASURE, rows["modified_ms"].to_numpy(), namespace)) if rows.num_rows else ()
+
+
+def _keep(live: LiveSet, rows: pa.Table, namespace: Namespace) -> None:
+    slices = rows["slice"].to_numpy()
+    own = slices != FOREIGN_SLICE
+    live.add_numbers(slices[own], rows["sequence"].to_numpy()[own].astype(np.int64))
+    if not own.all():
+        live.add_addresses(rows["address"].filter(pa.array(~own)).combine_chunks(), namespace)
+
+
+async def add_others(
+    context: RunContext,
+    dealt: Bucketed,
+    staged: Sequence[StagedEntry],
+    deferred: Sequence[Manifest],
+    selection: Selection,
+    *,
+    uri: str,
+    closed: Collection[int],
+) -> Bucketed:
+    """Return `dealt` with staged objects, and those at selected paths that deferred runs hold (tables GARBAGE)."""
+    slices = pa.array(sorted(closed), pa.int64())
+    dealer = Dealer(CANDIDATES)
+    for packed in _pack(_rows_of(staged), Namespace(uri)):
+        dealer.add(in_closed_slices(packed, slices))
+    task = Task(store=context.store, ports=context.ports)
+    for manifest in deferred:
+        async for rows in read_garbage(manifest)(task, rows_of_parts(manifest.parts)):
+            chosen = rows.filter(pa.array(selected_paths(rows["path"], selection)))
+            for packed in pack_garbage(chosen, ERASURE):
+                dealer.add(in_closed_slices(packed, slices))
+    if not dealer.has_rows:
+        return dealt
+    more = files_of(dealt.folder, await dealer.write(context.store, dealt.folder))
+    return Bucketed(folder=dealt.folder, files=(*dealt.files, *more.files))
+
+
+def _rows_of(staged: Sequence[StagedEntry]) -> pa.Table:
+    """Rows as ranges have them."""
+    entries = sorted(staged, key=lambda one: path_to_key(one.path))
+    places = [parse_address(one.address) or (FOREIGN_SLICE, 0) for one in entries]
+    columns = {
+        "key": pa.array([path_to_key(one.path) for one in entries], pa.binary()),
+        "slice": pa.array([place[0] for place in places], pa.int64()),
+        "sequence": pa.array([place[1] for place in places], pa.int32()),
+        "address": pa.array([one.address for one in entries], pa.string()),
+        "size_bytes": pa.array([one.size_bytes for one in entries], pa.int64()),
+        "modified_ms": pa.array([one.modified_ms for one in entries], pa.int64()),
+    }
+    return pa.table(columns)

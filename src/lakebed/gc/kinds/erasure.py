@@ -1,0 +1,183 @@
+"""An erasure: every object that selected entries ever named, in any commit and on any branch, goes for good.
+
+Applied as a lifecycle run is (docs/design/protocols.md, "A lifecycle run"), with an order in place of the policy:
+
+1. staged entries that the plan names are deleted from their branches, where they still are what they were
+2. the service publishes the run, writes down what is staged, uploaded or copied, and reads refs and commits again
+3. of the plan's objects, those are let off that any of this names, an entry that is not selected (unless shared objects
+   go too), or a legal hold; the rest is a second table, `garbage.<recheck>`
+
+Entries stay where they are, and reading one says that it was erased. What a deferred run keeps for a window goes too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from lakebed.base import Conflict, count_of, human_size
+from lakebed.gc import protocol
+from lakebed.gc.bucketed import Bucketed
+from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
+from lakebed.gc.erasing import add_others, deal_selected, read_ranges_by_span
+from lakebed.gc.holding import deal_held
+from lakebed.gc.mark import mark_expired
+from lakebed.gc.named import deal_live, from_tables
+from lakebed.gc.places import may_be_swept
+from lakebed.gc.protocol import (
+    CommitCounts,
+    ErasureOrder,
+    Expire,
+    Manifest,
+    Plan,
+    PreparedCommits,
+    RangeCounts,
+    RecheckInputs,
+    RunKind,
+    RunState,
+    StartedRun,
+)
+from lakebed.gc.recheck import deal_ranges, whole
+from lakebed.gc.resume import garbage_of
+from lakebed.gc.rules import Holds
+from lakebed.gc.verdicts import deal_again
+
+from .kind import Look, SweepRule
+
+
+class HoldsChanged(Conflict):
+    """The legal holds are not those that the plan was made by. Nothing was deleted; plan again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    order: ErasureOrder
+
+    @property
+    def name(self) -> RunKind:
+        return RunKind.ERASURE
+
+    @property
+    def rule(self) -> SweepRule:
+        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        order = replace(self.order, staged=await context.service.staged(run.run_id, self.order.selection))
+
+        async def decide(prepared: PreparedCommits) -> Plan:
+            return await _plan(context, run, order, prepared)
+
+        return await context.reread(lambda: context.service.commits_for_erasure(run.run_id), decide)
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+        holds = await context.service.holds()
+        if holds.version != plan.holds_version:
+            raise HoldsChanged(f"the legal holds changed since run {plan.run_id} was planned; plan again")
+        staged = [one for one in self.order.staged if not one.is_sealed and not holds.of(path=one.path)]
+        if staged:
+            count = await context.service.unstage(plan.run_id, staged)
+            context.progress(f"deleted {count_of(count, 'staged entry', 'staged entries')}")
+        nothing = protocol.arrow_schema(protocol.EXPIRED).empty_table()
+        commits = await write_input(context.store, folder_in(plan, protocol.EXPIRED.name), protocol.EXPIRED, nothing)
+        request = Expire(
+            kind=RunKind.ERASURE, commits=commits, rules_version=rules_version, holds_version=plan.holds_version
+        )
+
+        async def look_again(answer: RecheckInputs) -> Cleared:
+            return await _recheck(context, plan, self.order, answer, holds)
+
+        return await context.reread(
+            lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
+        )
+
+
+async def _plan(context: RunContext, run: StartedRun, order: ErasureOrder, prepared: PreparedCommits) -> Plan:
+    commits = await context.read(prepared.commits, protocol.COMMITS)
+    meeting, apart = await read_ranges_by_span(context.engine, commits, order.selection)
+    context.progress(
+        f"reading {count_of(meeting.num_rows, 'range')} that may have selected entries; {apart.num_rows:,} have none"
+    )
+    closed = slice_numbers(run.closed_slices)
+    found, stays = await deal_selected(
+        context.engine,
+        meeting,
+        order.selection,
+        uri=run.namespace,
+        folder=folder_in(run, "due.tasks"),
+        closed=closed,
+    )
+    deferred = [
+        await garbage_of(context.store, view)
+        for view in await context.service.runs()
+        if view.until_ms is not None and view.state is not RunState.ENDED
+    ]
+    candidates = await add_others(
+        context, found, order.staged, deferred, order.selection, uri=run.namespace, closed=closed
+    )
+    sides = [await deal_held(context, run, commits, prepared.holds, name="holds")]
+    if not order.takes_shared:
+        sides += [stays, await deal_ranges(context, run, apart, folder=folder_in(run, "live.tasks"))]
+    garbage, totals = await mark_expired(
+        context.engine, candidates, sides, into=folder_in(run, protocol.GARBAGE.name), now_ms=run.now_ms
+    )
+    objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
+    context.progress(f"{objects}, {size}, to go; writing the plan")
+    swept = int(commits["swept"].to_numpy().sum())
+    frame = plan_frame(context, run, prepared) | {"rules": None, "rules_version": 0}
+    return Plan(
+        **frame,
+        erasure=order,
+        commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
+        range_counts=RangeCounts(live=apart.num_rows, expired=meeting.num_rows),
+        garbage=garbage,
+        totals=totals,
+    )
+
+
+async def _recheck(
+    context: RunContext, plan: Plan, order: ErasureOrder, answer: RecheckInputs, holds: Holds
+) -> Cleared:
+    """Keep of the plan's objects those that nothing holds now either, under a name of this recheck."""
+    commits, uncommitted = whole(answer)
+    suffix, closed = f".{commits.digest()[:16]}", slice_numbers(answer.closed_slices)
+    rows = await context.read(commits, protocol.COMMITS)
+    sides = [
+        await _staged(context, plan, uncommitted, suffix),
+        await deal_held(context, plan, rows, holds, name=f"holds{suffix}"),
+    ]
+    if not order.takes_shared:
+        meeting, apart = await read_ranges_by_span(context.engine, rows, order.selection)
+        _, stays = await deal_selected(
+            context.engine,
+            meeting,
+            order.selection,
+            uri=plan.namespace,
+            folder=folder_in(plan, f"due.tasks{suffix}"),
+            closed=closed,
+        )
+        sides += [stays, await deal_ranges(context, plan, apart, folder=folder_in(plan, f"live.tasks{suffix}"))]
+    candidates = await deal_again(
+        context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
+    )
+    garbage, totals = await mark_expired(
+        context.engine,
+        candidates,
+        sides,
+        into=folder_in(plan, f"{protocol.GARBAGE.name}{suffix}"),
+        now_ms=plan.now_ms,
+    )
+    return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
+
+
+async def _staged(context: RunContext, plan: Plan, uncommitted: Manifest, suffix: str) -> Bucketed:
+    source, rows, effort = from_tables([uncommitted], protocol.UNCOMMITTED)
+    return await deal_live(
+        context.engine,
+        source,
+        rows,
+        uri=plan.namespace,
+        folder=folder_in(plan, f"uncommitted.tasks{suffix}"),
+        with_keys=True,
+        effort=effort,
+    )

@@ -1,0 +1,81 @@
+"""What an erasure takes, in plain Python: the specification that the planner must agree with. Pure.
+
+    An object goes when a selected entry of a commit names it, or of a staging area, and no other entry of a commit does
+    (unless shared objects go too), nothing that is in no commit names it, and no legal hold keeps it.
+
+Neither dates nor branches, tags, rules or policies count. What stays is told with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from lakebed.base import MetarangeId
+
+from .committed import Namespace
+from .history import History
+from .lifecycle.due import Entry
+from .selection import Selection
+
+
+class Stands(StrEnum):
+    """Say why a selected object stays."""
+
+    HELD = "a legal hold keeps it"
+    STAGED = "it is staged, being uploaded or copied"
+    SHARED = "entries that are not selected name it"
+    OUTSIDE = "it lies outside of the repository's storage namespace, or is not Lakebed's to delete"
+
+
+class ErasureVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`goes` are objects by key. `stands` are selected ones that stay, by key, or by address where they lie outside."""
+
+    goes: frozenset[str]
+    stands: dict[str, Stands]
+
+
+def judge_erasure(
+    history: History,
+    contents: Mapping[MetarangeId, Sequence[Entry]],
+    selection: Selection,
+    *,
+    namespace: Namespace,
+    checksums: Mapping[str, str] | None = None,
+    staged: Collection[str] = (),
+    uncommitted: Collection[str] = (),
+    held: Collection[str] = (),
+    takes_shared: bool = False,
+) -> ErasureVerdict:
+    """Apply the law. `checksums` are those of entries by address; `held` are keys.
+
+    `staged` are addresses of selected staged entries that are taken away. `uncommitted` are those that cells, uploads
+    and copies name after that.
+    """
+    chosen: set[str] = set(staged)
+    others: set[str] = set()
+    for commit in history.commits.values():
+        if commit.swept or not commit.metarange_id:
+            continue
+        for entry in contents[commit.metarange_id]:
+            checksum = (checksums or {}).get(entry.address, "")
+            is_chosen = selection.matches(entry.path, checksum, entry.metadata)
+            (chosen if is_chosen else others).add(entry.address)
+    named, shared = namespace.keys_of(uncommitted), namespace.keys_of(others)
+    goes: set[str] = set()
+    stands: dict[str, Stands] = {}
+    for address in chosen:
+        key = namespace.key_of(address)
+        if key is None or not namespace.may_take(key):
+            stands[key or address] = Stands.OUTSIDE
+        elif key in held:
+            stands[key] = Stands.HELD
+        elif key in named:
+            stands[key] = Stands.STAGED
+        elif key in shared and not takes_shared:
+            stands[key] = Stands.SHARED
+        else:
+            goes.add(key)
+    return ErasureVerdict(goes=frozenset(goes), stands=stands)

@@ -1,0 +1,88 @@
+"""Staged entries that an erasure selects: found page by page, and deleted from their branches.
+
+A delete here is a user's delete: it stages a tombstone, and a commit carries it on. It goes ahead only where the
+entry's content is still what was planned, so what was written to the path since stays.
+"""
+
+from __future__ import annotations
+
+from lakebed.base import NotFound, from_row, key_to_path, path_to_key
+from lakebed.gc.protocol import FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
+from lakebed.gc.rules import Selection, check_selection
+from lakebed.ranges import TOMBSTONE_ROW
+from lakebed.versions import (
+    TOMBSTONE,
+    BranchRecord,
+    Condition,
+    PreconditionFailed,
+    Versions,
+    decode_cells,
+    is_gone,
+)
+
+from .errors import BadContinuation
+from .options import ServiceOptions
+
+
+class Erasing:
+    def __init__(self, versions: Versions, options: ServiceOptions) -> None:
+        self._versions = versions
+        self._options = options
+
+    async def find(self, body: FindStaged) -> StagedPage:
+        """Return the selected entries of one branch, and the token of the next.
+
+        Raises:
+            InvalidSelection: it selects nothing.
+        """
+        selection = check_selection(body.selection)
+        after = body.continuation_token or ""
+        if after and not after.startswith("after:"):
+            raise BadContinuation("not a continuation token")
+        found = await self._versions.inventory.next_branch(after.removeprefix("after:"))
+        if found is None:
+            return StagedPage(entries=())
+        name, record = found
+        return StagedPage(
+            entries=tuple(await self._staged(name, record, selection)), continuation_token=f"after:{name}"
+        )
+
+    async def _staged(self, branch: str, record: BranchRecord, selection: Selection) -> list[StagedEntry]:
+        found: list[StagedEntry] = []
+        for token in record.tokens():
+            start: bytes | None = b""
+            while start is not None:
+                page = await self._versions.inventory.cells(token, start, self._options.scan_page)
+                for key, (flags, row) in zip(page.keys, decode_cells(page.values), strict=True):
+                    entry = None if is_gone(flags) else from_row(row)
+                    path = key_to_path(key)
+                    if entry is not None and selection.matches(path, entry.checksum, entry.metadata):
+                        one = StagedEntry(
+                            branch=branch,
+                            path=path,
+                            address=entry.address,
+                            size_bytes=entry.size_bytes,
+                            checksum=entry.checksum,
+                            modified_ms=entry.modified_ms,
+                            is_sealed=token != record.staging_token,
+                        )
+                        found.append(one)
+                start = page.next_start
+        return found
+
+    async def unstage(self, body: Unstage) -> Unstaged:
+        """Stage a tombstone in place of each entry that is still there with its content."""
+        count = 0
+        for entry in body.entries:
+            try:
+                await self._versions.staging.write(
+                    entry.branch,
+                    path_to_key(entry.path),
+                    TOMBSTONE,
+                    TOMBSTONE_ROW,
+                    condition=Condition(if_match=entry.checksum),
+                )
+            except (NotFound, PreconditionFailed):
+                continue
+            count += 1
+        return Unstaged(count=count)
