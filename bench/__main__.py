@@ -28,6 +28,7 @@ NAMES = (
     "list",
     "listing",
     "mark",
+    "potential-commits",
     "prepare",
     "repository",
     "rewrite",
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args(arguments)
-    bench: Bench = importlib.import_module(f"bench.{options.name}").BENCH
+    bench: Bench = importlib.import_module(f"bench.{options.name.replace('-', '_')}").BENCH
     result = run(bench, size=options.size, repeat=options.repeat)
     line = msgspec.json.encode(result).decode()
     if options.record:

@@ -15,6 +15,7 @@ from .resources import ONE_REPOSITORY, REPOSITORY, on
 _LIFECYCLE: Final = ONE_REPOSITORY + "/lifecycle"
 _READ: Final = on(REPOSITORY, "lifecycle:ReadPolicy")
 _WRITE: Final = on(REPOSITORY, "lifecycle:WritePolicy")
+_PLAN: Final = on(REPOSITORY, "gc:Plan")
 _IF_VERSION: Final = Parameter("if_version", "integer")
 _POLICY_BYTES_MAX: Final = 4 << 20
 
@@ -58,6 +59,24 @@ LIST_LIFECYCLE_POLICY_HISTORY: Final = get(
     "List the versions of the lifecycle policy, newest first.",
     Parameter("before", "integer"),
     PAGE[1],
+)
+FIND_POTENTIAL_COMMITS: Final = Operation(
+    "findPotentialCommits",
+    "POST",
+    _LIFECYCLE + "/potential",
+    NOTHING,
+    protocol.PotentialBegun,
+    _PLAN,
+    "Write the commits that may name what the policy has yet to take into the folder of a run, in pages.",
+    repeatable=True,
+)
+GET_POTENTIAL_COMMITS: Final = get(
+    "getPotentialCommits",
+    _LIFECYCLE + "/potential/{runId}",
+    protocol.PotentialPage,
+    _PLAN,
+    "Return a page of the commits that were found, with the branches that reach them.",
+    Parameter("page", "integer"),
 )
 VALIDATE_LIFECYCLE_POLICY: Final = Operation(
     "validateLifecyclePolicy",

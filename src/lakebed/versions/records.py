@@ -293,7 +293,8 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     `plan` of the plan (lakebed.gc.protocol.Manifest): what may be deleted is named by these, so a plan from an earlier
     attempt is refused. `began`: an apply of a MARKED run began, so only this apply may end the run. `swept`: each
     commit that it takes has its SweptRecord, so it may end. `until_ms`: its deletes are deferred until then, for a
-    `window` that an operator chose; `purging`: the window is over, and it deletes. `secret` seals the continuation
+    `window` that an operator chose; `purging`: the window is over, and it deletes. `planned_ms`: when its plan was
+    made. `secret` seals the continuation
     tokens of the run, or of its attempt, and no answer shows it.
     """
 
@@ -311,6 +312,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     until_ms: int = 0
     window: str = ""
     purging: bool = False
+    planned_ms: int = 0
 
 
 class SweptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

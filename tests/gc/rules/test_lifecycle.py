@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,6 +32,8 @@ from lakebed.gc.rules.lifecycle import (
     classes_of,
     judge_objects,
     parse_period,
+    potential_commits,
+    potential_rows,
     reach,
     read_policy,
 )
@@ -388,6 +391,43 @@ def test_the_walk_over_columns_finds_the_same_branches(history: History) -> None
         commit: {name_of[bit] for bit in bits_of(found.sets[number])}
         for commit, number in zip(history.commits, found.set_of.tolist(), strict=True)
     } == branches_of(history)
+
+
+DATES = st.one_of(st.none(), st.integers(0, 10))
+
+
+@given(histories(), st.dictionaries(st.sampled_from([NO_BRANCH, "main", "dev", "b1", "b2"]), DATES))
+def test_the_walk_over_columns_finds_the_same_potential_commits(
+    history: History, earliest: dict[str, int | None]
+) -> None:
+    generations: dict[str, int] = {}
+    for commit in history.commits.values():
+        generations[commit.id] = 1 + max((generations[parent] for parent in commit.parents), default=0)
+    dated = {
+        id_: dataclasses.replace(commit, created_ms=place)
+        for place, (id_, commit) in enumerate(history.commits.items())
+    }
+    dated_history = dataclasses.replace(history, commits=dated)
+    rows = [
+        {
+            "id": commit.id,
+            "parents": list(commit.parents),
+            "generation": generations[commit.id],
+            "creation_date": commit.created_ms,
+            "swept": commit.swept,
+        }
+        for commit in dated.values()
+    ]
+    types = (pa.string(), pa.list_(pa.string()), pa.int64(), pa.timestamp("ms", tz="UTC"), pa.bool_())
+    commits = pa.Table.from_pylist(rows, schema=pa.schema([*zip(rows[0], types, strict=True)]))
+
+    found = potential_rows(commits, branches=history.heads, held=sorted(history.held), earliest=earliest)
+
+    ids = commits["id"].to_pylist()
+    assert {
+        ids[row]: frozenset(found.branches(number))
+        for row, number in zip(found.rows.tolist(), found.set_of.tolist(), strict=True)
+    } == potential_commits(dated_history, earliest)
 
 
 def test_a_root_without_a_record_stops_the_walk() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.base import OutcomeUnknown
 from lakebed.gc.rules.lifecycle import InvalidPolicy
-from lakebed.gc.service import PolicyBook, PolicyNotFound, RulesMoved
+from lakebed.gc.service import PolicyBook, PolicyNotFound, RulesMoved, potential
 from lakebed.gc.service.policies import POLICY_KEY
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
@@ -179,6 +179,36 @@ async def test_a_bad_policy_is_refused_over_http_and_changes_nothing(
     assert not checked.json()["is_valid"]
     assert words in "\n".join(f"{one['place']}: {one['message']}" for one in checked.json()["problems"])
     assert (await http.get(POLICY)).json()["version"] == 0
+
+
+async def test_potential_commits_are_found_once_and_read_by_the_page(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(potential, "PAGE_COMMITS", 2)
+    at = "repositories/lake/lifecycle/potential"
+    await http.put(POLICY, **body_of(b'{"logs": {"prefix": "logs/", "branch_days": {"main": 5}}}'))
+    ids = [await made_on(http, "main") for _ in range(3)]
+    await http.post("repositories/lake/branches", json={"name": "dev", "source": ids[1]})
+    await made_on(http, "dev")
+
+    begun = (await http.post(at)).json()
+    pages = [(await http.get(f"{at}/{begun['run_id']}?page={page}")).json() for page in range(begun["pages"])]
+
+    found = {id_: page["sets"][str(number)] for page in pages for id_, number in page["commits"]}
+    # What `dev` reaches no rule covers, so only the newest commit of `main` can have anything to give.
+    assert found == {ids[2]: ["main"]}
+    assert (await http.get(f"{at}/{begun['run_id']}?page=9")).status_code == 404
+    assert (await http.get(f"{at}/none?page=0")).status_code == 404
+
+
+async def made_on(http: httpx.AsyncClient, branch: str) -> str:
+    body = {"message": "m", "allow_empty": True}
+    id_: str = (await http.post(f"repositories/lake/branches/{branch}/commits", json=body)).json()["id"]
+    return id_
+
+
+async def test_potential_commits_need_a_policy(http: httpx.AsyncClient) -> None:
+    assert (await http.post("repositories/lake/lifecycle/potential")).status_code == 404
 
 
 async def test_a_valid_policy_is_said_to_be_valid_with_its_warnings(http: httpx.AsyncClient) -> None:

@@ -80,6 +80,7 @@ class Lifecycle:
             kind=RunKind.LIFECYCLE,
             commits=commits,
             rules_version=rules_version,
+            planned_ms=plan.now_ms,
             holds_version=plan.holds_version,
         )
 

@@ -111,7 +111,15 @@ from .plans import (
     encode_plan,
     plan_path,
 )
-from .policies import PolicyCheck, PolicyHistory, PolicyVersion, PolicyWritten, SetPolicy
+from .policies import (
+    PolicyCheck,
+    PolicyHistory,
+    PolicyVersion,
+    PolicyWritten,
+    PotentialBegun,
+    PotentialPage,
+    SetPolicy,
+)
 from .reports import REPORT_FORMAT, PurgeReport, RunReport, StageReport, decode_report, encode_report
 from .requests import (
     ENGINE_SETTING,
@@ -158,7 +166,21 @@ from .sealed import (
 )
 from .service import Requests, RunAbandoned, Service, UnknownAnswer
 from .simulation import SimulatedRow, Simulation
-from .tables import COMMITS, EXPIRED, GARBAGE, LEDGER, LEFTOVERS, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
+from .tables import (
+    COMMITS,
+    EXPIRED,
+    GARBAGE,
+    LEDGER,
+    LEFTOVERS,
+    POTENTIAL,
+    POTENTIAL_SETS,
+    REFS,
+    TABLES,
+    UNCOMMITTED,
+    Column,
+    ColumnType,
+    Table,
+)
 from .why import CommittedName, Fate, Question, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress
 
 __all__ = [
@@ -183,6 +205,8 @@ __all__ = [
     "LEFTOVERS",
     "LINES_MAX",
     "MANIFEST_FORMAT",
+    "POTENTIAL",
+    "POTENTIAL_SETS",
     "REFS",
     "REPORT_FORMAT",
     "REQUESTS",
@@ -255,6 +279,8 @@ __all__ = [
     "PolicyHistory",
     "PolicyVersion",
     "PolicyWritten",
+    "PotentialBegun",
+    "PotentialPage",
     "PrepareCommits",
     "PreparedCommits",
     "Purge",

@@ -181,11 +181,12 @@ class Expire(msgspec.Struct, frozen=True, kw_only=True):
     """`commits` (table EXPIRED) lies in the run's folder. The same body again, with the token, for each page.
 
     A lifecycle run expires no commits; `rules_version` is that of its policy. The plan was made by the legal holds of
-    `holds_version`.
+    `holds_version`, at `planned_ms`: dates count from then (0: not known).
     """
 
     commits: Manifest
     rules_version: int
+    planned_ms: int = 0
     holds_version: int = 0
     kind: RunKind = RunKind.COMMITTED
     continuation_token: str | None = None

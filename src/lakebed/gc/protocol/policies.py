@@ -38,6 +38,21 @@ class PolicyWritten(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[Problem, ...] = ()
 
 
+class PotentialBegun(msgspec.Struct, frozen=True, kw_only=True):
+    """The potential commits are in the folder of this run, in so many pages, numbered from 0."""
+
+    run_id: str
+    commits: int
+    pages: int
+
+
+class PotentialPage(msgspec.Struct, frozen=True, kw_only=True):
+    """`commits` are ids with the number of a set; `sets` are the branches of each number. "" stands for no branch."""
+
+    commits: tuple[tuple[str, int], ...]
+    sets: dict[int, tuple[str, ...]]
+
+
 class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Every problem of a policy, errors before warnings. `is_valid`: it has no errors."""
 

@@ -92,6 +92,20 @@ EXPIRED: Final = Table(
     columns=_columns(("id", "string")),
 )
 
+POTENTIAL: Final = Table(
+    name="potential",
+    version=1,
+    meaning="one commit that may name what a lifecycle run has yet to take, by the design document's dates",
+    columns=_columns(("id", "string"), ("set", "int32")),  # in the order of their ids; a row of POTENTIAL_SETS
+)
+
+POTENTIAL_SETS: Final = Table(
+    name="potential_sets",
+    version=1,
+    meaning="one set of branches that reach a potential commit; empty stands for no branch",
+    columns=_columns(("set", "int32"), ("branches", "list<string>")),
+)
+
 LEFTOVERS: Final = Table(
     name="leftovers",
     version=1,
@@ -136,4 +150,7 @@ LEDGER: Final = Table(
     ),
 )
 
-TABLES: Final = {table.name: table for table in (UNCOMMITTED, COMMITS, REFS, EXPIRED, LEFTOVERS, GARBAGE, LEDGER)}
+TABLES: Final = {
+    table.name: table
+    for table in (UNCOMMITTED, COMMITS, REFS, EXPIRED, POTENTIAL, POTENTIAL_SETS, LEFTOVERS, GARBAGE, LEDGER)
+}

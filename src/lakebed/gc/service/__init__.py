@@ -33,6 +33,7 @@ from .installation import Installation, InstallationRecord
 from .jobs import JobBook, JobNotFound, JobRunning
 from .options import ServiceOptions
 from .policies import PolicyBook, PolicyRecord
+from .potential import PotentialCommits, PotentialNotFound
 from .restorable import NotRestorable
 from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
@@ -61,6 +62,8 @@ __all__ = [
     "PolicyBook",
     "PolicyNotFound",
     "PolicyRecord",
+    "PotentialCommits",
+    "PotentialNotFound",
     "QueueWorker",
     "Queued",
     "Reader",

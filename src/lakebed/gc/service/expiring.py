@@ -125,6 +125,7 @@ class Expiring:
             attempt=attempt,
             listed=body.commits.digest(),
             rules_version=str(body.rules_version),
+            planned_ms=body.planned_ms,
             secret=fresh_secret(self._versions.ports.ids),
         )
         try:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from lakebed.catalog import Repository
-from lakebed.gc.protocol import PolicyCheck, PolicyHistory, PolicyVersion, PolicyWritten, SetPolicy
-from lakebed.gc.service import PolicyBook, PolicyRecord
+from lakebed.gc.protocol import (
+    PolicyCheck,
+    PolicyHistory,
+    PolicyVersion,
+    PolicyWritten,
+    PotentialBegun,
+    PotentialPage,
+    SetPolicy,
+)
+from lakebed.gc.service import PolicyBook, PolicyRecord, PotentialCommits
 from lakebed.operations import lifecycle
 from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
@@ -37,6 +45,13 @@ class Policies:
     async def validate(self, request: RestRequest, body: SetPolicy) -> PolicyCheck:
         problems = await (await self._book(request)).check(bytes(body.policy))
         return PolicyCheck(is_valid=all(one.is_warning for one in problems), problems=tuple(problems))
+
+    async def find_potential(self, request: RestRequest) -> PotentialBegun:
+        return await PotentialCommits((await self._catalog.get(request.args[0])).versions).find()
+
+    async def potential(self, request: RestRequest) -> PotentialPage:
+        found = PotentialCommits((await self._catalog.get(request.args[0])).versions)
+        return await found.page(request.args[1], request.integer("page", 0))
 
     async def _book(self, request: RestRequest) -> PolicyBook:
         return PolicyBook((await self._catalog.get(request.args[0])).versions)
@@ -69,5 +84,7 @@ def routes(state: AppState) -> list[Route]:
         Route(lifecycle.SET_LIFECYCLE_POLICY, policies.set),
         Route(lifecycle.DELETE_LIFECYCLE_POLICY, policies.delete),
         Route(lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, policies.history),
+        Route(lifecycle.FIND_POTENTIAL_COMMITS, policies.find_potential),
+        Route(lifecycle.GET_POTENTIAL_COMMITS, policies.potential),
         Route(lifecycle.VALIDATE_LIFECYCLE_POLICY, policies.validate),
     ]

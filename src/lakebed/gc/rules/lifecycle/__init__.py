@@ -35,7 +35,7 @@ from .policy import (
     check_policy,
     read_policy,
 )
-from .reach import BranchClasses, Reach, bits_of, classes_of, reach
+from .reach import BranchClasses, Potential, Reach, bits_of, classes_of, potential_rows, reach
 
 __all__ = [
     "ALL_BRANCHES",
@@ -57,6 +57,7 @@ __all__ = [
     "Pins",
     "Policy",
     "PolicyRow",
+    "Potential",
     "Problem",
     "Reach",
     "bits_of",
@@ -71,6 +72,7 @@ __all__ = [
     "pinned_commits",
     "policy_table",
     "potential_commits",
+    "potential_rows",
     "potential_since_ms",
     "reach",
     "read_policy",

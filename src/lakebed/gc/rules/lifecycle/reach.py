@@ -16,6 +16,7 @@ import pyarrow as pa
 from lakebed.gc.rules.active import find_ids
 from lakebed.gc.rules.history import BrokenHistory
 
+from .document import potential_since_ms
 from .due import NO_BRANCH
 from .policy import Policy
 
@@ -26,6 +27,19 @@ class Reach:
 
     set_of: npt.NDArray[np.int32]
     sets: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Potential:
+    """Potential commits: `rows` of the history, and for each the number of its set. `sets` name branches by bit."""
+
+    rows: npt.NDArray[np.int64]
+    set_of: npt.NDArray[np.int32]
+    sets: list[int]
+    names: list[str]
+
+    def branches(self, number: int) -> list[str]:
+        return [self.names[bit] for bit in bits_of(self.sets[number])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +73,38 @@ def bits_of(set_: int) -> list[int]:
         found.append(lowest.bit_length() - 1)
         set_ ^= lowest
     return found
+
+
+def potential_rows(
+    commits: pa.Table,
+    *,
+    branches: Mapping[str, str],
+    held: Sequence[str],
+    earliest: Mapping[str, int | None],
+) -> Potential:
+    """Return the potential commits of a table COMMITS: `potential_commits`, for millions. Costs one walk.
+
+    `branches` are the heads by name, `held` the commits that intents name.
+
+    Raises:
+        BrokenHistory: a commit that something names is missing.
+    """
+    names = [NO_BRANCH, *sorted(branches)]
+    roots: dict[str, list[int]] = {commit: [0] for commit in held}
+    for bit, name in enumerate(names[1:], 1):
+        roots.setdefault(branches[name], []).append(bit)
+    ids, parents = (commits[name].combine_chunks() for name in ("id", "parents"))
+    swept = commits["swept"].to_numpy()
+    found = reach(ids, parents, commits["generation"].to_numpy(), roots, swept=swept, nowhere=1)
+    by_date: dict[int, int] = {}
+    for bit, name in enumerate(names):
+        since_ms = potential_since_ms(earliest, [name])
+        by_date[since_ms] = by_date.get(since_ms, 0) | 1 << bit
+    latest = sorted(by_date.items(), reverse=True)
+    since = np.array([next(date for date, mask in latest if set_ & mask) for set_ in found.sets], np.int64)
+    created_ms = commits["creation_date"].cast(pa.int64()).to_numpy()
+    rows = np.flatnonzero(~swept & (created_ms >= since[found.set_of]))
+    return Potential(rows=rows, set_of=found.set_of[rows], sets=found.sets, names=names)
 
 
 def reach(
