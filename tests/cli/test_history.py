@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -256,3 +257,57 @@ def test_a_merge_is_reverted_against_a_parent_that_is_named(shell: Shell, branch
 
     assert refused.code == 2
     assert "main is a merge: add --parent 1" in refused.err
+
+
+def test_a_branch_starts_at_the_default_branch(shell: Shell, lake: str) -> None:
+    shell.ok("branch", "create", f"{lake}/dev")
+
+    assert shell.ok("branch", "show", f"{lake}/dev").out == shell.ok("branch", "show", f"{lake}/main").out
+
+
+def test_the_log_ends_where_asked_and_leaves_out_merges(shell: Shell, lake: str, put: Put) -> None:
+    for branch, name in (("main", "one"), ("dev", "two"), ("main", "three")):
+        if branch == "dev":
+            shell.ok("branch", "create", f"{lake}/dev")
+        put(f"{lake}/{branch}/{name}", name)
+        shell.ok("commit", f"{lake}/{branch}", "-m", name, "--date", "2024-01-01" if name == "one" else "2025-01-01")
+    shell.ok("merge", f"{lake}/dev", f"{lake}/main", "-m", "both")
+
+    def messages(*options: str) -> set[str]:
+        return {one["message"] for one in shell.ok("log", f"{lake}/main", "-o", "json", *options).json}
+
+    assert messages("--no-merges") == {"three", "two", "one", "Repository created"}
+    assert messages("--no-merges", "-n", "1") <= {"three", "two"}
+    assert messages("--since", "2024-06-01") == {"both", "three", "two"}
+    assert messages("--first-parent", "--stop-at", "main~1") == {"both", "three"}
+    assert shell("log", f"{lake}/main", "--since", "soon").code == 2
+
+
+def test_a_dry_merge_shows_what_would_come_and_fails_as_the_merge_would(shell: Shell, lake: str, put: Put) -> None:
+    shell.ok("branch", "create", f"{lake}/dev")
+    put(f"{lake}/dev/new", "1")
+    shell.ok("commit", f"{lake}/dev", "-m", "new")
+
+    before = shell.ok("branch", "show", f"{lake}/main").out
+    assert shell.ok("merge", f"{lake}/dev", f"{lake}/main", "--dry-run").out == "+ new  (1 B)\n"
+    assert shell.ok("branch", "show", f"{lake}/main").out == before
+
+    put(f"{lake}/main/new", "2")
+    shell.ok("commit", f"{lake}/main", "-m", "other")
+    dry = shell("merge", f"{lake}/dev", f"{lake}/main", "--dry-run")
+    assert (dry.code, dry.out) == (4, "! new\n")
+    assert "both sides changed new" in dry.err
+    assert shell("merge", f"{lake}/dev", f"{lake}/main", "--dry-run", "-s", "source-wins").code == 0
+
+
+def test_programs_read_errors_as_records(shell: Shell, lake: str, put: Put) -> None:
+    missing = shell("object", "cat", f"{lake}/main/none", "-o", "json")
+    assert json.loads(missing.err)["error"]["kind"] == "not_found"
+
+    shell.ok("branch", "create", f"{lake}/dev")
+    for branch in ("main", "dev"):
+        put(f"{lake}/{branch}/a", branch)
+        shell.ok("commit", f"{lake}/{branch}", "-m", "a")
+    conflict = shell("merge", f"{lake}/dev", f"{lake}/main", "-o", "json")
+    error = json.loads(conflict.err)["error"]
+    assert (conflict.code, error["kind"], error["paths"], error["status"]) == (4, "conflict", ["a"], 409)

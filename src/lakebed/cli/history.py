@@ -27,6 +27,7 @@ from .arguments import (
     RefArgument,
     RefuseExpiredOption,
     parse_meta,
+    ref_in,
     same_repository,
 )
 from .completion import complete_object, complete_ref
@@ -120,12 +121,23 @@ def log(
     prefixes: Annotated[
         list[str] | None, typer.Option("--prefix", help="Only commits that changed paths that begin with this.")
     ] = None,
+    since: Annotated[str, typer.Option("--since", metavar="DATE", help="End before commits older than this.")] = "",
+    stop_at: Annotated[str, typer.Option("--stop-at", metavar="REF", help="End with this commit.")] = "",
+    no_merges: Annotated[bool, typer.Option("--no-merges", help="Leave out commits with several parents.")] = False,
 ) -> None:
     """Show the history of a ref, newest first."""
     ref = parse_ref(uri)
-    commits = session.client.history.log(
-        ref.repository, ref.ref, limit=limit, first_parent=first_parent, objects=objects, prefixes=prefixes
+    found = session.client.history.log(
+        ref.repository,
+        ref.ref,
+        limit=None if no_merges else limit,
+        first_parent=first_parent,
+        objects=objects,
+        prefixes=prefixes,
+        since=datetime.fromtimestamp(parse_date(since), UTC).isoformat() if since else "",
+        stop_at=ref_in(ref.repository, stop_at),
     )
+    commits = itertools.islice((one for one in found if not no_merges or len(one.parents) < 2), limit)
     names = {} if session.is_json else _names_of(session, ref.repository)
     session.show_all(commits, partial(graph_lines if graph else paragraphs, names=names))
 
@@ -354,9 +366,20 @@ def merge(
     squash: Annotated[bool, typer.Option("--squash", help="Make one commit, without the source's history.")] = False,
     allow_empty: EmptyOption = False,
     refuse_expired: RefuseExpiredOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would bring, and merge nothing.")] = False,
 ) -> None:
-    """Bring what a ref changed into a branch. A conflict stops it and changes nothing, unless a strategy decides."""
+    """Bring what a ref changed into a branch. A conflict stops it and changes nothing, unless a strategy decides.
+
+    Where it conflicts, --dry-run marks the paths with ! and fails as the merge would.
+    """
     left, right = parse_ref(source), parse_ref(destination)
+    if dry_run:
+        changes = [*session.client.history.diff(same_repository(left, right), right.ref, left.ref)]
+        session.show_all(changes, diff_lines)
+        if strategy is None and any(one.type == "conflict" for one in changes):
+            paths = _conflicts(changes)
+            raise Conflict(_conflict_text(paths, left, right), paths=paths)
+        return
     try:
         reference = session.client.history.merge(
             same_repository(left, right),
@@ -372,7 +395,8 @@ def merge(
     except Conflict as error:
         if "conflict found" not in str(error):
             raise
-        raise Conflict(_conflict_text(session, left, right), **error.facts) from error
+        paths = _conflicts(session.client.history.diff(right.repository, right.ref, left.ref))
+        raise Conflict(_conflict_text(paths, left, right), paths=paths, **error.facts) from error
     session.show(MergeResult(reference=reference), lambda _: f"merged {left} into {right}: {reference[:12]}")
     tell_expired(session, right.repository, f"{reference}~1", reference)
 
@@ -386,13 +410,14 @@ def tell_expired(session: Session, repository: str, before: str, after: str) -> 
             )
 
 
-def _conflict_text(session: Session, source: RefUri, destination: RefUri) -> str:
-    """Name the first paths that both sides changed."""
-    found = session.client.history.diff(source.repository, destination.ref, source.ref)
-    paths = (printable(one.path) for one in found if one.type == "conflict")
-    shown = list(itertools.islice(paths, CONFLICTS_SHOWN + 1))
-    more = ", …" if len(shown) > CONFLICTS_SHOWN else ""
+def _conflicts(changes: Iterable[Diff]) -> list[str]:
+    """Return the first paths that both sides changed, and one more than are shown."""
+    return list(itertools.islice((one.path for one in changes if one.type == "conflict"), CONFLICTS_SHOWN + 1))
+
+
+def _conflict_text(paths: Sequence[str], source: RefUri, destination: RefUri) -> str:
+    more = ", …" if len(paths) > CONFLICTS_SHOWN else ""
     return (
-        f"both sides changed {', '.join(shown[:CONFLICTS_SHOWN])}{more}: nothing was merged. "
+        f"both sides changed {', '.join(map(printable, paths[:CONFLICTS_SHOWN]))}{more}: nothing was merged. "
         f"`lakebed diff {destination} {source}` marks these with !, --strategy decides them"
     )

@@ -123,7 +123,7 @@ def terminal_width() -> int:
 
 def json_record(record: object) -> str:
     """One indented object."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(record, enc_hook=str), indent=2).decode()
 
 
 def json_array(records: Iterable[object]) -> Iterator[str]:

@@ -38,7 +38,7 @@ SourceOption = Annotated[
         "--source",
         "-s",
         metavar="REF",
-        help="Where it starts: a ref, or lakefs://repository/ref.",
+        help="Where it starts: a ref, or lakefs://repository/ref. Default: the default branch.",
         autocompletion=complete_ref,
     ),
 ]
@@ -50,10 +50,11 @@ NamedArgument = Annotated[
 
 @app.command("create")
 @command
-def create(session: Session, uri: BranchArgument, source: SourceOption) -> None:
+def create(session: Session, uri: BranchArgument, source: SourceOption = "") -> None:
     """Create a branch at a commit. No data is copied."""
     branch = parse_ref(uri)
-    commit_id = session.client.branches.create(branch.repository, branch.ref, source=ref_in(branch.repository, source))
+    start = ref_in(branch.repository, source) or session.client.repositories.get(branch.repository).default_branch
+    commit_id = session.client.branches.create(branch.repository, branch.ref, source=start)
     session.show(Ref(id=branch.ref, commit_id=commit_id), lambda _: f"created {branch} at {commit_id[:12]}")
 
 

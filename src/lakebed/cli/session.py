@@ -24,11 +24,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from lakebed.base import Denied, LakebedError, exit_code
+from lakebed.base import Denied, ExitCode, LakebedError, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
 from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, describe_missing
@@ -203,7 +204,7 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        with ending_well():
+        with ending_well(output):
             _check_values(context, kwargs)
             session = Session(context.obj or {}, endpoint=endpoint, profile=profile, output=output)
             try:
@@ -282,8 +283,8 @@ def _options_of(options: type) -> list[inspect.Parameter]:
 
 
 @contextlib.contextmanager
-def ending_well() -> Iterator[None]:
-    """Turn what can go wrong inside into a line on stderr and an exit code."""
+def ending_well(output: Format = Format.TEXT) -> Iterator[None]:
+    """Turn what can go wrong inside into a line on stderr, or a record where programs read, and an exit code."""
     try:
         yield
     except BrokenPipeError:
@@ -293,11 +294,18 @@ def ending_well() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except LakebedError as error:
-        typer.echo(f"error: {describe(error)}", err=True)
-        raise typer.Exit(exit_code(error)) from None
+        raise _failed(output, exit_code(error), describe(error), error.facts) from None
     except ModuleNotFoundError as error:
-        typer.echo(f"error: {describe_missing(error)}", err=True)
-        raise typer.Exit(FAILED) from None
+        raise _failed(output, FAILED, describe_missing(error)) from None
     except OSError as error:
-        typer.echo(f"error: {describe(error)}", err=True)
-        raise typer.Exit(FAILED) from None
+        raise _failed(output, FAILED, describe(error)) from None
+
+
+def _failed(
+    output: Format, code: ExitCode, message: str, facts: Mapping[str, object] = MappingProxyType({})
+) -> typer.Exit:
+    if output is Format.JSON:
+        typer.echo(json_record({"error": {"kind": code.name.lower(), "message": message, **facts}}), err=True)
+    else:
+        typer.echo(f"error: {message}", err=True)
+    return typer.Exit(code)

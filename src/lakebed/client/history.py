@@ -61,9 +61,20 @@ class History:
         first_parent: bool = False,
         objects: list[str] | None = None,
         prefixes: list[str] | None = None,
+        since: str = "",
+        stop_at: str = "",
     ) -> Iterator[Commit]:
-        """List commits, newest first. `objects` and `prefixes`: only commits that changed one of them."""
-        query = {"first_parent": first_parent or None, "objects": objects or None, "prefixes": prefixes or None}
+        """List commits, newest first. `objects` and `prefixes`: only commits that changed one of them.
+
+        It ends before the first commit older than `since` (ISO 8601), and after the commit that `stop_at` names.
+        """
+        query = {
+            "first_parent": first_parent or None,
+            "objects": objects or None,
+            "prefixes": prefixes or None,
+            "since": since or None,
+            "stop_at": stop_at or None,
+        }
         return listing(self._connection, history.LOG_COMMITS, repository, ref, query=query, limit=limit)
 
     def merge(
