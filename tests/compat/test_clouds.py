@@ -28,21 +28,27 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own depende
 
 
 @contextmanager
-def cloud(scheme: str) -> Iterator[tuple[str, ObjectStoreOptions]]:
-    """Yield a namespace as this client spells it, and the options of its store."""
+def cloud(scheme: str, folder: Path) -> Iterator[tuple[str, str, ObjectStoreOptions]]:
+    """Yield the URI of a store for metadata, a namespace as the client spells it, and the options of its store."""
     if scheme == "az":
         with azurite() as server:
             container = make_container(server.port, "lakes")
-            yield f"https://{ACCOUNT}.blob.core.windows.net/{container}/lake", azure_options(server.port)
+            yield (
+                f"sqlite://{folder}/kv.db",
+                f"https://{ACCOUNT}.blob.core.windows.net/{container}/lake",
+                azure_options(server.port),
+            )
     else:
         with gcs_double() as server:
-            yield f"gs://{BUCKETS[0]}/lake", gcs_options(server.port)
+            # No database at all: the metadata lies in the object store, too.
+            kv = f"gs://{BUCKETS[1]}/metadata?endpoint=http://127.0.0.1:{server.port}"
+            yield kv, f"gs://{BUCKETS[0]}/lake", gcs_options(server.port)
 
 
 @pytest.mark.parametrize("scheme", ["az", "gs"])
 def test_a_story_of_a_client_and_a_collection(scheme: str, tmp_path: Path) -> None:
-    with cloud(scheme) as (namespace, options):
-        installation = Installation(tmp_path, f"sqlite://{tmp_path}/kv.db")
+    with cloud(scheme, tmp_path) as (kv, namespace, options):
+        installation = Installation(tmp_path, kv)
         installation.environment |= {"LAKEBED_BLOCKSTORE": scheme, **environment_of(options)}
         with installation.server(workers=1) as url:
             made = json.loads(installation.lakebed("setup", "--user", "esti", "--endpoint", url, "--output", "json"))

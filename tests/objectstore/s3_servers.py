@@ -40,7 +40,7 @@ class AtomicConditions:
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if "HTTP_IF_NONE_MATCH" not in environ:
+        if not {"HTTP_IF_NONE_MATCH", "HTTP_IF_MATCH"} & environ.keys():
             return self._app(environ, start_response)
         with self._lock:
             return [*self._app(environ, start_response)]

@@ -24,15 +24,18 @@ from .store import Store, StoreSize
 T = TypeVar("T", bound=str)
 
 _DRIVERS: dict[str, str] = {
+    "az": "lakebed.kv.drivers.blobs",
     "dynamodb": "lakebed.kv.drivers.dynamodb",
     "etcd": "lakebed.kv.drivers.etcd",
     "etcds": "lakebed.kv.drivers.etcd",
+    "gs": "lakebed.kv.drivers.blobs",
     "mem": "lakebed.kv.drivers.memory",
     "mysql": "lakebed.kv.drivers.mysql",
     "postgres": "lakebed.kv.drivers.postgres",
     "postgresql": "lakebed.kv.drivers.postgres",
     "redis": "lakebed.kv.drivers.redis",
     "rediss": "lakebed.kv.drivers.redis",
+    "s3": "lakebed.kv.drivers.blobs",
     "sqlite": "lakebed.kv.drivers.sqlite",
 }
 

@@ -81,7 +81,7 @@ class DurableStoreContract(StoreContract):
             assert successes(outcomes) == 1
 
     async def test_processes_that_open_it_at_the_same_moment_lose_no_increment(self, store_uri: str) -> None:
-        processes = [self.start("increment", store_uri, "50") for _ in range(4)]
+        processes = [self.start("increment", store_uri, str(self.increments)) for _ in range(4)]
 
         codes = [await asyncio.to_thread(process.wait) for process in processes]
 
@@ -89,7 +89,7 @@ class DurableStoreContract(StoreContract):
             process.communicate()
         store = open_store(store_uri)
         assert codes == [0, 0, 0, 0]
-        assert await stored_value(store, PARTITION, COUNTER) == b"200"
+        assert await stored_value(store, PARTITION, COUNTER) == b"%d" % (4 * self.increments)
         await store.close()
 
     async def test_what_was_acknowledged_is_there_after_kill_9(self, store: Store, store_uri: str) -> None:

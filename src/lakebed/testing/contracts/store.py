@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import ClassVar
 
 import pytest
 
@@ -156,7 +157,15 @@ class Program:
 
 
 class StoreContract:
-    """Override `store_uri` (an empty store, new for each test) or `store`."""
+    """Override `store_uri` (an empty store, new for each test) or `store`. A slow service may set smaller numbers."""
+
+    many: ClassVar[int] = MANY
+    """More keys than a page of any database has."""
+    program_steps: ClassVar[int] = 120
+    steady: ClassVar[int] = 300
+    """Keys that stay while others come and go."""
+    increments: ClassVar[int] = 50
+    """Increments of each of four processes."""
 
     @pytest.fixture
     def store_uri(self) -> str:
@@ -283,15 +292,15 @@ class StoreContract:
         assert await store.get_many(P, []) == []
 
     async def test_batches_may_be_larger_than_any_page(self, store: Store) -> None:
-        items = numbered(MANY)
-        shuffled = random.Random(4).sample(items, MANY)
+        items = numbered(self.many)
+        shuffled = random.Random(4).sample(items, self.many)
 
         await store.set_many(P, shuffled)
         found = await store.get_many(P, [key for key, _ in shuffled])
-        await store.delete_many(P, [key for key, _ in shuffled[: MANY // 2]])
+        await store.delete_many(P, [key for key, _ in shuffled[: self.many // 2]])
 
         assert [one and one.value for one in found] == [value for _, value in shuffled]
-        assert await read_all(store, P) == dict(shuffled[MANY // 2 :])
+        assert await read_all(store, P) == dict(shuffled[self.many // 2 :])
 
     async def test_the_last_of_a_key_in_a_batch_counts(self, store: Store) -> None:
         await store.set_many(P, [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")])
@@ -412,7 +421,7 @@ class StoreContract:
     async def test_a_random_program_gets_the_answers_of_a_dictionary(self, store: Store, seed: int) -> None:
         """The same programs for every driver, so every driver gives the same answers."""
         rng, program = random.Random(seed), Program(store)
-        for _ in range(120):
+        for _ in range(self.program_steps):
             await program.step(rng)
 
             assert await read_all(store, P, page_size=3) == program.cells
@@ -463,11 +472,11 @@ class StoreContract:
         assert await read_all(store, P, page_size) == dict(items)
 
     async def test_a_large_partition_is_read_by_pages(self, store: Store) -> None:
-        items = numbered(MANY)
+        items = numbered(self.many)
         await store.set_many(P, items)
 
         assert await read_all(store, P, 1000) == dict(items)
-        assert len((await store.scan(P, b"", MANY + 1)).keys) == MANY
+        assert len((await store.scan(P, b"", self.many + 1)).keys) == self.many
 
     async def test_the_key_that_begins_the_next_page_may_vanish(self, store: Store) -> None:
         await store.set_many(P, numbered(10))
@@ -480,14 +489,14 @@ class StoreContract:
         assert rest.keys == [key for key, _ in numbered(10)[6:]]
 
     async def test_a_scan_returns_every_key_present_throughout_it_once(self, store: Store) -> None:
-        steady = dict(numbered(300))
+        steady = dict(numbered(self.steady))
         await store.set_many(P, list(steady.items()))
         scanning = True
 
         async def come_and_go(seed: int) -> None:
             rng = random.Random(seed)
             while scanning:
-                passing = [b"key %06d passing %d" % (rng.randrange(300), seed) for _ in range(5)]
+                passing = [b"key %06d passing %d" % (rng.randrange(self.steady), seed) for _ in range(5)]
                 await store.set_many(P, [(key, b"") for key in passing])
                 await asyncio.sleep(0)
                 await store.delete_many(P, passing)
