@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openapi_spec_validator import validate
 
-from lakebed.operations.openapi import document, reference
+from lakebed.operations.openapi import MISSING, document, reference
 from lakebed.operations.table import OPERATIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "api.md"
@@ -33,3 +33,7 @@ def test_patterns_are_those_of_json_schema() -> None:
 def test_the_page_of_the_guide_is_current() -> None:
     """`python -m lakebed.operations reference > docs/guide/api.md` writes it."""
     assert PAGE.read_text() == reference()
+
+
+def test_every_operation_that_answers_501_has_its_reason() -> None:
+    assert {one.id for one in OPERATIONS if not one.is_implemented} == set(MISSING)

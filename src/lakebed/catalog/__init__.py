@@ -50,6 +50,7 @@ from .objects import (
     UploadTarget,
     check_user_metadata,
 )
+from .pulls import InvalidPull, PullEnded, PullNotFound, PullRecord, Pulls, PullState
 from .queue import BranchQueue
 from .records import (
     DELETED_REPOSITORIES,
@@ -102,6 +103,7 @@ __all__ = [
     "ImportState",
     "Imports",
     "InvalidImport",
+    "InvalidPull",
     "Location",
     "MakeHooks",
     "MakeVersions",
@@ -116,6 +118,11 @@ __all__ = [
     "OpenNamespace",
     "PartMissing",
     "ProtectedBranch",
+    "PullEnded",
+    "PullNotFound",
+    "PullRecord",
+    "PullState",
+    "Pulls",
     "ReadOnly",
     "Repository",
     "RepositoryExists",

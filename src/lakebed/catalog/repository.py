@@ -22,6 +22,7 @@ from .imports import Imports
 from .multipart import Multipart
 from .namespaces import Namespaces
 from .objects import Objects
+from .pulls import Pulls
 from .queue import BranchQueue
 from .records import RepositoryRecord
 from .settings import Settings
@@ -61,6 +62,7 @@ class Repository:
         self.multipart = Multipart(opened.versions, opened.objectstore, guards, self.objects, ports)
         hooks = NoHooks() if make_hooks is None else make_hooks(repository_id, opened.versions, self.objects)
         self.changes = Changes(opened.versions, record, opened.settings, guards, opened.queue, ports, hooks)
+        self.pulls = Pulls(opened.versions, self.changes)
         self.imports = Imports(opened.versions, self.changes, guards, namespaces, ports)
 
     async def set_protection(self, patterns: Sequence[str], *, if_match: str | None = None) -> None:

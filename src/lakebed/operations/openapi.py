@@ -22,6 +22,34 @@ _MEDIA: Final[dict[type, str]] = {bytes: "application/octet-stream", str: "text/
 _NO_RECORD: Final = {NOTHING, bytes, str}
 
 
+_LOGINS: Final = "users log in with key pairs; this server trusts no other provider yet"
+_DUMPS: Final = "`lakebed backup` copies refs with everything else, and `lakebed migrate` brings them to another server"
+_RECORDS: Final = "commit ids are computed from contents here, so a record of another server cannot keep its id"
+MISSING: Final[dict[str, str]] = {
+    "oauthCallback": _LOGINS,
+    "externalPrincipalLogin": _LOGINS,
+    "stsLogin": _LOGINS,
+    "createUserExternalPrincipal": _LOGINS,
+    "deleteUserExternalPrincipal": _LOGINS,
+    "listUserExternalPrincipals": _LOGINS,
+    "getExternalPrincipal": _LOGINS,
+    "internalCreateBranchProtectionRule": "an old spelling, internal: use setBranchProtectionRules",
+    "internalDeleteBranchProtectionRule": "an old spelling, internal: use setBranchProtectionRules",
+    "dumpRefs": _DUMPS,
+    "restoreRefs": _DUMPS,
+    "dumpSubmit": _DUMPS,
+    "dumpStatus": _DUMPS,
+    "restoreSubmit": _DUMPS,
+    "restoreStatus": _DUMPS,
+    "CreateCommitRecord": _RECORDS,
+    "getMetadataObject": "ranges are Parquet files in Lakebed's format: getRange, getMetaRange say where they lie",
+    "createSymlinkFile": "query engines read a branch through the S3 gateway, without lists of addresses",
+    "prepareGarbageCollectionCommitsAsync": "for lakeFS's own collector; Lakebed's has its own requests",
+    "prepareGarbageCollectionCommitsStatus": "for lakeFS's own collector; Lakebed's has its own requests",
+}
+"""Say of each operation that answers 501 why."""
+
+
 def document(version: str) -> dict[str, Any]:
     """Describe every operation that is implemented, its parameters, records and permissions."""
     implemented = [operation for operation in OPERATIONS if operation.is_implemented]
@@ -110,7 +138,9 @@ def reference() -> str:
             if operation.is_implemented:
                 lines += ["", *_described(operation)]
     lines += ["", "## Not implemented", "", "These operations of the contract answer 501.", ""]
-    lines += [f"- `{one.id}`: `{one.method} {one.path}`" for one in OPERATIONS if not one.is_implemented]
+    lines += ["| operation | route | why |", "| --- | --- | --- |"]
+    missing = [one for one in OPERATIONS if not one.is_implemented]
+    lines += [f"| `{one.id}` | `{one.method} {one.path}` | {MISSING[one.id]} |" for one in missing]
     return "\n".join(lines) + "\n"
 
 

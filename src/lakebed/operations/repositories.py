@@ -21,7 +21,7 @@ from .operation import (
     later,
     listing,
 )
-from .resources import ALL, NAMESPACE, NEW_REPOSITORY, ONE_REPOSITORY, REPOSITORY, on
+from .resources import ALL, BRANCH, NAMESPACE, NEW_REPOSITORY, ONE_REPOSITORY, REPOSITORY, on
 
 _READ_REFS: Final = on(REPOSITORY, "fs:ListBranches", "fs:ListTags", "fs:ListCommits")
 _WRITE_REFS: Final = on(REPOSITORY, "fs:CreateBranch", "fs:CreateTag", "fs:CreateCommit")
@@ -172,12 +172,46 @@ GET_RUN_HOOK_OUTPUT: Final = get(
 _PULLS: Final = ONE_REPOSITORY + "/pulls"
 _PULL: Final = _PULLS + "/{pull_request}"
 _WRITE_PULL: Final = on(REPOSITORY, "pr:WritePullRequest")
-LIST_PULL_REQUESTS: Final = later(
-    "listPullRequests", "GET", _PULLS, on(REPOSITORY, "pr:ListPullRequests"), "List pull requests."
+LIST_PULL_REQUESTS: Final = listing(
+    "listPullRequests",
+    _PULLS,
+    wire.PullRequestsList,
+    on(REPOSITORY, "pr:ListPullRequests"),
+    "List pull requests, newest first. Closed: merged ones too.",
+    Parameter("status", choices=("all", "open", "closed")),
 )
-CREATE_PULL_REQUEST: Final = later("createPullRequest", "POST", _PULLS, _WRITE_PULL, "Open a pull request.")
-GET_PULL_REQUEST: Final = later(
-    "getPullRequest", "GET", _PULL, on(REPOSITORY, "pr:ReadPullRequest"), "Return a pull request."
+CREATE_PULL_REQUEST: Final = Operation(
+    "createPullRequest",
+    "POST",
+    _PULLS,
+    wire.PullRequestCreation,
+    wire.PullRequestCreationResponse,
+    _WRITE_PULL,
+    "Open a pull request.",
+    status=201,
 )
-UPDATE_PULL_REQUEST: Final = later("updatePullRequest", "PATCH", _PULL, _WRITE_PULL, "Change a pull request.")
-MERGE_PULL_REQUEST: Final = later("mergePullRequest", "PUT", _PULL + "/merge", _WRITE_PULL, "Merge a pull request.")
+GET_PULL_REQUEST: Final = get(
+    "getPullRequest", _PULL, wire.PullRequest, on(REPOSITORY, "pr:ReadPullRequest"), "Return a pull request."
+)
+UPDATE_PULL_REQUEST: Final = Operation(
+    "updatePullRequest",
+    "PATCH",
+    _PULL,
+    wire.PullRequestBasic,
+    NOTHING,
+    _WRITE_PULL,
+    "Change the texts of a pull request, close it, or open it again.",
+    status=204,
+    repeatable=True,
+)
+MERGE_PULL_REQUEST: Final = Operation(
+    "mergePullRequest",
+    "PUT",
+    _PULL + "/merge",
+    NOTHING,
+    wire.MergeResult,
+    _WRITE_PULL,
+    "Merge the source of a pull request into its destination.",
+    asked_later=(Permission("fs:CreateCommit", BRANCH, when="of the destination"),),
+    repeatable=False,
+)

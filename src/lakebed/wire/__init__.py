@@ -68,6 +68,7 @@ from .objects import (
     UploadPartFrom,
     UploadTo,
 )
+from .pulls import PullRequest, PullRequestBasic, PullRequestCreation, PullRequestCreationResponse, PullRequestsList
 from .refs import (
     BranchCreation,
     CherryPickCreation,
@@ -172,6 +173,11 @@ __all__ = [
     "PrepareGCUncommittedRequest",
     "PrepareGCUncommittedResponse",
     "PresignMultipartUpload",
+    "PullRequest",
+    "PullRequestBasic",
+    "PullRequestCreation",
+    "PullRequestCreationResponse",
+    "PullRequestsList",
     "Ref",
     "RefList",
     "Repository",

@@ -1,0 +1,179 @@
+"""Pull requests: a wish to merge one branch into another, with a title and a state.
+
+`pull/<id>` in the repository's partition; ids sort the newest first. The record is no part of the merge. A crash
+between the two leaves a request open whose merge is made. Merging it again finds no changes; close it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.base import CommitId, Conflict, Invalid, NotFound, OutcomeUnknown
+from lakebed.kv import Held, PredicateFailed
+from lakebed.versions import Record, Versions, encode_record
+
+from .changes import Changes
+
+PULL: Final = b"pull/"
+TEXT_CHARACTERS_MAX: Final = 64 << 10
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
+_REVERSED: Final = str.maketrans(_DIGITS, _DIGITS[::-1])
+
+
+class PullNotFound(NotFound):
+    """There is no such pull request."""
+
+
+class PullEnded(Conflict):
+    """The pull request was merged or closed."""
+
+
+class InvalidPull(Invalid):
+    """A pull request without a title, of one branch twice, or with too long a text."""
+
+
+class PullState(StrEnum):
+    OPEN = "open"
+    CLOSED = "closed"
+    MERGED = "merged"
+
+
+class PullRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    state: PullState = PullState.OPEN
+    title: str
+    description: str = ""
+    author: str
+    source: str
+    destination: str
+    created_ms: int
+    closed_ms: int = 0
+    commit_id: CommitId | None = None
+
+
+class Pulls:
+    def __init__(self, versions: Versions, changes: Changes) -> None:
+        self._versions = versions
+        self._changes = changes
+        self._context = versions.context
+
+    async def create(self, *, source: str, destination: str, title: str, description: str, author: str) -> str:
+        """Open a pull request, and return its id.
+
+        Raises:
+            InvalidPull, BranchNotFound.
+        """
+        _check(title, description)
+        if source == destination:
+            raise InvalidPull("source and destination are the same branch")
+        for branch in (source, destination):
+            await self._versions.refs.get_branch(branch)
+        pull_id = self._context.ports.ids.fresh().translate(_REVERSED)
+        record = PullRecord(
+            title=title,
+            description=description,
+            author=author,
+            source=source,
+            destination=destination,
+            created_ms=self._context.ports.clock.now_ms(),
+        )
+        await self._context.set(PULL + pull_id.encode(), record)
+        return pull_id
+
+    async def get(self, pull_id: str) -> PullRecord:
+        """
+        Raises:
+            PullNotFound: there is none.
+        """
+        return (await self._find(pull_id))[0]
+
+    async def change(
+        self, pull_id: str, *, title: str | None = None, description: str | None = None, state: str | None = None
+    ) -> None:
+        """Change the texts, close a request, or open a closed one again.
+
+        Raises:
+            PullNotFound, InvalidPull.
+            PullEnded: it was merged.
+        """
+        while True:
+            record, held = await self._find(pull_id)
+            changed = replace(
+                record,
+                title=record.title if title is None else title,
+                description=record.description if description is None else description,
+            )
+            _check(changed.title, changed.description)
+            if state is not None and state != record.state:
+                if record.state is PullState.MERGED:
+                    raise PullEnded("the pull request was merged", pull=pull_id)
+                if state not in (PullState.OPEN, PullState.CLOSED):
+                    raise InvalidPull(f"a pull request becomes open or closed, not {state}")
+                closed_ms = self._context.ports.clock.now_ms() if state == PullState.CLOSED else 0
+                changed = replace(changed, state=PullState(state), closed_ms=closed_ms)
+            if await self._replaced(pull_id, changed, held):
+                return
+
+    async def merge(self, pull_id: str, *, committer: str) -> CommitId:
+        """Merge the source into the destination, and note the commit.
+
+        Raises:
+            PullNotFound.
+            PullEnded: it was merged or closed.
+            MergeConflict, UncommittedChanges, HookRefused, NoChanges: of the merge. The request stays open.
+        """
+        record, _ = await self._find(pull_id)
+        if record.state is not PullState.OPEN:
+            raise PullEnded(f"the pull request is {record.state}", pull=pull_id)
+        commit = await self._changes.merge(
+            record.source,
+            record.destination,
+            message=record.title,
+            committer=committer,
+            metadata={"pull_request": pull_id},
+        )
+        while True:
+            record, held = await self._find(pull_id)
+            merged = replace(
+                record, state=PullState.MERGED, commit_id=commit.id, closed_ms=self._context.ports.clock.now_ms()
+            )
+            if await self._replaced(pull_id, merged, held):
+                return commit.id
+
+    async def _find(self, pull_id: str) -> tuple[PullRecord, Held]:
+        found = await self._context.read(PullRecord, PULL + pull_id.encode()) if pull_id.isalnum() else None
+        if found is None:
+            raise PullNotFound("pull request not found", pull=pull_id)
+        return found
+
+    async def _replaced(self, pull_id: str, record: PullRecord, held: Held) -> bool:
+        """Write over exactly what was read. False: another request was faster, or its answer was lost."""
+        try:
+            await self._context.set_if(PULL + pull_id.encode(), encode_record(record), held.predicate)
+        except (PredicateFailed, OutcomeUnknown):
+            return False
+        return True
+
+    # Last, because its name hides the type in what follows it.
+
+    async def list(
+        self, *, state: str = "", prefix: str = "", after: str = "", limit: int = 100
+    ) -> tuple[Sequence[tuple[str, PullRecord]], bool]:
+        """List requests that are open, or that are not (closed), the newest first, and whether more follow."""
+        found: list[tuple[str, PullRecord]] = []
+        start = PULL + after.encode() + b"\x00" if after else b""
+        async for key, record in self._context.records(PullRecord, PULL + prefix.encode(), start=start):
+            if state and (state == PullState.OPEN) != (record.state is PullState.OPEN):
+                continue
+            if len(found) == limit:
+                return found, True
+            found.append((key[len(PULL) :].decode(), record))
+        return found, False
+
+
+def _check(title: str, description: str) -> None:
+    if not title.strip() or len(title) + len(description) > TEXT_CHARACTERS_MAX:
+        raise InvalidPull(f"a pull request needs a title, and at most {TEXT_CHARACTERS_MAX} characters")

@@ -1,0 +1,99 @@
+"""Pull requests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from lakebed import wire
+from lakebed.catalog import PullRecord
+from lakebed.operations import history, repositories
+from lakebed.server.errors import Answer
+from lakebed.server.gate import require
+from lakebed.server.requests import RestRequest
+from lakebed.server.responses import page_of
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+from lakebed.versions import BranchNotFound
+
+
+class PullRequests:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def list(self, request: RestRequest) -> wire.PullRequestsList:
+        repository = await self._catalog.get(request.args[0])
+        status = request.choice("status", ("all", "open", "closed"))
+        found, has_more = await repository.pulls.list(
+            state="" if status == "all" else status,
+            prefix=request.query("prefix"),
+            after=request.query("after"),
+            limit=request.amount(),
+        )
+        results = [_pull(pull_id, record) for pull_id, record in found]
+        pagination = page_of(results, has_more=has_more, last=results[-1].id if results else "")
+        return wire.PullRequestsList(pagination=pagination, results=results)
+
+    async def create(self, request: RestRequest, body: wire.PullRequestCreation) -> wire.PullRequestCreationResponse:
+        repository = await self._catalog.get(request.args[0])
+        try:
+            pull_id = await repository.pulls.create(
+                source=body.source_branch,
+                destination=body.destination_branch,
+                title=body.title,
+                description=body.description or "",
+                author=request.identity.user_id,
+            )
+        except BranchNotFound as error:
+            raise Answer(404, f"{error.facts.get('branch', 'branch')}: branch not found") from error
+        return wire.PullRequestCreationResponse(id=pull_id)
+
+    async def get(self, request: RestRequest) -> wire.PullRequest:
+        repository = await self._catalog.get(request.args[0])
+        return _pull(request.args[1], await repository.pulls.get(request.args[1]))
+
+    async def update(self, request: RestRequest, body: wire.PullRequestBasic) -> None:
+        repository = await self._catalog.get(request.args[0])
+        await repository.pulls.change(
+            request.args[1], title=body.title, description=body.description, state=body.status
+        )
+
+    async def merge(self, request: RestRequest) -> wire.MergeResult:
+        repository = await self._catalog.get(request.args[0])
+        record = await repository.pulls.get(request.args[1])
+        # As for a merge without a request: the right to write requests is none to commit.
+        names = {"repository": request.args[0], "branch": record.destination, "destinationBranch": record.destination}
+        require(history.MERGE_INTO_BRANCH.permissions or (), request.permissions, names)
+        commit_id = await repository.pulls.merge(request.args[1], committer=request.identity.user_id)
+        return wire.MergeResult(reference=commit_id)
+
+
+def routes(state: AppState) -> list[Route]:
+    here = PullRequests(state)
+    return [
+        Route(repositories.LIST_PULL_REQUESTS, here.list),
+        Route(repositories.CREATE_PULL_REQUEST, here.create),
+        Route(repositories.GET_PULL_REQUEST, here.get),
+        Route(repositories.UPDATE_PULL_REQUEST, here.update),
+        Route(repositories.MERGE_PULL_REQUEST, here.merge),
+    ]
+
+
+def _pull(pull_id: str, record: PullRecord) -> wire.PullRequest:
+    return wire.PullRequest(
+        id=pull_id,
+        status=record.state,
+        title=record.title,
+        description=record.description,
+        creation_date=_time(record.created_ms),
+        author=record.author,
+        source_branch=record.source,
+        destination_branch=record.destination,
+        merged_commit_id=record.commit_id or msgspec.UNSET,
+        closed_date=_time(record.closed_ms) if record.closed_ms else msgspec.UNSET,
+    )
+
+
+def _time(unix_ms: int) -> str:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
