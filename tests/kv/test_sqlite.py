@@ -28,7 +28,7 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers.sqlite import SqliteStore
-from lakebed.kv.drivers.sqlite.file import check_snapshot, compact, copy_snapshot, translate
+from lakebed.kv.drivers.sqlite.file import compact, copy_snapshot, translate
 from lakebed.testing.contracts import DurableStoreContract
 from tests.conftest import fill_disk
 
@@ -489,7 +489,6 @@ async def test_a_snapshot_ends_while_others_write_and_is_of_one_moment(path: Pat
     writing.cancel()
 
     assert after > before, "nothing was written meanwhile"
-    check_snapshot(tmp_path / "copy.db")
     copy = open_store(f"{sqlite_uri(tmp_path / 'copy.db')}?mode=read")
     keys = (await copy.scan(P, b"", 10**6)).keys
     new = [key for key in keys if key.startswith(b"new")]
@@ -532,16 +531,6 @@ def test_a_snapshot_of_what_is_no_store_leaves_no_file(tmp_path: Path) -> None:
         snapshot_store("mem://", tmp_path / "copy.db")
 
     assert [file.name for file in tmp_path.iterdir()] == ["empty.db"]
-
-
-async def test_a_damaged_snapshot_is_found(path: Path) -> None:
-    store = SqliteStore.open(path)
-    await store.set_many(P, [(b"%05d" % number, bytes(100)) for number in range(3000)])
-    await store.close()
-    damage_pages(path)
-
-    with pytest.raises(StoreFormat, match="damaged"):
-        check_snapshot(path)
 
 
 async def test_compacting_gives_free_space_back_while_a_store_is_open(path: Path) -> None:

@@ -147,11 +147,6 @@ class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     counted_ms: int = 0
 
     @property
-    def counts_from_ms(self) -> int:
-        """The date by which retention takes it for a head, and its first parent for none any more."""
-        return max(self.created_ms, self.counted_ms)
-
-    @property
     def id(self) -> CommitId:
         fields = (
             self.version,

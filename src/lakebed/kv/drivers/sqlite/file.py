@@ -131,21 +131,6 @@ def connect_to_snapshot(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def check_snapshot(path: Path) -> None:
-    """Read all of a file that nothing writes.
-
-    Raises:
-        StoreFormat: it is damaged, or not one of ours.
-    """
-    try:
-        with closing(connect_to_snapshot(path)) as connection:
-            (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    except sqlite3.Error as error:
-        raise translate(path, error) from error
-    if found != "ok":
-        raise StoreFormat(f"{path}: the database is damaged: {found}", path=str(path))
-
-
 def partitions_in(path: Path) -> list[bytes]:
     """
     Raises:
