@@ -80,6 +80,21 @@ async def test_a_primary_that_has_become_a_replica_is_not_read_over_new_connecti
         await store.close()
 
 
+async def test_a_primary_that_has_become_a_replica_is_not_read_over_connections_that_it_kept(server: Server) -> None:
+    store = open_store(uri_of(server.port, prefix="kept", wait_s=1))
+    await store.set(b"p", b"key", b"value")
+    await statement(server, "SET GLOBAL read_only = 1")
+    try:
+        for reading in (store.get(b"p", b"key"), store.get(b"p", b"absent"), store.scan(b"p", b"", 10)):
+            with pytest.raises(StoreUnavailable, match="this is a replica"):
+                await reading
+    finally:
+        await statement(server, "SET GLOBAL read_only = 0")
+
+    assert (await store.scan(b"p", b"", 10)).values == [b"value"]
+    await store.close()
+
+
 async def test_a_replica_is_refused_and_so_are_a_later_format_and_a_wrong_password(server: Server) -> None:
     await open_store(uri_of(server.port, prefix="later")).close()
     await statement(server, "UPDATE later_format SET format = 2", "SET GLOBAL read_only = 1")

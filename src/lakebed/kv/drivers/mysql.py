@@ -31,8 +31,10 @@ FORMAT: Final = 1
 CONNECTIONS: Final = 16
 PORT: Final = 3306
 
-GET: Final = "SELECT k, v FROM {kv} WHERE p = {} AND k IN ({})"
-SCAN: Final = "SELECT k, v FROM {kv} WHERE p = {} AND k >= {} ORDER BY k LIMIT {limit}"
+ROLE: Final = "UNION ALL SELECT NULL, IF(@@global.read_only, '1', '0')"
+"""A primary that becomes a replica keeps its connections, so each read asks for the role, after its rows."""
+GET: Final = "(SELECT k, v FROM {kv} WHERE p = {} AND k IN ({})) {role}"
+SCAN: Final = "(SELECT k, v FROM {kv} WHERE p = {} AND k >= {} ORDER BY k LIMIT {limit}) {role}"
 SET: Final = "REPLACE INTO {kv} (p, k, v) VALUES {rows}"
 CREATE: Final = "INSERT INTO {kv} (p, k, v) VALUES ({}, {}, {})"
 REPLACE: Final = "UPDATE {kv} SET v = {} WHERE p = {} AND k = {} AND v = {}"
@@ -116,7 +118,7 @@ class MysqlDatabase:
 
     def __init__(self, target: dict[str, Any], *, prefix: str, connections: int, timeout_s: float) -> None:
         self._target = target
-        self._names = {"kv": f"{prefix}_kv", "format": f"{prefix}_format"}
+        self._names = {"kv": f"{prefix}_kv", "format": f"{prefix}_format", "role": ROLE}
         self._connections = connections
         self._timeout_s = timeout_s
         self._pool: aiomysql.Pool | None = None
@@ -140,12 +142,12 @@ class MysqlDatabase:
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
         asked = ", ".join(map(_literal, keys))
-        rows = await self._run(GET.format(_literal(partition), asked, **self._names))
+        rows = await self._rows(GET.format(_literal(partition), asked, **self._names))
         return {key: Held(value, value) for key, value in rows}
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         sql = SCAN.format(_literal(partition), _literal(start), limit=limit, **self._names)
-        return list(await self._run(sql))
+        return sorted(await self._rows(sql))  # a union promises no order
 
     async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
         head = _literal(partition)
@@ -182,14 +184,23 @@ class MysqlDatabase:
             pool.terminate()
             await pool.wait_closed()
 
-    async def _run(self, sql: str) -> Any:
+    async def _rows(self, sql: str) -> list[tuple[bytes, bytes]]:
+        """Run a read that asks for the role. Returns its rows."""
+        rows = await self._run(sql, asks_role=True)
+        return [(key, value) for key, value in rows if key is not None]
+
+    async def _run(self, sql: str, *, asks_role: bool = False) -> Any:
         """Run a statement. Returns its rows, or how many it found; 0 for a row that is there already."""
         pool = self._pool or await self._open_pool()
         async with _nothing_sent(), asyncio.timeout(self._timeout_s):
             connection = await pool.acquire()
         try:
             await self._check_primary(connection)
-            return await self._ask(connection, sql)
+            found = await self._ask(connection, sql)
+            if asks_role and not {b"0", "0"}.intersection(value for key, value in found if key is None):
+                connection.close()  # the next attempt may reach another server
+                raise Passing(REPLICA, setting="read_only")
+            return found
         finally:
             await pool.release(connection)
 
