@@ -53,6 +53,7 @@ from .scenes import (
 from .worlds_hard_delete import hard_delete_scenes
 from .worlds_holds import hold_scenes
 from .worlds_lifecycle import lifecycle_scenes
+from .worlds_moves import move_scenes
 
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
@@ -107,6 +108,7 @@ def small_worlds() -> Iterator[World]:
         *lifecycle_scenes(),
         *hold_scenes(),
         *hard_delete_scenes(),
+        *move_scenes(),
     ):
         collects = any(actor.collecting for actor in one.actors)
         for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):

@@ -258,3 +258,15 @@ def test_pyarrow_polars_and_duckdb_read_what_pyarrow_writes(folder: Folder) -> N
     connection.register_filesystem(fs)
     assert connection.sql("select sum(id) from read_parquet('lakebed://data/main/t/*/*.parquet')").fetchall() == [(12,)]
     connection.close()
+
+
+def test_a_moved_file_keeps_its_object(fs: LakebedFileSystem, root: str, repository: lakebed.Repository) -> None:
+    fs.pipe_file(f"{root}/a", b"1")
+    before = repository.branch("main").stat("a").physical_address
+
+    fs.mv(f"{root}/a", f"{root}/b")
+
+    assert repository.branch("main").stat("b").physical_address == before
+    assert not fs.exists(f"{root}/a")
+    with pytest.raises(FileNotFoundError):
+        fs.mv(f"{root}/a", f"{root}/c")

@@ -216,6 +216,27 @@ class Objects:
             if_none_match=if_none_match,
         )
 
+    async def move(
+        self,
+        source_branch: str,
+        source_path: str,
+        branch: str,
+        path: str,
+        *,
+        force: bool = False,
+        if_none_match: bool = False,
+    ) -> Entry:
+        """Move an object within the repository; no bytes move.
+
+        Raises:
+            MovedAsCopy: the source was replaced meanwhile. It stays, and the target is a copy.
+        """
+        for one in {source_branch, branch}:
+            await self._guards.check_branch_writable(one, force=force)
+        return await self._versions.moves.move(
+            source_branch, path_to_key(source_path), branch, path_to_key(path), if_none_match=if_none_match
+        )
+
     async def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> Entry:
         """Replace the user metadata by copying the object onto itself, so that collectors see it as a copy.
 

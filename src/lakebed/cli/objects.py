@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -13,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from lakebed.base import NotFound, Unavailable, count_of, human_size
+from lakebed.base import Conflict, NotFound, Unavailable, count_of, human_size
 from lakebed.wire import ObjectStats
 
 from .arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta, same_repository
@@ -22,7 +23,16 @@ from .failures import Misuse, being_there
 from .output import columns_of, human_time, printable
 from .progress import bar
 from .session import Session, command
-from .transfers import Moved, delete_objects, download_objects, folder_of, local_files, type_of, upload_files
+from .transfers import (
+    Moved,
+    SomeFailed,
+    delete_objects,
+    download_objects,
+    folder_of,
+    local_files,
+    type_of,
+    upload_files,
+)
 from .tree import noun
 from .uris import SCHEME, ObjectUri, RefUri, parse_object, parse_prefix
 
@@ -299,6 +309,73 @@ def cp(session: Session, source: ObjectArgument, destination: ObjectArgument) ->
             repository, source_ref=here.ref, source=here.path, branch=there.ref, destination=there.path
         )
     session.show(made, lambda _: f"copied {here} to {there}")
+
+
+@app.command("mv")
+@command
+def mv(
+    session: Session,
+    source: PrefixArgument,
+    destination: PrefixArgument,
+    recursive: RecursiveOption = False,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Fail where the target exists.")] = False,
+) -> None:
+    """Move an object or, with --recursive, a folder; no bytes move. To another repository it is copied, and stays."""
+    here, there = parse_prefix(source), parse_prefix(destination)
+    if recursive:
+        folder = folder_of(here.path)
+        found = session.client.objects.list(here.repository, here.ref, prefix=folder)
+        pairs = [(one.path, folder_of(there.path) + one.path.removeprefix(folder)) for one in found]
+        if not pairs:
+            raise NotFound(f"nothing is below {here}")
+    else:
+        _stat(session, parse_object(source))
+        is_folder = not there.path or there.path.endswith("/")
+        pairs = [(here.path, there.path + _base_name(here) if is_folder else there.path)]
+    copied = [path for path, to in pairs if not _move_one(session, here, path, there, to, if_absent)]
+    moved = len(pairs) - len(copied)
+    if copied:
+        first = printable(copied[0])
+        raise SomeFailed(
+            f"{first} was replaced meanwhile: it stays, and its target is a copy; {count_of(moved, 'object')} moved"
+        )
+    count = count_of(moved, "object")
+    if here.repository == there.repository:
+        session.done(f"moved {here} to {there}: {count}", moved=moved)
+    else:
+        session.done(f"copied {here} to {there}: {count}; the source stays, in its repository", copied=moved)
+
+
+def _move_one(session: Session, here: ObjectUri, path: str, there: ObjectUri, to: str, if_absent: bool) -> bool:
+    """Return False where the move ended as a copy."""
+    client = session.client
+    if here.repository != there.repository:
+        stat = client.objects.stat(here.repository, here.ref, path)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "object")
+            client.files.download(here.repository, here.ref, path, file)
+            client.files.upload(
+                there.repository,
+                there.ref,
+                to,
+                file,
+                content_type=stat.content_type or type_of(path),
+                metadata=stat.metadata,
+                if_absent=if_absent,
+            )
+        return True
+    try:
+        client.objects.move(
+            here.repository,
+            source_branch=here.ref,
+            source=path,
+            branch=there.ref,
+            destination=to,
+            if_absent=if_absent,
+        )
+    except Conflict:
+        return False
+    return True
 
 
 def _stat(session: Session, place: ObjectUri) -> ObjectStats:

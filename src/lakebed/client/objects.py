@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from lakebed.base import Unavailable
-from lakebed.operations import objects
-from lakebed.wire import ObjectCopyCreation, ObjectError, ObjectStats, PathList
+from lakebed.operations import moves, objects
+from lakebed.wire import ObjectCopyCreation, ObjectError, ObjectMove, ObjectStats, PathList
 
 from .connection import Connection, Query
 from .errors import Damaged
@@ -109,3 +109,21 @@ class Objects:
         """Copy an object within one repository; the server copies, no bytes travel."""
         body = ObjectCopyCreation(src_path=source, src_ref=source_ref)
         return self._connection.do(objects.COPY_OBJECT, repository, branch, query={"dest_path": destination}, body=body)
+
+    def move(
+        self,
+        repository: str,
+        *,
+        source_branch: str,
+        source: str,
+        branch: str,
+        destination: str,
+        if_absent: bool = False,
+    ) -> ObjectStats:
+        """Move an object within one repository; no bytes move.
+
+        Raises:
+            Clash: the source was replaced meanwhile: it stays, and the destination is a copy.
+        """
+        body = ObjectMove(src_path=source, src_branch=source_branch, if_absent=if_absent)
+        return self._connection.do(moves.MOVE_OBJECT, repository, branch, query={"dest_path": destination}, body=body)

@@ -279,6 +279,33 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         with self.open(source, "rb") as reader, self.open(target, "wb") as writer:
             shutil.copyfileobj(reader, writer, BLOCK_BYTES)
 
+    def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
+        """Move a file or, with `recursive`, a folder: within a repository no bytes move. Else copy, then delete.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: a source was replaced meanwhile: it stays, and its target is a copy.
+        """
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        repository, ref, _ = _split(source)
+        other, branch, _ = _split(target)
+        if repository != other or maxdepth is not None:
+            super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+            return
+        if self.isfile(source):
+            base = f"{target.rstrip('/')}/" if str(path2).endswith("/") or self.isdir(target) else ""
+            pairs = [(source, f"{base}{source.rpartition('/')[2]}" if base else target)]
+        elif recursive and (found := self.find(source)):
+            # As a copy does: into a folder that exists, else in its place.
+            inside = f"/{source.rpartition('/')[2]}" if self.isdir(target) else ""
+            pairs = [(name, f"{target.rstrip('/')}{inside}{name.removeprefix(source.rstrip('/'))}") for name in found]
+        else:
+            raise FileNotFoundError(source)
+        for name, to in pairs:
+            with _os_errors(name):
+                to_branch = self._branch(other, branch)
+                to_branch.move(_split(name)[2], _split(to)[2], source_branch=self._branch(repository, ref).name)
+
     def rm_file(self, path: str) -> None:
         """
         Raises:

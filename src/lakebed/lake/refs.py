@@ -208,6 +208,16 @@ class Branch(Ref):
             self.repository, source_ref=str(source_ref) or self.name, source=source, branch=self.name, destination=path
         )
 
+    def move(self, source: str, path: str, *, source_branch: str = "") -> wire.ObjectStats:
+        """Move an object within the repository, from this branch or another one; no bytes move.
+
+        Raises:
+            Conflict: the source was replaced meanwhile: it stays, and the target is a copy.
+        """
+        return self._client.objects.move(
+            self.repository, source_branch=source_branch or self.name, source=source, branch=self.name, destination=path
+        )
+
     def delete(self, *paths: str) -> None:
         """Delete objects; commits keep them. One that is not there counts as deleted.
 

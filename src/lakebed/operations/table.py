@@ -16,6 +16,7 @@ from . import (
     holds,
     installation,
     lifecycle,
+    moves,
     objects,
     operators,
     repositories,
@@ -35,6 +36,7 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Deleted repositories": _of(deleted),
     "Branches, tags and commits": _of(history),
     "Objects": _of(objects),
+    "Moves": _of(moves),
     "Garbage collection in the contract's words": _of(collections),
     "Garbage collection in Lakebed's words": _of(collectors),
     "Lifecycle policies": _of(lifecycle),
@@ -44,7 +46,7 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "For operators": _of(operators),
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
-_OURS: Final = (collectors, deleted, hard_delete, holds, lifecycle, operators, sessions)
+_OURS: Final = (collectors, deleted, hard_delete, holds, lifecycle, moves, operators, sessions)
 OURS: Final = frozenset({history.COUNT_EXPIRED, *(operation for file in _OURS for operation in _of(file))})
 """The operations that the contract does not have."""
 CONTRACT: Final = frozenset(OPERATIONS) - OURS

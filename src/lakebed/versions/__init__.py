@@ -9,7 +9,7 @@
     copies      copies that move no bytes           cleanup     what nothing names any more
     slices      where uploads put their bytes       retired     which commits and files may not be named
     inventory   records in bulk, for collectors     taken       objects that a lifecycle policy took
-    hard_delete objects that may be deleted at once
+    hard_delete objects that may be deleted at once   moves       a copy, then a tombstone for its source
 
 Each part may use those before it in `Versions.__init__`. The flows and what they promise: docs/design/protocols.md.
 They await their ports and nothing else.
@@ -51,6 +51,7 @@ from .errors import (
     ContentsGone,
     InvalidNote,
     MergeConflict,
+    MovedAsCopy,
     MultipartNotFound,
     NameTaken,
     NoChanges,
@@ -101,6 +102,7 @@ from .retired import Retired
 from .staging.copies import Copies
 from .staging.entries import Condition, Staging
 from .staging.layers import Layers, Listing
+from .staging.moves import Moves
 from .staging.parts import PART_NUMBER_MAX, Parts
 from .staging.slices import Slices
 from .staging.uploads import Uploads
@@ -153,6 +155,7 @@ class Versions:
         self.uploads = Uploads(context, slices, staging)
         self.parts = Parts(context, self.uploads)
         self.copies = Copies(context, retired=retired, taken=taken, refs=refs, staging=staging)
+        self.moves = Moves(context, self.copies)
         self.commits = committer = Committer(context, retired, refs)
         self.merges = Merger(context, retired=retired, taken=taken, refs=refs, history=history, committer=committer)
         self.resets = Resetter(
@@ -219,6 +222,8 @@ __all__ = [
     "Listing",
     "MergeConflict",
     "Merged",
+    "MovedAsCopy",
+    "Moves",
     "MultipartNotFound",
     "MultipartRecord",
     "NameTaken",

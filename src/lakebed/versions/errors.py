@@ -33,6 +33,10 @@ class TagExists(AlreadyExists):
     """A tag of this name exists."""
 
 
+class MovedAsCopy(Conflict):
+    """The source of a move was replaced or removed meanwhile: it stays as it is, and the target is a copy."""
+
+
 class NameTaken(Conflict):
     """A tag has the name that a branch was to get, or a branch that of a tag. Facts: `name`."""
 

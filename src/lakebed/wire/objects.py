@@ -53,6 +53,15 @@ class ObjectCopyCreation(msgspec.Struct, frozen=True, kw_only=True):
     shallow: bool | None = False
 
 
+class ObjectMove(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is moved. `src_branch`: another branch of the repository. `if_absent`: fail where the target exists."""
+
+    src_path: str
+    src_branch: str = ""
+    if_absent: bool = False
+    force: bool = False
+
+
 class ObjectStageCreation(msgspec.Struct, frozen=True, kw_only=True):
     physical_address: str
     checksum: str

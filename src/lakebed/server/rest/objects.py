@@ -8,7 +8,7 @@ from lakebed import wire
 from lakebed.auth import NotPermitted
 from lakebed.base import Entry, from_row
 from lakebed.catalog import DEFAULT_CONTENT_TYPE, ProtectedBranch, ReadOnly, Repository
-from lakebed.operations import objects
+from lakebed.operations import moves, objects
 from lakebed.server.errors import status_and_message
 from lakebed.server.gate import require
 from lakebed.server.requests import RestRequest
@@ -109,6 +109,20 @@ class Objects:
         )
         return stats_of_entry(repository, path, entry)
 
+    async def move(self, request: RestRequest, body: wire.ObjectMove) -> wire.ObjectStats:
+        path = request.required("dest_path")
+        repository = await self._catalog.get(request.args[0])
+        branch = request.args[1]
+        entry = await repository.objects.move(
+            body.src_branch or branch,
+            body.src_path,
+            branch,
+            path,
+            force=body.force,
+            if_none_match=body.if_absent,
+        )
+        return stats_of_entry(repository, path, entry)
+
     async def stage(self, request: RestRequest, body: wire.ObjectStageCreation) -> wire.ObjectStats:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
@@ -158,6 +172,7 @@ def routes(state: AppState) -> list[Route]:
         Route(objects.DELETE_OBJECT, here.delete),
         Route(objects.DELETE_OBJECTS, here.delete_many),
         Route(objects.COPY_OBJECT, here.copy),
+        Route(moves.MOVE_OBJECT, here.move),
         Route(objects.STAGE_OBJECT, here.stage),
         Route(objects.UPDATE_OBJECT_USER_METADATA, here.set_metadata),
     ]

@@ -1,0 +1,181 @@
+"""Moves that move no bytes: a shallow copy to its end, then a tombstone where the source is.
+
+The tombstone goes where the source still is the very row that was copied (docs/design/0007-hard-delete.md, "Move"):
+
+    look     at the path, past tombstones of this move; another row: the move ends as a copy
+    set_if   in the current token, exactly over what lies there, a tombstone like no other
+    look     at the branch again; the same record: done; another: from the start
+
+A tombstone that came to hide another version, which a merge brought meanwhile, is taken back. Both cells of a move are
+shared, so nothing that was moved is ever deleted at once.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from lakebed.base import CommitId, Entry, OutcomeUnknown, Row, StagingToken, to_row
+from lakebed.kv import Held, PredicateFailed
+from lakebed.versions.cells import REPEATED, TOMBSTONE, decode_cell, encode_cell, is_gone
+from lakebed.versions.context import Context, Retry, Seen
+from lakebed.versions.errors import MovedAsCopy, PathExists, PathNotFound
+from lakebed.versions.records import BranchRecord, Sealed
+
+from .copies import Copies
+
+
+@dataclass(slots=True)
+class Moved:
+    """A move whose copy is done. `tombstone` is the row of its tombstones.
+
+    `put`: the tokens that may hold one, and whether it took the place of the very cell that was moved. Then all that is
+    beneath is older. `base`: the head when one was first put over nothing, so that the source was beneath.
+    """
+
+    branch: str
+    key: bytes
+    row: Row
+    target: Entry
+    tombstone: Row
+    put: dict[StagingToken, bool] = field(default_factory=dict)
+    base: CommitId | None = None
+
+    def covers(self, sealed: Sealed) -> bool:
+        return any(self.put.get(token, False) for token in (sealed.token, *sealed.stands_for))
+
+
+class Moves:
+    def __init__(self, context: Context, copies: Copies) -> None:
+        self._context = context
+        self._copies = copies
+
+    async def move(
+        self, source_branch: str, source_key: bytes, branch: str, key: bytes, *, if_none_match: bool = False
+    ) -> Entry:
+        """Move what is at a path of one branch to a path of this or another branch.
+
+        Costs a shallow copy, and as much as a delete. A move onto itself changes nothing.
+
+        Raises:
+            BranchNotFound, PathNotFound: there is no such source.
+            PathExists: `if_none_match`, and something is at the target.
+            MovedAsCopy: the source was replaced or removed meanwhile. The target stays.
+        """
+        moved = await self.copy_out(source_branch, source_key, branch, key, if_none_match=if_none_match)
+        if (source_branch, source_key) != (branch, key):
+            await self.take_away(moved)
+        return moved.target
+
+    async def copy_out(
+        self, source_branch: str, source_key: bytes, branch: str, key: bytes, *, if_none_match: bool = False
+    ) -> Moved:
+        """The first half: the target names the object, too."""
+        await self._context.branches.cached(source_branch)  # A commit or a tag has no path that could be taken away.
+        copied: list[Entry] = []
+
+        def noted(entry: Entry) -> Entry:
+            copied.append(entry)
+            return entry
+
+        target = await self._copies.copy(
+            source_branch, source_key, branch, key, alter=noted, shallow=True, if_none_match=if_none_match
+        )
+        tombstone: Row = (0, 0, 0, "", 0, self._context.ports.ids.fresh(), 0, "", b"")
+        row = to_row(source_key, copied[-1])
+        return Moved(branch=source_branch, key=source_key, row=row, target=target, tombstone=tombstone)
+
+    async def take_away(self, moved: Moved) -> None:
+        """The second half: the source is gone.
+
+        Raises:
+            MovedAsCopy: another row is there, or none. What is there stays.
+        """
+        branches, store, retry = self._context.branches, self._context.store, Retry()
+        seen = await branches.fresh(moved.branch)
+        while True:
+            token = seen.record.staging_token
+            partition = self._context.token_partition(token)
+            held = await store.get(partition, moved.key)
+            if not await self._is_there(moved, seen.record, held):
+                await self._give_way(moved, seen, held)
+                raise MovedAsCopy("the source changed meanwhile: it stays, and the target is a copy", key=moved.key)
+            if held is None or decode_cell(held.value)[1] != moved.tombstone:
+                # Also where one is in a token that was sealed since: a commit may have read that before.
+                value = encode_cell(TOMBSTONE | REPEATED if moved.put else TOMBSTONE, moved.tombstone)
+                if held is None and moved.base is None:
+                    moved.base = seen.record.commit_id
+                try:
+                    await store.set_if(partition, moved.key, value, held.predicate if held is not None else None)
+                except PredicateFailed:
+                    continue
+                except OutcomeUnknown as error:
+                    moved.put[token] = held is not None
+                    retry.lost(error)
+                    continue
+                moved.put[token] = held is not None
+            again = await branches.fresh(moved.branch)
+            # The whole record: a merge moves the head alone, and may bring another version of the path.
+            if again.is_same(seen):
+                return
+            seen = again
+
+    async def _is_there(self, moved: Moved, record: BranchRecord, held: Held | None) -> bool:
+        """Answer whether the source is the row that was moved, but for this move's own tombstones, and no other version
+        came meanwhile. `held`: the current token's cell.
+        """
+        for number, sealed in enumerate((Sealed(record.staging_token), *record.sealed)):
+            cell = held if number == 0 else await self._context.store.get(self._partition(sealed.token), moved.key)
+            if cell is not None:
+                flags, row = decode_cell(cell.value)
+                if row != moved.tombstone:
+                    return not is_gone(flags) and row[1:] == moved.row[1:]
+                if moved.covers(sealed):
+                    return True
+        row_or_none = await self._committed(record.commit_id, moved.key)
+        if row_or_none is None and moved.put:
+            # A commit took a tombstone, or another client's deletion: unless of another version, that is as good.
+            return await self._newer(moved, record.commit_id) is None
+        return row_or_none is not None and row_or_none[1:] == moved.row[1:]
+
+    async def _newer(self, moved: Moved, head: CommitId) -> CommitId | None:
+        """Return the newest commit since `base` that has another version of the source."""
+        if moved.base is None:
+            return None
+        base = await self._context.commits.read(moved.base)
+        while head != moved.base:
+            commit = await self._context.commits.read(head)
+            row = await self._committed(head, moved.key)
+            if row is not None and row[1:] != moved.row[1:]:
+                return head
+            if commit.generation <= base.generation or not commit.parents:
+                return None
+            head = commit.parents[0]
+        return None
+
+    async def _committed(self, commit_id: CommitId, key: bytes) -> Row | None:
+        return await self._context.trees.lookup(await self._context.commits.metarange(commit_id), key)
+
+    def _partition(self, token: StagingToken) -> bytes:
+        return self._context.token_partition(token)
+
+    async def _give_way(self, moved: Moved, seen: Seen, held: Held | None) -> None:
+        """Take the tombstone back that hides another version, and bring the version back where a commit may have it."""
+        partition, store, retry = self._partition(seen.record.staging_token), self._context.store, Retry()
+        # Another's cell in its place is of a later write or delete, and stays.
+        while held is not None and decode_cell(held.value)[1] == moved.tombstone:
+            try:
+                await store.delete_if(partition, moved.key, held.predicate)
+            except PredicateFailed:
+                break
+            except OutcomeUnknown as error:
+                retry.lost(error)
+                held = await self._context.after_lost(store.get(partition, moved.key))
+                continue
+            break
+        again = (await self._context.branches.fresh(moved.branch)).record
+        if moved.put.keys() - {again.staging_token} and (newer := await self._newer(moved, again.commit_id)):
+            # On top, but for what is in the current token already. A deletion of that version by another client is
+            # undone, too, where it was committed in this very moment.
+            with suppress(PathExists, PathNotFound):
+                await self._copies.copy(newer, moved.key, moved.branch, moved.key, shallow=True, on_top=True)

@@ -1,0 +1,55 @@
+"""`lakebed hard-delete` and `lakebed object mv`, typed at a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import Shell
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    found = tmp_path / "file"
+    found.write_bytes(b"bytes")
+    return found
+
+
+def test_it_goes_on_and_off_and_says_what_waits(shell: Shell, lake: str) -> None:
+    off = shell.ok("hard-delete", "status", lake).out
+    on = shell.ok("hard-delete", "on", lake, "--grace", "1h").out
+    paused = shell.ok("hard-delete", "pause", lake).out
+    shell.ok("hard-delete", "resume", lake)
+    shell.ok("hard-delete", "off", lake)
+
+    assert off.startswith("hard delete is off")
+    assert "hard delete is on; readers have 3600 s" in on
+    assert "nothing waits" in on
+    assert "paused" in paused
+    assert "hard delete knows nothing of it" in shell.ok("hard-delete", "why", lake, "--path", "a").out
+    assert shell("hard-delete", "why", lake).code == 2
+
+
+def test_an_object_and_a_folder_move(shell: Shell, lake: str, file: Path) -> None:
+    for path in ("a", "d/x", "d/y/z"):
+        shell.ok("object", "upload", str(file), f"{lake}/main/{path}")
+
+    shell.ok("object", "mv", f"{lake}/main/a", f"{lake}/main/b")
+    folder = shell.ok("object", "mv", "--recursive", f"{lake}/main/d/", f"{lake}/main/e/")
+
+    assert "2 objects" in folder.out
+    listed = shell.ok("object", "ls", "--recursive", f"{lake}/main/").out
+    assert [name in listed.split() for name in ("b", "e/x", "e/y/z", "d/x", "a")] == [True, True, True, False, False]
+
+
+def test_to_another_repository_it_is_a_copy_and_says_so(shell: Shell, lake: str, file: Path, tmp_path: Path) -> None:
+    other = f"{lake}-other"
+    shell.ok("repo", "create", other, f"local://tests/{tmp_path.name}-{lake.rpartition('/')[2]}")
+    shell.ok("object", "upload", str(file), f"{lake}/main/a")
+
+    done = shell.ok("object", "mv", f"{lake}/main/a", f"{other}/main/a").out
+
+    assert "the source stays" in done
+    assert shell.ok("object", "cat", f"{other}/main/a").out == "bytes"
+    assert shell.ok("object", "cat", f"{lake}/main/a").out == "bytes"

@@ -1,0 +1,233 @@
+"""A move names the object at its target and takes the source away; where the source is another by then, it is a copy.
+
+Each race is one writer, stopped at one operation of the store. The simulator walks all orders of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lakebed.versions import TOMBSTONE, BranchNotFound, MovedAsCopy, PathExists, PathNotFound, Versions
+from lakebed.versions.cells import TOMBSTONE_ROW
+
+from .conftest import HookedStore, body
+
+
+@pytest.fixture
+def store() -> HookedStore:
+    return HookedStore()
+
+
+async def put(repo: Versions, path: bytes, data: bytes, branch: str = "main") -> str:
+    return (await repo.staging.upload(branch, path, body(repo.objectstore, data))).address
+
+
+async def commit(repo: Versions, branch: str = "main") -> str:
+    return (await repo.commits.commit(branch, message="m", committer="c")).id
+
+
+async def shown(repo: Versions, branch: str = "main") -> dict[bytes, str]:
+    listing = await repo.staging.list(branch)
+    return {key: (await repo.staging.get(branch, key)).address for key, _ in listing.items}
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+async def test_a_moved_object_keeps_its_bytes_under_its_new_path(repo: Versions, is_committed: bool) -> None:
+    address = await put(repo, b"a", b"1")
+    if is_committed:
+        await commit(repo)
+
+    entry = await repo.moves.move("main", b"a", "main", b"b")
+
+    assert entry.address == address
+    assert await shown(repo) == {b"b": address}
+    await commit(repo)
+    assert await shown(repo) == {b"b": address}
+
+
+async def test_an_object_moves_to_another_branch(repo: Versions) -> None:
+    await repo.refs.create_branch("side", "main")
+    address = await put(repo, b"a", b"1")
+
+    await repo.moves.move("main", b"a", "side", b"a")
+
+    assert await shown(repo) == {}
+    assert await shown(repo, "side") == {b"a": address}
+
+
+async def test_a_move_onto_itself_changes_nothing(repo: Versions) -> None:
+    address = await put(repo, b"a", b"1")
+
+    await repo.moves.move("main", b"a", "main", b"a")
+
+    assert await shown(repo) == {b"a": address}
+
+
+async def test_a_move_asks_for_a_source_on_a_branch(repo: Versions) -> None:
+    await put(repo, b"a", b"1")
+    commit_id = await commit(repo)
+
+    with pytest.raises(PathNotFound):
+        await repo.moves.move("main", b"nothing", "main", b"b")
+    with pytest.raises(BranchNotFound):
+        await repo.moves.move(commit_id, b"a", "main", b"b")
+
+
+async def test_a_conditional_move_leaves_what_is_at_its_target(repo: Versions) -> None:
+    first, second = await put(repo, b"a", b"1"), await put(repo, b"b", b"2")
+
+    with pytest.raises(PathExists):
+        await repo.moves.move("main", b"a", "main", b"b", if_none_match=True)
+
+    assert await shown(repo) == {b"a": first, b"b": second}
+
+
+async def test_a_newer_write_of_the_source_stays_and_the_move_is_a_copy(
+    repo: Versions, another: Callable[[], Versions]
+) -> None:
+    first = await put(repo, b"a", b"1")
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    second = await put(another(), b"a", b"2")
+
+    with pytest.raises(MovedAsCopy):
+        await repo.moves.take_away(moved)
+
+    assert await shown(repo) == {b"a": second, b"b": first}
+
+
+async def test_a_write_at_the_very_moment_of_the_tombstone_stays(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    first = await put(repo, b"a", b"1")
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    written: list[str] = []
+
+    async def overwrite() -> None:
+        written.append(await put(another(), b"a", b"2"))
+
+    store.before("set_if", b"a", overwrite)
+    with pytest.raises(MovedAsCopy):
+        await repo.moves.take_away(moved)
+
+    assert await shown(repo) == {b"a": written[0], b"b": first}
+
+
+async def test_of_two_moves_one_says_that_it_is_a_copy(repo: Versions, another: Callable[[], Versions]) -> None:
+    address = await put(repo, b"a", b"1")
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    await another().moves.move("main", b"a", "main", b"c")
+
+    with pytest.raises(MovedAsCopy):
+        await repo.moves.take_away(moved)
+
+    assert await shown(repo) == {b"b": address, b"c": address}
+
+
+async def merged_version(repo: Versions) -> None:
+    await repo.merges.merge("side", "main", message="m", committer="c")
+
+
+@pytest.mark.parametrize("is_committed_over", [False, True])
+async def test_a_version_that_a_merge_brought_meanwhile_is_not_hidden(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore, is_committed_over: bool
+) -> None:
+    """The merge comes between the look at the source and the tombstone, and a commit may take that."""
+    first = await put(repo, b"a", b"1")
+    await commit(repo)
+    await repo.refs.create_branch("side", "main")
+    second = await put(repo, b"a", b"2", branch="side")
+    await commit(repo, "side")
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    await commit(repo)
+    other = another()
+
+    async def merges() -> None:
+        await merged_version(other)
+
+    async def commits() -> None:
+        if is_committed_over:
+            await commit(another())
+
+    async def then() -> None:
+        store.before("get", b"branch/main", commits)
+
+    store.before("set_if", b"a", merges)
+    store.lose_answer(b"a", then)
+    with pytest.raises(MovedAsCopy):
+        await repo.moves.take_away(moved)
+
+    found = await shown(repo)
+    assert found == {b"a": second, b"b": first}
+
+
+async def test_a_commit_that_took_the_tombstone_ends_the_move(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    address = await put(repo, b"a", b"1")
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    other = another()
+
+    async def then() -> None:
+        await commit(other)
+
+    store.lose_answer(b"a", then)
+    await repo.moves.take_away(moved)
+
+    assert await shown(repo) == {b"b": address}
+
+
+async def test_a_delete_beside_a_move_that_gives_way_is_not_undone(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    await put(repo, b"a", b"1")
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    other = another()
+
+    async def replaces_and_deletes() -> None:
+        await put(other, b"a", b"2")
+        await other.staging.delete("main", b"a")
+
+    store.before("set_if", b"a", replaces_and_deletes)
+    with pytest.raises(MovedAsCopy):
+        await repo.moves.take_away(moved)
+
+    assert b"a" not in await shown(repo)
+
+
+async def test_nothing_of_a_move_is_deleted_at_once(repo: Versions) -> None:
+    await repo.hard_delete.change(by="ann", is_on=True)
+    await put(repo, b"a", b"1")
+    await repo.moves.move("main", b"a", "main", b"b")
+    await repo.resets.reset("main")
+    await repo.cleanup.clean()
+    await repo.hard_delete.flush()
+
+    assert (await repo.hard_delete.page()).items == []
+
+
+async def test_a_delete_that_met_the_tombstone_of_a_move_holds(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    """It saw the version that a merge had brought, and deletes that; the move then takes its own tombstone back."""
+    await put(repo, b"a", b"1")
+    await commit(repo)
+    await repo.refs.create_branch("side", "main")
+    await put(repo, b"a", b"2", branch="side")
+    await commit(repo, "side")
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    other = another()
+
+    async def merges() -> None:
+        await merged_version(other)
+
+    async def deletes() -> None:
+        await other.staging.write("main", b"a", TOMBSTONE, TOMBSTONE_ROW)
+
+    store.before("set_if", b"a", merges)
+    store.lose_answer(b"a", deletes)
+    with pytest.raises(MovedAsCopy):
+        await repo.moves.take_away(moved)
+
+    assert b"a" not in await shown(repo)
