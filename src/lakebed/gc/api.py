@@ -26,6 +26,7 @@ from lakebed.gc import protocol
 from lakebed.gc.protocol import (
     Adopting,
     ApplyRequest,
+    Certificate,
     EngineName,
     ErasureOrder,
     ExpiringCommit,
@@ -50,7 +51,9 @@ from lakebed.gc.protocol import (
     Simulation,
     WhyAnswer,
     WhyProgress,
+    certificate_path,
     check_run_id,
+    decode_certificate,
     decode_report,
     diff_plans,
     grace_s_of,
@@ -62,6 +65,7 @@ from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.runtime import LiveTasks, live_ports
 
 from . import flow
+from .certifying import certify, verify
 from .context import Progress, RunContext, list_plans, read_input, read_plan
 from .engines.spark import frame, open_engine
 from .files import Files, Lake, find
@@ -258,6 +262,28 @@ class Collector:
         check_selection(order.selection)
         finish(check_planning(self._service(), (RunKind.ERASURE,), None))
         return self._act(PlanRequest(engine=engine), lambda context: flow.plan(context, Erasure(order)))
+
+    def certify(self, run_id: str, *, by: str = "", engine: EngineName | None = None) -> Certificate:
+        """Certify an erasure that was applied: what is absent, what still stands and why. Writes the certificate.
+
+        Raises:
+            PlanMissing, BadInput: there is no plan of an erasure, or something of it is missing.
+        """
+        return self._act(PlanRequest(engine=engine), lambda context: certify(context, check_run_id(run_id), by=by))
+
+    def verify(self, certificate: Certificate, *, by: str = "", engine: EngineName | None = None) -> Certificate:
+        """Ask again what a certificate says, as things are now.
+
+        Raises:
+            BadInput: the certificate is of another namespace.
+        """
+        return self._act(PlanRequest(engine=engine), lambda context: verify(context, certificate, by=by))
+
+    def certificate(self, run_id: str) -> Certificate | None:
+        """Return the certificate of a run, None where there is none."""
+        with Files(self._lake()) as files:
+            data = files.act(lambda store: find(store, certificate_path(check_run_id(run_id))))
+        return None if data is None else decode_certificate(data)
 
     def _planned(self, request: PlanRequest | RunRequest, kind: RunKind) -> Plan | None:
         rules = request.rules if isinstance(request, PlanRequest) else None

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from lakebed.base import parse_slice_name
 from lakebed.gc.protocol import (
+    CERTIFICATE_KEY,
     DATA_PREFIX,
     GC_PREFIX,
     HOLDS_KEY,
@@ -42,6 +43,7 @@ _OTHER: Final = re.compile(
     r"_lakefs/dummy"
     rf"|{CLAIM_KEY}"
     rf"|{HOLDS_KEY}"
+    rf"|{CERTIFICATE_KEY}"
     rf"|{INSTALLATION_MARK}"
     rf"|{LC_PREFIX}(?:policy/[0-9a-z-]+\.parquet|stats/\d{{4}}-\d\d-\d\d\.csv)"
     rf"|{LC_PREFIX}addresses/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet"

@@ -2,6 +2,7 @@
 
 from .clock import store_clock_ms
 from .drivers.memory import MemoryDeleter, MemoryObjectStore
+from .keeping import Versioned, keeps_versions
 from .keys import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key
 from .opening import normalise_namespace, open_deleter, open_objectstore
 from .options import ObjectStoreOptions, environment_of, options_from_environment
@@ -51,9 +52,11 @@ __all__ = [
     "ShortBody",
     "Stored",
     "UnlistableKey",
+    "Versioned",
     "check_object_key",
     "environment_of",
     "is_object_key",
+    "keeps_versions",
     "normalise_namespace",
     "open_deleter",
     "open_objectstore",

@@ -1,31 +1,35 @@
 """`lakebed erase`: objects go for good, from every commit and branch, whatever rules, tags and windows say.
 
-`plan` shows what goes and deletes nothing; `apply` is that of `lakebed gc`. Legal holds are respected.
+`plan` shows what goes and deletes nothing. `apply` carries it out and certifies what is absent, and what still stands
+and why. `verify` asks the same again. Both exit with 0 only where nothing stands. Legal holds are respected.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakebed.cli.arguments import RepositoryArgument
-from lakebed.cli.failures import Misuse, describe
+from lakebed.base import count_of
+from lakebed.cli.arguments import RepositoryArgument, YesOption
+from lakebed.cli.failures import FAILED, Misuse, describe
+from lakebed.cli.output import printable
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 
-from . import apply
-from .options import Working, asked
-from .session import RootOption, checked_collector, with_spark
-from .text import plan_texts
+from .options import GraceOption, Working, asked
+from .report import certificate_html
+from .session import RootOption, RunArgument, check, checked_collector, read_run, run_named, with_spark
+from .text import amount, plan_texts, report_text
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
+    from lakebed.gc.protocol import Certificate
     from lakebed.gc.rules import Selection
 
 app = noun("Erase objects for good, from every commit and branch.")
-app.command("apply")(apply)
 
 PathsArgument = Annotated[
     list[str] | None,
@@ -63,6 +67,93 @@ def plan(
     collector = checked_collector(session, uri, local_root)
     with with_spark(session, collector) as collector:
         session.show_all([collector.plan_erasure(order, engine=request.engine)], plan_texts)
+
+
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write the certificate here, in JSON, as verify reads it.")
+]
+HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write it here as a page, too.")]
+
+
+@app.command("apply")
+@command
+def apply(
+    session: Session,
+    uri: RepositoryArgument,
+    run: RunArgument,
+    working: Working,
+    out: OutOption = None,
+    html: HtmlOption = None,
+    readers_grace: GraceOption = None,
+    yes: YesOption = False,
+    local_root: RootOption = None,
+) -> None:
+    """Erase what a plan names, and certify it. May be repeated after a crash, or to certify again."""
+    collector = checked_collector(session, uri, local_root)
+    run = run_named(session, collector, run)
+    found = read_run(collector, run)
+    if found.erasure is None:
+        raise Misuse(f"run {run} is no erasure: lakebed gc apply carries it out")
+    request: Any = asked("apply", working, run_id=run, readers_grace=readers_grace)
+    is_done = collector.finished(run) is not None
+    if not is_done:
+        check(session, collector, request)
+        session.confirm(f"Erase {amount(found.totals.all)} of {uri} for good?", yes=yes)
+    with with_spark(session, collector) as collector:
+        if not is_done:
+            session.note(report_text(collector.apply(request)))
+        made = collector.certify(run, by=session.client.current_user(), engine=request.engine)
+    _tell(session, made, out, html)
+
+
+@app.command("verify")
+@command
+def verify(
+    session: Session,
+    uri: RepositoryArgument,
+    certificate: Annotated[str, typer.Argument(metavar="CERTIFICATE", help="Its file, or the id of the run.")],
+    working: Working,
+    out: OutOption = None,
+    html: HtmlOption = None,
+    local_root: RootOption = None,
+) -> None:
+    """Ask again what a certificate says: is each object absent, and what stands now."""
+    from lakebed.gc.protocol import decode_certificate
+
+    request: Any = asked("plan", working, kinds=[])
+    collector = checked_collector(session, uri, local_root)
+    file = Path(certificate)
+    before = decode_certificate(file.read_bytes()) if file.is_file() else collector.certificate(certificate)
+    if before is None:
+        raise Misuse(f"there is no file {certificate}, and run {certificate} has no certificate")
+    with with_spark(session, collector) as collector:
+        made = collector.verify(before, by=session.client.current_user(), engine=request.engine)
+    _tell(session, made, out, html)
+
+
+def _tell(session: Session, made: Certificate, out: Path | None, html: Path | None) -> None:
+    from lakebed.gc.protocol import encode_certificate
+
+    try:
+        if out is not None:
+            out.write_bytes(encode_certificate(made))
+        if html is not None:
+            html.write_text(certificate_html(made), encoding="utf-8")
+    except OSError as error:
+        raise Misuse(describe(error)) from error
+    session.show(made, _certificate_text)
+    if made.stands:
+        raise typer.Exit(FAILED)
+
+
+def _certificate_text(made: Certificate) -> Iterator[str]:
+    absent = sum(one.is_absent for one in made.objects)
+    yield f"run {made.run_id}: {absent:,} of {count_of(len(made.objects), 'object')} absent"
+    yield from (
+        typer.style("stands ", fg="red") + f"{one.what} {printable(one.where)}: {printable(one.why)}"
+        for one in made.stands
+    )
+    yield from (f"remains: {text}" for text in made.remains)
 
 
 def _selection(paths: list[str], file: Path | None, digests: list[str], metadata: list[str]) -> Selection:

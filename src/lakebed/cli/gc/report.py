@@ -17,7 +17,7 @@ from lakebed.cli.output import human_time, printable
 from .text import in_order_of_age, open_text, state_text
 
 if TYPE_CHECKING:
-    from lakebed.gc.protocol import ExpiringCommit, Manifest, Plan, RunReport, Total
+    from lakebed.gc.protocol import Certificate, ExpiringCommit, Manifest, Plan, RunReport, Total
 
 TOP: Final = 25
 """How many names of a way are drawn; the others are summed."""
@@ -77,6 +77,42 @@ def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[Exp
         *_inputs(plan),
         *_unknown_files(plan),
         "</main>\n</body>\n</html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def certificate_html(made: Certificate) -> str:
+    """Return a certificate of an erasure as a page. What stands comes first, in red."""
+    title = f"{made.repository}: certificate of erasure {made.run_id}"
+    absent = sum(one.is_absent for one in made.objects)
+    facts = [
+        ("reason", made.why),
+        ("planned", human_time(made.planned_ms // 1000)),
+        ("looked at", f"{human_time(made.made_ms // 1000)} by {made.made_by}"),
+        ("absent", f"{absent:,} of {count_of(len(made.objects), 'object')}"),
+        ("commits read", f"{made.commits_read:,}"),
+        ("plan", made.plan),
+        *(("ledger", f"{key} {digest}") for key, digest in made.ledger.items()),
+    ]
+    parts = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        f"<title>{text(title)}</title>\n<style>{_STYLE}\n.stands {{ color: #c0392b; }}</style>",
+        "</head>\n<body>\n<main>",
+        f"<h1>{text(title)}</h1>",
+        f'<p class="dim">{text(made.namespace)}</p>',
+        '<h2 class="stands">What still stands</h2>' if made.stands else "<h2>Nothing stands</h2>",
+        *(f'<p class="stands">{text(f"{one.what} {one.where}: {one.why}")}</p>' for one in made.stands),
+        *(f'<p class="dim">{text(remains)}</p>' for remains in made.remains),
+        *_facts(facts),
+        '<h2>Objects</h2><table><thead><tr><th scope="col">path</th><th scope="col">address</th>',
+        '<th scope="col">checksum</th><th scope="col">absent</th></tr></thead><tbody>',
+        *(
+            f"<tr><td>{text(', '.join(one.paths))}</td><td><code>{text(one.address)}</code></td>"
+            f"<td><code>{text(one.checksum)}</code></td><td>{'yes' if one.is_absent else 'no'}</td></tr>"
+            for one in made.objects
+        ),
+        "</tbody></table>\n</main>\n</body>\n</html>\n",
     ]
     return "\n".join(parts)
 

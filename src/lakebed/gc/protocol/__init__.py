@@ -2,6 +2,16 @@
 
 from lakebed.base import RunKind, RunState
 
+from .certificates import (
+    CERTIFICATE_KEY,
+    CERTIFIED_MAX,
+    Certificate,
+    ErasedObject,
+    Standing,
+    certificate_path,
+    decode_certificate,
+    encode_certificate,
+)
 from .erasures import ErasureOrder, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
 from .holds import HOLDS_KEY, HOLDS_PREFIX, HoldsHistory, HoldsVersion, HoldsWritten, NewHold, holds_mark
 from .jobs import LINES_MAX, JobDeed, JobList, JobResult, JobState, JobView, StartJob
@@ -185,6 +195,8 @@ from .why import CommittedName, Fate, Question, UncommittedName, WhyAnswer, WhyO
 
 __all__ = [
     "AGES",
+    "CERTIFICATE_KEY",
+    "CERTIFIED_MAX",
     "CLOCK_KEY",
     "COMMITS",
     "DATA_PREFIX",
@@ -223,6 +235,7 @@ __all__ = [
     "BadGrace",
     "BadInput",
     "BadWindow",
+    "Certificate",
     "Column",
     "ColumnType",
     "CommitCounts",
@@ -234,6 +247,7 @@ __all__ = [
     "DifferingObject",
     "End",
     "EngineName",
+    "ErasedObject",
     "ErasureOrder",
     "Expire",
     "ExpiringCommit",
@@ -319,6 +333,7 @@ __all__ = [
     "StageReport",
     "StagedEntry",
     "StagedPage",
+    "Standing",
     "StartJob",
     "StartRun",
     "StartedRun",
@@ -340,11 +355,13 @@ __all__ = [
     "action_of",
     "arrow_schema",
     "below",
+    "certificate_path",
     "check_listing",
     "check_manifest",
     "check_part",
     "check_rows",
     "check_run_id",
+    "decode_certificate",
     "decode_deferred",
     "decode_ledger",
     "decode_manifest",
@@ -354,6 +371,7 @@ __all__ = [
     "decode_saved",
     "deferred_path",
     "diff_plans",
+    "encode_certificate",
     "encode_deferred",
     "encode_ledger",
     "encode_manifest",

@@ -173,6 +173,11 @@ class RemoteObjectStore:
         meta = await done(key, obstore.head_async(self._client, self._path(key)))
         return _object_stat(key, meta)
 
+    async def version_of(self, key: str) -> str | None:
+        """See `lakebed.objectstore.Versioned`."""
+        meta = await done(key, obstore.head_async(self._client, self._path(key)))
+        return meta.get("version")
+
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         """One request for a thousand keys. Where the prefix ends inside a segment the listing begins at it and ends
         after it, so that costs no more.

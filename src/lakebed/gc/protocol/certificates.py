@@ -1,0 +1,78 @@
+"""The certificate of an erasure: what went, proven absent by a look at the store, and what still stands and why.
+
+    _lakefs/retention/erasures/<run>.json
+
+Sealed with a digest of itself. `verify` asks the same again later, by what the certificate says was selected.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from lakebed.gc.rules import Selection
+
+from .sealed import seal, unseal
+
+CERTIFICATE_FORMAT: Final = 1
+CERTIFICATES_PREFIX: Final = "_lakefs/retention/erasures/"
+CERTIFICATE_KEY: Final = rf"{CERTIFICATES_PREFIX}[0-9a-z][0-9a-z-]*\.json"
+CERTIFIED_MAX: Final = 1_000
+"""How many copies a certificate tells one by one."""
+
+
+class ErasedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """`paths` are selected ones that named it. `is_absent`: the store has nothing at the address."""
+
+    address: str
+    paths: tuple[str, ...]
+    size_bytes: int
+    checksum: str = ""
+    is_absent: bool = False
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Something of the erased content can still be read, or may be: `what` is object, copy, staged or bucket."""
+
+    what: str
+    where: str
+    why: str
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """`made_by` applied or verified. `ledger` has the digest of each file that records the deletes. `remains` are
+    traces without content: names, and what only people can look for.
+    """
+
+    repository: str
+    namespace: str
+    run_id: str
+    selection: Selection
+    why: str
+    takes_shared: bool
+    planned_ms: int
+    made_ms: int = 0
+    made_by: str = ""
+    plan: str
+    ledger: dict[str, str]
+    commits_read: int = 0
+    objects: tuple[ErasedObject, ...] = ()
+    stands: tuple[Standing, ...] = ()
+    remains: tuple[str, ...] = ()
+
+
+def certificate_path(run_id: str) -> str:
+    return f"{CERTIFICATES_PREFIX}{run_id}.json"
+
+
+def encode_certificate(certificate: Certificate) -> bytes:
+    return seal(certificate, name="certificate", format_number=CERTIFICATE_FORMAT)
+
+
+def decode_certificate(data: bytes) -> Certificate:
+    """
+    Raises:
+        BadInput: unreadable, of an unknown format, or changed.
+    """
+    return unseal(data, Certificate, name="certificate", what="certificate", format_number=CERTIFICATE_FORMAT)

@@ -1,0 +1,31 @@
+"""Ask a store whether a delete is one: a bucket that keeps versions, as locks need, keeps what was deleted."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from .clock import store_clock_ms
+from .store import ObjectStore
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """A driver of a store that may keep versions."""
+
+    async def version_of(self, key: str) -> str | None:
+        """Return the id of the object's version; None where the store has no versions of it."""
+        ...
+
+
+async def keeps_versions(store: ObjectStore, key: str) -> bool | None:
+    """Return whether the store keeps versions of what is written now; None where this cannot be asked.
+
+    Costs a put of a small object at `key`, and a look at it. A folder or a memory has none.
+    """
+    if not isinstance(store, Versioned):
+        return False
+    # Other services number each object, whether they keep old ones or not.
+    if not store.uri.startswith("s3://"):
+        return None
+    await store_clock_ms(store, key)
+    return await store.version_of(key) not in {None, "", "null"}

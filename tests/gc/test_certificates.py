@@ -1,0 +1,137 @@
+"""Certificates of erasures: what is absent, what stands and why, and asked again later. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakebed.cli.gc.report import certificate_html
+from lakebed.gc.protocol import BadInput, Certificate, decode_certificate, encode_certificate
+from lakebed.objectstore import MemoryObjectStore, keeps_versions
+from tests.gc.test_erasure import erase, versions_of
+from tests.gc.test_holds import hold
+from tests.spark.lakeside import Lakeside
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lakeside]:
+    with Lakeside(tmp_path) as found:
+        yield found
+
+
+def certified(lake: Lakeside, *paths: str, **how: bool) -> Certificate:
+    plan = erase(lake, *paths, **how)
+    lake.collector.apply(None, plan.run_id)
+    return lake.collector.on(None).certify(plan.run_id, by="ann")
+
+
+def stands(certificate: Certificate) -> dict[str, str]:
+    return {one.what: one.why for one in certificate.stands}
+
+
+def test_a_certificate_names_each_object_and_that_it_is_absent(lake: Lakeside) -> None:
+    found = versions_of(lake)
+
+    made = certified(lake, "users/ann")
+
+    assert {one.address: one.is_absent for one in made.objects} == dict.fromkeys(found, True)
+    assert all(one.paths == ("users/ann",) and one.checksum for one in made.objects)
+    assert (made.made_by, made.why) == ("ann", "request 12")
+    assert len(made.ledger) == 1
+    assert lake.collector.certificate(made.run_id) == made
+
+
+def test_a_copy_with_the_same_content_stands(lake: Lakeside) -> None:
+    lake.upload("users/ann", b"secret")
+    lake.upload("old/backup", b"secret")
+    lake.upload("users/bob", b"other")
+    lake.commit()
+
+    made = certified(lake, "users/ann")
+
+    assert stands(made) == {"copy": "has an erased checksum, at old/backup"}
+
+
+def test_an_object_that_another_entry_names_stands(lake: Lakeside) -> None:
+    lake.upload("users/ann")
+    lake.commit()
+    lake.copy("main", "users/ann", "all/ann")
+    lake.commit()
+    lake.wait(lake.versions.cleanup.clean())
+
+    made = certified(lake, "users/ann")
+
+    assert stands(made) == {"object": "entries that are not selected name it: all/ann"}
+    assert stands(certified(lake, "users/ann", shared=True)) == {}
+
+
+def test_what_is_held_stands(lake: Lakeside) -> None:
+    lake.upload("users/ann")
+    lake.commit()
+    hold(lake, "users/")
+
+    assert stands(certified(lake, "users/ann")) == {"object": "legal hold case-7 keeps it"}
+
+
+def test_verifying_finds_what_came_back(lake: Lakeside) -> None:
+    lake.upload("users/ann", b"secret")
+    lake.commit()
+    made = certified(lake, "users/ann")
+    assert stands(made) == {}
+
+    lake.upload("elsewhere", b"secret")
+    lake.commit()
+    lake.upload("users/ann", b"new")
+    again = lake.collector.on(None).verify(made, by="bob")
+
+    assert stands(again) == {"copy": "has an erased checksum, at elsewhere", "staged": "is staged on branch main"}
+    assert again.made_by == "bob"
+
+
+def test_a_certificate_that_was_changed_is_none(lake: Lakeside) -> None:
+    versions_of(lake)
+    data = encode_certificate(certified(lake, "users/ann"))
+
+    with pytest.raises(BadInput, match="contradicts its digest"):
+        decode_certificate(data.replace(b"request 12", b"request 13"))
+
+
+def test_a_run_that_is_no_erasure_has_no_certificate(lake: Lakeside) -> None:
+    lake.rules(1)
+    (plan, *_) = lake.collector.plan_each(None)
+
+    with pytest.raises(BadInput, match="no erasure"):
+        lake.collector.on(None).certify(plan.run_id, by="ann")
+
+
+def test_the_page_escapes_names_and_says_what_stands(lake: Lakeside) -> None:
+    lake.upload("users/<ann>", b"secret")
+    lake.upload("old/backup", b"secret")
+    lake.commit()
+
+    page = certificate_html(certified(lake, "users/<ann>"))
+
+    assert "users/&lt;ann&gt;" in page
+    assert '<p class="stands">copy ' in page
+    assert "<script" not in page
+
+
+class Versioning(MemoryObjectStore):
+    """Numbers what is put, as a bucket of S3 with versions does."""
+
+    version = "null"
+
+    async def version_of(self, key: str) -> str | None:
+        await self.stat(key)
+        return self.version
+
+
+async def test_a_bucket_that_keeps_versions_says_so() -> None:
+    store = Versioning("s3://bucket")
+    assert await keeps_versions(store, "clock") is False
+    store.version = "3HL4kqtJvjVBH40Nrjfkd"
+    assert await keeps_versions(store, "clock") is True
+    assert await keeps_versions(MemoryObjectStore("mem://m"), "clock") is False
+    assert await keeps_versions(Versioning("gs://bucket"), "clock") is None
