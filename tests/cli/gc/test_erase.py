@@ -1,0 +1,60 @@
+"""`lakebed erase` and `lakebed hold` against a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Shell
+
+
+def test_an_erasure_is_planned_applied_certified_and_verified(
+    shell: Shell, lake: str, data: Path, tmp_path: Path
+) -> None:
+    here = ("--engine", "local", "--data", str(data))
+    for name, content in (("users/ann", "secret"), ("users/bob", "other")):
+        shell.ok("object", "upload", "-", f"{lake}/main/{name}", stdin=content)
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+
+    (plan,) = shell.ok("erase", "plan", lake, "users/ann", "--why", "request 12", *here, "-o", "json").json
+    assert plan["totals"]["all"]["objects"] == 1
+    assert shell("erase", "apply", lake, plan["run_id"], *here).code == 2
+    cert, page = tmp_path / "cert.json", tmp_path / "cert.html"
+    applied = shell.ok(
+        *("erase", "apply", lake, plan["run_id"], *here, "--yes", "--readers-grace", "0"),
+        *("--out", str(cert), "--html", str(page)),
+    )
+
+    assert "1 of 1 object absent" in applied.out
+    assert "Nothing stands" in page.read_text()
+    gone = shell("object", "cat", f"{lake}/main/users/ann")
+    assert gone.code == 3
+    assert f"erased by run {plan['run_id']}" in gone.err
+    assert shell.ok("object", "cat", f"{lake}/main/users/bob").out == "other"
+    shell.ok("erase", "verify", lake, str(cert), *here)
+    shell.ok("object", "upload", "-", f"{lake}/main/copy", stdin="secret")
+    shell.ok("commit", f"{lake}/main", "-m", "back")
+    again = shell("erase", "verify", lake, plan["run_id"], *here)
+    assert again.code == 1
+    assert "stands copy " in again.out
+
+
+def test_a_hold_is_added_listed_and_released(shell: Shell, lake: str) -> None:
+    assert shell("hold", "add", lake, "case-7", "--why", "a lawsuit").code == 1
+
+    shell.ok("hold", "add", lake, "case-7", "--path", "users/", "--why", "a lawsuit")
+
+    (held,) = shell.ok("hold", "list", lake, "-o", "json").json
+    assert (held["name"], held["globs"], held["why"]) == ("case-7", ["users/"], "a lawsuit")
+    assert "users/" in shell.ok("hold", "list", lake).out
+    shell.ok("hold", "release", lake, "case-7", "--why", "settled", "--yes")
+    assert shell.ok("hold", "list", lake, "-o", "json").json == []
+    history = shell.ok("hold", "history", lake).out
+    assert "released case-7: settled" in history
+    assert "added case-7: a lawsuit" in history
+
+
+def test_an_erasure_of_nothing_is_refused(shell: Shell, lake: str, data: Path) -> None:
+    outcome = shell("erase", "plan", lake, "--why", "none", "--engine", "local", "--data", str(data))
+
+    assert outcome.code != 0
+    assert "nothing is selected" in outcome.err
