@@ -230,12 +230,12 @@ DELETE_USER_EXTERNAL_PRINCIPAL: Final = later(
     on(USER, "auth:DeleteUserExternalPrincipal"),
     "Take an identity from a user.",
 )
-LIST_USER_EXTERNAL_PRINCIPALS: Final = later(
+LIST_USER_EXTERNAL_PRINCIPALS: Final = listing(
     "listUserExternalPrincipals",
-    "GET",
     _PRINCIPALS + "/ls",
+    wire.ExternalPrincipalList,
     on(USER, "auth:ReadUser"),
-    "List the other identities of a user.",
+    "List the other identities of a user. None has any on this server.",
 )
 GET_EXTERNAL_PRINCIPAL: Final = later(
     "getExternalPrincipal",

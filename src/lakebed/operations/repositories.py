@@ -125,11 +125,26 @@ CREATE_BRANCH_PROTECTION_RULE_PREFLIGHT: Final = Operation(
     "Succeed if the caller may protect branches.",
     status=204,
 )
-INTERNAL_CREATE_BRANCH_PROTECTION_RULE: Final = later(
-    "internalCreateBranchProtectionRule", "POST", _OLD_PROTECTION, _SET_PROTECTION, "Protect one pattern more."
+INTERNAL_CREATE_BRANCH_PROTECTION_RULE: Final = Operation(
+    "internalCreateBranchProtectionRule",
+    "POST",
+    _OLD_PROTECTION,
+    wire.BranchProtectionRule,
+    NOTHING,
+    _SET_PROTECTION,
+    "Protect one pattern more.",
+    status=204,
+    repeatable=True,
 )
-INTERNAL_DELETE_BRANCH_PROTECTION_RULE: Final = later(
-    "internalDeleteBranchProtectionRule", "DELETE", _OLD_PROTECTION, _SET_PROTECTION, "Protect one pattern less."
+INTERNAL_DELETE_BRANCH_PROTECTION_RULE: Final = Operation(
+    "internalDeleteBranchProtectionRule",
+    "DELETE",
+    _OLD_PROTECTION,
+    wire.BranchProtectionRule,
+    NOTHING,
+    _SET_PROTECTION,
+    "Protect one pattern less.",
+    status=204,
 )
 
 DUMP_REFS: Final = later(

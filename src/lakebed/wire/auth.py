@@ -95,3 +95,13 @@ class AuthenticationToken(msgspec.Struct, frozen=True, kw_only=True):
 class AuthCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     forgot_password: bool = False
     invite_user: bool = False
+
+
+class ExternalPrincipal(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    user_id: str
+
+
+class ExternalPrincipalList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[ExternalPrincipal]

@@ -73,6 +73,10 @@ class Identities:
     async def get_user(self, request: RestRequest) -> wire.User:
         return user_record(await self._accounts.get_user(request.args[0]))
 
+    async def list_principals(self, request: RestRequest) -> wire.ExternalPrincipalList:
+        await self._accounts.get_user(request.args[0])
+        return wire.ExternalPrincipalList(pagination=page_of([], has_more=False, last=""), results=[])
+
     async def delete_user(self, request: RestRequest) -> None:
         user = await self._accounts.get_user(request.args[0])
         await self._groups.leave_admins(user)
@@ -123,6 +127,7 @@ def routes(state: AppState) -> list[Route]:
         Route(accounts.CREATE_USER, here.create_user),
         Route(accounts.GET_USER, here.get_user),
         Route(accounts.DELETE_USER, here.delete_user),
+        Route(accounts.LIST_USER_EXTERNAL_PRINCIPALS, here.list_principals),
         Route(accounts.LIST_USER_CREDENTIALS, here.list_credentials),
         Route(accounts.CREATE_CREDENTIALS, here.create_credentials),
         Route(accounts.GET_CREDENTIALS, here.get_credentials),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable, Sequence
 
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, RepositoryRecord
+from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, RepositoryRecord, SettingChanged
 from lakebed.operations import repositories
 from lakebed.server.errors import Answer
 from lakebed.server.requests import RestRequest
@@ -87,6 +88,32 @@ class Repositories:
             [rule.pattern for rule in rules], if_match=None if if_match is None else if_match.strip('"')
         )
 
+    async def add_protection(self, request: RestRequest, rule: wire.BranchProtectionRule) -> None:
+        await self._change_protection(request, lambda patterns: [*patterns, rule.pattern])
+
+    async def remove_protection(self, request: RestRequest, rule: wire.BranchProtectionRule) -> None:
+        """
+        Raises:
+            Answer: no rule has this pattern.
+        """
+
+        def without(patterns: Sequence[str]) -> Sequence[str]:
+            if rule.pattern not in patterns:
+                raise Answer(404, "branch protection rule not found")
+            return [pattern for pattern in patterns if pattern != rule.pattern]
+
+        await self._change_protection(request, without)
+
+    async def _change_protection(self, request: RestRequest, change: Callable[[Sequence[str]], Sequence[str]]) -> None:
+        repository = await self._catalog.get(request.args[0])
+        while True:
+            patterns, etag = await repository.settings.protection_patterns()
+            try:
+                await repository.set_protection(change(patterns), if_match=etag)
+            except SettingChanged:
+                continue
+            return
+
     async def may_set_protection(self, request: RestRequest) -> None:
         (await self._catalog.get(request.args[0])).guards.check_writable()
 
@@ -104,6 +131,8 @@ def routes(state: AppState) -> list[Route]:
         Route(repositories.GET_BRANCH_PROTECTION_RULES, here.protection),
         Route(repositories.SET_BRANCH_PROTECTION_RULES, here.set_protection),
         Route(repositories.INTERNAL_GET_BRANCH_PROTECTION_RULES, here.protection),
+        Route(repositories.INTERNAL_CREATE_BRANCH_PROTECTION_RULE, here.add_protection),
+        Route(repositories.INTERNAL_DELETE_BRANCH_PROTECTION_RULE, here.remove_protection),
         Route(repositories.CREATE_BRANCH_PROTECTION_RULE_PREFLIGHT, here.may_set_protection),
     ]
 
