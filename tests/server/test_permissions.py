@@ -28,6 +28,7 @@ BODIES: dict[type, Any] = {
     wire.TagCreation: {"id": "x", "ref": "main"},
     wire.PathList: {"paths": ["x"]},
     wire.ObjectCopyCreation: {"src_path": "x"},
+    wire.ObjectMove: {"src_path": "x"},
     wire.ObjectStageCreation: {"physical_address": "mem://x/y", "checksum": "x", "size_bytes": 1},
 }
 """Where the resource is named in the body: a body that names some."""
@@ -177,9 +178,11 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "expireGcCommits",
         "importStart",
         "listObjects",
+        "mergePullRequest",
         "restoreGcObjects",
         "startGcJob",
         "undeleteRepository",
+        "uploadPartCopy",
     }
 
 
