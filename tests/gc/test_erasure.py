@@ -54,6 +54,17 @@ def test_reads_of_an_erased_entry_say_so(lake: Lakeside) -> None:
         lake.wait(lake.versions.taken.check(entry))
 
 
+def test_listings_mark_what_was_erased_though_no_policy_was_ever_set(lake: Lakeside) -> None:
+    found = versions_of(lake)
+    plan = erase(lake, "users/ann")
+    apply(lake, plan)
+
+    shown = lake.wait(lake.versions.taken.shown_at(found[1]))
+
+    assert shown is not None
+    assert shown.run == plan.run_id
+
+
 def test_a_copy_of_an_erased_entry_is_refused(lake: Lakeside) -> None:
     versions_of(lake)
     apply(lake, erase(lake, "users/ann"))

@@ -121,8 +121,8 @@ class Taken:
     async def shown(self, rows: Sequence[Row]) -> list[TakenBy | None]:
         """Return what `find_rows` does, for answers that only show it. No decision rests on it.
 
-        Where no policy was ever set this costs nothing, but for a `get` each `branch_cache_ms`. A policy that another
-        process sets is seen that much later.
+        Where no policy was ever set and nothing erased, this costs nothing but a `get` of two records each
+        `branch_cache_ms`. What another process does first is seen that much later.
         """
         return await self.find_rows(rows) if await self._may_be_used() else [None] * len(rows)
 
@@ -135,7 +135,7 @@ class Taken:
         now_ms = self._context.ports.clock.now_ms()
         looked = self._looked_at_ms
         if not self._is_used and not (looked and 0 <= now_ms - looked < self._context.options.branch_cache_ms):
-            if await self._context.get(keys.LIFECYCLE) is not None:
+            if any(await self._context.get_many([keys.LIFECYCLE, keys.ERASED])):
                 self._is_used = True
             self._looked_at_ms = now_ms
         return self._is_used

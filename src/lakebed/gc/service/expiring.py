@@ -52,7 +52,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.objectstore import ObjectMissing, ObjectStore
-from lakebed.versions import ERASED, Numbers, RunRecord, TakingRecord, Versions
+from lakebed.versions import ERASED, Numbers, RunRecord, TakingRecord, Versions, keys
 
 from .commits import Snapshot, read_snapshot, read_swept
 from .continuing import Continuations, Reader, fresh_secret
@@ -255,7 +255,11 @@ class Expiring:
             rules = [rule.text() for rule in check_policy(policy.policy or b"").rules]
         now_ms = self._versions.ports.clock.now_ms()
         taken = self._versions.taken
-        await taken.begin(run_id, TakingRecord(policy_version=version, taken_ms=now_ms, rules=tuple(rules)))
+        taking = TakingRecord(policy_version=version, taken_ms=now_ms, rules=tuple(rules))
+        if record.kind is RunKind.ERASURE:
+            # Listings look for what was taken only where a policy or this record is there.
+            await self._versions.context.set(keys.ERASED, taking)
+        await taken.begin(run_id, taking)
         for part in plan.parts:
             rows = await read_garbage(self._versions.objectstore, plan, part)
             await taken.add(run_id, _by_rule(rows, rules))
