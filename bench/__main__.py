@@ -23,6 +23,7 @@ NAMES = (
     "contention",
     "diff",
     "gateway",
+    "hard-delete",
     "imports",
     "incremental",
     "list",
