@@ -70,6 +70,22 @@ def test_the_policies_of_the_guide_are_valid_in_a_new_repository(shell: Shell, l
         )
 
 
+def test_the_status_has_the_policy_in_force_and_its_runs(shell: Shell, lake: str, data: Path, tmp_path: Path) -> None:
+    assert "no lifecycle policy is set" in shell.ok("lifecycle", "status", lake).out
+    shell.ok("lifecycle", "policy", "set", lake, written(tmp_path, LOGS))
+    here = ("--engine", "local", "--data", str(data))
+    [plan] = shell.ok("lifecycle", "plan", lake, *here, "-o", "json").json
+    assert "no run was applied yet" in shell.ok("lifecycle", "status", lake).out
+
+    shell.ok("lifecycle", "apply", lake, plan["run_id"], *here)
+
+    found = shell.ok("lifecycle", "status", lake, "-o", "json").json
+    assert [(one["run_id"], one["state"]) for one in found["runs"]] == [(plan["run_id"], "ended")]
+    text = shell.ok("lifecycle", "status", lake).out
+    assert "policy version 1, set" in text
+    assert plan["run_id"] in text
+
+
 def test_a_file_that_is_no_json_is_misuse(shell: Shell, lake: str, tmp_path: Path) -> None:
     file = tmp_path / "policy.json"
     file.write_text("{")

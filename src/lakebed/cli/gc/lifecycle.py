@@ -28,7 +28,7 @@ from .text import plan_texts
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.protocol import PolicyCheck, PolicyVersion, SetPolicy, Simulation
+    from lakebed.gc.protocol import PolicyCheck, PolicyVersion, RunView, SetPolicy, Simulation
     from lakebed.gc.rules.lifecycle import Problem
 
 BAR = 40
@@ -136,6 +136,27 @@ def simulate(
         session.show(collector.simulate(days=days, policy=text, engine=request.engine), _simulation_text)
 
 
+@app.command("status")
+@command
+def status(session: Session, uri: RepositoryArgument) -> None:
+    """Show the policy in force and the runs by it, newest first: what waits, what has ended."""
+    from lakebed.gc.protocol import RunKind
+    from lakebed.operations import collectors, lifecycle
+
+    repository = parse_repository(uri)
+    policy = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)
+    views = session.client.do(collectors.LIST_GC_RUNS, repository).runs
+    runs = tuple(view for view in views if view.kind is RunKind.LIFECYCLE)
+    session.show(LifecycleStatus(policy=policy, runs=runs), _status_text)
+
+
+class LifecycleStatus(msgspec.Struct, kw_only=True):
+    """The policy in force, and the lifecycle runs that were applied, newest first."""
+
+    policy: PolicyVersion
+    runs: tuple[RunView, ...]
+
+
 def _read(file: Path) -> SetPolicy:
     from lakebed.gc.protocol import SetPolicy
 
@@ -186,6 +207,24 @@ def _simulation_text(found: Simulation) -> Iterator[str]:
     total = found.total
     objects, size = count_of(total.objects, "object"), human_size(total.size_bytes)
     yield f"{objects}, {size}, within {count_of(found.days, 'day')} if no one writes meanwhile"
+
+
+def _status_text(found: LifecycleStatus) -> Iterator[str]:
+    policy = found.policy
+    if policy.text() is None:
+        yield "no lifecycle policy is set"
+    else:
+        by = f" by {policy.changed_by}" if policy.changed_by else ""
+        yield f"policy version {policy.version}, set {human_time(policy.changed_ms // 1000)}{by}"
+    yield ""
+    rows = [(view.run_id, human_time(view.started_ms // 1000), _state(view)) for view in found.runs]
+    yield from table(("run", "applied", "state"), rows) if rows else ["no run was applied yet"]
+
+
+def _state(view: RunView) -> str:
+    if view.until_ms is None or view.state.value == "ended":
+        return view.state.value
+    return "purging" if view.is_purging else f"waits until {human_time(view.until_ms // 1000)}"
 
 
 def _history_text(versions: Iterable[PolicyVersion]) -> Iterator[str]:
