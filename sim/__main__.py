@@ -26,7 +26,7 @@ from .blind import blind, warm_up
 from .exercised import Exercised
 from .exploring import Explored, TooManyStates, explore
 from .histories.command import main as record_histories
-from .hunting import MUTANTS, Hunt, hunt
+from .hunting import MUTANTS, Hunt, hunt, known_killers, write_killers
 from .scheduling import run_seed
 from .swarms import SWARM_FAULTS, swarm
 from .worlds import World, small_worlds
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warm_up()
             found = blind(options.mutations, seed=options.seed, only=options.only)
         case _:
-            found = mutants(seeds_max=options.seeds, only=options.only)
+            found = mutants(seeds_max=options.seeds, only=options.only, anew=options.anew)
     found["cpu_s"] = round(sum(os.times()[:4]) - started_s, 1)
     if options.json:
         print(json.dumps({"name": options.command, **found}))
@@ -161,13 +161,18 @@ def swarms(seeds: int, *, first: int = 0, statistics: bool = False) -> dict[str,
     return {**found, "guards": dict(reached.guards), "unreached": reached.unreached} if statistics else found
 
 
-def mutants(*, seeds_max: int, only: str = "") -> dict[str, float]:
-    """Plant each bug and look for it where it is known to show."""
+def mutants(*, seeds_max: int, only: str = "", anew: bool = False) -> dict[str, float]:
+    """Plant each bug and look for it where it is known to show. `anew`: search as if nothing had caught it before, and
+    write down what does.
+    """
+    killers = known_killers()
     chosen = [mutant for mutant in MUTANTS if only in mutant.name]
     counted = ("caught", "violations", "seeds", "schedules", "states", "steps", "faults")
     total = {"mutants": len(chosen), **dict.fromkeys(counted, 0)}
     for mutant in chosen:
-        found = hunt(mutant, seeds_max=seeds_max)
+        found = hunt(mutant, seeds_max=seeds_max, killer="" if anew else killers.get(mutant.name, ""))
+        if anew and found.killer:
+            write_killers(killers := killers | {mutant.name: found.killer})
         total["caught"] += found.report is not None
         for figure in ("seeds", "schedules", "states", "steps", "faults"):
             total[figure] += getattr(found, figure)
@@ -196,6 +201,7 @@ def _parser() -> argparse.ArgumentParser:
     bugs = commands.add_parser("mutants", help="plant bugs, and catch them")
     bugs.add_argument("--seeds", type=int, default=1_000, help="most seeds for one mutant")
     bugs.add_argument("--only", default="", help="only mutants with this in their name")
+    bugs.add_argument("--anew", action="store_true", help="search anew, and write down what caught each (killers.txt)")
     random = commands.add_parser("blind", help="mutate the source at random, and list what nothing notices")
     random.add_argument("--mutations", type=int, default=20)
     random.add_argument("--seed", type=int, default=0, help="which mutations are drawn")

@@ -47,7 +47,7 @@ from .levels import (
     merged,
 )
 from .machine import Machine
-from .scheduling import NO_FAULTS, Endings, Faults, Seeded, Simulation, run_seed
+from .scheduling import NO_FAULTS, Endings, Faults, Run, Seeded, Simulation, run_seed
 from .tables import Numbers
 
 _ROWS_AT_ONCE: Final = 1 << 20
@@ -96,8 +96,12 @@ class Explored:
     faults: int = 0
     alone: int = 0
     violation: str | None = None
+    seed: int = 0
+    """That of the violation, where seeds were drawn."""
     kinds: Counter[str] = field(default_factory=Counter)
     """How many transitions are a fault of each kind."""
+    trace: list[Step] = field(default_factory=list)
+    """The schedule of the violation, where one was walked to."""
 
 
 def explore(
@@ -133,7 +137,8 @@ def _explore(explorer: Explorer, states_max: int | None) -> Explored:
         explored = explorer.walk(states_max)
         if explored.violation is not None:
             # Once more, this time remembering where each state came from.
-            explored.violation = explorer.walk(None, path=[]).violation
+            again = explorer.walk(None, path=[])
+            explored.violation, explored.trace = again.violation, again.trace
             assert explored.violation is not None
         return explored
     finally:
@@ -145,15 +150,24 @@ def _sampled(scene: Scene, seeds: int) -> Explored:
     for seed in range(seeds):
         found.schedules += 1
         try:
-            run = run_seed(scene, seed, faults=_FAULTS if seed % 2 else NO_FAULTS)
+            run = sample(scene, seed)
         except Violation as violation:
-            found.violation = str(violation)
+            found.violation, found.seed = str(violation), seed
             break
         found.transitions += run.steps
         found.faults += run.faults
         found.kinds += run.kinds
         found.endings += 1
     return found
+
+
+def sample(scene: Scene, seed: int) -> Run:
+    """Draw one schedule: one in two with faults of any kind.
+
+    Raises:
+        Violation: with seed and trace.
+    """
+    return run_seed(scene, seed, faults=_FAULTS if seed % 2 else NO_FAULTS)
 
 
 _FAULTS: Final = Faults(refuse=0.002, lose_answer=0.005, lose_request=0.003, crash=0.005, late=0.004, echo=0.2)
@@ -220,7 +234,8 @@ class Explorer:
         except Found as found:
             result.violation = f"{self.scene.name}: {found}"
             if path is not None:
-                result.violation += "\n" + format_trace(self._trace(found, path))
+                result.trace = self._trace(found, path)
+                result.violation += "\n" + format_trace(result.trace)
         result.schedules = int(ways)
         result.alone = 0 if self._alone is None else self._alone.longest
         return result

@@ -1,30 +1,44 @@
-"""Look for planted bugs where they are known to show: in small worlds, by tests, else by seeds of swarms."""
+"""Look for planted bugs where they are known to show: by what caught each last, in small worlds, by tests, by seeds.
+
+`killers.txt` holds what caught each bug: a line with its name, and a seed, a schedule of a scene, or a test. That is
+tried first, and mostly is enough; where the source has moved on since, all is searched. A schedule is written as the
+actors that move, each with how often (`c*5 r*12`), or with the fault of a step (`c!crashed`); `~` is a late write.
+"""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
 from typing import Final
 
-from .actors import Violation
+from .actors import Scene, Violation
 from .apart import apart, failing_test
-from .exploring import Budget, TooManyStates, explore
+from .effects import Fate, Step
+from .exploring import Budget, TooManyStates, explore, sample
 from .planting import Mutant, read_mutants
-from .scheduling import run_seed
+from .scheduling import Following, Schedule, run_seed
 from .swarms import SWARM_FAULTS, swarm
 from .worlds import World, small_worlds
 
 MUTANTS: Final = read_mutants()
 STATES_MAX: Final = 600_000
 SEEDS_FIRST: Final = 60
-SEEDS_OF_SCENE: Final = 120
+SEEDS_OF_SCENE: Final = 40
 TESTS_CPU_S: Final = 60
+KILLERS: Final = Path(__file__).parent / "killers.txt"
+_SWARM: Final = "swarm"
 
 
 @dataclass(slots=True)
 class Hunt:
-    """All that was searched until the mutant was caught, or in vain: then there is no `report`."""
+    """All that was searched until the mutant was caught, or in vain: then there is no `report`.
+
+    `killer`: what caught it, to be tried first the next time.
+    """
 
     seeds: int = 0
     states: int = 0
@@ -32,44 +46,87 @@ class Hunt:
     steps: int = 0
     faults: int = 0
     where: str = ""
+    killer: str = ""
     report: str | None = None
     cpu_s: float = field(default=0.0)
 
 
-def hunt(mutant: Mutant, *, seeds_max: int) -> Hunt:
-    """The mutant's own scenes and tests first; without any, a few seeds, then the quick worlds, then all seeds.
-
-    Most bugs without a scene of their own show in the first seeds. Nothing that was searched is searched again.
-    """
+def hunt(mutant: Mutant, *, seeds_max: int, killer: str = "") -> Hunt:
+    """What caught it last; then the mutant's own scenes and tests; without any, seeds, the quick worlds, more seeds."""
     found = Hunt()
     started_s = time.process_time()
     with mutant.planted():
-        worlds = [world for name in mutant.scenes for world in small_worlds() if world.scene.name == name]
-        for scene in {world.scene.name: world.scene for world in worlds}.values():
-            # A few seeds show most bugs of a run sooner than all schedules do.
-            if found.report is None and not any(world.budget.alone_max and world.is_quick for world in worlds):
-                _by_world(found, [World(scene, Budget(seeds=SEEDS_OF_SCENE), is_quick=False)])
+        if killer:
+            _by_killer(found, killer)
         if found.report is None:
-            _by_world(found, worlds)
-        if mutant.tests and found.report is None:
-            _by_tests(found, mutant.tests)
-        if not mutant.scenes and not mutant.tests:
-            _by_seed(found, range(min(SEEDS_FIRST, seeds_max)))
-            if found.report is None:
-                _by_world(found, [world for world in small_worlds() if world.is_quick])
-            if found.report is None:
-                _by_seed(found, range(SEEDS_FIRST, seeds_max))
+            _search(found, mutant, seeds_max)
     found.cpu_s += time.process_time() - started_s
     return found
 
 
-def _by_seed(found: Hunt, seeds: range) -> None:
+def known_killers() -> dict[str, str]:
+    """What caught each bug when it was last written down."""
+    lines = KILLERS.read_text().splitlines() if KILLERS.exists() else []
+    return dict(line.split(": ", 1) for line in lines)
+
+
+def write_killers(killers: Mapping[str, str]) -> None:
+    """Write down what caught each; those that no bug has any more are left out."""
+    names = sorted(killers.keys() & {mutant.name for mutant in MUTANTS})
+    KILLERS.write_text("".join(f"{name}: {killers[name]}\n" for name in names))
+
+
+def _search(found: Hunt, mutant: Mutant, seeds_max: int) -> None:
+    worlds = [world for name in mutant.scenes for world in small_worlds() if world.scene.name == name]
+    for scene in {world.scene.name: world.scene for world in worlds}.values():
+        # A few seeds show most bugs of a run sooner than all schedules do.
+        if found.report is None and not any(world.budget.alone_max and world.is_quick for world in worlds):
+            _by_world(found, [World(scene, Budget(seeds=SEEDS_OF_SCENE), is_quick=False)])
+    if found.report is None:
+        _by_world(found, worlds)
+    if mutant.tests and found.report is None:
+        _by_tests(found, mutant.tests)
+    if not mutant.scenes and not mutant.tests:
+        _by_seed(found, range(min(SEEDS_FIRST, seeds_max)))
+        if found.report is None:
+            _by_world(found, [world for world in small_worlds() if world.is_quick])
+        if found.report is None:
+            _by_seed(found, range(SEEDS_FIRST, seeds_max))
+
+
+def _by_killer(found: Hunt, killer: str) -> None:
+    place, _, how = killer.partition(": ")
+    if place == _SWARM:
+        _by_seed(found, [int(how)])
+    elif not how:
+        _by_tests(found, [place])
+    elif scene := next((world.scene for world in small_worlds() if world.scene.name == place), None):
+        try:
+            _follow(scene, how)
+        except Violation as violation:
+            found.where, found.killer, found.report = f"{place!r}, as last", killer, str(violation)
+
+
+def _follow(scene: Scene, how: str) -> None:
+    if how.startswith("seed "):
+        sample(scene, int(how.removeprefix("seed ")))
+    elif budget := next(
+        (one for one in small_worlds() if (one.scene.name, one.budget.name) == (scene.name, how)), None
+    ):
+        # Found where an actor is run alone: no schedule of all of them shows it.
+        if (violation := explore(scene, budget.budget, states_max=STATES_MAX).violation) is not None:
+            raise Violation(violation)
+    else:
+        Following(scene, read_schedule(how)).play()
+
+
+def _by_seed(found: Hunt, seeds: Iterable[int]) -> None:
     for seed in seeds:
         found.seeds += 1
         try:
             run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
         except Violation as violation:
-            found.where, found.report = f"seed {seed}", str(violation)
+            found.where, found.killer, found.report = f"seed {seed}", f"{_SWARM}: {seed}", str(violation)
             return
         found.steps += run.steps
         found.faults += run.faults
@@ -79,7 +136,7 @@ def _by_tests(found: Hunt, tests: Sequence[str]) -> None:
     done = apart(lambda: failing_test(tests), ended="the tests end the process", cpu_s_max=TESTS_CPU_S)
     found.cpu_s += done.cpu_s
     if done.answer:
-        found.where, found.report = done.answer, done.answer
+        found.where, found.killer, found.report = done.answer, done.answer, done.answer
 
 
 def _by_world(found: Hunt, worlds: list[World]) -> None:
@@ -96,4 +153,42 @@ def _by_world(found: Hunt, worlds: list[World]) -> None:
         found.faults += explored.faults
         if explored.violation is not None:
             found.where, found.report = f"{world.scene.name!r}, {world.budget.name}", explored.violation
+            how = f"seed {explored.seed}" if world.budget.seeds else _written(world, explored.trace)
+            found.killer = f"{world.scene.name}: {how}"
             return
+
+
+# Schedules as text
+
+
+def _written(world: World, trace: Sequence[Step]) -> str:
+    """The schedule, if it shows the bug by itself; else the budget with which all are walked."""
+    moves = groupby((f"{actor}{strand}" or "~", fate) for actor, strand, _, fate in trace)
+    words = [(name, fate, len(list(steps))) for (name, fate), steps in moves]
+    how = " ".join(
+        f"{name}*{count}" if fate in (Fate.DONE, Fate.LATE) else " ".join([f"{name}!{fate.name.lower()}"] * count)
+        for name, fate, count in words
+    )
+    try:
+        _follow(world.scene, how)
+    except Violation:
+        return how
+    return world.budget.name
+
+
+_WORD: Final = re.compile(r"(~|[a-z0-9.]+)(?:\*(\d+)|!(\w+))?")
+
+
+def read_schedule(text: str) -> Schedule:
+    """
+    Raises:
+        ValueError: a word is none of a schedule.
+    """
+    found: list[tuple[str, Fate]] = []
+    for word in text.split():
+        parsed = _WORD.fullmatch(word)
+        if parsed is None:
+            raise ValueError(f"{word!r} is no step of a schedule")
+        name, count, fate = parsed.groups()
+        found += [("" if name == "~" else name, Fate[fate.upper()] if fate else Fate.DONE)] * int(count or 1)
+    return found

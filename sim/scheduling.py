@@ -8,10 +8,10 @@ Whoever chooses decides the search: a seed (`Seeded`), a property-test library t
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from .actors import Actor, Ending, Life, Scene, Strand, Violation, apply_checked, ports_of, prepared, run_alone
 from .disk import Disk
@@ -19,6 +19,7 @@ from .effects import CRASH, ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark, S
 from .operations import Record
 from .ports import SimPorts
 
+_FAULTS = frozenset(Fate) - {Fate.DONE, Fate.LATE}
 _RAW = {Fate.LOST: Mark.UNKNOWN, Fate.VAIN: Mark.UNKNOWN, Fate.REFUSED: Mark.REFUSED}
 
 
@@ -177,6 +178,12 @@ class Run:
     """How often each kind of fault happened."""
 
 
+Schedule: TypeAlias = Sequence[tuple[str, Fate]]
+"""The actors, with their strands, in the order in which they move, and what becomes of each step. Without a name: a late
+write is done."""
+Move: TypeAlias = tuple[Life, Strand, Fate]
+
+
 class Simulation:
     """One run of a scene. `play` may be called once."""
 
@@ -256,9 +263,9 @@ class Simulation:
                 self._let_time_pass(bool(awake))
             if not awake:
                 continue
-            if self._under_way and not self.chooser.amount(_LANDS_ONE_IN):
+            if self._under_way and self._lands():
                 self._land()
-            life, strand, fate = awake[self.chooser.pick(len(awake)) if len(awake) > 1 else 0]
+            life, strand, fate = self._picked(awake)
             self._step(life, strand, fate)
             moves[life.name] = self._lives[life.name].moves()
         while self._under_way:
@@ -267,6 +274,12 @@ class Simulation:
         # Who waits until somebody is through who is dead waits no longer than a clock says; his work is left undone.
         if stuck := [name for name, life in waiting.items() if not life.is_until_others()]:
             raise Violation(f"waits for ever: {', '.join(stuck)}")
+
+    def _lands(self) -> bool:
+        return not self.chooser.amount(_LANDS_ONE_IN)
+
+    def _picked(self, awake: Sequence[Move]) -> Move:
+        return awake[self.chooser.pick(len(awake)) if len(awake) > 1 else 0]
 
     def _land(self) -> None:
         what = self._under_way.pop(0)
@@ -344,6 +357,40 @@ class Simulation:
     def _explain(self, error: Exception) -> str:
         head = f"{self.scene.name}, seed {self.seed}: {type(error).__name__}: {error}"
         return head if self.trace is None else f"{head}\n{format_trace(self.trace)}"
+
+
+class Following(Simulation):
+    """Takes the steps of a schedule, those that there are; after them always the first move."""
+
+    def __init__(self, scene: Scene, schedule: Schedule) -> None:
+        super().__init__(scene, self)
+        self._left = deque(schedule)
+        self._fate: Fate | None = None
+
+    def _lands(self) -> bool:
+        if not self._left or self._left[0][0]:
+            return False
+        self._left.popleft()
+        return True
+
+    def _picked(self, awake: Sequence[Move]) -> Move:
+        self._fate = None
+        while self._left:
+            name, fate = self._left.popleft()
+            for move in awake:
+                if move[0].name + move[1].name == name:
+                    self._fate = fate if fate in _FAULTS else None
+                    return move
+        return awake[0]
+
+    def pick(self, count: int) -> int:  # noqa: ARG002  # the signature of the port
+        return 0
+
+    def fault(self, what: Effect) -> Fate | str | None:  # noqa: ARG002  # the signature of the port
+        return self._fate
+
+    def amount(self, bound: int) -> int:  # noqa: ARG002  # the signature of the port
+        return 0
 
 
 class Endings:

@@ -12,9 +12,12 @@ import lakebed
 from lakebed import base
 from lakebed.versions import inventory
 from lakebed.versions.commits import committer
-from sim.hunting import MUTANTS, hunt
+from sim.hunting import MUTANTS, hunt, known_killers
 from sim.planting import Mutant, StalePatch, live_function, module_of, parse
 from sim.worlds import small_worlds
+
+KILLERS = known_killers()
+"""Of each bug what caught it last: enough to show that something does. All that may is searched by the command."""
 
 ON_A_LINE = """
 [bug] a guard
@@ -31,7 +34,7 @@ def read(text: str) -> Mutant:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_planted_bug_is_caught(mutant: Mutant) -> None:
-    found = hunt(mutant, seeds_max=600)
+    found = hunt(mutant, seeds_max=600, killer=KILLERS.get(mutant.name, ""))
 
     assert found.report is not None, mutant.guard
     # Caught for what it does, not for a mistake in it.
