@@ -179,7 +179,7 @@ class Run:
 
 
 Schedule: TypeAlias = Sequence[tuple[str, Fate]]
-"""The actors, with their strands, in the order in which they move, and what becomes of each step. Without a name: a late
+"""The actors, with their strands, in the order in which they move, and what becomes of each step. No name: a late
 write is done."""
 Move: TypeAlias = tuple[Life, Strand, Fate]
 
