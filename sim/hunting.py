@@ -57,7 +57,7 @@ def hunt(mutant: Mutant, *, seeds_max: int, killer: str = "") -> Hunt:
     started_s = time.process_time()
     with mutant.planted():
         if killer:
-            _by_killer(found, killer)
+            by_killer(found, killer)
         if found.report is None:
             _search(found, mutant, seeds_max)
     found.cpu_s += time.process_time() - started_s
@@ -94,7 +94,8 @@ def _search(found: Hunt, mutant: Mutant, seeds_max: int) -> None:
             _by_seed(found, range(SEEDS_FIRST, seeds_max))
 
 
-def _by_killer(found: Hunt, killer: str) -> None:
+def by_killer(found: Hunt, killer: str) -> None:
+    """Try what caught a bug before."""
     place, _, how = killer.partition(": ")
     if place == _SWARM:
         _by_seed(found, [int(how)])

@@ -12,7 +12,7 @@ import lakebed
 from lakebed import base
 from lakebed.versions import inventory
 from lakebed.versions.commits import committer
-from sim.hunting import MUTANTS, hunt, known_killers
+from sim.hunting import MUTANTS, Hunt, by_killer, hunt, known_killers
 from sim.planting import Mutant, StalePatch, live_function, module_of, parse
 from sim.worlds import small_worlds
 
@@ -42,6 +42,15 @@ def test_every_planted_bug_is_caught(mutant: Mutant) -> None:
     print(f"{mutant.name}: {found.where}, {found.seeds} seeds, {found.states} states")
 
 
+def test_what_caught_a_bug_breaks_nothing_where_none_is_planted() -> None:
+    for killer in KILLERS.values():
+        if not killer.startswith("tests/"):
+            found = Hunt()
+            by_killer(found, killer)
+
+            assert found.report is None, killer
+
+
 def test_a_mutant_leaves_nothing_behind() -> None:
     patched = [(hunk.file, hunk.scope) for mutant in MUTANTS for hunk in mutant.hunks]
     modules = {file: module_of(file) for file, _ in patched}
@@ -59,7 +68,7 @@ def _codes(module: object) -> list[object]:
     return [
         getattr(inspect.unwrap(one), "__code__", None)
         for owner in owners
-        for one in vars(owner).values()
+        for one in (getattr(member, "fget", member) for member in vars(owner).values())
         if callable(one)
     ]
 
