@@ -402,6 +402,13 @@ def delete_branch(name: str, *, branch: str = SIDE) -> Do:
     return Do(Operation(name, "delete_branch", branch), act)
 
 
+def undelete_branch(name: str, *, branch: str = SIDE) -> Do:
+    async def act(repo: Versions) -> str:
+        return await repo.refs.undelete_branch(branch)
+
+    return Do(Operation(name, "undelete_branch", branch), act)
+
+
 def hard_reset(name: str, ref: str, *, branch: str = MAIN, force: bool = True) -> Do:
     async def act(repo: Versions) -> str:
         return await repo.resets.hard_reset(branch, ref, force=force)

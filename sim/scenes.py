@@ -65,7 +65,8 @@ def versions(ports: SimPorts, *, real_trees: bool = False) -> Versions:
         objectstore=ports.objectstore,
         trees=trees,
         ports=ports.ports,
-        options=Options(owner=ports.actor),
+        # Collections of committed data look ten days ahead.
+        options=Options(owner=ports.actor, deleted_refs_ms=30 * 86_400_000),
     )
 
 

@@ -3,11 +3,14 @@ each has the smallest actors that can meet in it."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from .actors import Scene
+from lakebed.versions import CommitExpired, DeletedRefNotFound
+
+from .actors import Ending, Scene, Violation
 from .collecting import FENCING, PAGED
 from .deeds import (
     abandon,
@@ -28,6 +31,7 @@ from .deeds import (
     revert,
     set_rules,
     uncommitted_run,
+    undelete_branch,
 )
 from .exploring import Budget
 from .flows import RULED, metadata_worlds, optimised_scenes, restoring_scenes, resuming_worlds
@@ -79,6 +83,17 @@ CHEAP: Final = frozenset(
     }
 )
 """Worlds of collections that the tests walk; each of the others takes the time of a hundred small ones."""
+
+
+_ON_SIDE: Final = (upload("w3", "b", "3", branch=SIDE), commit("p3", branch=SIDE))
+"""A commit that no other branch has."""
+
+
+def what_was_deleted_comes_back(ending: Ending) -> None:
+    """Within the window no run takes the commit of a deleted branch."""
+    for record in ending.of("undelete_branch") if ending.acknowledged("delete_branch") else []:
+        if record.ended is not None and record.ended.error in {CommitExpired, DeletedRefNotFound}:
+            raise Violation("a run took the commit of a branch that was deleted and is kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +294,12 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     past = [a1, commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED]
     t = client("r", committed_run("r1"))
     yield scene("brancher, committed run", client("h", create_branch("h1", "main~1")), t, before=past), _ALL
+    alone = [a1, commit("p1"), RULED, create_branch("b0"), *_ON_SIDE]
+    back = client("d", delete_branch("d1"), undelete_branch("u1"))
+    undone = dataclasses.replace(
+        scene("deleter that undeletes, committed run", back, t, before=alone), others_look=True
+    )
+    yield dataclasses.replace(undone, checks=(*undone.checks, what_was_deleted_comes_back)), _NO_FAULT
     yield (
         scene("hard resetter of its branch, committed run", client("h", hard_reset("h1", "main~1")), t, before=past),
         _ALL,

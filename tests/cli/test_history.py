@@ -311,3 +311,35 @@ def test_programs_read_errors_as_records(shell: Shell, lake: str, put: Put) -> N
     conflict = shell("merge", f"{lake}/dev", f"{lake}/main", "-o", "json")
     error = json.loads(conflict.err)["error"]
     assert (conflict.code, error["kind"], error["paths"], error["status"]) == (4, "conflict", ["a"], 409)
+
+
+def test_a_branch_shows_where_it_was_and_is_read_there(shell: Shell, lake: str) -> None:
+    shell.ok("branch", "create", f"{lake}/moving", "--source", "main")
+    before = shell.ok("branch", "show", f"{lake}/moving").out.strip()
+    shell.ok("commit", f"{lake}/moving", "-m", "next", "--allow-empty")
+
+    moves = shell.ok("branch", "reflog", f"{lake}/moving", "-o", "json").json
+    lines = shell.ok("branch", "reflog", f"{lake}/moving").out.splitlines()
+    log = shell.ok("log", f"{lake}/moving@{{1}}", "-o", "json").json
+
+    assert [move["operation"] for move in moves] == ["commit", "create"]
+    assert moves[0]["before"] == before == log[0]["id"]
+    assert lines[0].split() == ["WHEN", "OPERATION", "BY", "FROM", "TO"]
+    assert shell("log", f"{lake}/moving@{{900 days ago}}").code == 3
+
+
+def test_deleted_branches_and_tags_are_listed_and_come_back(shell: Shell, lake: str) -> None:
+    shell.ok("branch", "create", f"{lake}/regret", "--source", "main")
+    shell.ok("tag", "create", f"{lake}/r-1", "main")
+    shell.ok("branch", "delete", f"{lake}/regret", "--yes")
+    shell.ok("tag", "delete", f"{lake}/r-1", "--yes")
+
+    assert [one["id"] for one in shell.ok("branch", "list", lake, "--deleted", "-o", "json").json] == ["regret"]
+    assert [one["id"] for one in shell.ok("tag", "list", lake, "--deleted", "-o", "json").json] == ["r-1"]
+    shell.ok("branch", "undelete", f"{lake}/regret")
+    shell.ok("tag", "undelete", f"{lake}/r-1")
+    again = shell("branch", "undelete", f"{lake}/regret")
+
+    assert again.code == 4
+    assert shell.ok("branch", "list", lake, "--deleted").out == ""
+    shell.ok("tag", "show", f"{lake}/r-1")

@@ -140,8 +140,8 @@ def test_the_core_awaits_its_ports_and_nothing_else() -> None:
     assert violations == []
 
 
-PLAIN_DATES = {("versions/taken.py", "datetime")}
-"""Files that turn given milliseconds into dates for people, and read no clock."""
+PLAIN_DATES = {("versions/reflog.py", "datetime"), ("versions/taken.py", "datetime")}
+"""Files that turn given milliseconds into dates for people, or dates of people into them, and read no clock."""
 
 
 def test_only_the_sweep_and_composition_roots_name_the_right_to_delete() -> None:

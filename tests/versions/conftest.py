@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -40,6 +40,12 @@ class HookedStore(MemoryStore):
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         await self._stop_at("set", key)
         await super().set(partition, key, value)
+
+    async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Stop at each item as at a `set`."""
+        for key, _ in items:
+            await self._stop_at("set", key)
+        await super().set_many(partition, items)
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
         await self._stop_at("set_if", key)

@@ -1,7 +1,7 @@
 """Repositories and their objects as users see them, with the guards and the queue in front of `lakebed.versions`."""
 
 from .changes import Changes
-from .deleted import DELETED_DAYS, DeletedRepositories, DeletedRepository
+from .deleted import DAY_MS, DELETED_DAYS, DeletedRepositories, DeletedRepository
 from .errors import (
     AddressInNamespace,
     BytesInNamespace,
@@ -67,6 +67,7 @@ from .repository import MakeHooks, Repository
 from .settings import Settings
 
 __all__ = [
+    "DAY_MS",
     "DEFAULT_CONTENT_TYPE",
     "DELETED_DAYS",
     "DELETED_REPOSITORIES",

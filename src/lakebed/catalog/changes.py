@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from lakebed.base import CommitId, Ports
-from lakebed.versions import Commit, CommitOvertaken, NoChanges, Strategy, UncommittedChanges, Versions
+from lakebed.versions import Commit, CommitOvertaken, NoChanges, RefKind, Strategy, UncommittedChanges, Versions
 
 from .errors import DefaultBranchKept, DeleteProtected
 from .guards import Guards
@@ -254,18 +254,27 @@ class Changes:
         await self._guards.check_branch_writable(branch, force=force)
         await self._versions.resets.reset_object(branch, key)
 
-    async def hard_reset(self, branch: str, ref: str, *, force: bool = False, refuse_expired: bool = False) -> None:
+    async def hard_reset(
+        self, branch: str, ref: str, *, force: bool = False, refuse_expired: bool = False, by: str = ""
+    ) -> None:
         await self._guards.check_branch_writable(branch, force=force)
 
         async def move() -> None:
-            await self._versions.resets.hard_reset(branch, ref, force=force, refuse_expired=refuse_expired)
+            await self._versions.resets.hard_reset(branch, ref, force=force, refuse_expired=refuse_expired, by=by)
 
         await self._in_turn(branch, move)
 
     # Branches and tags
 
     async def create_branch(
-        self, name: str, source: str, *, hidden: bool = False, force: bool = False, is_ours: bool = False
+        self,
+        name: str,
+        source: str,
+        *,
+        hidden: bool = False,
+        force: bool = False,
+        is_ours: bool = False,
+        by: str = "",
     ) -> CommitId:
         """Create a branch. `is_ours`: for a flow of this package, which no hook needs to know.
 
@@ -276,15 +285,15 @@ class Changes:
         event = Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name)
         if not is_ours:
             await self._hooks.before(event)
-        commit_id = await self._versions.refs.create_branch(name, source)
+        commit_id = await self._versions.refs.create_branch(name, source, by=by)
         if hidden:
             await self._settings.hide_branch(name)
         if not is_ours:
             self._hooks.after(replace(event, type=event.type.after, source_ref=name, commit_id=commit_id))
         return commit_id
 
-    async def delete_branch(self, name: str, *, force: bool = False, is_ours: bool = False) -> None:
-        """Delete a branch. `is_ours`: see `create_branch`.
+    async def delete_branch(self, name: str, *, force: bool = False, is_ours: bool = False, by: str = "") -> None:
+        """Delete a branch, which can come back for a while. `is_ours`: see `create_branch`; such a one does not.
 
         Raises:
             DefaultBranchKept, DeleteProtected, ReadOnly, BranchNotFound, HookRefused.
@@ -298,7 +307,7 @@ class Changes:
         event = Event(type=EventType.PRE_DELETE_BRANCH, source_ref=name, branch=name, commit_id=head)
         if not is_ours:
             await self._hooks.before(event)
-        await self._versions.refs.delete_branch(name)
+        await self._versions.refs.delete_branch(name, by=by, is_kept=not is_ours)
         await self._settings.unhide_branch(name)
         if not is_ours:
             # The branch is gone: its actions are those of its last commit.
@@ -312,13 +321,41 @@ class Changes:
         self._hooks.after(replace(event, type=event.type.after, source_ref=commit_id, commit_id=commit_id))
         return commit_id
 
-    async def delete_tag(self, name: str, *, force: bool = False) -> None:
+    async def delete_tag(self, name: str, *, force: bool = False, by: str = "") -> None:
         self._guards.check_writable(force=force)
         commit_id = await self._versions.refs.get_tag(name)
         event = Event(type=EventType.PRE_DELETE_TAG, source_ref=commit_id, tag=name, commit_id=commit_id)
         await self._hooks.before(event)
-        await self._versions.refs.delete_tag(name)
+        await self._versions.refs.delete_tag(name, by=by)
         self._hooks.after(replace(event, type=event.type.after))
+
+    async def undelete_branch(self, name: str, *, by: str = "") -> CommitId:
+        """Make a deleted branch again where it was, without what was staged on it. Hooks take it for a new branch.
+
+        Raises:
+            DeletedRefNotFound, BranchExists, NameTaken, CommitExpired, ReadOnly, HookRefused.
+        """
+        self._guards.check_writable()
+        source = (await self._versions.refs.find_deleted(RefKind.BRANCH, name)).commit_id
+        event = Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name)
+        await self._hooks.before(event)
+        commit_id = await self._versions.refs.undelete_branch(name, by=by)
+        self._hooks.after(replace(event, type=event.type.after, source_ref=name, commit_id=commit_id))
+        return commit_id
+
+    async def undelete_tag(self, name: str) -> CommitId:
+        """Make a deleted tag again. Hooks take it for a new one.
+
+        Raises:
+            DeletedRefNotFound, TagExists, NameTaken, CommitExpired, ReadOnly, HookRefused.
+        """
+        self._guards.check_writable()
+        source = (await self._versions.refs.find_deleted(RefKind.TAG, name)).commit_id
+        event = Event(type=EventType.PRE_CREATE_TAG, source_ref=source, tag=name)
+        await self._hooks.before(event)
+        commit_id = await self._versions.refs.undelete_tag(name)
+        self._hooks.after(replace(event, type=event.type.after, source_ref=commit_id, commit_id=commit_id))
+        return commit_id
 
     async def check_clean(self, branch: str) -> None:
         """

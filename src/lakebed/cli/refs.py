@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from lakebed.base import Conflict
-from lakebed.wire import Ref
+from lakebed.wire import DeletedRef, Ref, RefMove
 
 from .arguments import (
     BranchArgument,
@@ -24,6 +24,7 @@ from .arguments import (
 from .completion import complete_ref
 from .failures import Misuse, being_new, being_there
 from .history import tell_expired
+from .output import human_time
 from .session import Session, command
 from .tree import noun
 from .uris import RefUri, parse_ref, parse_repository, parse_tag
@@ -32,6 +33,14 @@ app = noun("Create, list, show, delete, move and protect branches.")
 tags = noun("Create, list, show and delete tags.")
 
 COLUMNS: Final[dict[str, Callable[[Ref], object]]] = {"name": lambda ref: ref.id, "commit": lambda ref: ref.commit_id}
+DELETED_COLUMNS: Final[dict[str, Callable[[DeletedRef], object]]] = {
+    "name": lambda ref: ref.id,
+    "commit": lambda ref: ref.commit_id[:12],
+    "deleted": lambda ref: human_time(ref.deletion_date),
+    "by": lambda ref: ref.deleted_by,
+    "kept until": lambda ref: human_time(ref.kept_until),
+}
+DeletedOption = Annotated[bool, typer.Option("--deleted", help="Those that were deleted and can come back instead.")]
 SourceOption = Annotated[
     str,
     typer.Option(
@@ -61,9 +70,16 @@ def create(session: Session, uri: BranchArgument, source: SourceOption = "") -> 
 @app.command("list")
 @command
 def list_branches(
-    session: Session, uri: RepositoryArgument, prefix: PrefixOption = "", limit: LimitOption = None
+    session: Session,
+    uri: RepositoryArgument,
+    prefix: PrefixOption = "",
+    limit: LimitOption = None,
+    deleted: DeletedOption = False,
 ) -> None:
     """List the branches of a repository and their commits."""
+    if deleted:
+        session.show_table(session.client.branches.list_deleted(parse_repository(uri))[:limit], DELETED_COLUMNS)
+        return
     session.show_table(session.client.branches.list(parse_repository(uri), prefix=prefix, limit=limit), COLUMNS)
 
 
@@ -78,11 +94,35 @@ def show(session: Session, uri: BranchArgument) -> None:
 @app.command("delete")
 @command
 def delete(session: Session, uri: BranchArgument, yes: YesOption = False) -> None:
-    """Delete a branch and what is uncommitted on it. Its commits stay until retention lets them go."""
+    """Delete a branch and what is uncommitted on it. It can come back for some days."""
     branch = parse_ref(uri)
     session.confirm(f"Delete {branch} and its uncommitted changes?", yes=yes)
     session.client.branches.delete(branch.repository, branch.ref)
     session.done(f"deleted {branch}", deleted=str(branch))
+
+
+@app.command("undelete")
+@command
+def undelete(session: Session, uri: BranchArgument) -> None:
+    """Make a deleted branch again where it was, without what was uncommitted."""
+    branch = parse_ref(uri)
+    back = session.client.branches.undelete(branch.repository, branch.ref)
+    session.show(back, lambda found: f"{branch} is back at {found.commit_id[:12]}")
+
+
+@app.command("reflog")
+@command
+def reflog(session: Session, uri: BranchArgument, limit: LimitOption = None) -> None:
+    """Show where a branch was, the newest first. `main@{2}` is where it was two moves ago."""
+    branch = parse_ref(uri)
+    columns: dict[str, Callable[[RefMove], object]] = {
+        "when": lambda move: human_time(move.date_ms // 1000),
+        "operation": lambda move: move.operation,
+        "by": lambda move: move.user,
+        "from": lambda move: move.before[:12] or "-",
+        "to": lambda move: move.commit_id[:12] or "-",
+    }
+    session.show_table(session.client.branches.moves(branch.repository, branch.ref, limit=limit), columns)
 
 
 @app.command("reset")
@@ -212,8 +252,17 @@ def create_tag(session: Session, uri: TagArgument, ref: NamedArgument) -> None:
 
 @tags.command("list")
 @command
-def list_tags(session: Session, uri: RepositoryArgument, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
+def list_tags(
+    session: Session,
+    uri: RepositoryArgument,
+    prefix: PrefixOption = "",
+    limit: LimitOption = None,
+    deleted: DeletedOption = False,
+) -> None:
     """List the tags of a repository and their commits."""
+    if deleted:
+        session.show_table(session.client.tags.list_deleted(parse_repository(uri))[:limit], DELETED_COLUMNS)
+        return
     session.show_table(session.client.tags.list(parse_repository(uri), prefix=prefix, limit=limit), COLUMNS)
 
 
@@ -233,3 +282,12 @@ def delete_tag(session: Session, uri: TagArgument, yes: YesOption = False) -> No
     session.confirm(f"Delete the tag {tag}?", yes=yes)
     session.client.tags.delete(tag.repository, tag.ref)
     session.done(f"deleted {tag}", deleted=str(tag))
+
+
+@tags.command("undelete")
+@command
+def undelete_tag(session: Session, uri: TagArgument) -> None:
+    """Make a deleted tag again."""
+    tag = parse_tag(uri)
+    back = session.client.tags.undelete(tag.repository, tag.ref)
+    session.show(back, lambda found: f"{tag} is back at {found.commit_id[:12]}")

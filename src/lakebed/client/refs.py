@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from lakebed.operations import history
+from lakebed.operations import deleted, history
 from lakebed.wire import (
     BranchCreation,
     CherryPickCreation,
     Commit,
+    DeletedRef,
     Ref,
+    RefMove,
     ResetCreation,
     RevertCreation,
     TagCreation,
@@ -49,6 +51,23 @@ class Branches:
     def delete(self, repository: str, name: str) -> None:
         """Delete a branch and its uncommitted changes; its commits stay until retention takes them."""
         self._connection.do(history.DELETE_BRANCH, repository, name)
+
+    def list_deleted(self, repository: str) -> Sequence[DeletedRef]:
+        """List deleted branches that can come back, by name, the newest of a name first."""
+        return self._connection.do(deleted.LIST_DELETED_BRANCHES, repository).results
+
+    def undelete(self, repository: str, name: str) -> Ref:
+        """Make a deleted branch again at the commit that it named, without what was uncommitted.
+
+        Raises:
+            Missing: no such branch is kept.
+            Taken: there is one.
+        """
+        return self._connection.do(deleted.UNDELETE_BRANCH, repository, name)
+
+    def moves(self, repository: str, name: str, *, limit: int | None = None) -> Iterator[RefMove]:
+        """List where the branch was before, the newest move first."""
+        return listing(self._connection, deleted.LIST_BRANCH_MOVES, repository, name, query={}, limit=limit)
 
     def reset(self, repository: str, name: str, *, path: str = "", prefix: str = "") -> None:
         """Forget uncommitted changes: of one path, of a prefix, or all of them."""
@@ -119,3 +138,15 @@ class Tags:
 
     def delete(self, repository: str, name: str) -> None:
         self._connection.do(history.DELETE_TAG, repository, name)
+
+    def list_deleted(self, repository: str) -> Sequence[DeletedRef]:
+        """List deleted tags that can come back, by name, the newest of a name first."""
+        return self._connection.do(deleted.LIST_DELETED_TAGS, repository).results
+
+    def undelete(self, repository: str, name: str) -> Ref:
+        """
+        Raises:
+            Missing: no such tag is kept.
+            Taken: there is one.
+        """
+        return self._connection.do(deleted.UNDELETE_TAG, repository, name)

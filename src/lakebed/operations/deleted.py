@@ -1,4 +1,4 @@
-"""Deleted repositories, the way back, and protection against deletion."""
+"""Deleted repositories, branches and tags, the way back, and protection against deletion."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import NOTHING, PREFIX, Operation, Parameter, Permission, delete, get
-from .resources import ALL, NEW_REPOSITORY, ONE_REPOSITORY, REPOSITORY, on
+from .operation import NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, delete, get
+from .resources import ALL, BRANCH, NEW_REPOSITORY, ONE_BRANCH, ONE_REPOSITORY, REPOSITORY, TAG, on
 
 _PROTECTION: Final = ONE_REPOSITORY + "/settings/delete_protection"
 
@@ -53,4 +53,48 @@ SET_DELETE_PROTECTION: Final = Operation(
     on(REPOSITORY, "branches:SetBranchProtectionRules"),
     "Say what cannot be deleted: the repository, and branches by pattern.",
     status=204,
+)
+LIST_DELETED_BRANCHES: Final = get(
+    "listDeletedBranches",
+    ONE_REPOSITORY + "/deleted/branches",
+    wire.DeletedRefList,
+    on(REPOSITORY, "fs:ListBranches"),
+    "List deleted branches that can come back, by name, the newest of a name first.",
+)
+LIST_DELETED_TAGS: Final = get(
+    "listDeletedTags",
+    ONE_REPOSITORY + "/deleted/tags",
+    wire.DeletedRefList,
+    on(REPOSITORY, "fs:ListTags"),
+    "List deleted tags that can come back, by name, the newest of a name first.",
+)
+UNDELETE_BRANCH: Final = Operation(
+    "undeleteBranch",
+    "POST",
+    ONE_BRANCH + "/undelete",
+    NOTHING,
+    wire.Ref,
+    on(BRANCH, "fs:CreateBranch"),
+    "Make a deleted branch again at the commit that it named, without what was uncommitted.",
+    status=201,
+    creates=True,
+)
+UNDELETE_TAG: Final = Operation(
+    "undeleteTag",
+    "POST",
+    ONE_REPOSITORY + "/tags/{tag}/undelete",
+    NOTHING,
+    wire.Ref,
+    on(TAG, "fs:CreateTag"),
+    "Make a deleted tag again.",
+    status=201,
+    creates=True,
+)
+LIST_BRANCH_MOVES: Final = get(
+    "listBranchMoves",
+    ONE_BRANCH + "/reflog",
+    wire.RefMoveList,
+    on(BRANCH, "fs:ReadBranch"),
+    "List the moves of a branch, the newest first: who moved it, from where, when, by which operation.",
+    *PAGE,
 )

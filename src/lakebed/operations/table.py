@@ -33,7 +33,7 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Installation": _of(installation),
     "Users, groups and policies": _of(accounts),
     "Repositories": _of(repositories),
-    "Deleted repositories": _of(deleted),
+    "What was deleted, and where branches were": _of(deleted),
     "Branches, tags and commits": _of(history),
     "Objects": _of(objects),
     "Moves": _of(moves),

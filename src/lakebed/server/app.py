@@ -39,7 +39,7 @@ from lakebed.auth import (
     load_server_keys,
 )
 from lakebed.base import Denied, Invalid, LakebedError, RepositoryUid
-from lakebed.catalog import DELETED_DAYS, Catalog, CatalogOptions
+from lakebed.catalog import DAY_MS, DELETED_DAYS, Catalog, CatalogOptions
 from lakebed.hooks import CALLER, HookOptions, hook_options
 from lakebed.kv import Store, open_store, sqlite_uri
 from lakebed.objectstore import (
@@ -281,7 +281,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
     groups = Groups(store, ports, accounts)
     policies = Policies(store, ports, accounts, groups)
     cache = TreeCache(TREE_CACHE_BYTES)
-    owner = Options(owner=ports.ids.fresh())
+    owner = Options(owner=ports.ids.fresh(), deleted_refs_ms=options.deleted_days * DAY_MS)
     objectstore = options.objects_options
 
     def make_versions(uid: RepositoryUid, namespace: ObjectStore) -> Versions:

@@ -49,6 +49,7 @@ from .errors import (
     CommitOvertaken,
     CompletionUnderWay,
     ContentsGone,
+    DeletedRefNotFound,
     InvalidNote,
     MergeConflict,
     MovedAsCopy,
@@ -79,11 +80,14 @@ from .records import (
     Commit,
     CopyRecord,
     CopyState,
+    DeletedRefRecord,
     IntentRecord,
+    MoveRecord,
     MultipartRecord,
     PartRecord,
     Record,
     RecordFormat,
+    RefKind,
     RefState,
     RunRecord,
     Sealed,
@@ -97,6 +101,7 @@ from .records import (
     decode_records,
     encode_record,
 )
+from .reflog import Reflog
 from .refs import Branch, Refs, Resolved, Tag
 from .retired import Retired
 from .staging.copies import Copies
@@ -138,7 +143,8 @@ class Versions:
         self.retired = retired = Retired(context)
         self.taken = taken = Taken(context)
         self.inventory = Inventory(context)
-        self.refs = refs = Refs(context, retired)
+        reflog = Reflog(context)
+        self.refs = refs = Refs(context, retired, reflog)
         layers = Layers(context)
         self.history = history = History(context, retired=retired, taken=taken, refs=refs, layers=layers)
         self.slices = slices = Slices(context)
@@ -156,13 +162,16 @@ class Versions:
         self.parts = Parts(context, self.uploads)
         self.copies = Copies(context, retired=retired, taken=taken, refs=refs, staging=staging)
         self.moves = Moves(context, self.copies)
-        self.commits = committer = Committer(context, retired, refs)
-        self.merges = Merger(context, retired=retired, taken=taken, refs=refs, history=history, committer=committer)
+        self.commits = committer = Committer(context, retired, refs, reflog)
+        self.merges = Merger(
+            context, retired=retired, taken=taken, refs=refs, reflog=reflog, history=history, committer=committer
+        )
         self.resets = Resetter(
             context,
             retired=retired,
             taken=taken,
             refs=refs,
+            reflog=reflog,
             layers=layers,
             staging=staging,
             copies=self.copies,
@@ -174,6 +183,7 @@ class Versions:
             context,
             retired=retired,
             refs=refs,
+            reflog=reflog,
             slices=slices,
             uploads=self.uploads,
             fencing=self.fencing,
@@ -211,6 +221,8 @@ __all__ = [
     "ContentsGone",
     "CopyRecord",
     "CopyState",
+    "DeletedRefNotFound",
+    "DeletedRefRecord",
     "DiffRow",
     "Difference",
     "HardDelete",
@@ -222,6 +234,7 @@ __all__ = [
     "Listing",
     "MergeConflict",
     "Merged",
+    "MoveRecord",
     "MovedAsCopy",
     "Moves",
     "MultipartNotFound",
@@ -243,6 +256,7 @@ __all__ = [
     "Record",
     "RecordFormat",
     "RecordPage",
+    "RefKind",
     "RefNotFound",
     "RefState",
     "Resolved",

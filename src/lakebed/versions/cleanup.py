@@ -48,6 +48,7 @@ from .records import (
     decode_record,
     encode_record,
 )
+from .reflog import Reflog
 from .refs import Refs
 from .retired import Retired
 from .staging.slices import Slices
@@ -91,12 +92,14 @@ class Cleanup:
         *,
         retired: Retired,
         refs: Refs,
+        reflog: Reflog,
         slices: Slices,
         uploads: Uploads,
         fencing: Fencing,
         hard_delete: HardDelete,
     ) -> None:
         self._context = context
+        self._reflog = reflog
         self._retired = retired
         self._refs = refs
         self._slices = slices
@@ -280,7 +283,7 @@ class Cleanup:
         async for key, tag in self._context.records(TagRecord, keys.TAG):
             if tag.state is RefState.CREATING:
                 removed += await self._refs.remove_dead(key, TagRecord)
-        return removed
+        return removed + await self._refs.clean_deleted() + await self._reflog.clean()
 
 
 def _takers(token: StagingToken, claims: Sequence[ClaimRecord]) -> Sequence[CommitId] | None:

@@ -58,6 +58,8 @@ class Options:
     claim_age_ms_max: int = 900_000
     creating_age_ms_max: int = 900_000
     upload_ttl_ms: int = 3_600_000 * 24
+    deleted_refs_ms: int = 7 * 86_400_000
+    reflog_age_ms_max: int = 90 * 86_400_000
     scan_page: int = 5_000
 
 
@@ -148,6 +150,13 @@ class Context:
     async def set(self, key: bytes, record: Record) -> None:
         await self.store.set(self.partition, key, encode_record(record))
 
+    async def set_all(self, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write them all, in one call."""
+        if len(items) == 1:
+            await self.store.set(self.partition, *items[0])
+        else:
+            await self.store.set_many(self.partition, items)
+
     async def delete(self, key: bytes) -> None:
         await self.store.delete(self.partition, key)
 
@@ -189,8 +198,12 @@ class Context:
         *,
         why: ClaimReason,
         building: bool = False,
+        also: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Write, under a key of its own, that this attempt may take these tokens. Always before the attempt."""
+        """Write, under a key of its own, that this attempt may take these tokens. Always before the attempt.
+
+        `also` are other records that have to be there before it.
+        """
         record = ClaimRecord(
             branch=branch,
             tokens=tuple(tokens),  # type: ignore[arg-type]  # StagingToken is a str at run time
@@ -199,7 +212,7 @@ class Context:
             why=why,
             created_ms=self.ports.clock.now_ms(),
         )
-        await self.set(keys.CLAIM + f"{operation}/{attempt:04d}".encode(), record)
+        await self.set_all([(keys.CLAIM + f"{operation}/{attempt:04d}".encode(), encode_record(record)), *also])
 
 
 class BranchRecords:
@@ -310,9 +323,10 @@ class CommitRecords:
     async def metarange(self, commit_id: CommitId) -> MetarangeId:
         return (await self.read(commit_id)).metarange_id if commit_id else EMPTY_METARANGE
 
-    async def write(self, commit: Commit) -> CommitId:
+    async def write(self, commit: Commit, *, also: Sequence[tuple[bytes, bytes]] = ()) -> CommitId:
+        """Write the record, and `also` others that have to be there before the commit is published."""
         commit_id = commit.id
-        await self._context.set(keys.COMMIT + commit_id.encode(), commit)
+        await self._context.set_all([(keys.COMMIT + commit_id.encode(), encode_record(commit)), *also])
         self._keep(commit_id, commit)
         return commit_id
 

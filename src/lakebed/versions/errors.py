@@ -25,6 +25,10 @@ class PathNotFound(NotFound):
     """Nothing is at this path in this ref."""
 
 
+class DeletedRefNotFound(NotFound):
+    """No deleted branch or tag of this name is kept. Facts: `name`."""
+
+
 class BranchExists(AlreadyExists):
     """A branch of this name exists."""
 

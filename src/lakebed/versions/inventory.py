@@ -18,6 +18,7 @@ from .records import (
     BranchRecord,
     Commit,
     CopyRecord,
+    DeletedRefRecord,
     IntentRecord,
     Record,
     SliceRecord,
@@ -39,6 +40,7 @@ _PREFIXES: Final[dict[type[Record], bytes]] = {
     UploadRecord: keys.UPLOAD,
     CopyRecord: keys.COPY,
     SweptRecord: keys.SWEPT,
+    DeletedRefRecord: keys.DELETED,
 }
 
 

@@ -31,6 +31,8 @@ PART: Final = b"part/"
 INTENT: Final = b"intent/"
 RUN: Final = b"run/"
 SWEPT: Final = b"swept/"
+REFLOG: Final = b"reflog/"
+DELETED: Final = b"deleted/"
 
 
 def repository_partition(uid: RepositoryUid) -> bytes:
@@ -68,3 +70,13 @@ def garbage_partition(uid: RepositoryUid) -> bytes:
 
 def retired_run(run: RunId) -> bytes:
     return f"run-{run}".encode()
+
+
+def deleted_ref(kind: str, name: str, deleted_ms: int, operation: str) -> bytes:
+    """Return the key of a deletion. Those of one name follow one another, the newest first."""
+    return deleted_refs(kind, name) + f"{10**15 - 1 - deleted_ms:015d}-{operation}".encode()
+
+
+def deleted_refs(kind: str, name: str = "") -> bytes:
+    """Return the prefix of all deletions of branches or tags, or of one name: of others too, where it has slashes."""
+    return DELETED + kind.encode() + b"/" + (name.encode() + b"/" if name else b"")

@@ -101,6 +101,15 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     stands_for: tuple[StagingToken, ...] = ()
 
 
+class Moved(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The last move of a branch's head (reflog.py): when, by which operation and user, and from where."""
+
+    at_ms: int
+    operation: str
+    by: str
+    before: CommitId
+
+
 class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """`sealed` is newest first. `epoch` changes nothing but the record: a flow that acts on an older reading fails."""
 
@@ -110,6 +119,7 @@ class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     sealed: tuple[Sealed, ...] = ()
     epoch: int = 0
     created_ms: int = 0
+    moved: Moved | None = None
 
     def tokens(self) -> tuple[StagingToken, ...]:
         """Every token it holds, newest first."""
@@ -120,6 +130,32 @@ class TagRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     state: RefState
     commit_id: CommitId
     created_ms: int = 0
+
+
+class MoveRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A move of a branch's head, in its log. `before` is empty if the branch was made, `after` if it was deleted."""
+
+    before: CommitId
+    after: CommitId
+    at_ms: int
+    operation: str
+    by: str = ""
+
+
+class RefKind(StrEnum):
+    BRANCH = "branch"
+    TAG = "tag"
+
+
+class DeletedRefRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A branch or tag that was deleted, or was about to be. Until `kept_until_ms` collectors take it for a ref."""
+
+    kind: RefKind
+    name: str
+    commit_id: CommitId
+    deleted_ms: int
+    deleted_by: str = ""
+    kept_until_ms: int
 
 
 class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

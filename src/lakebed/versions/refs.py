@@ -2,8 +2,9 @@
 
 A ref expression is a branch, a tag, a commit id or an unambiguous prefix of one, followed by any number of `~N` (the
 N-th first-parent ancestor) and `^N` (the N-th parent), and at most one of `@` (the branch's head without what is
-staged) and `$` (with what is staged, which is what a bare branch means anyway). Where names clash a branch wins over a
-tag, and a tag over a commit.
+staged) and `$` (with what is staged, which is what a bare branch means anyway). A branch may be followed by
+`@{yesterday}`, `@{3 days ago}`, `@{2}` or a date, which is where it was then (reflog.py). Where names clash a branch
+wins over a tag, and a tag over a commit.
 
 A ref is made in two steps (docs/design/protocols.md, "Naming a commit…"): first `creating`, which cannot be used and
 yet every collector honours as a root; then, if no run expired its commit, `active`. Between the two its maker looks for
@@ -13,6 +14,7 @@ a ref of the other kind with the same name. Both write first and look then, so o
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -22,9 +24,11 @@ from msgspec.structs import replace
 from lakebed.base import (
     BranchName,
     CommitId,
+    InvalidName,
     LakebedError,
     OutcomeUnknown,
     TagName,
+    Unavailable,
     check_branch,
     check_tag,
 )
@@ -38,15 +42,27 @@ from .errors import (
     BranchMoved,
     BranchNotFound,
     CommitNotFound,
+    DeletedRefNotFound,
     NameTaken,
     RefNotFound,
     TagExists,
     TagNotFound,
 )
-from .records import BranchRecord, ClaimReason, RefState, TagRecord, decode_record, encode_record
+from .records import (
+    BranchRecord,
+    ClaimReason,
+    DeletedRefRecord,
+    MoveRecord,
+    RefKind,
+    RefState,
+    TagRecord,
+    decode_record,
+    encode_record,
+)
+from .reflog import Reflog
 from .retired import Retired
 
-_EXPRESSION: Final = re.compile(r"(?P<base>[^~^@$]+)(?P<steps>(?:[~^]\d*)*)(?P<suffix>[@$]?)")
+_EXPRESSION: Final = re.compile(r"(?P<base>[^~^@$]+)(?:@\{(?P<when>[^{}]+)\})?(?P<steps>(?:[~^]\d*)*)(?P<suffix>[@$]?)")
 _STEP: Final = re.compile(r"([~^])(\d*)")
 _HEX: Final = re.compile(r"[0-9a-f]{1,64}")
 STEPS_MAX: Final = 1_000_000
@@ -73,8 +89,9 @@ class Resolved:
 
 
 class Refs:
-    def __init__(self, context: Context, retired: Retired) -> None:
+    def __init__(self, context: Context, retired: Retired, reflog: Reflog) -> None:
         self._context = context
+        self._reflog = reflog
         self._retired = retired
 
     # Expressions
@@ -88,7 +105,9 @@ class Refs:
         match = _EXPRESSION.fullmatch(expression)
         if match is None:
             raise BadRef(f"{expression!r} is not a ref expression", ref=expression)
-        base, steps, suffix = match.group("base", "steps", "suffix")
+        base, when, steps, suffix = match.group("base", "when", "steps", "suffix")
+        if when is not None:
+            return Resolved(await self._walk(await self._find_then(base, when, expression), steps, expression))
         try:
             seen = await self._context.branches.cached(base)
         except BranchNotFound:
@@ -110,6 +129,20 @@ class Refs:
         if resolved.branch is None:
             return resolved.commit_id
         return (await self._context.branches.fresh(resolved.branch)).record.commit_id
+
+    async def _find_then(self, branch: str, when: str, expression: str) -> CommitId:
+        try:
+            check_branch(branch)
+        except InvalidName as error:
+            raise BadRef(f"{expression!r}: only a branch has a log", ref=expression) from error
+        parsed = self._reflog.parse(when, expression=expression)
+        return await self._reflog.find(branch, await self._branch_or_none(branch), parsed, expression=expression)
+
+    async def _branch_or_none(self, name: str) -> BranchRecord | None:
+        try:
+            return (await self._context.branches.fresh(name)).record
+        except BranchNotFound:
+            return None
 
     async def _resolve_tag_or_commit(self, name: str) -> CommitId:
         tag = await self._context.read(TagRecord, keys.TAG + name.encode())
@@ -177,7 +210,7 @@ class Refs:
                 return found[:limit], True
         return found, False
 
-    async def create_branch(self, name: str, source: str) -> CommitId:
+    async def create_branch(self, name: str, source: str, *, by: str = "") -> CommitId:
         """A branch at the commit that `source` names; what is staged on a source branch stays there.
 
         Raises:
@@ -185,32 +218,48 @@ class Refs:
             CommitExpired: a collection takes this commit.
         """
         check_branch(name)
-        commit_id = await self.resolve_commit(source)
+        return await self._make_branch(name, await self.resolve_commit(source), operation="create", by=by)
+
+    async def _make_branch(self, name: str, commit_id: CommitId, *, operation: str, by: str) -> CommitId:
         record = BranchRecord(
             state=RefState.CREATING,
             commit_id=commit_id,
             staging_token=self._context.fresh_token(),
             created_ms=self._context.ports.clock.now_ms(),
         )
+        record = self._reflog.move(None, record, operation=operation, by=by)
         held = await self._make_ref(
             keys.BRANCH + name.encode(), record, BranchExists("branch already exists", branch=name)
         )
         await self._activate(name, held, replace(record, state=RefState.ACTIVE))
         return commit_id
 
-    async def delete_branch(self, name: str) -> None:
-        """The branch and what is staged on it are gone; its commits stay for as long as retention says.
+    async def delete_branch(self, name: str, *, by: str = "", is_kept: bool = True) -> None:
+        """The branch and what is staged on it are gone. With `is_kept` its head counts as named for a while, so that
+        `undelete_branch` finds it whole.
 
         Raises:
             BranchNotFound: there is none.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
         operation = self._context.ports.ids.fresh()
+        deleted_ms = self._context.ports.clock.now_ms()
+        kept = keys.deleted_ref(RefKind.BRANCH, name, deleted_ms, operation)
         attempt = 0
         while True:
-            seen = await self._context.branches.fresh(name)
+            try:
+                seen = await self._context.branches.fresh(name)
+            except BranchNotFound:
+                if attempt and is_kept:
+                    await self._context.delete(kept)  # Another deletion was faster, and noted its own.
+                raise
             attempt += 1
-            await self._context.claim(operation, attempt, name, seen.record.tokens(), why=ClaimReason.DELETE)
+            # Before the branch goes, so that collectors, which read branches first, find the one or the other.
+            also = self._reflog.to_log(name, seen.record)
+            if is_kept:
+                also.append((kept, self._deleted(RefKind.BRANCH, name, seen.record, deleted_ms, by)))
+            tokens = seen.record.tokens()
+            await self._context.claim(operation, attempt, name, tokens, why=ClaimReason.DELETE, also=also)
             self._context.branches.forget(name)
             try:
                 await self._context.delete_if(keys.BRANCH + name.encode(), seen.held.predicate)
@@ -219,7 +268,81 @@ class Refs:
             except OutcomeUnknown:
                 if await self._context.after_lost(self._context.get(keys.BRANCH + name.encode())) is not None:
                     raise
+            with suppress(Unavailable, OutcomeUnknown):
+                await self._reflog.note_deleted(name, seen.record, by=by)
             return
+
+    async def undelete_branch(self, name: str, *, by: str = "") -> CommitId:
+        """Make a deleted branch again where it was. What was staged on it does not come back.
+
+        Raises:
+            DeletedRefNotFound: none of this name is kept.
+            BranchExists, NameTaken, CommitExpired: as for `create_branch`.
+        """
+        found = await self.find_deleted(RefKind.BRANCH, name)
+        return await self._make_branch(name, found.commit_id, operation="undelete", by=by)
+
+    async def moves(
+        self, branch: str, *, before_ms: int | None = None, limit: int = 100
+    ) -> tuple[Sequence[MoveRecord], bool]:
+        """Return the moves of a branch, the newest first, and whether there are more; of a deleted one too.
+
+        Raises:
+            BranchNotFound: there is none, and no log of one.
+        """
+        record = await self._branch_or_none(branch)
+        moves, has_more = await self._reflog.list(branch, record, before_ms=before_ms, limit=limit)
+        if record is None and not moves and before_ms is None:
+            raise BranchNotFound(f"branch {branch} not found", branch=branch)
+        return moves, has_more
+
+    # Deleted refs
+
+    async def list_deleted(self, kind: RefKind) -> Sequence[DeletedRefRecord]:
+        """Return the deleted branches or tags that can come back, by name: of a name that is free the newest."""
+        now_ms = self._context.ports.clock.now_ms()
+        newest: dict[str, DeletedRefRecord] = {}
+        async for _, one in self._context.records(DeletedRefRecord, keys.deleted_refs(kind)):
+            newest.setdefault(one.name, one)
+        if newest:
+            prefix = keys.BRANCH if kind is RefKind.BRANCH else keys.TAG
+            async for key, _ in self._context.scan(prefix):
+                newest.pop(key[len(prefix) :].decode(), None)
+        return [one for one in newest.values() if now_ms < one.kept_until_ms]
+
+    async def clean_deleted(self) -> int:
+        """Remove the notes of refs that are kept no more."""
+        now_ms = self._context.ports.clock.now_ms()
+        records = self._context.records(DeletedRefRecord, keys.DELETED)
+        over = [key async for key, one in records if one.kept_until_ms < now_ms]
+        if over:
+            await self._context.store.delete_many(self._context.partition, over)
+        return len(over)
+
+    def _deleted(self, kind: RefKind, name: str, record: BranchRecord | TagRecord, deleted_ms: int, by: str) -> bytes:
+        return encode_record(
+            DeletedRefRecord(
+                kind=kind,
+                name=name,
+                commit_id=record.commit_id,
+                deleted_ms=deleted_ms,
+                deleted_by=by,
+                kept_until_ms=deleted_ms + self._context.options.deleted_refs_ms,
+            )
+        )
+
+    async def find_deleted(self, kind: RefKind, name: str) -> DeletedRefRecord:
+        """Return the newest deletion of this name.
+
+        Raises:
+            DeletedRefNotFound: none of this name is kept.
+        """
+        async for _, one in self._context.records(DeletedRefRecord, keys.deleted_refs(kind, name)):
+            if one.name == name:
+                if self._context.ports.clock.now_ms() >= one.kept_until_ms:
+                    break
+                return one
+        raise DeletedRefNotFound(f"no deleted {kind} {name} is kept any more", name=name)
 
     # Tags
 
@@ -251,26 +374,44 @@ class Refs:
             CommitExpired: a collection takes this commit.
         """
         check_tag(name)
-        commit_id = await self.resolve_commit(source)
+        return await self._make_tag(name, await self.resolve_commit(source))
+
+    async def _make_tag(self, name: str, commit_id: CommitId) -> CommitId:
         record = TagRecord(state=RefState.CREATING, commit_id=commit_id, created_ms=self._context.ports.clock.now_ms())
         held = await self._make_ref(keys.TAG + name.encode(), record, TagExists("tag already exists", tag=name))
         await self._activate(name, held, replace(record, state=RefState.ACTIVE))
         return commit_id
 
-    async def delete_tag(self, name: str) -> None:
-        """
+    async def delete_tag(self, name: str, *, by: str = "") -> None:
+        """Its commit counts as named for a while, so that `undelete_tag` finds it whole.
+
         Raises:
             TagNotFound: there is none.
         """
+        deleted_ms = self._context.ports.clock.now_ms()
+        kept = keys.deleted_ref(RefKind.TAG, name, deleted_ms, self._context.ports.ids.fresh())
+        is_noted = False
         while True:
             found = await self._context.read(TagRecord, keys.TAG + name.encode())
             if found is None or found[0].state is not RefState.ACTIVE:
+                if is_noted:
+                    await self._context.delete(kept)
                 raise TagNotFound(f"tag {name} not found", tag=name)
+            await self._context.set_all([(kept, self._deleted(RefKind.TAG, name, found[0], deleted_ms, by))])
+            is_noted = True
             try:
                 await self._context.delete_if(keys.TAG + name.encode(), found[1].predicate)
             except PredicateFailed:
                 continue
             return
+
+    async def undelete_tag(self, name: str) -> CommitId:
+        """
+        Raises:
+            DeletedRefNotFound: none of this name is kept.
+            TagExists, NameTaken, CommitExpired: as for `create_tag`.
+        """
+        return await self._make_tag(name, (await self.find_deleted(RefKind.TAG, name)).commit_id)
 
     # Making a ref
 

@@ -47,7 +47,16 @@ from .config import (
     UsageReportSummary,
     VersionConfig,
 )
-from .deleted import DeletedRepository, DeletedRepositoryList, DeleteProtection, RepositoryUndeletion
+from .deleted import (
+    DeletedRef,
+    DeletedRefList,
+    DeletedRepository,
+    DeletedRepositoryList,
+    DeleteProtection,
+    RefMove,
+    RefMoveList,
+    RepositoryUndeletion,
+)
 from .hard_delete import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 from .objects import (
     AbortPresignMultipartUpload,
@@ -131,6 +140,8 @@ __all__ = [
     "CredentialsWithSecret",
     "CurrentUser",
     "DeleteProtection",
+    "DeletedRef",
+    "DeletedRefList",
     "DeletedRepository",
     "DeletedRepositoryList",
     "Diff",
@@ -186,6 +197,8 @@ __all__ = [
     "PullRequestsList",
     "Ref",
     "RefList",
+    "RefMove",
+    "RefMoveList",
     "Repository",
     "RepositoryCreation",
     "RepositoryList",

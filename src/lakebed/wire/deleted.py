@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .common import Pagination
 from .repositories import RepositoryName
 
 
@@ -35,3 +36,35 @@ class DeleteProtection(msgspec.Struct, frozen=True, kw_only=True):
 
     repository: bool
     branches: list[str]
+
+
+class DeletedRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A deleted branch or tag, and the commit that it named."""
+
+    id: str
+    commit_id: str
+    deletion_date: int
+    deleted_by: str
+    kept_until: int
+
+
+class DeletedRefList(msgspec.Struct, frozen=True, kw_only=True):
+    results: list[DeletedRef]
+
+
+class RefMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A move of a branch. `before` is empty if the branch was made, `commit_id` if it was deleted.
+
+    `date_ms` is in milliseconds, since a branch may move several times in a second.
+    """
+
+    commit_id: str
+    before: str
+    operation: str
+    user: str
+    date_ms: int
+
+
+class RefMoveList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[RefMove]

@@ -20,7 +20,7 @@ from .holds import Hold, Holds, held_commits, held_keys
 from .lasting import Ancestry, Stay, StayKind, goes_ms, stays_of
 from .metadata import MetadataRule, RunFacts, named_files, old_runs, unnamed_files
 from .optimised import NOTHING_SAVED, Saved, new_addresses, optimised_run
-from .patterns import InvalidPattern, check_pattern, matches, specificity
+from .patterns import InvalidPattern, check_pattern, deleted_name, matches, plain_name, specificity
 from .rules import (
     KEEP_LAST_MAX,
     BranchRule,
@@ -84,6 +84,7 @@ __all__ = [
     "committed_addresses",
     "dangling_commits",
     "days_rules",
+    "deleted_name",
     "diff_rules",
     "explain",
     "first_parent_indices",
@@ -107,6 +108,7 @@ __all__ = [
     "optimised_run",
     "parse_duration",
     "places_of",
+    "plain_name",
     "read_rules",
     "repeated",
     "rows_of",

@@ -28,6 +28,8 @@ PATTERN_MAX: Final = 256
 _ALLOWED: Final = re.compile(r"[A-Za-z0-9_*?-]+")
 _WILD_RUN: Final = re.compile(r"[*?]+")
 
+_DELETED: Final = "@{deleted "
+
 Specificity = tuple[bool, int, int, int, int, str]
 
 
@@ -63,9 +65,19 @@ def is_glob(pattern: str) -> bool:
     return _WILD_RUN.search(pattern) is not None
 
 
+def deleted_name(name: str, deletion: str) -> str:
+    """Return the name by which a deleted branch or tag is a ref while it is kept. Rules take it for `name`."""
+    return f"{name}{_DELETED}{deletion}}}"
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a ref has, or had when it was deleted. No branch or tag has `@{` in its name."""
+    return name.partition(_DELETED)[0]
+
+
 def matches(pattern: str, branch: str) -> bool:
     """In time linear in the name for each `*`: a pattern cannot be made that takes for ever."""
-    return _compiled(pattern).match(branch) is not None
+    return _compiled(pattern).match(plain_name(branch)) is not None
 
 
 @functools.lru_cache(maxsize=4096)

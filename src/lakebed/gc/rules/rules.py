@@ -25,7 +25,7 @@ import msgspec
 from lakebed.base import Invalid
 
 from .durations import InvalidDuration, parse_duration
-from .patterns import InvalidPattern, check_pattern, is_glob, matches, specificity
+from .patterns import InvalidPattern, check_pattern, is_glob, matches, plain_name, specificity
 
 KEEP_LAST_MAX: Final = 10_000
 RULES_MAX: Final = 1_000
@@ -103,8 +103,9 @@ def _cached(function: Function) -> Function:
 
 def _most_specific(rules: tuple[PatternRule, ...], branch: str) -> PatternRule | None:
     exact, globs = _ordered(rules)
-    if branch in exact:
-        return exact[branch]
+    rule = exact.get(plain_name(branch))
+    if rule is not None:
+        return rule
     return next((rule for rule in globs if matches(rule.pattern, branch)), None)
 
 

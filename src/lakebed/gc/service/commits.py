@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from lakebed.base import CommitId, MetarangeId, RunState
 from lakebed.gc.protocol import COMMITS, REFS, arrow_schema
-from lakebed.gc.rules import Rules, first_parent_indices, kept_indices, merge_bases, rows_of
+from lakebed.gc.rules import Rules, deleted_name, first_parent_indices, kept_indices, merge_bases, rows_of
 from lakebed.ranges import MetarangeCorrupt, metarange_key, range_key
 from lakebed.versions import (
     BranchRecord,
+    DeletedRefRecord,
     IntentRecord,
     RefState,
     SweptRecord,
@@ -132,7 +133,8 @@ async def read_swept(versions: Versions) -> frozenset[CommitId]:
 
 
 async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None = None) -> Snapshot:
-    """Read swept records, then holds, then branches and tags (those being made too), then every commit record.
+    """Read swept records, then holds, then branches and tags (those being made too), then deleted ones that are kept,
+    then every commit record.
 
     A run that has read staging before passes what was swept by then as `known`.
     """
@@ -146,6 +148,12 @@ async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None
         async for name, branch in versions.inventory.every(BranchRecord)
     ]
     refs += [("tag", name, tag.commit_id, tag.state.value) async for name, tag in versions.inventory.every(TagRecord)]
+    # After branches and tags, never before: a deletion is noted here before its ref goes, so one of the two shows it.
+    now_ms = versions.ports.clock.now_ms()
+    async for key, deleted in versions.inventory.every(DeletedRefRecord):
+        if now_ms < deleted.kept_until_ms:
+            name = deleted_name(deleted.name, key.rpartition("-")[2])
+            refs.append((deleted.kind.value, name, deleted.commit_id, RefState.ACTIVE.value))
     snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept)
     orphaned = await find_orphaned(
         versions, snapshot.commits, snapshot.there(), heads=[commit for _, _, commit, _ in refs]

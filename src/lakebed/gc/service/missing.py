@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from lakebed.base import CommitId, MetarangeId, RunId
 from lakebed.gc.protocol import MissingCommit, MissingCommits, RunKind, RunState
+from lakebed.gc.rules import plain_name
 from lakebed.ranges import metarange_key, range_key
 from lakebed.versions import RunRecord, Versions
 
@@ -107,12 +108,15 @@ class Missing:
 
 
 def _named(snapshot: Snapshot) -> set[CommitId]:
-    return {commit for _, _, commit, _ in snapshot.refs}
+    """Return what can be read by name. A deleted ref cannot, and a commit that is marked refuses to come back by it."""
+    return {commit for _, name, commit, _ in snapshot.refs if plain_name(name) == name}
 
 
 def _answer(snapshot: Snapshot, lacking: Iterable[CommitId]) -> MissingCommits:
     names: dict[CommitId, list[str]] = {}
     for kind, name, commit, _ in snapshot.refs:
+        if plain_name(name) != name:
+            continue
         names.setdefault(commit, []).append(f"{kind} {name}")
     # Those that a person has to see to come first.
     found = sorted(lacking, key=lambda commit: (commit not in names, commit))

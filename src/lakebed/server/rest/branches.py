@@ -35,7 +35,11 @@ class Branches:
         repository = await self._catalog.get(request.args[0])
         try:
             commit_id = await repository.changes.create_branch(
-                body.name, body.source, hidden=bool(body.hidden), force=bool(body.force)
+                body.name,
+                body.source,
+                hidden=bool(body.hidden),
+                force=bool(body.force),
+                by=request.identity.user_id,
             )
         except InvalidName as error:
             raise Answer(400, f"argument branch: branch id: invalid value: validation error: {error}") from error
@@ -50,7 +54,9 @@ class Branches:
 
     async def delete(self, request: RestRequest) -> None:
         repository = await self._catalog.get(request.args[0])
-        await repository.changes.delete_branch(request.args[1], force=request.flag("force"))
+        await repository.changes.delete_branch(
+            request.args[1], force=request.flag("force"), by=request.identity.user_id
+        )
 
     async def reset(self, request: RestRequest, body: wire.ResetCreation) -> None:
         repository = await self._catalog.get(request.args[0])
@@ -73,6 +79,7 @@ class Branches:
             request.required("ref"),
             force=request.flag("force"),
             refuse_expired=request.flag("refuse_expired"),
+            by=request.identity.user_id,
         )
 
 
@@ -101,7 +108,7 @@ class Tags:
 
     async def delete(self, request: RestRequest) -> None:
         repository = await self._catalog.get(request.args[0])
-        await repository.changes.delete_tag(request.args[1], force=request.flag("force"))
+        await repository.changes.delete_tag(request.args[1], force=request.flag("force"), by=request.identity.user_id)
 
 
 def routes(state: AppState) -> list[Route]:

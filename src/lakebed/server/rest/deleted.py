@@ -1,4 +1,4 @@
-"""Deleted repositories, the way back, and protection against deletion."""
+"""Deleted repositories, branches and tags, the way back, and protection against deletion."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from lakebed.catalog import DeletedRepository
 from lakebed.operations import deleted
 from lakebed.server.gate import require
 from lakebed.server.requests import RestRequest
+from lakebed.server.responses import page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
+from lakebed.versions import RefKind
 
 from .repositories import repository_record
 
@@ -38,6 +40,53 @@ class Deleted:
         await self._catalog.protect_deletion(request.args[0], repository=body.repository, branches=body.branches)
 
 
+class DeletedRefs:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def branches(self, request: RestRequest) -> wire.DeletedRefList:
+        return await self._listed(request, RefKind.BRANCH)
+
+    async def tags(self, request: RestRequest) -> wire.DeletedRefList:
+        return await self._listed(request, RefKind.TAG)
+
+    async def _listed(self, request: RestRequest, kind: RefKind) -> wire.DeletedRefList:
+        found = await (await self._catalog.get(request.args[0])).versions.refs.list_deleted(kind)
+        results = [
+            wire.DeletedRef(
+                id=one.name,
+                commit_id=one.commit_id,
+                deletion_date=one.deleted_ms // 1000,
+                deleted_by=one.deleted_by,
+                kept_until=one.kept_until_ms // 1000,
+            )
+            for one in found
+        ]
+        return wire.DeletedRefList(results=results)
+
+    async def undelete_branch(self, request: RestRequest) -> wire.Ref:
+        changes = (await self._catalog.get(request.args[0])).changes
+        commit_id = await changes.undelete_branch(request.args[1], by=request.identity.user_id)
+        return wire.Ref(id=request.args[1], commit_id=commit_id)
+
+    async def undelete_tag(self, request: RestRequest) -> wire.Ref:
+        changes = (await self._catalog.get(request.args[0])).changes
+        return wire.Ref(id=request.args[1], commit_id=await changes.undelete_tag(request.args[1]))
+
+    async def moves(self, request: RestRequest) -> wire.RefMoveList:
+        refs = (await self._catalog.get(request.args[0])).versions.refs
+        after = request.integer("after", 0)
+        found, has_more = await refs.moves(request.args[1], before_ms=after or None, limit=request.amount())
+        results = [
+            wire.RefMove(
+                commit_id=move.after, before=move.before, operation=move.operation, user=move.by, date_ms=move.at_ms
+            )
+            for move in found
+        ]
+        last = str(found[-1].at_ms) if found else ""
+        return wire.RefMoveList(pagination=page_of(results, has_more=has_more, last=last), results=results)
+
+
 def _deleted(one: DeletedRepository) -> wire.DeletedRepository:
     record = one.record
     return wire.DeletedRepository(
@@ -52,11 +101,16 @@ def _deleted(one: DeletedRepository) -> wire.DeletedRepository:
 
 
 def routes(state: AppState) -> list[Route]:
-    here = Deleted(state)
+    here, refs = Deleted(state), DeletedRefs(state)
     return [
         Route(deleted.LIST_DELETED_REPOSITORIES, here.list),
         Route(deleted.UNDELETE_REPOSITORY, here.undelete),
         Route(deleted.FORGET_REPOSITORY, here.forget),
         Route(deleted.GET_DELETE_PROTECTION, here.protection),
         Route(deleted.SET_DELETE_PROTECTION, here.protect),
+        Route(deleted.LIST_DELETED_BRANCHES, refs.branches),
+        Route(deleted.LIST_DELETED_TAGS, refs.tags),
+        Route(deleted.UNDELETE_BRANCH, refs.undelete_branch),
+        Route(deleted.UNDELETE_TAG, refs.undelete_tag),
+        Route(deleted.LIST_BRANCH_MOVES, refs.moves),
     ]

@@ -28,6 +28,7 @@ from lakebed.versions.cells import REPEATED, changes_table, decode_cells
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitOvertaken, InvalidNote, NoChanges
 from lakebed.versions.records import BranchRecord, ClaimReason, Commit, Sealed
+from lakebed.versions.reflog import Reflog
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired
 
@@ -83,8 +84,9 @@ class Built:
 
 
 class Committer:
-    def __init__(self, context: Context, retired: Retired, refs: Refs) -> None:
+    def __init__(self, context: Context, retired: Retired, refs: Refs, reflog: Reflog) -> None:
         self._context = context
+        self._reflog = reflog
         self._retired = retired
         self._refs = refs
 
@@ -150,8 +152,12 @@ class Committer:
             attempt += 1
             tokens = [sealed.token for sealed in left]
             made = built.commit_id if built.commit else None
-            await self._context.claim(operation, attempt, branch, tokens, made, why=ClaimReason.COMMIT)
             published = replace(seen.record, commit_id=built.commit_id, sealed=seen.record.sealed[:place])
+            also: Sequence[tuple[bytes, bytes]] = ()
+            if built.commit:
+                published = self._reflog.move(seen.record, published, operation="commit", by=note.committer)
+                also = self._reflog.to_log(branch, seen.record)
+            await self._context.claim(operation, attempt, branch, tokens, made, why=ClaimReason.COMMIT, also=also)
             try:
                 await self._context.branches.set(branch, published, seen)
                 return await self._done(built)

@@ -21,6 +21,7 @@ from lakebed.versions.context import Context
 from lakebed.versions.errors import BadRef, MergeConflict, NoChanges, ParentWanted
 from lakebed.versions.history import History
 from lakebed.versions.records import Commit
+from lakebed.versions.reflog import Reflog
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.taken import Taken
@@ -50,10 +51,12 @@ class Merger:
         retired: Retired,
         taken: Taken,
         refs: Refs,
+        reflog: Reflog,
         history: History,
         committer: Committer,
     ) -> None:
         self._context = context
+        self._reflog = reflog
         self._retired = retired
         self._taken = taken
         self._refs = refs
@@ -95,7 +98,7 @@ class Merger:
             parents = (head,) if squash else (head, source_id)
             return Plan(await self._committer.new_commit(branch, merged, parents, note), (source_id, head))
 
-        return await self._advance(branch, plan, refuse_expired=refuse_expired)
+        return await self._advance(branch, plan, "merge", refuse_expired=refuse_expired)
 
     async def revert(
         self,
@@ -120,7 +123,7 @@ class Merger:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
             return Plan(await self._committer.new_commit(branch, tree, (head,), note), (parent, head))
 
-        return await self._advance(branch, plan, refuse_expired=refuse_expired)
+        return await self._advance(branch, plan, "revert", refuse_expired=refuse_expired)
 
     async def cherry_pick(
         self,
@@ -146,7 +149,7 @@ class Merger:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
             return Plan(await self._committer.new_commit(branch, tree, (head,), note), (commit.id, head))
 
-        return await self._advance(branch, plan, refuse_expired=refuse_expired)
+        return await self._advance(branch, plan, "cherry-pick", refuse_expired=refuse_expired)
 
     async def apply(
         self,
@@ -171,7 +174,7 @@ class Merger:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
             return Plan(await self._committer.new_commit(branch, tree, (head,), note), (head,))
 
-        return await self._advance(branch, plan)
+        return await self._advance(branch, plan, "import")
 
     async def replay(
         self,
@@ -193,7 +196,7 @@ class Merger:
                 tree = await self._applied(tree, part)
             return Plan(await self._committer.new_commit(branch, tree, (head, *merged), note), (head, *merged))
 
-        return await self._advance(branch, plan)
+        return await self._advance(branch, plan, "migrate")
 
     @says_who_took
     async def _applied(self, tree: MetarangeId, changes: pa.Table) -> MetarangeId:
@@ -213,7 +216,7 @@ class Merger:
         return merged.metarange_id
 
     async def _advance(
-        self, branch: str, plan: Callable[[CommitId], Awaitable[Plan]], *, refuse_expired: bool = False
+        self, branch: str, plan: Callable[[CommitId], Awaitable[Plan]], operation: str, *, refuse_expired: bool = False
     ) -> Commit:
         """Publish what `plan` makes of the head; again from the start for every other move of the branch."""
         while True:
@@ -222,10 +225,13 @@ class Merger:
             if refuse_expired:
                 head = await self._context.commits.metarange(seen.record.commit_id)
                 await self._taken.check_brought(head, planned.commit.metarange_id)
-            commit_id = await self._context.commits.write(planned.commit)
+            also = self._reflog.to_log(branch, seen.record)
+            commit_id = await self._context.commits.write(planned.commit, also=also)
             await self._retired.check_not_expiring(planned.used)
+            moved = replace(seen.record, commit_id=commit_id)
+            moved = self._reflog.move(seen.record, moved, operation=operation, by=planned.commit.committer)
             try:
-                await self._context.branches.set(branch, replace(seen.record, commit_id=commit_id), seen)
+                await self._context.branches.set(branch, moved, seen)
             except PredicateFailed:
                 continue
             except OutcomeUnknown:

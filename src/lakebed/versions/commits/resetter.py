@@ -23,6 +23,7 @@ from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitExpired, ObjectsExpiring, UncommittedChanges, UploadRefused
 from lakebed.versions.hard_delete import HardDelete, LetGoBy
 from lakebed.versions.records import BranchRecord, ClaimReason, CopyState, IntentRecord
+from lakebed.versions.reflog import Reflog
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.staging.copies import Copies
@@ -41,6 +42,7 @@ class Resetter:
         retired: Retired,
         taken: Taken,
         refs: Refs,
+        reflog: Reflog,
         layers: Layers,
         staging: Staging,
         copies: Copies,
@@ -51,6 +53,7 @@ class Resetter:
         self._retired = retired
         self._taken = taken
         self._refs = refs
+        self._reflog = reflog
         self._layers = layers
         self._staging = staging
         self._copies = copies
@@ -71,16 +74,14 @@ class Resetter:
                 return
 
     async def _drop_staged(
-        self, branch: str, operation: str, attempt: int, *, seen: Seen, commit_id: CommitId | None = None
+        self, branch: str, operation: str, attempt: int, *, seen: Seen, commit_id: CommitId | None = None, by: str = ""
     ) -> bool:
         """One attempt; False: the branch moved. With `commit_id` the head goes there too."""
-        await self._context.claim(operation, attempt, branch, seen.record.tokens(), why=ClaimReason.RESET)
-        fresh = replace(
-            seen.record,
-            staging_token=self._context.fresh_token(),
-            sealed=(),
-            commit_id=commit_id if commit_id is not None else seen.record.commit_id,
-        )
+        fresh = replace(seen.record, staging_token=self._context.fresh_token(), sealed=())
+        also: Sequence[tuple[bytes, bytes]] = ()
+        if commit_id is not None:
+            fresh, also = self._moved(branch, seen, replace(fresh, commit_id=commit_id), by)
+        await self._context.claim(operation, attempt, branch, seen.record.tokens(), why=ClaimReason.RESET, also=also)
         try:
             await self._context.branches.set(branch, fresh, seen)
         except PredicateFailed:
@@ -91,6 +92,12 @@ class Resetter:
             if fresh.staging_token not in now.record.tokens():
                 raise
         return True
+
+    def _moved(
+        self, branch: str, seen: Seen, after: BranchRecord, by: str
+    ) -> tuple[BranchRecord, Sequence[tuple[bytes, bytes]]]:
+        after = self._reflog.move(seen.record, after, operation="hard-reset", by=by)
+        return after, self._reflog.to_log(branch, seen.record)
 
     async def reset_object(self, branch: str, key: bytes) -> None:
         """Drop what is staged at this path; no error if nothing is.
@@ -200,7 +207,9 @@ class Resetter:
             start = span.next_start if len(inside) == len(span.keys) else None
         return count
 
-    async def hard_reset(self, branch: str, ref: str, *, force: bool = False, refuse_expired: bool = False) -> CommitId:
+    async def hard_reset(
+        self, branch: str, ref: str, *, force: bool = False, refuse_expired: bool = False, by: str = ""
+    ) -> CommitId:
         """Move the branch's head to a commit and, with `force`, give up what is staged.
 
         Without, the token is sealed first, then looked at: what is written after that stays staged on the new head.
@@ -224,7 +233,8 @@ class Resetter:
             # The branch is read before the intent is written. A cleaner that takes us for dead bumps the branch and
             # only then removes the intent, so that what we do on this reading fails.
             seen = await self._context.branches.fresh(branch)
-            if await self._with_intent(branch, operation, attempt, commit_id, partial(self._drop_staged, seen=seen)):
+            drop = partial(self._drop_staged, seen=seen, by=by)
+            if await self._with_intent(branch, operation, attempt, commit_id, drop):
                 return commit_id
         while True:
             record = (await self._context.branches.fresh(branch)).record
@@ -234,7 +244,7 @@ class Resetter:
                 attempt += 1
                 left = [sealed.token for sealed in seen.record.sealed[place:]]
                 await self._check_unused(branch, seen.record.commit_id, left)
-                move = partial(self._drop_unused, seen=seen, mine=mine, place=place)
+                move = partial(self._drop_unused, seen=seen, mine=mine, place=place, by=by)
                 if await self._with_intent(branch, operation, attempt, commit_id, move):
                     return commit_id
                 seen = await self._context.branches.fresh(branch)
@@ -265,6 +275,7 @@ class Resetter:
         seen: Seen,
         mine: StagingToken,
         place: int,
+        by: str,
         commit_id: CommitId,
     ) -> bool:
         """One attempt to take the sealed tokens from `mine` on, as a commit does; False: the branch moved.
@@ -273,11 +284,11 @@ class Resetter:
         shows another token, and he writes there.
         """
         left = [sealed.token for sealed in seen.record.sealed[place:]]
-        await self._context.claim(operation, attempt, branch, left, why=ClaimReason.RESET)
+        after = replace(seen.record, commit_id=commit_id, sealed=seen.record.sealed[:place])
+        after, also = self._moved(branch, seen, after, by)
+        await self._context.claim(operation, attempt, branch, left, why=ClaimReason.RESET, also=also)
         try:
-            await self._context.branches.set(
-                branch, replace(seen.record, commit_id=commit_id, sealed=seen.record.sealed[:place]), seen
-            )
+            await self._context.branches.set(branch, after, seen)
         except PredicateFailed:
             return False
         except OutcomeUnknown:

@@ -18,7 +18,7 @@ import msgspec
 
 from lakebed.base import Invalid, InvalidName, check_branch, check_tag
 from lakebed.gc.rules.durations import DAYS_MAX, InvalidDuration, parse_duration
-from lakebed.gc.rules.patterns import InvalidPattern, check_pattern, is_glob, matches, specificity
+from lakebed.gc.rules.patterns import InvalidPattern, check_pattern, is_glob, matches, plain_name, specificity
 
 from .paths import PathPattern, wrong_in_glob
 
@@ -116,7 +116,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, None)
 
     def pins_tag(self, tag: str) -> bool:
-        return any(matches(pattern, tag) if is_glob(pattern) else pattern == tag for pattern in self.pins.tags)
+        return any(
+            matches(pattern, tag) if is_glob(pattern) else pattern == plain_name(tag) for pattern in self.pins.tags
+        )
 
 
 def check_policy(data: bytes, *, branches: Iterable[str] | None = None) -> Policy:

@@ -1,0 +1,161 @@
+"""Where a branch was before: the log of its moves, and expressions such as `main@{yesterday}`.
+
+The record of a branch holds its last move (`BranchRecord.moved`), written by the very `set_if` that moved it. Whoever
+moves the branch next writes that move into the log first, together with its claim or its commit. So the log and the
+record hold every move, whoever dies where, and no move that did not take place. Only a deletion is written after it
+took place: a process that dies between the two leaves it out.
+
+    reflog/<branch>/<999999999999999 - at_ms>    MoveRecord: the newest first
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.base import CommitId
+from lakebed.kv import scan_prefix
+
+from . import keys
+from .context import Context
+from .errors import BadRef, RefNotFound
+from .records import BranchRecord, Moved, MoveRecord, decode_record, encode_record
+
+_PAGE: Final = 1_000
+_LATEST_MS: Final = 10**15 - 1
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_AGO: Final = re.compile(r"(\d{1,9})\s*(s|m|h|d|w|(?:second|minute|hour|day|week)s?)(?:\s+ago)?")
+_NUMBER: Final = re.compile(r"\d{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """What stands between the braces: a number of moves, or an instant."""
+
+    moves: int | None = None
+    at_ms: int = 0
+
+
+class Reflog:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def move(self, before: BranchRecord | None, after: BranchRecord, *, operation: str, by: str) -> BranchRecord:
+        """Return `after` with the move that led there; `before` None: the branch is made."""
+        now_ms = self._context.ports.clock.now_ms()
+        if before is not None and before.moved is not None:
+            # Clocks of servers differ: the log of a branch never goes back.
+            now_ms = max(now_ms, before.moved.at_ms + 1)
+        left = CommitId("") if before is None else before.commit_id
+        return replace(after, moved=Moved(at_ms=now_ms, operation=operation, by=by, before=left))
+
+    def to_log(self, branch: str, record: BranchRecord) -> list[tuple[bytes, bytes]]:
+        """Return what has to be in the log before the branch moves on from this record."""
+        move = _last_move(record)
+        return [] if move is None else [(_key(branch, move.at_ms), encode_record(move))]
+
+    async def note_deleted(self, branch: str, record: BranchRecord, *, by: str) -> None:
+        moved = self.move(record, record, operation="delete", by=by).moved
+        assert moved is not None
+        move = MoveRecord(before=record.commit_id, after=CommitId(""), at_ms=moved.at_ms, operation="delete", by=by)
+        await self._context.set(_key(branch, move.at_ms), move)
+
+    async def list(
+        self, branch: str, record: BranchRecord | None, *, before_ms: int | None = None, limit: int = 100
+    ) -> tuple[Sequence[MoveRecord], bool]:
+        """Return moves of a branch, the newest first, and whether there are more. `record`: the branch, if any."""
+        found: list[MoveRecord] = []
+        last = None if record is None else _last_move(record)
+        if last is not None and (before_ms is None or last.at_ms < before_ms):
+            found.append(last)
+        start = b"" if before_ms is None else _key(branch, before_ms - 1)
+        async for _, value in scan_prefix(
+            self._context.store, self._context.partition, _prefix(branch), start=start, page_size=min(limit + 1, _PAGE)
+        ):
+            if len(found) > limit:
+                break
+            move = decode_record(MoveRecord, value)
+            # A writer that lost its race may have logged what is still the last move.
+            if last is None or move.at_ms != last.at_ms:
+                found.append(move)
+        return found[:limit], len(found) > limit
+
+    async def find(self, branch: str, record: BranchRecord | None, when: When, *, expression: str) -> CommitId:
+        """Return the commit that the branch named then.
+
+        Raises:
+            RefNotFound: the branch did not exist then, or the log does not go back so far.
+        """
+        if when.moves is not None:
+            if when.moves == 0 and record is not None:
+                return record.commit_id
+            moves, _ = await self.list(branch, record, limit=max(when.moves, 1))
+            commit = moves[when.moves - 1].before if 0 < when.moves <= len(moves) else ""
+            if not commit:
+                raise RefNotFound(f"{expression}: the log of {branch} has {len(moves)} moves", ref=expression)
+            return CommitId(commit)
+        moves, _ = await self.list(branch, record, before_ms=when.at_ms + 1, limit=1)
+        if not moves:
+            raise RefNotFound(f"{expression}: the log of {branch} does not go back so far", ref=expression)
+        if not moves[0].after:
+            raise RefNotFound(f"{expression}: {branch} was deleted then", ref=expression)
+        return moves[0].after
+
+    def parse(self, text: str, *, expression: str) -> When:
+        """Read `2` (moves ago), `yesterday`, `3 days ago`, `12h`, or an ISO date with or without a time (UTC).
+
+        Raises:
+            BadRef: it is none of these.
+        """
+        now_ms = self._context.ports.clock.now_ms()
+        words = " ".join(text.lower().split())
+        if _NUMBER.fullmatch(words):
+            return When(moves=int(words))
+        if words == "yesterday":
+            return When(at_ms=now_ms - _UNITS_MS["d"])
+        if ago := _AGO.fullmatch(words):
+            return When(at_ms=max(now_ms - int(ago[1]) * _UNITS_MS[ago[2][0]], 0))
+        try:
+            at = datetime.fromisoformat(text.strip())
+            at_ms = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+        except (ValueError, OverflowError) as error:
+            message = f"{expression!r}: {text!r} is no number of moves, no `3 days ago`, and no date"
+            raise BadRef(message, ref=expression) from error
+        return When(at_ms=min(max(at_ms, 0), _LATEST_MS - 1))
+
+    async def clean(self) -> int:
+        """Remove moves that are too old. Costs two scans for each branch that has a log."""
+        oldest_ms = self._context.ports.clock.now_ms() - self._context.options.reflog_age_ms_max
+        store, partition = self._context.store, self._context.partition
+        removed, start = 0, keys.REFLOG
+        while (page := await store.scan(partition, start, 1)).keys and page.keys[0].startswith(keys.REFLOG):
+            branch = page.keys[0][len(keys.REFLOG) :].rpartition(b"/")[0].decode()
+            prefix = _prefix(branch)
+            old = [key async for key, _ in scan_prefix(store, partition, prefix, start=_key(branch, oldest_ms))]
+            for at in range(0, len(old), _PAGE):
+                await store.delete_many(partition, old[at : at + _PAGE])
+            removed += len(old)
+            start = prefix[:-1] + b"0"  # The byte that follows the slash.
+        return removed
+
+
+def _prefix(branch: str) -> bytes:
+    return keys.REFLOG + branch.encode() + b"/"
+
+
+def _key(branch: str, at_ms: int) -> bytes:
+    return _prefix(branch) + f"{_LATEST_MS - max(at_ms, 0):015d}".encode()
+
+
+def _last_move(record: BranchRecord) -> MoveRecord | None:
+    moved = record.moved
+    if moved is None:
+        return None
+    return MoveRecord(
+        before=moved.before, after=record.commit_id, at_ms=moved.at_ms, operation=moved.operation, by=moved.by
+    )
