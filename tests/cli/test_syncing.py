@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lakebed.cli import checkouts
+from lakebed.client.transfers import Files
 from tests.cli.conftest import Shell
 
 Put = Callable[[str, str], None]
@@ -197,3 +200,97 @@ def test_what_is_no_checkout_and_what_is_none_yet(shell: Shell, lake: str, work:
     assert "nothing changed since commit" in shell("local", "commit", str(work), "-m", "x").err
     (work / ".lakebed-checkout").write_text("{")
     assert "is damaged" in shell("local", "status", str(work)).err
+
+
+def test_an_object_without_an_md5_is_never_taken_for_my_change(
+    shell: Shell, lake: str, data: Path, work: Path, tmp_path: Path
+) -> None:
+    write(work, a="33")
+    write(data / "objects" / tmp_path.name, a="22")
+    shell.ok("import", f"local://{tmp_path.name}/a", f"{lake}/main/data/a", "--object")
+
+    for verb in (("pull",), ("commit", "-m", "x")):
+        assert "a: changed here and on the branch" in shell("local", verb[0], str(work), *verb[1:]).err
+    assert (work / "a").read_text() == "33"
+    assert ("here", "changed", "a") in status(shell, work)
+
+    write(work, a="1")  # as it was
+    shell.ok("local", "pull", str(work))
+    assert (work / "a").read_text() == "22"
+    assert status(shell, work) == []
+
+
+def test_paths_that_cannot_be_files_are_left_out(shell: Shell, lake: str, put: Put, work: Path) -> None:
+    for path in ("marker/", "a//b", "../up", ".lakebed-checkout"):
+        put(f"{lake}/main/data/{path}", "x")
+    commit_there(shell, lake, put, d="4")
+
+    shell.ok("local", "pull", str(work))
+    assert tree_of(work) == {"a": "1", "x/b": "2", "d": "4"}
+    write(work, a="mine")
+    shell.ok("local", "commit", str(work), "-m", "mine")
+    assert status(shell, work) == []
+    assert shell.ok("object", "cat", f"{lake}/main/data/marker/").out == "x"
+
+
+def test_what_cannot_be_read_does_not_count_as_deleted(shell: Shell, lake: str, work: Path, tmp_path: Path) -> None:
+    (work / "x").rename(tmp_path / "elsewhere")
+    (work / "x").symlink_to(tmp_path / "elsewhere")
+
+    for words in (
+        ("local", "status", str(work)),
+        ("local", "commit", str(work), "-m", "x"),
+        ("sync", str(work), f"{lake}/main/data", "--delete", "--yes"),
+    ):
+        refused = shell(*words)
+        assert refused.code == 2
+        assert "would count as deleted" in refused.err
+    shell.ok("sync", str(work), f"{lake}/main/data")  # it deletes nothing
+    assert shell.ok("object", "cat", f"{lake}/main/data/x/b").out == "2"
+
+
+def test_a_file_that_changes_while_objects_come_stays(
+    shell: Shell, lake: str, put: Put, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_there(shell, lake, put, a="theirs", d="4")
+    download = Files.download
+
+    def slow(self: Files, *arguments: Any, **options: Any) -> int:
+        write(work, a="typed meanwhile")
+        return download(self, *arguments, **options)
+
+    monkeypatch.setattr(Files, "download", slow)
+
+    refused = shell("local", "pull", str(work))
+
+    assert refused.code == 4
+    assert tree_of(work) == {"a": "typed meanwhile", "x/b": "2"}
+
+
+def test_what_others_commit_right_after_mine_is_still_theirs(
+    shell: Shell, lake: str, put: Put, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(work, a="mine")
+    pull = checkouts._pull
+
+    def late(*arguments: Any, **options: Any) -> int:
+        monkeypatch.undo()
+        commit_there(shell, lake, put, a="theirs")
+        return pull(*arguments, **options)
+
+    monkeypatch.setattr(checkouts, "_pull", late)
+    shell.ok("local", "commit", str(work), "-m", "mine")
+
+    assert status(shell, work) == [("branch", "changed", "a")]
+    shell.ok("local", "pull", str(work))
+    assert (work / "a").read_text() == "theirs"
+
+
+def test_a_checkout_belongs_to_its_server_and_its_own_file_is_no_data(
+    shell: Shell, lake: str, work: Path, tmp_path: Path
+) -> None:
+    shown = shell.ok("sync", str(work), f"{lake}/main/copy", "--dry-run").out
+    assert shown.splitlines() == ["upload    a", "upload    x/b"]
+    other = shell("local", "status", str(work), "--endpoint", "http://127.0.0.1:1")
+    assert "follows" in other.err
+    assert other.code == 2

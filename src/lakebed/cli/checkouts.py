@@ -7,7 +7,8 @@ sends what changed here. A path that changed on both sides stops either before i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,14 +23,16 @@ from .completion import complete_object
 from .failures import Misuse
 from .output import printable
 from .session import Session, command
-from .syncing import is_md5, md5_of, remote_objects
-from .transfers import delete_files, delete_objects, download_objects, folder_of, local_files, upload_files
+from .syncing import can_be_file, is_md5, md5_of, remote_objects
+from .transfers import OWN_PREFIX, delete_files, delete_objects, download_objects, folder_of, local_files, upload_files
 from .tree import noun
 from .uris import ObjectUri, parse_prefix
 
 app = noun("Follow a folder of a branch in a folder of this machine.")
 
-CHECKOUT_FILE: Final = ".lakebed-checkout"
+CHECKOUT_FILE: Final = f"{OWN_PREFIX}checkout"
+INCOMING: Final = f"{OWN_PREFIX}incoming"
+"""The folder that objects are fetched to, before any file is replaced."""
 FORMAT: Final = 1
 SHOWN: Final = 3
 
@@ -43,6 +46,7 @@ class Checkout(msgspec.Struct, kw_only=True):
     """What CHECKOUT_FILE holds. `commit` is the one whose objects `files` are, by their paths from the folder."""
 
     format: int = FORMAT
+    endpoint: str
     uri: str
     commit: str
     files: dict[str, State]
@@ -83,7 +87,9 @@ def checkout(
     at = ObjectUri(place.repository, commit, place.path)
     objects = remote_objects(session, at)
     download_objects(session, at, folder, [*objects.values()], parallel=parallel)
-    _save(folder, Checkout(uri=str(place), commit=commit, files=_states(folder, objects)))
+    endpoint = session.client.endpoint
+    files = _states(folder, objects, fetched=objects.keys())
+    _save(folder, Checkout(endpoint=endpoint, uri=str(place), commit=commit, files=files))
     session.done(
         f"checked out {count_of(len(objects), 'file')} of {place} at commit {commit[:12]}",
         files=len(objects),
@@ -95,7 +101,7 @@ def checkout(
 @command
 def status(session: Session, folder: Folder = Path()) -> None:
     """Show what changed here, and on the branch, since the checkout or the last pull."""
-    checkout = _load(folder)
+    checkout = _load(session, folder)
     mine = _changed_here(session, folder, checkout)
     theirs, _ = _changed_there(session, checkout)
     changes = [
@@ -125,7 +131,7 @@ def commit(
     """Send what changed here to the branch as one commit, all or nothing, then pull."""
     from lakebed.lake import Branch
 
-    checkout = _load(folder)
+    checkout = _load(session, folder)
     place = parse_prefix(checkout.uri)
     mine = _changed_here(session, folder, checkout)
     if not mine:
@@ -140,30 +146,47 @@ def commit(
         upload_files(session, folder, own, [path for path in mine if mine[path] != "removed"], parallel=parallel)
         prefix = folder_of(place.path)
         delete_objects(session, own, [prefix + path for path in mine if mine[path] == "removed"])
-    _pull(session, folder, parallel, sent=mine)
+    # To the commit that was made, and not to a later one: what others wrote to these paths since is theirs to tell.
+    _pull(session, folder, parallel, to=tx.result, sent=mine)
     made = f"commit {tx.result[:12]}" if tx.result else "it had them already"
     session.done(
         f"committed {count_of(len(mine), 'file')} to {place}: {made}", files=len(mine), commit=tx.result or None
     )
 
 
-def _pull(session: Session, folder: Path, parallel: int, sent: Iterable[str] = ()) -> int:
-    """Return how many files changed. `sent` are paths that this side committed just now: they are not fetched."""
-    checkout = _load(folder)
+def _pull(session: Session, folder: Path, parallel: int, *, to: str = "", sent: Iterable[str] = ()) -> int:
+    """Bring the folder to a commit, by default the branch's; returns how many files changed.
+
+    `sent` are paths that this side committed just now as `to`: they are not fetched.
+
+    Raises:
+        BothChanged: a path changed here too, perhaps while its object was fetched. No file was touched.
+    """
+    checkout = _load(session, folder)
     place = parse_prefix(checkout.uri)
     mine = _changed_here(session, folder, checkout)
-    theirs, head = _changed_there(session, checkout)
+    theirs, head = _changed_there(session, checkout, to=to)
     at = ObjectUri(place.repository, head, place.path)
     objects = remote_objects(session, at) if theirs else {}
     kept = {*sent} | (mine.keys() & theirs.keys())
     _check_apart(folder, kept - {*sent}, objects)
     fetched = [path for path in theirs if path in objects and path not in kept]
     removed = [path for path in theirs if path not in objects and path not in kept]
-    download_objects(session, at, folder, [objects[path] for path in fetched], parallel=parallel)
+    incoming = folder / INCOMING
+    try:
+        download_objects(session, at, incoming, [objects[path] for path in fetched], parallel=parallel)
+        # The downloads may have taken hours: a file that changed meanwhile is looked for again, and wins.
+        now = _changed_here(session, folder, checkout)
+        _check_apart(folder, [path for path in (*fetched, *removed) if path in now], {})
+        for path in fetched:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (incoming / path).replace(folder / path)
+    finally:
+        shutil.rmtree(incoming, ignore_errors=True)
     delete_files(folder, removed)
     files = {path: state for path, state in checkout.files.items() if path not in theirs}
-    files |= _states(folder, {path: objects[path] for path in theirs if path in objects})
-    _save(folder, Checkout(uri=checkout.uri, commit=head, files=files))
+    files |= _states(folder, {path: objects[path] for path in theirs if path in objects}, fetched={*fetched})
+    _save(folder, Checkout(endpoint=checkout.endpoint, uri=checkout.uri, commit=head, files=files))
     return len(fetched) + len(removed)
 
 
@@ -182,8 +205,7 @@ def _check_apart(folder: Path, both: Iterable[str], objects: Mapping[str, Object
 
 
 def _changed_here(session: Session, folder: Path, checkout: Checkout) -> dict[str, str]:
-    files = local_files(session, folder)
-    files.pop(CHECKOUT_FILE, None)
+    files = local_files(session, folder, whole=True)
     found = dict.fromkeys(checkout.files.keys() - files.keys(), "removed")
     for path, file in files.items():
         known = checkout.files.get(path)
@@ -194,22 +216,28 @@ def _changed_here(session: Session, folder: Path, checkout: Checkout) -> dict[st
     return found
 
 
-def _changed_there(session: Session, checkout: Checkout, ref: str = "") -> tuple[dict[str, str], str]:
-    """Return what changed on the branch since the checkout's commit, and the commit that it was compared with."""
+def _changed_there(session: Session, checkout: Checkout, *, ref: str = "", to: str = "") -> tuple[dict[str, str], str]:
+    """Return what changed since the checkout's commit, and the commit that it was compared with.
+
+    That is `to`, or the head of the branch `ref`, by default of the one that is followed.
+    """
     place = parse_prefix(checkout.uri)
-    head = session.client.branches.get(place.repository, ref or place.ref).commit_id
+    head = to or session.client.branches.get(place.repository, ref or place.ref).commit_id
     prefix = folder_of(place.path)
     diff = session.client.history.diff(place.repository, checkout.commit, head, two_dot=True, prefix=prefix)
-    return {one.path.removeprefix(prefix): one.type for one in diff}, head
+    changed = {one.path.removeprefix(prefix): one.type for one in diff}
+    return {name: change for name, change in changed.items() if can_be_file(session, name)}, head
 
 
-def _states(folder: Path, objects: Mapping[str, ObjectStats]) -> dict[str, State]:
+def _states(folder: Path, objects: Mapping[str, ObjectStats], *, fetched: Set[str]) -> dict[str, State]:
     """Return what is known of these files. One that is not as its object, or absent, counts as changed here."""
     found: dict[str, State] = {}
     for path, one in objects.items():
         file = folder / path
-        checksum = one.checksum if is_md5(one.checksum) or not file.is_file() else md5_of(file)
-        found[path] = (*(_state_now(file) if _is_same(file, one) else (one.size_bytes or 0, 0)), checksum)
+        if path in fetched:
+            found[path] = (*_state_now(file), one.checksum if is_md5(one.checksum) else md5_of(file))
+        else:
+            found[path] = (*(_state_now(file) if _is_same(file, one) else (-1, 0)), one.checksum)
     return found
 
 
@@ -221,14 +249,16 @@ def _state_now(file: Path) -> tuple[int, int]:
 def _is_same(file: Path, one: ObjectStats | None) -> bool:
     if one is None or not file.is_file():
         return one is None and not file.exists()
-    return file.stat().st_size == one.size_bytes and (not is_md5(one.checksum) or md5_of(file) == one.checksum)
+    # A checksum of another kind proves nothing: two files of one size may differ.
+    return file.stat().st_size == one.size_bytes and is_md5(one.checksum) and md5_of(file) == one.checksum
 
 
-def _load(folder: Path) -> Checkout:
+def _load(session: Session, folder: Path) -> Checkout:
     """
     Raises:
         NotFound: the folder is no checkout.
         Corrupt: its file is of another release, or damaged.
+        Misuse: it follows a branch of another server.
     """
     file = folder / CHECKOUT_FILE
     try:
@@ -239,6 +269,8 @@ def _load(folder: Path) -> Checkout:
         raise Corrupt(f"{file} is damaged ({error}): check out into a new folder") from error
     if found.format != FORMAT:
         raise Corrupt(f"{file} has format {found.format}, this release writes {FORMAT}: check out into a new folder")
+    if found.endpoint != session.client.endpoint:
+        raise Misuse(f"{folder} follows {found.uri} of {found.endpoint}, not of {session.client.endpoint}: --endpoint")
     return found
 
 

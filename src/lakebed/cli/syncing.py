@@ -32,6 +32,7 @@ from .transfers import (
     download_objects,
     file_below,
     folder_of,
+    is_own,
     local_files,
     upload_files,
 )
@@ -90,7 +91,7 @@ def sync(
             fnmatchcase(name, glob) for glob in exclude or []
         )
 
-    here = local_files(session, folder) if uploads or folder.exists() else {}
+    here = local_files(session, folder, whole=uploads and delete) if uploads or folder.exists() else {}
     files = {name: file for name, file in here.items() if is_selected(name)}
     objects = {name: one for name, one in remote_objects(session, place).items() if is_selected(name)}
     differing = _differing(files, objects, uploads=uploads, parallel=parallel)
@@ -124,14 +125,22 @@ def remote_objects(session: Session, place: ObjectUri) -> dict[str, ObjectStats]
     folder = folder_of(place.path)
     found: dict[str, ObjectStats] = {}
     for one in session.client.objects.list(place.repository, place.ref, prefix=folder):
-        name = one.path.removeprefix(folder)
-        try:
-            file_below(Path(), name)
-        except NotAFile as error:
-            session.note(f"skipped {printable(one.path)}: {error}")
-        else:
+        if can_be_file(session, name := one.path.removeprefix(folder)):
             found[name] = one
     return found
+
+
+def can_be_file(session: Session, name: str) -> bool:
+    """Return whether the object at this path below a folder can be a file; note why not."""
+    try:
+        file_below(Path(), name)
+    except NotAFile as error:
+        session.note(f"skipped {printable(name)}: {error}")
+        return False
+    if is_own(name):
+        session.note(f"skipped {printable(name)}: the name is kept for `lakebed local`")
+        return False
+    return True
 
 
 def md5_of(file: Path) -> str:

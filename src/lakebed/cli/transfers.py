@@ -30,6 +30,8 @@ from .session import Session
 from .uris import ObjectUri
 
 DELETE_BATCH: Final = 1000
+OWN_PREFIX: Final = ".lakebed-"
+"""Files of `lakebed local` in a folder begin so. They are no data: nothing sends, fetches or deletes them."""
 TYPE_UNKNOWN: Final = "application/octet-stream"
 EXTRA_TYPES: Final = {
     ".parquet": "application/vnd.apache.parquet",
@@ -165,16 +167,29 @@ def delete_files(folder: Path, names: Iterable[str]) -> None:
             above.rmdir()
 
 
-def local_files(session: Session, folder: Path) -> dict[str, Path]:
+def local_files(session: Session, folder: Path, *, whole: bool = False) -> dict[str, Path]:
     """Return the regular files below a folder by their paths from there. Others, such as dead links, are noted.
 
+    `whole`: where the result says what is gone, so that nothing may be left out. Files of our own are not data.
+
     Raises:
-        Misuse: it is no folder.
+        Misuse: it is no folder; or, `whole`, something below it is neither a file nor a folder.
+        OSError: a folder cannot be read.
     """
     if not folder.is_dir():
         raise Misuse(f"{folder} is not a folder")
-    found = files_below(folder, skipped=lambda file: session.note(f"skipped {file}: no regular file"))
-    return {name: file for file, name in found}
+
+    def skip(file: Path) -> None:
+        if whole:
+            raise Misuse(f"{file} is neither a file nor a folder: what it stands for would count as deleted")
+        session.note(f"skipped {file}: no regular file")
+
+    return {name: file for file, name in files_below(folder, skipped=skip) if not is_own(name)}
+
+
+def is_own(name: str) -> bool:
+    """Return whether this is a file that `lakebed local` keeps in a folder."""
+    return name.startswith(OWN_PREFIX)
 
 
 def type_of(name: str) -> str:
@@ -188,10 +203,22 @@ def folder_of(path: str) -> str:
 
 
 def files_below(folder: Path, *, skipped: Callable[[Path], None]) -> Iterator[tuple[Path, str]]:
-    """Yield the regular files below a folder, each with its path from there, in a stable order. `skipped` is called
-    with what is none, such as a link to nothing."""
-    for here, folders, names in os.walk(folder):
+    """Yield the regular files below a folder, each with its path from there, in a stable order.
+
+    `skipped` is called with what is none, such as a link to nothing, or to a folder, which is not followed.
+
+    Raises:
+        OSError: a folder cannot be read. It is not an empty one.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for here, folders, names in os.walk(folder, onerror=fail):
         folders.sort()
+        for name in folders:
+            if (linked := Path(here, name)).is_symlink():
+                skipped(linked)
         for name in sorted(names):
             file = Path(here, name)
             if file.is_file():

@@ -126,12 +126,16 @@ class AsyncBranch(_Reading[Branch]):
     ) -> AsyncIterator[AsyncTransaction]:
         """Write all of it or nothing, as `Branch.transaction` says, with the same errors."""
         block = self.sync.transaction(message, metadata=metadata, strategy=strategy)
-        own = AsyncTransaction(await self._call(block.__enter__), self._pool)
+        entering = asyncio.ensure_future(self._call(block.__enter__))
         try:
+            own = AsyncTransaction(await asyncio.shield(entering), self._pool)
             yield own
         except BaseException as error:
-            # The block's own end decides what becomes of the error; a cancelled task still removes its branch.
-            await asyncio.shield(self._call(block.__exit__, type(error), error, error.__traceback__))
+            # The block's own end decides what becomes of the error. A task that is cancelled, even while its branch is
+            # being made, still removes that branch.
+            await asyncio.wait([entering])
+            if not entering.cancelled() and entering.exception() is None:
+                await asyncio.shield(self._call(block.__exit__, type(error), error, error.__traceback__))
             raise
         await asyncio.shield(self._call(block.__exit__, None, None, None))
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -424,9 +425,6 @@ class App:
             self._note_answered(request, 499 if response is None else response.status_code, began_s)
 
     async def _answer_or_error(self, request: RestRequest, request_id: str) -> Response:
-        def shown() -> str:
-            return _shown(request)
-
         try:
             # By its exact type: `isinstance` asks the abstract classes below Starlette's, at each request.
             if type(request) is S3Request:
@@ -436,17 +434,17 @@ class App:
             request.refusal = str(error) if isinstance(error, Denied) else ""
             if isinstance(error, NotAuthenticated) and "failures" in error.facts:
                 key, count, client = error.facts["access_key_id"], error.facts["failures"], request.scope.get("client")
-                logger.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, shown())
+                logger.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, _shown(request))
             if isinstance(request, S3Request):
-                return self._s3.error(error, request, request_id, shown)
-            response = error_response(error, shown)
+                return self._s3.error(error, request, request_id, partial(_shown, request))
+            response = error_response(error, partial(_shown, request))
             if isinstance(error, NotPermitted) and request.operation in table.CONTRACT:
                 response.status_code = 401  # The contract keeps 403 for protected branches.
             return response
         except ClientDisconnect:
             raise
         except Exception:  # the outermost handler: a bug of ours must not close the connection without an answer
-            logger.exception("unexpected error in %s", shown())
+            logger.exception("unexpected error in %s", _shown(request))
             if isinstance(request, S3Request):
                 return self._s3.unexpected(request, request_id)
             return message_response(500, "internal server error")
