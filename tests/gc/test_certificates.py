@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lakebed.cli.gc.report import certificate_html
 from lakebed.gc.protocol import BadInput, Certificate, decode_certificate, encode_certificate
 from lakebed.objectstore import MemoryObjectStore, keeps_versions
-from tests.gc.test_erasure import erase, versions_of
+from tests.gc.test_erasure import deferred, erase, versions_of
 from tests.gc.test_holds import hold
 from tests.spark.lakeside import Lakeside
 
@@ -21,7 +22,7 @@ def lake(tmp_path: Path) -> Iterator[Lakeside]:
         yield found
 
 
-def certified(lake: Lakeside, *paths: str, **how: bool) -> Certificate:
+def certified(lake: Lakeside, *paths: str, **how: Any) -> Certificate:
     plan = erase(lake, *paths, **how)
     lake.collector.apply(None, plan.run_id)
     return lake.collector.on(None).certify(plan.run_id, by="ann")
@@ -73,6 +74,26 @@ def test_what_is_held_stands(lake: Lakeside) -> None:
     hold(lake, "users/")
 
     assert stands(certified(lake, "users/ann")) == {"object": "legal hold case-7 keeps it"}
+
+
+@pytest.mark.parametrize(
+    "selected",
+    [{"metadata": {"class": "pii"}}, {"globs": ("users/",), "metadata": {"class": "pii"}}, {"digests": ("0" * 32,)}],
+)
+def test_a_deferred_run_stands_where_digests_or_metadata_select(lake: Lakeside, selected: dict[str, Any]) -> None:
+    """The tables of deferred runs know neither, so whether they keep erased content is unknown."""
+    deferred(lake, **{"class": "pii"})
+
+    made = certified(lake, **selected)
+
+    assert stands(made)["deferred"].startswith("is deferred and may keep erased content: 1 object")
+
+
+def test_a_deferred_run_with_nothing_at_the_paths_does_not_stand(lake: Lakeside) -> None:
+    deferred(lake)
+
+    assert stands(certified(lake, globs=("elsewhere/",), metadata={"class": "pii"})) == {}
+    assert stands(certified(lake, "users/ann")) == {}
 
 
 def test_verifying_finds_what_came_back(lake: Lakeside) -> None:

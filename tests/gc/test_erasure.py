@@ -166,21 +166,35 @@ def test_a_hold_that_comes_after_the_plan_stops_the_erasure_before_anything_goes
     assert {name: address_of(lake, name) for name in drafts} == drafts
 
 
-def test_what_a_deferred_run_keeps_goes_too(lake: Lakeside) -> None:
-    old = lake.upload("users/ann")
+def deferred(lake: Lakeside, **metadata: str) -> str:
+    """Return the address of an old `users/ann`, which a deferred run keeps and no commit has any more."""
+    old = lake.upload("users/ann", metadata=metadata)
     lake.commit(age_days=20)
     lake.delete("users/ann")
     lake.commit(age_days=19)
-    lake.upload("data/now")
+    lake.upload("data/now", b"now")
     lake.commit(age_days=1)
     lake.rules(10)
     committed = lake.collector.plan(None, RunKind.COMMITTED)
     lake.collector.apply(None, committed.run_id, window="7d")
     assert old in lake.addresses()
+    return old
+
+
+def test_what_a_deferred_run_keeps_goes_too(lake: Lakeside) -> None:
+    old = deferred(lake)
 
     apply(lake, erase(lake, "users/ann"))
 
     assert old not in lake.addresses()
+
+
+def test_what_a_deferred_run_keeps_stays_where_metadata_selects_for_it_is_not_on_record(lake: Lakeside) -> None:
+    innocent = deferred(lake, **{"class": "public"})
+
+    apply(lake, erase(lake, globs=("users/",), metadata={"class": "pii"}))
+
+    assert innocent in lake.addresses()
 
 
 def test_entries_are_selected_by_digest_and_by_metadata(lake: Lakeside) -> None:

@@ -114,12 +114,26 @@ class Lakeside:
 
     # What people do
 
-    def upload(self, path: str, data: bytes = b"data", *, branch: str = "main", modified_ms: int = 1) -> str:
+    def upload(
+        self,
+        path: str,
+        data: bytes = b"data",
+        *,
+        branch: str = "main",
+        modified_ms: int = 1,
+        metadata: dict[str, str] | None = None,
+    ) -> str:
         """The object's address."""
 
         async def store_body(address: str) -> Entry:
             stored = await self.objectstore.put(address, data)
-            return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=modified_ms)
+            return Entry(
+                address=address,
+                size_bytes=stored.size_bytes,
+                checksum=stored.md5,
+                modified_ms=modified_ms,
+                metadata=metadata or {},
+            )
 
         return self.wait(self.versions.staging.upload(branch, path.encode(), store_body)).address
 

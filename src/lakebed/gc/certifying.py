@@ -3,7 +3,7 @@
 1. Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
 2. Ask the store for each of these objects, and for each that the plan named.
 3. Read all ranges, for other entries that name one that is there, or that have an erased checksum: copies.
-4. Ask what is staged at the paths, what legal holds keep, and whether the bucket keeps versions.
+4. Ask what is staged at the paths, what deferred runs and legal holds keep, and whether the bucket keeps versions.
 
 Publishes and deletes nothing, so it may be done at any time.
 """
@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec.structs import replace
 
-from lakebed.base import FOREIGN_SLICE, RangeId, RunKind, format_address, key_inside
+from lakebed.base import FOREIGN_SLICE, RangeId, RunKind, count_of, format_address, key_inside
 from lakebed.gc import protocol
 from lakebed.gc.protocol import (
     CERTIFIED_MAX,
@@ -36,8 +36,9 @@ from lakebed.objectstore import ObjectMissing, keeps_versions
 
 from .context import RunContext, read_plan
 from .engines import Task
-from .erasing import read_ranges_by_span
+from .erasing import at_selected_paths, deferred_runs, read_ranges_by_span
 from .ranges import effort_of_whole, get_range
+from .resume import garbage_of
 from .selecting import Flags, read_rows, selected
 from .tables import Table, required
 
@@ -135,6 +136,7 @@ async def _look(
         Standing(what="staged", where=one.path, why=f"is staged on branch {one.branch}")
         for one in await context.service.staged(run_id, before.selection)
     ]
+    stands += await _deferred(context, before.selection)
     remains = list(REMAINS)
     match await keeps_versions(context.store, CLOCK_KEY):
         case True:
@@ -154,6 +156,23 @@ async def _look(
         stands=tuple(stands),
         remains=tuple(remains),
     )
+
+
+async def _deferred(context: RunContext, selection: Selection) -> list[Standing]:
+    """Return the deferred runs that may keep selected objects: of what they keep, only the paths are on record."""
+    if not (selection.digests or selection.metadata):
+        return []  # An erasure by path alone takes what they keep.
+    found: list[Standing] = []
+    for view in await deferred_runs(context):
+        held = await garbage_of(context.store, view)
+        count = held.rows
+        if selection.is_by_path:
+            count = sum([rows.num_rows async for rows in at_selected_paths(context, held, selection)])
+        if count:
+            objects = count_of(count, "object")
+            why = f"is deferred and may keep erased content: {objects}, digests and metadata are not on record"
+            found.append(Standing(what="deferred", where=f"run {view.run_id}", why=why))
+    return found
 
 
 NAMES_OF_COPIES: Final = ("path", "address", "checksum")

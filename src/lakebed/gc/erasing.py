@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, RangeId, parse_address, path_to_key
-from lakebed.gc.protocol import Manifest, StagedEntry
+from lakebed.base import FOREIGN_SLICE, RangeId, RunState, parse_address, path_to_key
+from lakebed.gc.protocol import Manifest, RunView, StagedEntry
 from lakebed.gc.rules import EmptyLiveSet, Selection, Spans
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, files_of
@@ -110,6 +110,19 @@ def _keep(live: LiveSet, rows: pa.Table, namespace: Namespace) -> None:
         live.add_addresses(rows["address"].filter(pa.array(~own)).combine_chunks(), namespace)
 
 
+async def deferred_runs(context: RunContext) -> list[RunView]:
+    """Return the runs whose objects wait for the end of a window, or are being deleted after it."""
+    runs = await context.service.runs()
+    return [view for view in runs if view.until_ms is not None and view.state is not RunState.ENDED]
+
+
+async def at_selected_paths(context: RunContext, held: Manifest, selection: Selection) -> AsyncIterator[pa.Table]:
+    """Yield the rows (GARBAGE) of a deferred run's table whose path is selected by itself."""
+    task = Task(store=context.store, ports=context.ports)
+    async for rows in read_garbage(held)(task, rows_of_parts(held.parts)):
+        yield rows.filter(pa.array(selected_paths(rows["path"], selection)))
+
+
 async def add_others(
     context: RunContext,
     dealt: Bucketed,
@@ -120,15 +133,17 @@ async def add_others(
     uri: str,
     closed: Collection[int],
 ) -> Bucketed:
-    """Return `dealt` with staged objects, and those at selected paths that deferred runs hold (tables GARBAGE)."""
+    """Return `dealt` with staged objects, and those at selected paths that deferred runs hold (tables GARBAGE).
+
+    Those tables know neither digests nor metadata: by these nothing is taken of them, and the certificate says so.
+    """
     slices = pa.array(sorted(closed), pa.int64())
     dealer = Dealer(CANDIDATES)
     for packed in _pack(_rows_of(staged), Namespace(uri)):
         dealer.add(in_closed_slices(packed, slices))
-    task = Task(store=context.store, ports=context.ports)
-    for manifest in deferred:
-        async for rows in read_garbage(manifest)(task, rows_of_parts(manifest.parts)):
-            chosen = rows.filter(pa.array(selected_paths(rows["path"], selection)))
+    # Metadata narrows a path down, so an object at a selected path may be one that was not selected.
+    for manifest in () if selection.metadata else deferred:
+        async for chosen in at_selected_paths(context, manifest, selection):
             for packed in pack_garbage(chosen, ERASURE):
                 dealer.add(in_closed_slices(packed, slices))
     if not dealer.has_rows:

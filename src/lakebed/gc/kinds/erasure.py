@@ -7,7 +7,8 @@ Applied as a lifecycle run is (docs/design/protocols.md, "A lifecycle run"), wit
 3. of the plan's objects, those are let off that any of this names, an entry that is not selected (unless shared objects
    go too), or a legal hold; the rest is a second table, `garbage.<recheck>`
 
-Entries stay where they are, and reading one says that it was erased. What a deferred run keeps for a window goes too.
+Entries stay where they are, and reading one says that it was erased. What a deferred run keeps for a window goes too,
+where its path alone selects it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lakebed.base import Conflict, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import Bucketed
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
-from lakebed.gc.erasing import add_others, deal_selected, read_ranges_by_span
+from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, read_ranges_by_span
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.named import deal_live, from_tables
@@ -35,7 +36,6 @@ from lakebed.gc.protocol import (
     RangeCounts,
     RecheckInputs,
     RunKind,
-    RunState,
     StartedRun,
 )
 from lakebed.gc.recheck import deal_ranges, whole
@@ -107,11 +107,7 @@ async def _plan(context: RunContext, run: StartedRun, order: ErasureOrder, prepa
         folder=folder_in(run, "due.tasks"),
         closed=closed,
     )
-    deferred = [
-        await garbage_of(context.store, view)
-        for view in await context.service.runs()
-        if view.until_ms is not None and view.state is not RunState.ENDED
-    ]
+    deferred = [await garbage_of(context.store, view) for view in await deferred_runs(context)]
     candidates = await add_others(
         context, found, order.staged, deferred, order.selection, uri=run.namespace, closed=closed
     )
