@@ -117,6 +117,43 @@ def test_a_migration_that_was_killed_goes_on(move: Move, monkeypatch: pytest.Mon
         assert repository.branch("main").read("a.csv") == b"3"
 
 
+def test_branches_of_users_whose_names_look_like_those_of_the_work_stay_with_what_is_staged(move: Move) -> None:
+    move.shell.ok("branch", "create", f"{move.lake}/migration-plan", "-s", "main")
+    move.run()
+    with move.opened() as repository:
+        head = next(repository.branch("side").log()).id
+        mine = repository.create_branch("migration-notes", "side")
+        mine.write("staged.txt", b"not committed")
+    move.commit("side", "c.csv", "4", "later")
+
+    move.run()
+
+    with move.opened() as repository:
+        assert {branch.name for branch in repository.branches()} == {
+            "main",
+            "side",
+            "migration-notes",
+            "migration-plan",
+        }
+        assert repository.branch("migration-notes").read("staged.txt") == b"not committed"
+        assert next(repository.branch("migration-notes").log()).id == head
+        assert repository.branch("migration-plan").read("a.csv") == b"3"
+
+
+def test_protection_that_was_set_here_stays_in_a_later_run(move: Move) -> None:
+    move.shell.ok("branch", "protect", move.lake, "release-*")
+    move.run()
+    with lakebed.open_local(move.new, environment={}) as lake:
+        patterns, version = lake.client.repositories.protected_branches(move.name)
+        assert [*patterns] == ["release-*"]
+        lake.client.repositories.protect_branches(move.name, ["ours-*"], version=version)
+
+    move.run()
+
+    with lakebed.open_local(move.new, environment={}) as lake:
+        assert [*lake.client.repositories.protected_branches(move.name)[0]] == ["ours-*"]
+
+
 def test_a_difference_is_found_and_named(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = SourceRepository.changes
     monkeypatch.setattr(

@@ -99,6 +99,10 @@ class BranchProtection(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HiddenBranch(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Leave a branch out of listings that do not ask for hidden ones."""
+    """Leave a branch out of listings that do not ask for hidden ones.
+
+    `work_of` names the flow that made the branch for its own work. Without it a user hid the branch.
+    """
 
     created_ms: int
+    work_of: str = ""

@@ -9,7 +9,7 @@ import fnmatch
 import functools
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from lakebed.base import Ports, RepositoryUid
@@ -68,17 +68,24 @@ class Settings:
         patterns = known[0].patterns
         return bool(patterns) and matching(patterns, branch) is not None
 
-    async def hide_branch(self, branch: str) -> None:
-        record = HiddenBranch(created_ms=self._ports.clock.now_ms())
+    async def hide_branch(self, branch: str, *, work_of: str = "") -> None:
+        """Hide a branch. `work_of`: no request can set it, so that a flow knows its own branches by it."""
+        record = HiddenBranch(created_ms=self._ports.clock.now_ms(), work_of=work_of)
         await self._store.set(self._partition, _HIDDEN + branch.encode(), encode_record(record))
 
     async def unhide_branch(self, branch: str) -> None:
         await self._store.delete(self._partition, _HIDDEN + branch.encode())
 
     async def hidden_branches(self) -> frozenset[str]:
-        return frozenset(
-            [key[len(_HIDDEN) :].decode() async for key, _ in scan_prefix(self._store, self._partition, _HIDDEN)]
-        )
+        return frozenset([name async for name, _ in self._hidden()])
+
+    async def work_branches(self, flow: str) -> frozenset[str]:
+        """Return the hidden branches that this flow made. One may be gone, or not be made yet."""
+        return frozenset([name async for name, record in self._hidden() if record.work_of == flow])
+
+    async def _hidden(self) -> AsyncIterator[tuple[str, HiddenBranch]]:
+        async for key, value in scan_prefix(self._store, self._partition, _HIDDEN):
+            yield key[len(_HIDDEN) :].decode(), decode_record(HiddenBranch, value)
 
 
 def matching(patterns: Sequence[str], branch: str) -> str | None:

@@ -13,7 +13,9 @@ them. The collections of the source still do, which is why the guide says to sto
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -21,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.base import CommitId, Conflict, Entry, Invalid, NotFound, Row, count_of, is_inside, path_to_key, to_row
-from lakebed.catalog import Catalog, Repository, RepositoryNotFound, overlap
+from lakebed.catalog import Catalog, Repository, RepositoryNotFound, SettingChanged, overlap
 from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import BranchNotFound, Note, TagNotFound, UncommittedChanges
@@ -33,7 +35,8 @@ T = TypeVar("T")
 
 CAME_FROM: Final = "lakebed.migrated-from"
 """The metadata of a commit here has the id of the source's commit below this key."""
-WORK: Final = "migration-"
+WORK: Final = "migration"
+"""The mark of the hidden branches. A name is no mark: users' branches have any name."""
 PART_OBJECTS: Final = 50_000
 """Apply this many changes of a commit at a time."""
 SHOWN: Final = 5
@@ -137,8 +140,9 @@ async def migrate_repository(
         await catalog.create(source.name, storage_namespace=namespace, default_branch=source.record.default_branch)
         target = await catalog.get(source.name)
     work = _Work(source, target, here=here)
+    ours = await target.settings.work_branches(WORK)
     for name, commit_id in await _branches_here(target):
-        if name.startswith(WORK):
+        if name in ours:
             work.tips[commit_id] = name
     before = len(here)
     for at, commit in enumerate(commits):
@@ -154,7 +158,9 @@ async def migrate_repository(
         await target.changes.delete_branch(name, force=True)
     patterns = await asyncio.to_thread(source.protected)
     if patterns:
-        await target.set_protection([*patterns])
+        # Only where none were ever set: from then on the protection here is for this server's users to change.
+        with suppress(SettingChanged):
+            await target.set_protection([*patterns], if_match="")
     return Migrated(
         repository=source.name,
         commits=len(commits),
@@ -230,8 +236,10 @@ async def _replay(catalog: Catalog, work: _Work, commit: Commit) -> None:
     first = parents[0] if parents else await _root(work.target)
     branch = work.tips.pop(first, None)
     if branch is None:
-        branch = f"{WORK}{commit.id[:20]}"
-        await work.target.changes.create_branch(branch, first, hidden=True, force=True)
+        # Marked before it is there: a branch without the mark is never removed. A fresh name meets no other branch.
+        branch = f"{WORK}-{secrets.token_hex(16)}"
+        await work.target.settings.hide_branch(branch, work_of=WORK)
+        await work.target.changes.create_branch(branch, first, force=True, is_ours=True)
     note = Note(
         message=commit.message,
         committer=commit.committer,
