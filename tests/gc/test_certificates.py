@@ -96,6 +96,20 @@ def test_a_deferred_run_with_nothing_at_the_paths_does_not_stand(lake: Lakeside)
     assert stands(certified(lake, "users/ann")) == {}
 
 
+def test_what_waits_in_the_queue_of_hard_delete_stands(lake: Lakeside) -> None:
+    lake.wait(lake.versions.hard_delete.change(by="ann", is_on=True, is_paused=True))
+    old = lake.upload("users/ann", b"one")
+    lake.upload("users/ann", b"two")
+    lake.upload("users/bob", b"three")
+    lake.upload("users/bob", b"four")
+    lake.commit()
+
+    made = certified(lake, "users/ann")
+
+    assert old in lake.addresses()
+    assert [(one.what, one.where) for one in made.stands] == [("queued", old)]
+
+
 def test_verifying_finds_what_came_back(lake: Lakeside) -> None:
     lake.upload("users/ann", b"secret")
     lake.commit()

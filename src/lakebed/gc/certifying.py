@@ -3,7 +3,8 @@
 1. Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
 2. Ask the store for each of these objects, and for each that the plan named.
 3. Read all ranges, for other entries that name one that is there, or that have an erased checksum: copies.
-4. Ask what is staged at the paths, what deferred runs and legal holds keep, and whether the bucket keeps versions.
+4. Ask what is staged at the paths, what waits in the queue of hard delete, what deferred runs and legal
+   holds keep, and whether the bucket keeps versions.
 
 Publishes and deletes nothing, so it may be done at any time.
 """
@@ -48,6 +49,7 @@ NAMES: Final = Table(
 )
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
+    "bytes that were overwritten or deleted before a commit had them have no path on record: collect uncommitted data",
     "backups of the namespace or the key-value store, and copies in other buckets, were not looked at",
 )
 
@@ -135,6 +137,10 @@ async def _look(
     stands += [
         Standing(what="staged", where=one.path, why=f"is staged on branch {one.branch}")
         for one in await context.service.staged(run_id, before.selection)
+    ]
+    stands += [
+        Standing(what="queued", where=one.address, why=f"waits in the queue of hard delete, was at {one.path}")
+        for one in await context.service.staged(run_id, before.selection, in_queue=True)
     ]
     stands += await _deferred(context, before.selection)
     remains = list(REMAINS)

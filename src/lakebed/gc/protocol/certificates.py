@@ -33,8 +33,8 @@ class ErasedObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Something of the erased content can still be read, or may be: `what` is object, copy, staged, deferred or
-    bucket."""
+    """Something of the erased content can still be read, or may be: `what` is object, copy, staged, queued,
+    deferred or bucket."""
 
     what: str
     where: str

@@ -12,7 +12,10 @@ UNSTAGED_AT_ONCE: Final = 500
 
 
 class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that is staged on a branch. `is_sealed`: a commit may be taking it, so it cannot be taken away now."""
+    """An entry that is staged on a branch. `is_sealed`: a commit may be taking it, so it cannot be taken away now.
+
+    Of an object that waits in the queue of hard delete there is no branch and no checksum any more.
+    """
 
     branch: str
     path: str
@@ -35,7 +38,10 @@ class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindStaged(msgspec.Struct, frozen=True, kw_only=True):
+    """`in_queue`: find what waits in the queue of hard delete instead, by its path alone."""
+
     selection: Selection
+    in_queue: bool = False
     continuation_token: str | None = None
 
 

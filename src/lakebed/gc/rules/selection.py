@@ -45,14 +45,15 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Only entries at these paths are selected, so ranges that meet none need no look."""
         return not self.digests and bool(self.paths or self.globs)
 
+    def selects_path(self, path: str) -> bool:
+        """Return whether the path is selected by itself."""
+        return path in self.paths or any(pattern.matches(path) for pattern in self.patterns())
+
     def matches(self, path: str, checksum: str = "", metadata: Mapping[str, str] | None = None) -> bool:
         is_any = not (self.paths or self.globs or self.digests)
-        return (
-            is_any
-            or path in self.paths
-            or checksum in self.digests
-            or any(pattern.matches(path) for pattern in self.patterns())
-        ) and all((metadata or {}).get(key) == value for key, value in self.metadata.items())
+        return (is_any or checksum in self.digests or self.selects_path(path)) and all(
+            (metadata or {}).get(key) == value for key, value in self.metadata.items()
+        )
 
 
 class Spans:

@@ -1,4 +1,5 @@
-"""Staged entries that an erasure selects: found page by page, and deleted from their branches.
+"""Staged entries that an erasure selects: found page by page, and deleted from their branches. Also what waits to be
+deleted at once, for a certificate.
 
 A delete here is a user's delete: it stages a tombstone, and a commit carries it on. It goes ahead only where the
 entry's content is still what was planned, so what was written to the path since stays.
@@ -37,6 +38,8 @@ class Erasing:
         """
         selection = check_selection(body.selection)
         after = body.continuation_token or ""
+        if body.in_queue:
+            return await self._queued(selection, after)
         if after and not after.startswith("after:"):
             raise BadContinuation("not a continuation token")
         found = await self._versions.inventory.next_branch(after.removeprefix("after:"))
@@ -46,6 +49,27 @@ class Erasing:
         return StagedPage(
             entries=tuple(await self._staged(name, record, selection)), continuation_token=f"after:{name}"
         )
+
+    async def _queued(self, selection: Selection, start: str) -> StagedPage:
+        """Return the records of a page of hard delete's queue whose path is selected: they know nothing else."""
+        if not start:
+            await self._versions.hard_delete.flush()  # What this process let go waits in its memory for a moment.
+        page = await self._versions.hard_delete.page(start.encode())
+        entries = []
+        for _, record in page.items:
+            path = record.path.decode(errors="replace")
+            if selection.selects_path(path):
+                one = StagedEntry(
+                    branch="",
+                    path=path,
+                    address=record.address,
+                    size_bytes=record.size_bytes,
+                    checksum="",
+                    modified_ms=record.since_ms,
+                )
+                entries.append(one)
+        token = None if page.next_start is None else page.next_start.decode()
+        return StagedPage(entries=tuple(entries), continuation_token=token)
 
     async def _staged(self, branch: str, record: BranchRecord, selection: Selection) -> list[StagedEntry]:
         found: list[StagedEntry] = []
