@@ -6,7 +6,7 @@ import pytest
 
 from lakebed.catalog import Event, EventType
 from lakebed.hooks import InvalidAction, parse
-from lakebed.hooks.actions import duration_s, should_run
+from lakebed.hooks.actions import NODES_MAX, duration_s
 from lakebed.hooks.options import Secrets
 
 GOOD = b"""
@@ -46,6 +46,19 @@ def test_an_action_is_for_the_events_and_branches_that_it_names() -> None:
         ("{id: one,", '{id: one, if: "maybe()",', "`if` is one of"),
         ("name: checks", "- name", "no YAML"),
         ("branches: [main", "branches: [1", "`branches` is no text"),
+        ('branches: [main, "release-*"]', "branches: main", "`branches` of `pre-commit` is no list"),
+        ('branches: [main, "release-*"]', "tags: 5", "`tags` of `pre-commit` is no list"),
+        ('branches: [main, "release-*"]', "branches: {}", "`branches` of `pre-commit` is no list"),
+        ("type: webhook", "type: []", "the type [] is not known"),
+        ("timeout: 1m30s", "since: 2001-99-99", "no YAML"),
+        ("timeout: 1m30s", "n: 0b_", "no YAML"),
+        ("timeout: 1m30s", "n: !!bool x", "no YAML"),
+        ("timeout: 1m30s", "n: !!timestamp x", "no YAML"),
+        ("timeout: 1m30s", "timeout: 0x" + "f" * 5000, "no YAML"),
+        ("name: checks", r'name: "\ud800"', "no YAML"),
+        ("timeout: 1m30s", "a: &a [x], b: *a", "aliases are not taken"),
+        ("timeout: 1m30s", "a: [" + "[]," * NODES_MAX + "]", "more than 10000 values"),
+        ("timeout: 1m30s", "a: " + "[" * 1000 + "]" * 1000, "deeper than 50"),
     ],
 )
 def test_a_file_that_does_not_follow_the_schema_says_what_is_wrong(old: str, new: str, words: str) -> None:

@@ -29,6 +29,8 @@ FOLDER: Final = "_lakefs_actions/"
 FILES_MAX: Final = 100
 FILE_BYTES_MAX: Final = 256 << 10
 HOOKS_MAX: Final = 50
+NODES_MAX: Final = 10_000
+DEPTH_MAX: Final = 50
 TYPES: Final = frozenset({"webhook", "lua"})
 CONDITIONS: Final = ("success()", "failure()", "always()")
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -61,6 +63,32 @@ class Action:
         return not patterns or any(fnmatchcase(event.branch or event.tag, pattern) for pattern in patterns)
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML brings no types
+    """Read plain YAML without aliases: a few lines of them stand for more values than memory holds."""
+
+    def __init__(self, text: bytes) -> None:
+        super().__init__(text)
+        self._nodes = self._depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Read one node, while the file stays within its limits.
+
+        Raises:
+            InvalidAction: the file has an alias, or too many nodes, or they lie too deep.
+        """
+        if self.check_event(yaml.AliasEvent):
+            raise InvalidAction("aliases are not taken")
+        self._nodes += 1
+        self._depth += 1
+        if self._nodes > NODES_MAX or self._depth > DEPTH_MAX:
+            raise InvalidAction(f"it has more than {NODES_MAX} values, or they lie deeper than {DEPTH_MAX}")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if isinstance(node, yaml.ScalarNode):
+            node.value.encode()  # half a surrogate pair could not be recorded later
+        return node
+
+
 def parse(path: str, text: bytes) -> Action:
     """Read one action file.
 
@@ -72,29 +100,37 @@ def parse(path: str, text: bytes) -> Action:
         return InvalidAction(f"action file {path}: {words}", path=path)
 
     try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise wrong(f"no YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise wrong("it is no mapping")
-    # YAML 1.1 reads the key `on` as the truth value.
-    events, hooks = data.get("on", data.get(True)), data.get("hooks")
-    if not isinstance(events, dict) or not events:
-        raise wrong("`on` names no event")
-    if not isinstance(hooks, list) or not 1 <= len(hooks) <= HOOKS_MAX:
-        raise wrong(f"`hooks` is no list of 1 to {HOOKS_MAX}")
-    try:
-        action = Action(
-            name=_text(data.get("name") or path.removeprefix(FOLDER), "name"),
-            events={_event(name): _patterns(name, options) for name, options in events.items()},
-            hooks=tuple(_hook(hook) for hook in hooks),
-        )
+        action = _read(path, text)
     except InvalidAction as error:
         raise wrong(str(error)) from error
+    except (yaml.YAMLError, ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:
+        # The constructors of YAML raise these for a date that is none, for `0b_`, for `!!bool x`, and so on.
+        raise wrong(f"no YAML: {error}") from error
     ids = [hook.id for hook in action.hooks]
     if len(set(ids)) < len(ids):
         raise wrong("two hooks have the same id")
     return action
+
+
+def _read(path: str, text: bytes) -> Action:
+    loader = _Loader(text)
+    try:
+        data = loader.get_single_data()
+    finally:
+        loader.dispose()
+    if not isinstance(data, dict):
+        raise InvalidAction("it is no mapping")
+    # YAML 1.1 reads the key `on` as the truth value.
+    events, hooks = data.get("on", data.get(True)), data.get("hooks")
+    if not isinstance(events, dict) or not events:
+        raise InvalidAction("`on` names no event")
+    if not isinstance(hooks, list) or not 1 <= len(hooks) <= HOOKS_MAX:
+        raise InvalidAction(f"`hooks` is no list of 1 to {HOOKS_MAX}")
+    return Action(
+        name=_text(data.get("name") or path.removeprefix(FOLDER), "name"),
+        events={_event(name): _patterns(name, options) for name, options in events.items()},
+        hooks=tuple(_hook(hook) for hook in hooks),
+    )
 
 
 def _event(name: object) -> EventType:
@@ -109,8 +145,13 @@ def _patterns(name: object, options: object) -> tuple[str, ...]:
         return ()
     if not isinstance(options, dict) or not set(options) <= {"branches", "tags"}:
         raise InvalidAction(f"`{name}` takes `branches`, a list of patterns")
-    patterns = [*(options.get("branches") or []), *(options.get("tags") or [])]
-    return tuple(_text(pattern, "branches") for pattern in patterns)
+    patterns = []
+    for field, given in options.items():
+        # A text is refused: its letters would be the patterns, and the check would run for no branch.
+        if given is not None and not isinstance(given, list):
+            raise InvalidAction(f"`{field}` of `{name}` is no list")
+        patterns += [_text(pattern, field) for pattern in given or []]
+    return tuple(patterns)
 
 
 def _hook(data: object) -> Hook:
@@ -119,7 +160,7 @@ def _hook(data: object) -> Hook:
     id_, kind, properties = data.get("id"), data.get("type"), data.get("properties") or {}
     if not isinstance(id_, str) or not _ID.fullmatch(id_):
         raise InvalidAction(f"the hook id {id_!r} is not of letters, digits, `_` and `-`")
-    if kind not in TYPES:
+    if not isinstance(kind, str) or kind not in TYPES:
         raise InvalidAction(f"hook {id_}: the type {kind!r} is not known: {', '.join(sorted(TYPES))}")
     condition = str(data.get("if") or CONDITIONS[0]).strip()
     if condition not in CONDITIONS:
@@ -131,7 +172,7 @@ def _hook(data: object) -> Hook:
         raise InvalidAction(f"hook {id_}: the property {' or '.join(needed)} is missing")
     if "timeout" in properties:
         duration_s(properties["timeout"])
-    return Hook(id=id_, type=str(kind), condition=condition, properties=properties)
+    return Hook(id=id_, type=kind, condition=condition, properties=properties)
 
 
 def duration_s(value: object) -> float:

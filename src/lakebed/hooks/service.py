@@ -250,7 +250,7 @@ class RepositoryHooks:
                     text = await self._objects.read(entry)
                 except NotFound as error:
                     raise InvalidAction(f"action file {path}: {error}", path=path) from error
-                known = parse(path, text)
+                known = await asyncio.to_thread(parse, path, text)  # up to a second for a large one
                 if len(self._parsed) >= PARSED_MAX:
                     self._parsed.clear()
                 if "://" not in entry.address:  # elsewhere the bytes may change
