@@ -6,10 +6,12 @@ import itertools
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
+from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
     InvalidStoreUri,
     PredicateFailed,
@@ -22,7 +24,7 @@ from lakebed.testing.contracts import RemoteStoreContract
 from lakebed.testing.contracts.store import P, held, read_all
 from tests.kv.servers import Server
 from tests.objectstore.cloud_servers import ACCOUNT, BUCKETS, KEY, azurite, gcs_double, make_container
-from tests.objectstore.gcs_double import Handler, Objects
+from tests.objectstore.gcs_double import Handler, Objects, Refused
 from tests.objectstore.gcs_double import Server as DoubleServer
 from tests.objectstore.s3_servers import client_of, make_bucket, serve_moto
 
@@ -190,12 +192,43 @@ def test_a_service_that_keeps_no_conditions_is_refused_by_name(kept: str, lackin
     class Door(Handler):
         objects = Careless(":memory:", BUCKETS)
 
-    server = DoubleServer(("127.0.0.1", 0), Door)
+    with serve_double(Door) as port, pytest.raises(StoreUnavailable, match=f"keeps no `{lacking}`"):
+        open_store(gs_uri(port, name="careless"))
+
+
+async def test_a_write_that_the_service_may_have_done_before_its_time_ran_out_is_not_sent_again() -> None:
+    """Azure answers `OperationTimedOut` where an operation may have been done."""
+    sent: list[bytes] = []
+
+    class Late(Objects):
+        def put(self, bucket: str, name: str, body: bytes, expected: str | None) -> int:
+            generation = super().put(bucket, name, body, expected)
+            if body.endswith(b"mine"):
+                sent.append(body)
+                raise Refused(500, "OperationTimedOut")
+            return generation
+
+    class Door(Handler):
+        objects = Late(":memory:", BUCKETS)
+
+    with serve_double(Door) as port:
+        store = open_store(gs_uri(port, name="late", wait_s=2))
+        with pytest.raises(OutcomeUnknown):
+            await store.set(P, b"plain", b"mine")
+        with pytest.raises(OutcomeUnknown):
+            await store.set_if(P, b"on a condition", b"mine", None)
+        await store.close()
+
+    assert len(sent) == 2
+
+
+@contextmanager
+def serve_double(door: type[Handler]) -> Iterator[int]:
+    server = DoubleServer(("127.0.0.1", 0), door)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        with pytest.raises(StoreUnavailable, match=f"keeps no `{lacking}`"):
-            open_store(gs_uri(server.server_port, name="careless"))
+        yield server.server_port
     finally:
         server.shutdown()
         server.server_close()

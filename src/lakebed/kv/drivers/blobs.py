@@ -63,7 +63,8 @@ NO_ACCOUNT: Final = '{"disable_oauth": true, "client_email": "", "private_key": 
 
 _HEAD: Final = struct.Struct(">12sHH")
 _NO_CONNECTION: Final = "kind: Connect"
-_THROTTLED: Final = re.compile(r"SlowDown|ServerBusy|OperationTimedOut|non-2xx status code: 429")
+# Not Azure's OperationTimedOut: such an operation may have been done.
+_THROTTLED: Final = re.compile(r"SlowDown|ServerBusy|non-2xx status code: 429")
 _REFUSED: Final = re.compile(r"non-2xx status code: (4\d\d|501)")
 _CONFLICT: Final = "non-2xx status code: 409"
 _TAKEN: Final = "BlobAlreadyExists"
