@@ -6,7 +6,7 @@ import pytest
 
 from lakebed.catalog import Event, EventType
 from lakebed.hooks import InvalidAction, parse
-from lakebed.hooks.actions import NODES_MAX, duration_s
+from lakebed.hooks.actions import NODES_MAX, duration_s, should_run
 from lakebed.hooks.options import Secrets
 
 GOOD = b"""
