@@ -434,6 +434,27 @@ async def test_a_script_reads_only_what_the_committer_may_read(client: httpx.Asy
     assert await output(client, repo) == "401"
 
 
+@needs_lua
+async def test_a_script_reads_no_other_repository_than_its_own(client: httpx.AsyncClient, repo: str) -> None:
+    body = {"name": "other", "storage_namespace": "mem://other", "default_branch": "main"}
+    assert (await client.post("/repositories", json=body)).status_code == 201
+    await put(client, "/repositories/other", "secret", "x")
+    text = """
+    local lakefs = require("lakefs")
+    print(lakefs.get_object("other", "main", "secret"))
+    print((lakefs.stat_object("other", "main", "secret")))
+    print((lakefs.list_objects("other", "main")))
+    print((lakefs.diff_refs("other", "main", "main")))
+    print((lakefs.list_objects()))
+    """
+    await put_action(client, repo, action("pre-commit", script(text)))
+
+    assert (await commit(client, repo)).status_code == 201
+
+    codes = [line[:3] for line in (await output(client, repo)).splitlines()]
+    assert codes == ["403"] * 5
+
+
 async def test_runs_are_listed_in_pages_newest_first_and_unknown_ones_are_not_found(
     client: httpx.AsyncClient, repo: str, webhook: Hooked
 ) -> None:

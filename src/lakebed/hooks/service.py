@@ -204,6 +204,9 @@ class RepositoryHooks:
         )
 
     async def _answer(self, caller: object, name: str, arguments: list[Any]) -> tuple[int, Any]:
+        # Who writes an action file here would else read, through the next committer, what only that user may read.
+        if arguments[:1] != [self._repository]:
+            return 403, {"message": f"hooks of {self._repository} read no other repository"}
         return await self._ask(caller, name, arguments)
 
     def _described(self, action: Action, hook: Hook, event: Event) -> dict[str, Any]:
