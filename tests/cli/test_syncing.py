@@ -189,7 +189,13 @@ def test_a_path_that_changed_on_both_sides_stops_a_pull_and_a_commit(
     assert tree_of(work) == {"a": "mine", "x/b": "2"}
     assert shell.ok("object", "cat", f"{lake}/main/data/a").out == "theirs"
 
-    write(work, a="theirs")  # both came to the same
+    shell.ok("local", "pull", str(work), "--theirs")
+    assert tree_of(work) == {"a": "theirs", "a.mine": "mine", "d": "4", "x/b": "2"}
+    assert status(shell, work) == [("here", "added", "a.mine")]
+    (work / "a.mine").unlink()
+
+    write(work, a="same")
+    commit_there(shell, lake, put, a="same")  # both came to the same
     shell.ok("local", "pull", str(work))
     assert status(shell, work) == []
 
@@ -294,3 +300,30 @@ def test_a_checkout_belongs_to_its_server_and_its_own_file_is_no_data(
     other = shell("local", "status", str(work), "--endpoint", "http://127.0.0.1:1")
     assert "follows" in other.err
     assert other.code == 2
+
+
+def test_objects_whose_bytes_are_gone_are_named_and_left_out(
+    shell: Shell, lake: str, data: Path, work: Path, tmp_path: Path
+) -> None:
+    place = ("--data", str(data), "--engine", "local")
+    [plan] = shell.ok("erase", "plan", lake, "data/a", "--why", "asked", *place, "-o", "json").json
+    shell.ok("erase", "apply", lake, plan["run_id"], "--yes", "--readers-grace", "0", *place)
+    name = "skipped data/a: a lifecycle run or an erasure took its bytes"
+
+    fresh = shell.ok("local", "checkout", f"{lake}/main/data", str(tmp_path / "fresh"))
+    assert name in fresh.err
+    assert tree_of(tmp_path / "fresh") == {"x/b": "2"}
+    assert status(shell, tmp_path / "fresh") == []
+    assert name in shell.ok("object", "download", "-r", f"{lake}/main/data", str(tmp_path / "down")).err
+    up = shell.ok("sync", str(write(tmp_path / "up", a="1")), f"{lake}/main/data", "-o", "json").json
+    assert up["moved"] == 1  # the same bytes again: the branch has none
+    assert shell.ok("object", "cat", f"{lake}/main/data/a").out == "1"
+
+
+def test_a_mistyped_source_empties_nothing(shell: Shell, lake: str, work: Path, tmp_path: Path) -> None:
+    refused = shell("sync", f"{lake}/main/typo", str(work), "--delete", "--yes")
+    assert refused.code == 2
+    assert "would empty" in refused.err
+    assert "there is no object below" in shell("local", "checkout", f"{lake}/main/typo", str(tmp_path / "new")).err
+    (tmp_path / "empty").mkdir()
+    assert shell("sync", str(tmp_path / "empty"), f"{lake}/main/data", "--delete", "--yes").code == 2

@@ -33,6 +33,8 @@ app = noun("Follow a folder of a branch in a folder of this machine.")
 CHECKOUT_FILE: Final = f"{OWN_PREFIX}checkout"
 INCOMING: Final = f"{OWN_PREFIX}incoming"
 """The folder that objects are fetched to, before any file is replaced."""
+MINE: Final = ".mine"
+"""Ends the name of a file that was set aside."""
 FORMAT: Final = 1
 SHOWN: Final = 3
 
@@ -85,7 +87,9 @@ def checkout(
         raise Misuse(f"{folder} is not empty: check out into a new folder")
     commit = session.client.branches.get(place.repository, place.ref).commit_id
     at = ObjectUri(place.repository, commit, place.path)
-    objects = remote_objects(session, at)
+    objects = remote_objects(session, at, with_bytes=True)
+    if not objects and place.path:
+        raise NotFound(f"{place}: there is no object below")
     download_objects(session, at, folder, [*objects.values()], parallel=parallel)
     endpoint = session.client.endpoint
     files = _states(folder, objects, fetched=objects.keys())
@@ -113,9 +117,17 @@ def status(session: Session, folder: Folder = Path()) -> None:
 
 @app.command()
 @command
-def pull(session: Session, folder: Folder = Path(), parallel: ParallelOption = 8) -> None:
+def pull(
+    session: Session,
+    folder: Folder = Path(),
+    parallel: ParallelOption = 8,
+    theirs: Annotated[
+        bool,
+        typer.Option("--theirs", help=f"Where both sides changed, take the branch's; yours becomes NAME{MINE}."),
+    ] = False,
+) -> None:
     """Bring what changed on the branch into the folder. What changed here stays."""
-    moved = _pull(session, folder, parallel)
+    moved = _pull(session, folder, parallel, aside=theirs)
     session.done(f"{folder}: {count_of(moved, 'file')} changed on the branch", files=moved)
 
 
@@ -141,7 +153,8 @@ def commit(
         # Compared with the commit that the transaction began from; what comes later meets its merge.
         theirs, base = _changed_there(session, checkout, ref=tx.name)
         if both := mine.keys() & theirs.keys():
-            _check_apart(folder, both, remote_objects(session, ObjectUri(place.repository, base, place.path)))
+            at = ObjectUri(place.repository, base, place.path)
+            _check_apart(_apart(folder, both, remote_objects(session, at, with_bytes=True)))
         own = ObjectUri(place.repository, tx.name, place.path)
         upload_files(session, folder, own, [path for path in mine if mine[path] != "removed"], parallel=parallel)
         prefix = folder_of(place.path)
@@ -154,10 +167,13 @@ def commit(
     )
 
 
-def _pull(session: Session, folder: Path, parallel: int, *, to: str = "", sent: Iterable[str] = ()) -> int:
+def _pull(
+    session: Session, folder: Path, parallel: int, *, to: str = "", sent: Iterable[str] = (), aside: bool = False
+) -> int:
     """Bring the folder to a commit, by default the branch's; returns how many files changed.
 
-    `sent` are paths that this side committed just now as `to`: they are not fetched.
+    `sent` are paths that this side committed just now as `to`: they are not fetched. `aside`: rename files that changed
+    on both sides. A file stays where the branch has an object whose bytes are gone.
 
     Raises:
         BothChanged: a path changed here too, perhaps while its object was fetched. No file was touched.
@@ -167,39 +183,60 @@ def _pull(session: Session, folder: Path, parallel: int, *, to: str = "", sent: 
     mine = _changed_here(session, folder, checkout)
     theirs, head = _changed_there(session, checkout, to=to)
     at = ObjectUri(place.repository, head, place.path)
-    objects = remote_objects(session, at) if theirs else {}
-    kept = {*sent} | (mine.keys() & theirs.keys())
-    _check_apart(folder, kept - {*sent}, objects)
+    objects = remote_objects(session, at, with_bytes=True) if theirs else {}
+    both = (mine.keys() & theirs.keys()) - {*sent}
+    apart = _apart(folder, both, objects)
+    _check_apart([] if aside else apart)
+    kept = {*sent} | both - {*apart}
     fetched = [path for path in theirs if path in objects and path not in kept]
-    removed = [path for path in theirs if path not in objects and path not in kept]
+    removed = [path for path, change in theirs.items() if change == "removed" and path not in kept]
     incoming = folder / INCOMING
     try:
         download_objects(session, at, incoming, [objects[path] for path in fetched], parallel=parallel)
         # The downloads may have taken hours: a file that changed meanwhile is looked for again, and wins.
         now = _changed_here(session, folder, checkout)
-        _check_apart(folder, [path for path in (*fetched, *removed) if path in now], {})
+        _check_apart(_apart(folder, [path for path in (*fetched, *removed) if path in now and path not in apart], {}))
+        for path in apart:
+            _set_aside(folder / path)
         for path in fetched:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (incoming / path).replace(folder / path)
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
     delete_files(folder, removed)
-    files = {path: state for path, state in checkout.files.items() if path not in theirs}
+    files = {path: state for path, state in checkout.files.items() if theirs.get(path) != "removed"}
     files |= _states(folder, {path: objects[path] for path in theirs if path in objects}, fetched={*fetched})
     _save(folder, Checkout(endpoint=checkout.endpoint, uri=checkout.uri, commit=head, files=files))
     return len(fetched) + len(removed)
 
 
-def _check_apart(folder: Path, both: Iterable[str], objects: Mapping[str, ObjectStats]) -> None:
+def _set_aside(file: Path) -> None:
     """
     Raises:
-        BothChanged: of the paths that changed on both sides, one did not come to the same bytes.
+        Misuse: there is such a file already.
     """
-    if apart := sorted(path for path in both if not _is_same(folder / path, objects.get(path))):
+    aside = file.with_name(file.name + MINE)
+    if aside.exists():
+        raise Misuse(f"{aside} is there from an earlier pull: move it away first")
+    if file.exists():
+        file.rename(aside)
+
+
+def _apart(folder: Path, both: Iterable[str], objects: Mapping[str, ObjectStats]) -> list[str]:
+    """Return those of the paths that changed on both sides that did not come to the same bytes."""
+    return sorted(path for path in both if not _is_same(folder / path, objects.get(path)))
+
+
+def _check_apart(apart: Sequence[str]) -> None:
+    """
+    Raises:
+        BothChanged: there are some.
+    """
+    if apart:
         more = f" and {len(apart) - SHOWN:,} more" if len(apart) > SHOWN else ""
         raise BothChanged(
-            f"{', '.join(printable(path) for path in apart[:SHOWN])}{more}: changed here and on the branch. Move your"
-            " files aside, pull, and put them back",
+            f"{', '.join(printable(path) for path in apart[:SHOWN])}{more}: changed here and on the branch."
+            f" `lakebed local pull --theirs` takes the branch's and keeps yours as NAME{MINE}",
             paths=apart,
         )
 

@@ -32,6 +32,7 @@ from .transfers import (
     download_objects,
     file_below,
     folder_of,
+    gone_text,
     is_own,
     local_files,
     upload_files,
@@ -93,7 +94,10 @@ def sync(
 
     here = local_files(session, folder, whole=uploads and delete) if uploads or folder.exists() else {}
     files = {name: file for name, file in here.items() if is_selected(name)}
-    objects = {name: one for name, one in remote_objects(session, place).items() if is_selected(name)}
+    there = remote_objects(session, place, with_bytes=not uploads)
+    if delete and not (here if uploads else there):
+        raise Misuse(f"{source} has nothing at all: with --delete that would empty {target}")
+    objects = {name: one for name, one in there.items() if is_selected(name)}
     differing = _differing(files, objects, uploads=uploads, parallel=parallel)
     gone = sorted((objects.keys() - files.keys()) if uploads else (files.keys() - objects.keys())) if delete else []
     steps = _steps(files, objects, differing, gone, uploads=uploads)
@@ -120,13 +124,20 @@ def sync(
     )
 
 
-def remote_objects(session: Session, place: ObjectUri) -> dict[str, ObjectStats]:
-    """Return the objects below a folder by their path from there. Those that cannot be files are noted."""
+def remote_objects(session: Session, place: ObjectUri, *, with_bytes: bool) -> dict[str, ObjectStats]:
+    """Return the objects below a folder by their path from there. Those that cannot be files are noted.
+
+    `with_bytes`: leave out, and note, those whose bytes a lifecycle run or an erasure took.
+    """
     folder = folder_of(place.path)
     found: dict[str, ObjectStats] = {}
     for one in session.client.objects.list(place.repository, place.ref, prefix=folder):
-        if can_be_file(session, name := one.path.removeprefix(folder)):
-            found[name] = one
+        if not can_be_file(session, name := one.path.removeprefix(folder)):
+            continue
+        if with_bytes and one.expired is not None:
+            session.note(gone_text(one))
+            continue
+        found[name] = one
     return found
 
 
@@ -159,7 +170,7 @@ def _differing(
 
     def is_same(name: str) -> bool:
         file, one = files.get(name), objects.get(name)
-        if file is None or one is None or file.stat().st_size != one.size_bytes:
+        if file is None or one is None or one.expired is not None or file.stat().st_size != one.size_bytes:
             return False
         if is_md5(one.checksum):
             return md5_of(file) == one.checksum

@@ -131,7 +131,8 @@ def download_objects(
 
     target.mkdir(parents=True, exist_ok=True)
     tasks = (
-        _Task(name=found.path, size_bytes=found.size_bytes or 0, move=partial(fetch, found.path)) for found in objects
+        _Task(name=found.path, size_bytes=found.size_bytes or 0, move=partial(fetch, found.path))
+        for found in _with_bytes(session, objects)
     )
     return _move_all(
         session,
@@ -139,6 +140,18 @@ def download_objects(
         [*tasks] if isinstance(objects, Sequence) else tasks,
         parallel,
     )
+
+
+def _with_bytes(session: Session, objects: Iterable[ObjectStats]) -> Iterator[ObjectStats]:
+    for one in objects:
+        if one.expired is None:
+            yield one
+        else:
+            session.note(gone_text(one))
+
+
+def gone_text(one: ObjectStats) -> str:
+    return f"skipped {printable(one.path)}: a lifecycle run or an erasure took its bytes"
 
 
 def delete_objects(session: Session, place: ObjectUri, paths: Iterable[str]) -> int:
