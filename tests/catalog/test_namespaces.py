@@ -12,11 +12,14 @@ from lakebed.base import Entry, Ports, RepositoryUid, slice_name
 from lakebed.catalog import (
     MARKER_KEY,
     AddressInNamespace,
+    BytesInNamespace,
     Catalog,
     CatalogOptions,
+    ForeignAddress,
     NamespaceInUse,
     NamespaceUnclear,
     namespaces,
+    overlap,
 )
 from lakebed.catalog.namespaces import Namespaces
 from lakebed.kv import open_store
@@ -247,6 +250,35 @@ async def test_in_s3_it_is_the_same() -> None:
             await opened.mark(opened.open(uri), "mine")
         await inner.close()
         await opened.close()
+
+
+async def test_an_address_by_the_url_of_the_own_azure_account_is_the_object_of_its_container() -> None:
+    known = ["az://container/lake"]
+
+    async def known_lately() -> Sequence[str]:
+        return known
+
+    options = ObjectStoreOptions(azure_account="ours", azure_key="a2V5")
+    opened = Namespaces(partial(open_objectstore, options=options), known_lately=known_lately)
+    url = "https://ours.blob.core.windows.net/container"
+
+    objectstore, key = opened.locate(f"{url}/old/data/x")
+    assert (objectstore.uri, key) == ("az://container", "old/data/x")
+    for elsewhere in (url.replace("ours", "theirs"), "https://example.com/container"):
+        with pytest.raises(ForeignAddress):
+            opened.locate(f"{elsewhere}/old/data/x")
+    with pytest.raises(ForeignAddress, match="write az://container/key"):
+        opened.locate(f"{url}/old/a%20b")
+    with pytest.raises(BytesInNamespace):
+        await opened.locate_outside(f"{url}/lake/data/x", own="az://container/other")
+    await opened.close()
+
+
+def test_a_namespace_overlaps_another_spelling_of_itself() -> None:
+    url = "https://ours.blob.core.windows.net/container/lake"
+    assert overlap("az://container/lake/inner", url)
+    assert overlap(url, "az://container/lake")
+    assert not overlap(url, "az://container/lakes")
 
 
 def staged(address: str) -> Entry:

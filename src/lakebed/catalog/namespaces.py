@@ -24,6 +24,8 @@ from lakebed.objectstore import (
     ObjectStat,
     ObjectStore,
     ObjectStoreDenied,
+    split_address,
+    without_account,
 )
 
 from .errors import (
@@ -87,17 +89,16 @@ class Namespaces:
         return objectstore
 
     def locate(self, address: str) -> tuple[ObjectStore, str]:
-        """Return store and key of any full URI.
+        """Return store and key of any full URI. The store's URI has one spelling, so compare that, not the address.
 
         Raises:
             ForeignAddress: this server does not open such stores.
         """
-        scheme, _, rest = address.partition("://")
-        bucket, _, key = rest.partition("/")
         try:
-            return self.open(f"{scheme}://{bucket}"), key
+            bucket, key = split_address(address)
+            return self.open(bucket), key
         except InvalidNamespace as error:
-            raise ForeignAddress(f"cannot open {scheme}://{bucket} here", address=address) from error
+            raise ForeignAddress(f"cannot open what this address names: {error}", address=address) from error
 
     async def locate_outside(self, address: str, *, own: str) -> tuple[ObjectStore, str]:
         """Return store and key of a full URI that the repository of the namespace `own` may read.
@@ -240,7 +241,8 @@ class Namespaces:
 
 
 def overlap(left: str, right: str) -> bool:
-    """Return True where two namespace URIs are equal, or one lies inside the other."""
+    """Return True where two namespace URIs are equal, or one lies inside the other. Accounts of Azure count as one."""
+    left, right = without_account(left), without_account(right)
     return left == right or left.startswith(right + "/") or right.startswith(left + "/")
 
 

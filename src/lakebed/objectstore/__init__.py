@@ -4,7 +4,7 @@ from .clock import store_clock_ms
 from .drivers.memory import MemoryDeleter, MemoryObjectStore
 from .keeping import Versioned, keeps_versions
 from .keys import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key
-from .opening import normalise_namespace, open_deleter, open_objectstore
+from .opening import normalise_namespace, open_deleter, open_objectstore, split_address, without_account
 from .options import ObjectStoreOptions, environment_of, options_from_environment
 from .store import (
     CHUNK_BYTES,
@@ -61,5 +61,7 @@ __all__ = [
     "open_deleter",
     "open_objectstore",
     "options_from_environment",
+    "split_address",
     "store_clock_ms",
+    "without_account",
 ]

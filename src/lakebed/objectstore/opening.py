@@ -33,7 +33,7 @@ _BUCKET: Final = {
     "az": re.compile(r"[a-z0-9](?!.*--)[a-z0-9-]{1,61}[a-z0-9]"),
 }
 _AZURE_URL: Final = re.compile(
-    r"https://([a-z0-9]{3,24})\.blob\.core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)/", re.IGNORECASE
+    r"\Ahttps://([a-z0-9]{3,24})\.blob\.core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)/", re.IGNORECASE
 )
 _AMBIGUOUS: Final = re.compile(r"[?#\\\s]")
 
@@ -103,10 +103,27 @@ def normalise_namespace(uri: str) -> str:
     return _format(*_parse(uri))
 
 
+def split_address(address: str) -> tuple[str, str]:
+    """Return the bucket or container of an object's full URI, as `open_objectstore` takes it, and the object's key.
+
+    Raises:
+        InvalidNamespace: a URL of Azure has escapes, a query or a fragment, so that its key is in doubt.
+    """
+    found = _AZURE_URL.match(address)
+    begin = found[0] if found else "".join(address.partition("://")[:2])
+    bucket, _, key = address[len(begin) :].partition("/")
+    if found and re.search("[%?#]", key):
+        raise _invalid(address, "a URL with escapes, a query or a fragment: write az://container/key")
+    return begin + bucket, key
+
+
+def without_account(uri: str) -> str:
+    """Spell a URL of Azure as `az://` does, for comparisons that refuse: the account is lost."""
+    return _AZURE_URL.sub("az://", uri)
+
+
 def _parse(uri: str) -> tuple[str, str, str]:
-    if found := _AZURE_URL.match(uri):
-        uri = f"az://{uri[found.end() :]}"
-    scheme, separator, rest = uri.partition("://")
+    scheme, separator, rest = without_account(uri).partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in _BUCKET:
         raise _invalid(uri, KNOWN)
