@@ -43,6 +43,22 @@ def test_an_object_and_a_folder_move(shell: Shell, lake: str, file: Path) -> Non
     assert [name in listed.split() for name in ("b", "e/x", "e/y/z", "d/x", "a")] == [True, True, True, False, False]
 
 
+def test_a_move_onto_something_is_refused_with_if_absent_and_nothing_changes(
+    shell: Shell, lake: str, file: Path
+) -> None:
+    for path in ("a", "b", "d/x", "d/y", "e/x"):
+        shell.ok("object", "upload", "-", f"{lake}/main/{path}", stdin=path)
+
+    one = shell("object", "mv", "--if-absent", f"{lake}/main/a", f"{lake}/main/b")
+    folder = shell("object", "mv", "--if-absent", "--recursive", f"{lake}/main/d/", f"{lake}/main/e/")
+
+    assert (one.code, folder.code) == (4, 4)
+    assert "b exists already: its source stays; 0 objects moved" in one.err
+    assert "e/x exists already: its source stays; 1 object moved" in folder.err
+    for path, text in {"a": "a", "b": "b", "d/x": "d/x", "e/x": "e/x", "e/y": "d/y"}.items():
+        assert shell.ok("object", "cat", f"{lake}/main/{path}").out == text
+
+
 def test_to_another_repository_it_is_a_copy_and_says_so(shell: Shell, lake: str, file: Path, tmp_path: Path) -> None:
     other = f"{lake}-other"
     shell.ok("repo", "create", other, f"local://tests/{tmp_path.name}-{lake.rpartition('/')[2]}")

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from lakebed.base import Conflict, NotFound, Unavailable, count_of, human_size
+from lakebed.base import AlreadyExists, NotFound, Unavailable, count_of, human_size
 from lakebed.wire import ObjectStats
 
 from .arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta, same_repository
@@ -321,6 +321,8 @@ def mv(
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Fail where the target exists.")] = False,
 ) -> None:
     """Move an object or, with --recursive, a folder; no bytes move. To another repository it is copied, and stays."""
+    from lakebed.client import MovedAsCopy, Taken  # here, since loading it takes time that most commands save
+
     here, there = parse_prefix(source), parse_prefix(destination)
     if recursive:
         folder = folder_of(here.path)
@@ -332,8 +334,20 @@ def mv(
         _stat(session, parse_object(source))
         is_folder = not there.path or there.path.endswith("/")
         pairs = [(here.path, there.path + _base_name(here) if is_folder else there.path)]
-    copied = [path for path, to in pairs if not _move_one(session, here, path, there, to, if_absent)]
-    moved = len(pairs) - len(copied)
+    copied, taken = [], []
+    for path, to in pairs:
+        try:
+            _move_one(session, here, path, there, to, if_absent)
+        except MovedAsCopy:
+            copied.append(path)
+        except Taken:
+            taken.append(to)
+    moved = len(pairs) - len(copied) - len(taken)
+    if taken:
+        # Only with --if-absent. Of several sources the others have moved.
+        raise AlreadyExists(
+            f"{printable(taken[0])} exists already: its source stays; {count_of(moved, 'object')} moved"
+        )
     if copied:
         first = printable(copied[0])
         raise SomeFailed(
@@ -346,8 +360,12 @@ def mv(
         session.done(f"copied {here} to {there}: {count}; the source stays, in its repository", copied=moved)
 
 
-def _move_one(session: Session, here: ObjectUri, path: str, there: ObjectUri, to: str, if_absent: bool) -> bool:
-    """Return False where the move ended as a copy."""
+def _move_one(session: Session, here: ObjectUri, path: str, there: ObjectUri, to: str, if_absent: bool) -> None:
+    """
+    Raises:
+        MovedAsCopy: the source was replaced meanwhile.
+        Taken: `if_absent`, and the target exists.
+    """
     client = session.client
     if here.repository != there.repository:
         stat = client.objects.stat(here.repository, here.ref, path)
@@ -363,19 +381,15 @@ def _move_one(session: Session, here: ObjectUri, path: str, there: ObjectUri, to
                 metadata=stat.metadata,
                 if_absent=if_absent,
             )
-        return True
-    try:
-        client.objects.move(
-            here.repository,
-            source_branch=here.ref,
-            source=path,
-            branch=there.ref,
-            destination=to,
-            if_absent=if_absent,
-        )
-    except Conflict:
-        return False
-    return True
+        return
+    client.objects.move(
+        here.repository,
+        source_branch=here.ref,
+        source=path,
+        branch=there.ref,
+        destination=to,
+        if_absent=if_absent,
+    )
 
 
 def _stat(session: Session, place: ObjectUri) -> ObjectStats:

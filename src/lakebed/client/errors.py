@@ -7,6 +7,7 @@
     ├── Missing                404, 410                          NotFound
     │   └── ObjectExpired      410 by a lifecycle policy
     ├── Clash                  409, 412                          Conflict
+    │   └── MovedAsCopy        409 of a move, by its words
     ├── Taken                  409, 412 of a call that creates   AlreadyExists
     ├── Busy                   429, 503                          Unavailable
     └── ServerFault            other 5xx                         OutcomeUnknown
@@ -72,6 +73,10 @@ class Clash(ErrorAnswer, Conflict):
     """The present state contradicts the request."""
 
 
+class MovedAsCopy(Clash):
+    """The source of a move was replaced meanwhile: it stays, and the target is a copy."""
+
+
 class Taken(ErrorAnswer, AlreadyExists):
     """The name that should be made exists."""
 
@@ -124,6 +129,8 @@ _UNNAMED: Final = frozenset(
     }
 )
 """The contract's words that do not say what they are about."""
+AS_COPY: Final = "the target is a copy"
+"""How the server's words of a move end that became a copy."""
 _DIRTY: Final = "uncommitted changes (dirty branch)"
 
 

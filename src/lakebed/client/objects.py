@@ -10,7 +10,7 @@ from lakebed.operations import moves, objects
 from lakebed.wire import ObjectCopyCreation, ObjectError, ObjectMove, ObjectStats, PathList
 
 from .connection import Connection, Query
-from .errors import Damaged
+from .errors import AS_COPY, Clash, Damaged, MovedAsCopy, Taken
 from .paging import listing
 from .transfers import byte_range, upload_headers
 
@@ -123,7 +123,18 @@ class Objects:
         """Move an object within one repository; no bytes move.
 
         Raises:
-            Clash: the source was replaced meanwhile: it stays, and the destination is a copy.
+            Taken: `if_absent`, and the destination exists. Nothing was moved.
+            MovedAsCopy: the source was replaced meanwhile: it stays, and the destination is a copy.
         """
         body = ObjectMove(src_path=source, src_branch=source_branch, if_absent=if_absent)
-        return self._connection.do(moves.MOVE_OBJECT, repository, branch, query={"dest_path": destination}, body=body)
+        query = {"dest_path": destination}
+        try:
+            return self._connection.do(moves.MOVE_OBJECT, repository, branch, query=query, body=body)
+        except Clash as error:
+            facts = {"request": error.facts.get("request")}
+            # Of all conflicts only a condition that does not hold is 412.
+            if if_absent and error.status == 412:
+                raise Taken(str(error), status=error.status, **facts) from error
+            if str(error).endswith(AS_COPY):
+                raise MovedAsCopy(str(error), status=error.status, **facts) from error
+            raise
