@@ -237,6 +237,17 @@ def test_parts_that_are_missing_or_changed_make_no_object(multipart: Parts) -> N
     assert not multipart.branch.object("a").exists()
 
 
+def test_an_only_part_with_an_etag_that_is_not_its_own_makes_no_object(multipart: Parts) -> None:
+    begun = multipart.begin("one", 1)
+    etag = multipart.put(begun.presigned_urls[0], b"all of it")
+
+    with pytest.raises(lakefs_sdk.exceptions.BadRequestException, match="not those of its ETag"):
+        multipart.complete("one", begun, ["0" * 32])
+
+    assert not multipart.branch.object("one").exists()
+    assert multipart.complete("one", begun, [etag]).size_bytes == 9
+
+
 def test_what_was_aborted_and_what_is_of_another_path_cannot_be_completed(multipart: Parts) -> None:
     begun = multipart.begin("a", 1)
     etag = multipart.put(begun.presigned_urls[0], b"one")
