@@ -198,7 +198,7 @@ def test_data_in_a_namespace_that_a_lakebed_server_collects_is_refused(move: Mov
     assert "lies inside the storage namespace" in refused.err
 
 
-def test_a_dry_run_counts_and_writes_nothing(move: Move) -> None:
+def test_a_dry_run_counts_and_writes_no_repository(move: Move) -> None:
     [plan] = move.shell.ok(*move.words("--dry-run"), "-o", "json").json
 
     assert (plan["commits_before"], plan["branches"], plan["tags"]) == (0, 2, 1)

@@ -43,7 +43,9 @@ def migrate(
         ),
     ],
     kv: MetadataUri = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would come over, and write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would come over. Makes the data folder.")
+    ] = False,
 ) -> None:
     """Bring repositories over from the configured server: commits, branches, tags and entries, no bytes.
 

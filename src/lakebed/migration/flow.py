@@ -100,7 +100,7 @@ class _Work:
 
 
 async def plan_repository(catalog: Catalog, source: SourceRepository, namespace: str) -> Migration:
-    """Count what `migrate_repository` would do."""
+    """Count what `migrate_repository` would do. Writes no repository."""
     target = await _find(catalog, source.name)
     here = {} if target is None else await _replayed(target)
     branches, tags, commits = await _read_refs(source, here)
