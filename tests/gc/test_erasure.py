@@ -65,6 +65,13 @@ def test_listings_mark_what_was_erased_though_no_policy_was_ever_set(lake: Lakes
     assert shown.run == plan.run_id
 
 
+def test_what_a_diff_would_bring_of_erased_entries_is_counted_though_no_policy_was_ever_set(lake: Lakeside) -> None:
+    versions_of(lake)
+    apply(lake, erase(lake, "users/ann"))
+
+    assert lake.wait(lake.versions.history.count_expired("main~1", "main")) == 1
+
+
 def test_a_copy_of_an_erased_entry_is_refused(lake: Lakeside) -> None:
     versions_of(lake)
     apply(lake, erase(lake, "users/ann"))

@@ -181,8 +181,9 @@ class Taken:
 
     async def count_brought(self, left: MetarangeId, right: MetarangeId) -> int:
         """Count the entries of a tree, unlike those of another, whose objects were taken. Costs what a diff costs."""
-        if await self._context.get(keys.LIFECYCLE) is None:
-            return 0  # A policy that is removed leaves its record: without one no run ever took anything.
+        # A policy that is removed leaves its record, and so does an erasure: without both no run ever took anything.
+        if not any(await self._context.get_many([keys.LIFECYCLE, keys.ERASED])):
+            return 0
         found = 0
         async for batch in self._context.trees.diff(left, right, start=b"", prefix=b""):
             rows = [one.right for one in batch if one.right is not None]
