@@ -20,10 +20,13 @@ from lakebed.catalog import (
     RepositoryNotFound,
     SeveralDeleted,
 )
+from lakebed.gc.protocol import NewHold
+from lakebed.gc.service import HoldBook
 from lakebed.kv import Store
 from lakebed.versions import BranchNotFound
 
 DAY_MS = 86_400_000
+CASE_7 = NewHold(name="case-7", globs=("contracts/",), why="a lawsuit")
 
 
 async def test_undelete_brings_back_commits_and_uncommitted_changes(catalog: Catalog, repository: Repository) -> None:
@@ -179,6 +182,30 @@ async def test_other_processes_find_a_repository_that_came_back(
 
 
 class TestProtection:
+    async def test_a_repository_is_not_deleted_while_a_legal_hold_is_in_force(
+        self, catalog: Catalog, repository: Repository
+    ) -> None:
+        await HoldBook(repository.versions).add(CASE_7)
+
+        with pytest.raises(DeleteProtected, match="release case-7 first"):
+            await catalog.delete("repo", force=True)
+        await HoldBook(repository.versions).release("case-7", why="settled")
+        await catalog.delete("repo")
+
+    async def test_a_deleted_repository_is_not_forgotten_while_a_legal_hold_is_in_force(
+        self, catalog: Catalog, repository: Repository
+    ) -> None:
+        """The hold came while the repository was being deleted."""
+        await catalog.delete("repo")
+        await HoldBook(repository.versions).add(CASE_7)
+
+        with pytest.raises(DeleteProtected, match="release case-7 first"):
+            await catalog.deleted.forget("repo")
+        back = await catalog.undelete("repo")
+        await HoldBook(back.versions).release("case-7", why="settled")
+        await catalog.delete("repo")
+        await catalog.deleted.forget("repo")
+
     async def test_a_protected_repository_is_not_deleted_even_by_force(
         self, catalog: Catalog, repository: Repository
     ) -> None:

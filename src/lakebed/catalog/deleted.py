@@ -27,11 +27,12 @@ from lakebed.base import Ports, RepositoryId, RepositoryUid, RunId, StagingToken
 from lakebed.kv import Held, Page, PredicateFailed, Store, scan_prefix
 from lakebed.versions import BranchRecord, ClaimRecord, RefState, decode_record, encode_record, keys
 
-from .errors import DeletedNotFound, RepositoryExists, SeveralDeleted
+from .errors import DeletedNotFound, DeleteProtected, RepositoryExists, SeveralDeleted
 from .records import (
     DELETED_REPOSITORIES,
     DeletedRecord,
     DeletedState,
+    HoldNamesRecord,
     RepositoryRecord,
     RepositoryState,
     deleted_partition,
@@ -242,12 +243,28 @@ class DeletedRepositories:
 
         Raises:
             DeletedNotFound, SeveralDeleted: as for `undelete`.
+            DeleteProtected: legal holds are in force.
         """
         found, held = await self._find_kept(name, uid)
+        # No request finds a deleted repository, so no hold is added after this look.
+        await self.check_holds(found.record.name, found.uid)
         purging = replace(found.record, state=DeletedState.PURGING, move=self._ports.ids.fresh(), purged_ms=0)
         await self._move(found.uid, purging, held)
         await self.purge(found.uid)
         return found.uid
+
+    async def check_holds(self, name: str, uid: RepositoryUid) -> None:
+        """
+        Raises:
+            DeleteProtected: legal holds keep data of the repository.
+        """
+        found = await self._store.get(keys.repository_partition(uid), keys.LEGAL_HOLDS)
+        holds = () if found is None else decode_record(HoldNamesRecord, found.value).holds
+        if holds:
+            names = ", ".join(hold.name for hold in holds)
+            raise DeleteProtected(
+                f"legal holds keep data of repository {name}: release {names} first", repository=name, holds=names
+            )
 
     async def clean(self) -> None:
         """Go on with what a crash interrupted, and clean once more after old requests."""

@@ -22,7 +22,7 @@ class SeveralDeleted(Conflict):
 
 
 class DeleteProtected(Denied):
-    """The repository or branch is protected against deletion, and `force` does not change that."""
+    """A setting protects the repository or branch against deletion, or legal holds do; `force` does not count."""
 
 
 class NamespaceInUse(Invalid):

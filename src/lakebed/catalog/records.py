@@ -53,6 +53,16 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     deleted_by: str = ""
 
 
+class HoldName(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+
+
+class HoldNamesRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Read the names of a repository's legal holds from its record of them (docs/formats/records.md)."""
+
+    holds: tuple[HoldName, ...] = ()
+
+
 class DeletedState(StrEnum):
     """Say how a deleted repository stands: from `purging` nothing comes back."""
 

@@ -305,10 +305,13 @@ class Catalog:
         """Delete a repository. It is unusable from the first step on; the upkeep finishes after a crash.
 
         Raises:
-            RepositoryNotFound, ReadOnly, DeleteProtected.
+            RepositoryNotFound, ReadOnly.
+            DeleteProtected: it is protected, or legal holds are in force.
         """
         while True:
             record, held = await self._find_active(repository_id)
+            # A hold that is added after this look stops the forgetting, and an undelete brings back what it holds.
+            await self.deleted.check_holds(repository_id, record.uid)
             if record.protected:
                 raise DeleteProtected(
                     f"repository {repository_id} is protected against deletion", repository=repository_id

@@ -18,7 +18,6 @@ from lakebed.versions import Versions, decode_record, keys
 
 from .versioned import VersionedSetting, VersionRecord
 
-HOLDS_KEY: Final = keys.SETTING + b"legal_holds"
 HOLDS_MAX: Final = 200
 BYTES_MAX: Final = 100_000
 """All holds are one value of the key-value store, and each version is kept."""
@@ -48,7 +47,7 @@ class HoldsRecord(VersionRecord, frozen=True, kw_only=True, omit_defaults=True):
 class HoldBook(VersionedSetting[HoldsRecord]):
     def __init__(self, versions: Versions) -> None:
         empty = HoldsRecord(version=0, changed_ms=0)
-        super().__init__(versions, HOLDS_KEY, noun="the legal holds", empty=empty, decode=_decode)
+        super().__init__(versions, keys.LEGAL_HOLDS, noun="the legal holds", empty=empty, decode=_decode)
 
     async def in_force(self) -> Holds:
         record = await self.read()
