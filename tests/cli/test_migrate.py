@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ import pytest
 
 import lakebed
 from lakebed.migration import SourceRepository
+from lakebed.server import opened, options_of
+from lakebed.versions import RefKind
 from lakebed.versions.commits.merger import Merger
 from tests.cli.conftest import Shell
 
@@ -97,6 +100,41 @@ def test_a_second_run_brings_over_what_is_new_and_keeps_what_was_changed_here(mo
         assert repository.branch("main").read("own.csv") == b"5"
         assert not repository.branch("main").exists("d.csv")
     assert "main: changed here since, left as it is" in move.shell.ok(*move.words()).out
+
+
+def test_a_second_run_moves_branches_whose_protection_came_over(move: Move) -> None:
+    move.shell.ok("branch", "protect", move.lake, "main")
+    move.run()
+    move.shell.ok("branch", "create", f"{move.lake}/more", "-s", "main")
+    move.commit("more", "c.csv", "4", "later")
+    move.shell.ok("merge", f"{move.lake}/more", f"{move.lake}/main", "-m", "more")
+
+    assert move.run()["left"] == []
+    with move.opened() as repository:
+        assert repository.branch("main").read("c.csv") == b"4"
+
+
+def test_every_hidden_branch_of_a_killed_run_goes_and_none_can_come_back(move: Move) -> None:
+    """Two may stand at one commit."""
+    move.run()
+
+    async def leave_two() -> None:
+        async with opened(options_of(move.new, {}, None)) as state:
+            target = await state.catalog.get(move.name)
+            for name in ("migration-1", "migration-2"):
+                await target.settings.hide_branch(name, work_of="migration")
+                await target.changes.create_branch(name, "main", is_ours=True)
+
+    async def left() -> tuple[set[str], list[str]]:
+        async with opened(options_of(move.new, {}, None)) as state:
+            refs = (await state.catalog.get(move.name)).versions.refs
+            deleted = await refs.list_deleted(RefKind.BRANCH)
+            return {branch.name for branch in (await refs.list_branches())[0]}, [one.name for one in deleted]
+
+    asyncio.run(leave_two())
+    move.run()
+
+    assert asyncio.run(left()) == ({"main", "side"}, [])
 
 
 def test_a_migration_that_was_killed_goes_on(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:

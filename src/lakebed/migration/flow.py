@@ -94,9 +94,22 @@ class _Work:
     source: SourceRepository
     target: Repository
     here: dict[str, CommitId] = field(default_factory=dict)
-    tips: dict[CommitId, str] = field(default_factory=dict)
+    tips: dict[CommitId, list[str]] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
     """Folders of addresses that lie outside every namespace here."""
+
+    def add_tip(self, commit_id: CommitId, branch: str) -> None:
+        # Several may stand at one commit: a call that was killed leaves the branch that it had just made.
+        self.tips.setdefault(commit_id, []).append(branch)
+
+    def take_tip(self, commit_id: CommitId) -> str | None:
+        """Return a hidden branch that stands there, to move on, if there is one."""
+        branches = self.tips.get(commit_id)
+        return branches.pop() if branches else None
+
+    async def drop_tips(self, commit_id: CommitId) -> None:
+        for branch in self.tips.pop(commit_id, []):
+            await self.target.changes.delete_branch(branch, force=True, is_ours=True)
 
 
 async def plan_repository(catalog: Catalog, source: SourceRepository, namespace: str) -> Migration:
@@ -143,7 +156,7 @@ async def migrate_repository(
     ours = await target.settings.work_branches(WORK)
     for name, commit_id in await _branches_here(target):
         if name in ours:
-            work.tips[commit_id] = name
+            work.add_tip(commit_id, name)
     before = len(here)
     for at, commit in enumerate(commits):
         await _replay(catalog, work, commit)
@@ -154,8 +167,8 @@ async def migrate_repository(
     for head in dict.fromkeys([*branches.values(), *tags.values()]):
         say(f"{source.name}: comparing commit {head[:12]}")
         entries += await _compare(work, head)
-    for name in work.tips.values():
-        await target.changes.delete_branch(name, force=True)
+    for tip in [*work.tips]:
+        await work.drop_tips(tip)
     patterns = await asyncio.to_thread(source.protected)
     if patterns:
         # Only where none were ever set: from then on the protection here is for this server's users to change.
@@ -234,7 +247,7 @@ async def _check_readable(catalog: Catalog, source: SourceRepository, heads: Ite
 async def _replay(catalog: Catalog, work: _Work, commit: Commit) -> None:
     parents = [work.here[one] for one in commit.parents]
     first = parents[0] if parents else await _root(work.target)
-    branch = work.tips.pop(first, None)
+    branch = work.take_tip(first)
     if branch is None:
         # Marked before it is there: a branch without the mark is never removed. A fresh name meets no other branch.
         branch = f"{WORK}-{secrets.token_hex(16)}"
@@ -259,11 +272,9 @@ async def _replay(catalog: Catalog, work: _Work, commit: Commit) -> None:
 
     made = await work.target.versions.merges.replay(branch, changes, note, merged=tuple(parents[1:]))
     work.here[commit.id] = made.id
-    work.tips[made.id] = branch
+    work.add_tip(made.id, branch)
     for merged in parents[1:]:
-        # The new commit holds it.
-        if (finished := work.tips.pop(merged, None)) is not None:
-            await work.target.changes.delete_branch(finished, force=True)
+        await work.drop_tips(merged)  # The new commit holds it.
 
 
 async def _root(target: Repository) -> CommitId:
@@ -310,7 +321,7 @@ def _entry_of(stats: ObjectStats) -> Entry:
 async def _set_refs(work: _Work, branches: dict[str, str], tags: dict[str, str]) -> list[str]:
     """Move or make all; returns those that stay, because users of this server changed them."""
     left = []
-    refs, changes = work.target.versions.refs, work.target.changes
+    refs, changes, resets = work.target.versions.refs, work.target.changes, work.target.versions.resets
     for name, theirs in branches.items():
         wanted = work.here[theirs]
         try:
@@ -325,7 +336,8 @@ async def _set_refs(work: _Work, branches: dict[str, str], tags: dict[str, str])
             left.append(name)
             continue
         try:
-            await changes.hard_reset(name, wanted)
+            # Below the guards: the protection that came over with the repository is for its users.
+            await resets.hard_reset(name, wanted)
         except UncommittedChanges:
             left.append(name)
     for name, theirs in tags.items():
