@@ -49,13 +49,17 @@ async def complete(repository: Repository, name: str, *parts: PartRecord, if_non
     return await repository.objects.read(await repository.objects.get("main", "a"))
 
 
-async def finish(repository: Repository, name: str, parts: list[PartRecord]) -> Entry:
+async def finish(repository: Repository, name: str, parts: list[PartRecord], *, if_none_match: bool = False) -> Entry:
     """Complete an upload as the S3 door does: one part is linked where it lies."""
     if len(parts) == 1:
-        return await repository.multipart.link_only_part(name, parts[0], checksum="md5", metadata={})
+        return await repository.multipart.link_only_part(
+            name, parts[0], checksum="md5", metadata={}, if_none_match=if_none_match
+        )
     size = sum(part.size_bytes for part in parts)
     body = repository.multipart.stream(parts)
-    return await repository.multipart.complete(name, body, size_bytes=size, checksum="md5", metadata={})
+    return await repository.multipart.complete(
+        name, body, size_bytes=size, checksum="md5", metadata={}, if_none_match=if_none_match
+    )
 
 
 async def read(repository: Repository) -> bytes:
@@ -233,6 +237,46 @@ async def test_of_two_completions_at_once_one_makes_the_object(repository: Repos
 
     assert entry.checksum == "md5"
     assert await read(repository) == b"theirs"
+
+
+async def test_an_only_part_that_is_too_old_is_refused_at_once_however_often(
+    repository: Repository, ports: Ports
+) -> None:
+    clock = ports.clock
+    assert isinstance(clock, TurnableClock)
+    name = await begun(repository)
+    part = await put(repository, name, 1, b"x")
+    clock.ms += repository.versions.context.options.upload_ttl_ms
+
+    before_ms = clock.ms
+    for is_clean in (False, False, True):
+        if is_clean:
+            await repository.versions.cleanup.clean()
+        with pytest.raises(PartMissing):
+            await finish(repository, name, [part])
+    assert clock.ms == before_ms
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_a_completion_that_loses_on_its_condition_can_be_sent_again_under_another(
+    repository: Repository, store: HookedStore, parts: int
+) -> None:
+    await repository.versions.hard_delete.change(by="ann", is_on=True, grace_s=2)
+    name = await begun(repository)
+    stored = [await put(repository, name, number, b"mine") for number in range(1, parts + 1)]
+
+    async def another_writes() -> None:
+        await repository.objects.upload("main", "a", b"theirs")
+
+    store.before("set_if", b"a", another_writes)
+    with pytest.raises(PathExists):
+        await finish(repository, name, stored, if_none_match=True)
+    await repository.versions.hard_delete.flush()
+    queued = [record.path for _, record in (await repository.versions.hard_delete.page()).items]
+
+    assert queued == []
+    await finish(repository, name, stored)
+    assert await read(repository) == b"mine" * parts
 
 
 async def test_a_part_that_breaks_off_is_none(repository: Repository) -> None:

@@ -196,7 +196,7 @@ class Multipart:
                 return await self._link(
                     multipart_id, record, address, size_bytes, checksum, metadata, content_type, condition
                 )
-            except (MultipartNotFound, CompletionUnderWay, UploadRefused):
+            except (MultipartNotFound, CompletionUnderWay, UploadRefused, PathExists, PreconditionFailed):
                 await self._versions.parts.drop(address)
                 raise
 
@@ -216,6 +216,7 @@ class Multipart:
         """Make the only part the object, without moving its bytes, and note that the upload is completed.
 
         Raises:
+            PartMissing: the part is too old to be linked.
             UploadMissing, and what `complete` raises.
         """
         condition = Condition(if_none_match, if_match)
@@ -225,12 +226,28 @@ class Multipart:
             linked = await self._interrupted(multipart_id, record, checksum, wanted=part.address)
             if linked is not None:
                 return linked
+            await self._check_open(multipart_id, part.address)
             await self._versions.staging.check(record.branch, record.path, condition)
             return await self._link(
                 multipart_id, record, part.address, part.size_bytes, checksum, metadata, content_type, condition
             )
 
         return await self._once(multipart_id, part.size_bytes, checksum, metadata, content_type, attempt)
+
+    async def _check_open(self, multipart_id: str, address: str) -> None:
+        """Refuse a part that can never be linked again. One that another completion has is not refused here.
+
+        Raises:
+            PartMissing: its address has expired.
+            MultipartNotFound: because the upload ended meanwhile.
+        """
+        with suppress(UploadRefused):
+            record = await self._versions.uploads.record(address)
+            is_expired = record.expires_ms <= self._ports.clock.now_ms()
+            if record.state is not UploadState.EXPIRED and not (record.state is UploadState.ISSUED and is_expired):
+                return
+        await self._versions.parts.get(multipart_id)
+        raise PartMissing("the part is too old to be completed; upload it again", address=address)
 
     async def _link(
         self,
@@ -257,8 +274,9 @@ class Multipart:
                 if_match=condition.if_match,
             )
         except (PathExists, PreconditionFailed):
-            # The path was not set, so the client may complete the upload under another condition.
-            await self._versions.parts.aim(multipart_id, "", instead_of=address)
+            # Still open: no cell named it. So the client may complete the upload under another condition.
+            if await self._state(address) is UploadState.ISSUED:
+                await self._versions.parts.aim(multipart_id, "", instead_of=address)
             raise
         await self._note_completed(multipart_id, checksum)
         return entry

@@ -365,7 +365,7 @@ MOVES: Final[dict[type[StrEnum], dict[StrEnum, frozenset[StrEnum]]]] = {
     },
     UploadState: {
         UploadState.ISSUED: frozenset({UploadState.LINKING, UploadState.EXPIRED}),
-        UploadState.LINKING: frozenset({UploadState.LINKED, UploadState.REVOKED}),
+        UploadState.LINKING: frozenset({UploadState.ISSUED, UploadState.LINKED, UploadState.REVOKED}),
         UploadState.LINKED: frozenset(),
         UploadState.EXPIRED: frozenset(),
         UploadState.REVOKED: frozenset({UploadState.LINKED}),

@@ -305,9 +305,12 @@ class Staging:
         row: Row,
         *,
         before: Callable[[BranchRecord], Awaitable[None]] | None = None,
+        unused: Callable[[], Awaitable[None]] | None = None,
         condition: Condition = ANY,
     ) -> None:
         """The writer flow. `before` runs ahead of each cell, after the branch was read; its errors end the write.
+
+        `unused` runs where the condition fails before any cell had an exclusive row. None: its address is let go.
 
         A condition is held against a fresh reading: the cache may show the head from before an acknowledged merge,
         which leaves the token, so that the second look would not notice.
@@ -328,8 +331,10 @@ class Staging:
                 try:
                     replaced = await self.set_cell(seen.record, key, flags, row, asked)
                 except (PathExists, PreconditionFailed):
-                    if is_exclusive(flags):
-                        # Not set here, and repeated nowhere: the mark would be off.
+                    # Where the mark is on: not set here, and repeated nowhere.
+                    if is_exclusive(flags) and unused is not None:
+                        await unused()
+                    elif is_exclusive(flags):
                         self._hard_delete.let_go_unnamed(row, key, LetGoBy.REFUSED)
                     raise
                 # Sent again, a conditional write would meet what it wrote itself: it may not say that nothing happened.

@@ -9,6 +9,8 @@ An `attempt` in the record tells its owner, when an answer was lost, whether it 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from msgspec.structs import replace
 
 from lakebed.base import Entry, OutcomeUnknown, to_row
@@ -73,6 +75,8 @@ class Uploads:
     ) -> Entry:
         """Stage the address of an upload handed out for this branch. Works once for an address.
 
+        A link that its condition refuses leaves the address open, unless a cell may have named it.
+
         Raises:
             UploadRefused: not issued for this branch, expired, or used before.
             ObjectMissing: the client never put anything there.
@@ -94,8 +98,15 @@ class Uploads:
             if now is None or now[0] != linking:
                 raise UploadRefused("the link was given up; upload again", address=entry.address)
 
+        async def reopen() -> None:
+            # No cell ever named the address. A cleaner that took us for dead was faster: then it stays revoked.
+            with suppress(UploadRefused):
+                await self._move(entry.address, replace(linking, state=UploadState.ISSUED), held)
+
         try:
-            await self._staging.write(branch, key, EXCLUSIVE, row, before=still_linking, condition=condition)
+            await self._staging.write(
+                branch, key, EXCLUSIVE, row, before=still_linking, unused=reopen, condition=condition
+            )
         except AddressSpent:
             raise UploadRefused("another write took its place; upload again", address=entry.address) from None
         await self._move(entry.address, replace(linking, state=UploadState.LINKED), held)
