@@ -173,7 +173,7 @@ def test_an_apply_leaves_the_documents_tables(spark: SparkSession | None, lake: 
 
     (addresses,) = lake.files("_lakefs/retention/lc/addresses/date=*/*.parquet")
     (policy,) = lake.files("_lakefs/retention/lc/policy/*.parquet")
-    (stats,) = lake.files("_lakefs/retention/lc/stats/*.csv")
+    (stats,) = lake.files("_lakefs/retention/lc/stats/*/*.csv")
     rules = ["logs: logs/ 10d, dev 2d"]
     row = {"run_id": plan.run_id, "address": old, "paths": ["logs/old"], "matched_rules": rules}
     assert pq.ParquetFile(addresses).read().to_pylist() == [row]
@@ -182,7 +182,7 @@ def test_an_apply_leaves_the_documents_tables(spark: SparkSession | None, lake: 
         ("logs", "logs/", ""),
         ("logs", "logs/", "dev"),
     ]
-    assert addresses.parent.name == f"date={stats.stem}"
+    assert (addresses.parent.name, stats.stem) == (stats.parent.name, plan.run_id)
     header, one = csv.reader(stats.read_text().splitlines())
     assert dict(zip(header, one, strict=True)) | {"began": "", "ended": ""} == {
         "run_id": plan.run_id,
@@ -197,7 +197,9 @@ def test_an_apply_leaves_the_documents_tables(spark: SparkSession | None, lake: 
     assert lake.collector.plan(spark, RunKind.METADATA).unknown_files == ()
 
 
-def test_two_runs_of_a_day_have_a_row_each(spark: SparkSession | None, lake: Lakeside) -> None:
+def test_each_run_writes_a_file_of_its_own_about_itself_so_that_none_loses_a_row_to_another(
+    spark: SparkSession | None, lake: Lakeside
+) -> None:
     set_policy(lake, LOGS)
     first = lake.collector.plan(spark, RunKind.LIFECYCLE)
     lake.collector.apply(spark, first.run_id)
@@ -205,9 +207,12 @@ def test_two_runs_of_a_day_have_a_row_each(spark: SparkSession | None, lake: Lak
     second = lake.collector.plan(spark, RunKind.LIFECYCLE)
     lake.collector.apply(spark, second.run_id)
 
-    rows = [row for file in lake.files("_lakefs/retention/lc/stats/*.csv") for row in file.read_text().splitlines()]
+    rows = {
+        file.stem: [row.split(",")[0] for row in file.read_text().splitlines()[1:]]
+        for file in lake.files("_lakefs/retention/lc/stats/*/*.csv")
+    }
 
-    assert [row.split(",")[0] for row in rows if not row.startswith("run_id")] == [first.run_id, second.run_id]
+    assert rows == {first.run_id: [first.run_id], second.run_id: [second.run_id]}
 
 
 def test_why_says_which_run_took_an_object_that_commits_still_name(spark: SparkSession | None, lake: Lakeside) -> None:

@@ -2,7 +2,7 @@
 
     _lakefs/retention/lc/policy/<run>.parquet                 the policy as the run applied it
     _lakefs/retention/lc/addresses/date=<day>/<run>-<part>    what was deleted: run_id, address, paths, matched_rules
-    _lakefs/retention/lc/stats/<day>.csv                      a row for each run that deleted on that day
+    _lakefs/retention/lc/stats/date=<day>/<run>.csv           a row about the run, below a header
 
 The design document names them (docs/design/0003-lifecycle.md). Of several paths of an object the run knows one.
 """
@@ -18,9 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakebed.objectstore import ObjectStore
+
 from .context import RunContext
 from .engines import Effort, Task
-from .files import find, sizes
+from .files import sizes
 from .protocol import LC_PREFIX, LedgerState, Plan, RunReport, decode_ledger
 from .recording import Ledger
 from .rules.lifecycle import PolicyRow, check_policy, policy_table
@@ -66,7 +68,7 @@ async def write_tables(context: RunContext, plan: Plan, ledger: Ledger, report: 
         yield _FILES.schema.empty_table()
 
     await context.engine.run(work, names, _FILES, effort=Effort(requests=len(files), size_bytes=sum(files.values())))
-    await _add_stats(context, plan, ledger.date, report)
+    await _write_stats(context.store, plan, ledger.date, report)
 
 
 def _addresses(went: pa.Table) -> pa.Table:
@@ -83,16 +85,14 @@ def _addresses(went: pa.Table) -> pa.Table:
     )
 
 
-async def _add_stats(context: RunContext, plan: Plan, date: str, report: RunReport) -> None:
-    key = f"{LC_PREFIX}stats/{date}.csv"
-    data = await find(context.store, key)
-    rows = [row for row in csv.reader(io.StringIO((data or b"").decode())) if row and row[0] != STATS[0]]
+async def _write_stats(store: ObjectStore, plan: Plan, date: str, report: RunReport) -> None:
+    # A file for each run: two runs that end together would lose a row of a file that they share.
     state = "sweeping" if report.objects_failed else "ended"
     facts = [state, report.objects_deleted, report.bytes_deleted, report.objects_failed]
     own = [plan.run_id, plan.rules_version, *facts, report.run_start_time_ms, report.run_end_time_ms]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([STATS, *(row for row in rows if row[0] != plan.run_id), own])
-    await context.store.put(key, text.getvalue().encode())
+    csv.writer(text, lineterminator="\n").writerows([STATS, own])
+    await store.put(f"{LC_PREFIX}stats/date={date}/{plan.run_id}.csv", text.getvalue().encode())
 
 
 def _parquet(rows: pa.Table) -> bytes:

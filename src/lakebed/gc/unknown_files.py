@@ -45,7 +45,8 @@ _OTHER: Final = re.compile(
     rf"|{HOLDS_KEY}"
     rf"|{CERTIFICATE_KEY}"
     rf"|{INSTALLATION_MARK}"
-    rf"|{LC_PREFIX}(?:policy/[0-9a-z-]+\.parquet|stats/\d{{4}}-\d\d-\d\d\.csv)"
+    rf"|{LC_PREFIX}(?:policy/[0-9a-z-]+\.parquet|stats/\d{{4}}-\d\d-\d\d\.csv)"  # former runs wrote stats there
+    rf"|{LC_PREFIX}stats/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.csv"
     rf"|{LC_PREFIX}addresses/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet"
     rf"|{GC_PREFIX}clock\.json"
     rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet",
