@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -77,10 +78,11 @@ def run(
             is_late.set()
             child.kill()
 
+        until_s = time.monotonic() + timeout_s
         timer = threading.Timer(timeout_s, stop)
         timer.start()
         try:
-            _talk(child, given, options=options, ask=ask, log=log, is_late=is_late, timeout_s=timeout_s)
+            _talk(child, given, options=options, ask=ask, log=log, is_late=is_late, until_s=until_s)
         finally:
             timer.cancel()
             child.kill()
@@ -94,7 +96,7 @@ def _talk(
     ask: Ask,
     log: Callable[[str], None],
     is_late: threading.Event,
-    timeout_s: float,
+    until_s: float,
 ) -> None:
     assert child.stdout is not None
     assert child.stderr is not None
@@ -105,7 +107,7 @@ def _talk(
             if "print" in message:
                 log(str(message["print"])[:OUTPUT_CHARACTERS_MAX])
             elif "ask" in message:
-                _send(child, _answered(str(message["ask"]), list(message["arguments"]), options, ask, timeout_s))
+                _send(child, _answered(str(message["ask"]), list(message["arguments"]), options, ask, until_s))
             elif "error" in message:
                 raise HookFailed(str(message["error"])[:4096])
             else:
@@ -114,7 +116,7 @@ def _talk(
         if not is_late.is_set():
             raise HookFailed(f"the script's process broke off: {error}") from error
     if is_late.is_set():
-        raise HookFailed(f"the script took longer than {timeout_s:g} s")
+        raise HookFailed("the script took longer than its timeout")
     status = child.wait()
     if status < 0:
         raise HookFailed(f"the script passed its limit of CPU time or memory (signal {-status})")
@@ -128,12 +130,12 @@ def _send(child: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:
     child.stdin.flush()
 
 
-def _answered(name: str, arguments: list[Any], options: HookOptions, ask: Ask, timeout_s: float) -> dict[str, Any]:
+def _answered(name: str, arguments: list[Any], options: HookOptions, ask: Ask, until_s: float) -> dict[str, Any]:
     try:
         if name == "net/http.request":
             if not options.lua_network:
                 return {"error": "this server lets no script send requests (LAKEBED_ACTIONS_LUA_NETWORK)"}
-            return _sent(arguments, options, timeout_s)
+            return _sent(arguments, options, until_s)
         code, value = ask(name.removeprefix("lakefs."), arguments)
     except (LakebedError, OSError, ValueError, TypeError, IndexError) as error:
         return {"error": f"{name}: {error}"}
@@ -142,7 +144,7 @@ def _answered(name: str, arguments: list[Any], options: HookOptions, ask: Ask, t
     return {"code": code, "value": value}
 
 
-def _sent(arguments: list[Any], options: HookOptions, timeout_s: float) -> dict[str, Any]:
+def _sent(arguments: list[Any], options: HookOptions, until_s: float) -> dict[str, Any]:
     asked: dict[str, Any] = arguments[0] if isinstance(arguments[0], dict) else {"url": arguments[0]}
     headers = {str(name): str(value) for name, value in dict(asked.get("headers") or {}).items()}
     answer = webhook.request(
@@ -150,7 +152,7 @@ def _sent(arguments: list[Any], options: HookOptions, timeout_s: float) -> dict[
         str(asked["url"]),
         headers,
         str(asked.get("body") or "").encode(),
-        timeout_s=timeout_s,
+        timeout_s=until_s - time.monotonic(),
         options=options,
     )
     return {"code": answer.status, "data": base64.b64encode(answer.body).decode()}

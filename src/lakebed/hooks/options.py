@@ -24,13 +24,15 @@ class HookFailed(LakebedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookOptions:
-    """`loopback`: webhooks may go to this machine and its link-local neighbours. `lua`: Lua hooks may run.
+    """`loopback`: webhooks may go to this machine and its link-local neighbours. `private`: and to private networks.
 
+    `lua`: Lua hooks may run.
     `lua_network`: Lua scripts may send HTTP requests. `environment` holds what action files may name.
     """
 
     enabled: bool = True
     loopback: bool = False
+    private: bool = False
     lua: bool = True
     lua_network: bool = False
     lua_memory_bytes: int = 64 << 20
@@ -38,11 +40,12 @@ class HookOptions:
 
 
 def hook_options(environment: Mapping[str, str]) -> HookOptions:
-    """Read LAKEBED_ACTIONS (`0`), LAKEBED_ACTIONS_LOOPBACK (`1`), LAKEBED_ACTIONS_LUA (`0`),
-    LAKEBED_ACTIONS_LUA_NETWORK (`1`), and the variables that action files may name."""
+    """Read LAKEBED_ACTIONS (`0`), LAKEBED_ACTIONS_LOOPBACK (`1`), LAKEBED_ACTIONS_PRIVATE (`1`),
+    LAKEBED_ACTIONS_LUA (`0`), LAKEBED_ACTIONS_LUA_NETWORK (`1`), and the variables that action files may name."""
     return HookOptions(
         enabled=environment.get("LAKEBED_ACTIONS") != "0",
         loopback=environment.get("LAKEBED_ACTIONS_LOOPBACK") == "1",
+        private=environment.get("LAKEBED_ACTIONS_PRIVATE") == "1",
         lua=environment.get("LAKEBED_ACTIONS_LUA") != "0",
         lua_network=environment.get("LAKEBED_ACTIONS_LUA_NETWORK") == "1",
         environment={name: value for name, value in environment.items() if name.startswith(ENVIRONMENT)},

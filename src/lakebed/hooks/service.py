@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -69,14 +71,16 @@ class RepositoryHooks:
         options: HookOptions,
         ask: Asker,
         keep: Callable[[asyncio.Future[Any]], None],
+        pool: Executor,
     ) -> None:
-        """`keep` holds on to work that goes on after its request."""
+        """`keep` holds on to work that goes on after its request. Hooks run in threads of `pool`."""
         self._repository = repository
         self._versions = versions
         self._objects = objects
         self._options = options
         self._ask = ask
         self._keep = keep
+        self._pool = pool
         self._runs = Runs(versions)
         self._parsed: dict[tuple[str, str], Action] = {}
 
@@ -163,7 +167,8 @@ class RepositoryHooks:
             if hook.type == "webhook":
                 properties = secrets.fill(hook.properties)
                 body = msgspec.json.encode(described)
-                await asyncio.to_thread(webhook.send, properties, body, options=self._options, log=ran.log)
+                send = partial(webhook.send, properties, body, options=self._options, log=ran.log)
+                await asyncio.get_running_loop().run_in_executor(self._pool, send)
             else:
                 await self._run_script(hook, event, described, secrets, ran)
         except LakebedError as error:
@@ -192,7 +197,7 @@ class RepositoryHooks:
             answer = asyncio.run_coroutine_threadsafe(self._answer(caller, name, arguments), loop)
             return answer.result(TIMEOUT_S_MAX)
 
-        await asyncio.to_thread(
+        run = partial(
             lua.run,
             str(script),
             secrets.fill(hook.properties.get("args") or {}),
@@ -202,6 +207,7 @@ class RepositoryHooks:
             ask=ask,
             log=ran.log,
         )
+        await loop.run_in_executor(self._pool, run)
 
     async def _answer(self, caller: object, name: str, arguments: list[Any]) -> tuple[int, Any]:
         # Who writes an action file here would else read, through the next committer, what only that user may read.

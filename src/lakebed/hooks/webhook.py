@@ -1,15 +1,17 @@
 """Webhooks: one POST of the event as JSON. Any answer but 2xx fails the hook.
 
-The address is looked at after the connection is made and before a byte is sent: a name that resolves to this machine,
-or to the metadata service of a cloud, gets nothing. Redirects are not followed.
+A name is resolved once, and the connection goes to the address that was looked at: this machine, the metadata service
+of a cloud and private networks get nothing, whatever name leads there. Redirects are not followed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,15 @@ from .options import OUTPUT_CHARACTERS_MAX, TIMEOUT_S, TIMEOUT_S_MAX, HookFailed
 ATTEMPTS_MAX: Final = 3
 RETRIED: Final = frozenset({429, 502, 503, 504})
 RETRY_S: Final = 0.5
+METADATA: Final = frozenset(
+    map(
+        ipaddress.ip_address,
+        ["fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"],
+    )
+)
+"""Addresses at which clouds hand out credentials of the machine, besides the link-local ones."""
+NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+"""The last four bytes of an address here are the address of IPv4 where the connection ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +87,7 @@ def request(
     """Send one request and read its answer, up to OUTPUT_CHARACTERS_MAX bytes of it.
 
     Raises:
-        HookFailed: the URL is none of http, or leads to this machine.
+        HookFailed: the URL is none of http, or leads where hooks may not go.
         OSError, HTTPException: the connection failed.
     """
     parts = urlsplit(url)
@@ -86,27 +97,71 @@ def request(
         raise TimeoutError("the time is over")
     kind = _Https if parts.scheme == "https" else _Http
     connection = kind(parts.hostname, parts.port, timeout=timeout_s)
-    connection.may_be_loopback = options.loopback
-    until_s = time.monotonic() + timeout_s
+    connection.options = options
+    connection.until_s = time.monotonic() + timeout_s
+    # A socket's own time limit begins anew with each byte: an answer that drips would never end.
+    timer = threading.Timer(timeout_s, connection.cut)
+    timer.daemon = True
+    timer.start()
     try:
         connection.request(method, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), body, {**headers})
         answer = connection.getresponse()
         found = bytearray()
         while len(found) < OUTPUT_CHARACTERS_MAX and (chunk := answer.read1(OUTPUT_CHARACTERS_MAX - len(found))):
             found += chunk
-            if time.monotonic() > until_s:
-                raise TimeoutError("the answer took too long")
+        connection.check_time()  # what was cut off looks like an answer that ended
         return Answer(status=answer.status, body=bytes(found))
     finally:
+        timer.cancel()
         connection.close()
 
 
 class _Http(http.client.HTTPConnection):
-    may_be_loopback = False
+    options = HookOptions()
+    until_s = 0.0
+    _held: socket.socket | None = None
 
     def connect(self) -> None:
-        self.sock = socket.create_connection((self.host, self.port), self.timeout)
-        _check_address(self.sock, may_be_loopback=self.may_be_loopback)
+        """Connect to the first address of the host that answers, where the options allow it."""
+        failed: OSError | None = None
+        for family, kind, protocol, _, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
+            _check_address(str(address[0]), self.options)
+            connected = socket.socket(family, kind, protocol)
+            try:
+                self.check_time()
+                connected.settimeout(max(0.001, self.until_s - time.monotonic()))
+                connected.connect(address)
+                _check_peer(connected, self.options)
+            except OSError as error:
+                connected.close()
+                failed = error
+            except BaseException:
+                connected.close()
+                raise
+            else:
+                self.hold(connected)
+                return
+        raise failed or OSError("the host has no address")
+
+    def hold(self, connected: socket.socket) -> None:
+        """Use a socket, and let `cut` end it. `self.sock` is gone once the header of an answer was read."""
+        self.sock = self._held = connected
+        self.check_time()  # the timer may have been here before the socket
+
+    def check_time(self) -> None:
+        """
+        Raises:
+            TimeoutError: the time is over.
+        """
+        if time.monotonic() >= self.until_s:
+            raise TimeoutError("the time is over")
+
+    def cut(self) -> None:
+        """End the connection, from another thread: what waits for it goes on at once."""
+        if self._held is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                # Not SSLSocket's own: that one would let the reader go on without TLS.
+                socket.socket.shutdown(self._held, socket.SHUT_RDWR)
 
 
 class _Https(_Http):
@@ -114,24 +169,47 @@ class _Https(_Http):
 
     def connect(self) -> None:
         super().connect()
-        self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
+        context = ssl.create_default_context()
+        wrapped = context.wrap_socket(self.sock, server_hostname=self.host, do_handshake_on_connect=False)
+        self.hold(wrapped)
+        wrapped.do_handshake()
 
 
-def _check_address(connected: socket.socket, *, may_be_loopback: bool) -> None:
+OWN: Final = "this machine, its link or a cloud's metadata service", "LAKEBED_ACTIONS_LOOPBACK"
+PRIVATE: Final = "no public address", "LAKEBED_ACTIONS_PRIVATE"
+
+
+def _check_address(text: str, options: HookOptions) -> None:
     """
     Raises:
-        HookFailed: the connection leads to this machine or to its link.
+        HookFailed: the options do not allow this address.
     """
-    address = ipaddress.ip_address(connected.getpeername()[0].partition("%")[0])
-    address = getattr(address, "ipv4_mapped", None) or address
-    is_own = address.is_loopback or address.is_link_local or address.is_unspecified
-    # Connecting to an own address of another interface leads to this machine too.
-    is_own = is_own or connected.getpeername()[0] == connected.getsockname()[0]
-    if is_own and not may_be_loopback:
-        connected.close()
-        raise HookFailed(
-            f"{address} is this machine or its link: the server sends hooks there only with LAKEBED_ACTIONS_LOOPBACK=1"
-        )
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in NAT64:
+            address = ipaddress.IPv4Address(address.packed[-4:])
+        else:
+            address = address.ipv4_mapped or address.sixtofour or address
+    is_own = address.is_loopback or address.is_link_local or address.is_unspecified or address in METADATA
+    if is_own and not options.loopback:
+        raise _refused(text, OWN)
+    is_public = address.is_global and not (address.is_reserved or address.is_multicast)
+    if not is_own and not is_public and not options.private:
+        raise _refused(text, PRIVATE)
+
+
+def _check_peer(connected: socket.socket, options: HookOptions) -> None:
+    """
+    Raises:
+        HookFailed: the connection leads to an own address of another interface: to this machine too.
+    """
+    peer = connected.getpeername()[0]
+    if peer == connected.getsockname()[0] and not options.loopback:
+        raise _refused(peer, OWN)
+
+
+def _refused(address: str, why: tuple[str, str]) -> HookFailed:
+    return HookFailed(f"{address} is {why[0]}: the server sends hooks there only with {why[1]}=1")
 
 
 def _query(params: Any) -> Sequence[tuple[str, str]]:

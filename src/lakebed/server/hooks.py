@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from lakebed.auth import NotPermitted
@@ -17,6 +18,7 @@ from .gate import require
 from .requests import PAGE_MAX, RestRequest
 
 OBJECT_BYTES_MAX: Final = 16 << 20
+HOOKS_AT_ONCE: Final = 32
 
 
 class ScriptReads:
@@ -124,8 +126,11 @@ class ScriptReads:
 def make_hooks(
     options: HookOptions, reads: ScriptReads, keep: Callable[[asyncio.Future[Any]], None]
 ) -> Callable[[RepositoryId, Versions, Objects], RepositoryHooks]:
+    # Their own threads: hooks that wait for slow webhooks must not keep the server from reading its files.
+    pool = ThreadPoolExecutor(HOOKS_AT_ONCE, thread_name_prefix="hook")
+
     def make(repository: RepositoryId, versions: Versions, objects: Objects) -> RepositoryHooks:
-        return RepositoryHooks(repository, versions, objects, options=options, ask=reads.ask, keep=keep)
+        return RepositoryHooks(repository, versions, objects, options=options, ask=reads.ask, keep=keep, pool=pool)
 
     return make
 

@@ -1,0 +1,82 @@
+"""Webhooks: where they may go, and that a slow answer does not outlast its timeout."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lakebed.hooks import HookFailed, HookOptions, webhook
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.fixture(params=[OK + b"x: ", OK + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n", OK + b"\r\n"])
+def dripping(request: pytest.FixtureRequest) -> Iterator[tuple[str, threading.Event]]:
+    """Serve an answer that begins so and goes on byte for byte, for ever. The event: the client went away."""
+    gone = threading.Event()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            connected, _ = listening.accept()
+            with connected:
+                connected.recv(65536)
+                connected.sendall(request.param)
+                while not stop.wait(0.02):
+                    connected.sendall(b"1")
+        gone.set()
+
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/", gone
+        stop.set()
+        thread.join()
+
+
+def test_an_answer_that_drips_ends_with_the_timeout(dripping: tuple[str, threading.Event]) -> None:
+    url, gone = dripping
+
+    with pytest.raises(HookFailed, match="no answer"):
+        webhook.send({"url": url, "timeout": "300ms"}, b"{}", options=HookOptions(loopback=True), log=print)
+
+    assert gone.wait(60)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "0.0.0.0",
+        "169.254.169.254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[64:ff9b::a9fe:a9fe]",
+        "[2002:a9fe:a9fe::1]",
+        "[fd00:ec2::254]",
+        "[fd20:ce::254]",
+        "[fe80::1]",
+    ],
+)
+def test_no_hook_reaches_this_machine_or_a_metadata_service(host: str) -> None:
+    with pytest.raises(HookFailed, match="LAKEBED_ACTIONS_LOOPBACK"):
+        _send(host, HookOptions(private=True))
+
+
+@pytest.mark.parametrize(
+    "host", ["10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "224.0.0.1", "[fd12::1]", "[64:ff9b::a00:1]"]
+)
+def test_no_hook_reaches_a_private_network_unless_the_server_allows_it(host: str) -> None:
+    with pytest.raises(HookFailed, match="LAKEBED_ACTIONS_PRIVATE"):
+        _send(host, HookOptions(loopback=True))
+
+
+def _send(host: str, options: HookOptions) -> None:
+    webhook.send({"url": f"http://{host}:9/", "timeout": "100ms"}, b"{}", options=options, log=print)
