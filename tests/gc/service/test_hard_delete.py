@@ -83,6 +83,21 @@ async def test_a_page_that_is_not_full_waits_for_more(lake: Lake) -> None:
     assert first not in await objects(lake)
 
 
+async def test_an_object_that_stays_in_the_queue_hurries_no_page(lake: Lake) -> None:
+    """Each page makes a file of the ledger."""
+    await HoldBook(lake.versions).add(NewHold(name="case 1", globs=("held/**",), why="court"), by="ann")
+    await overwrite(lake, "held/a")
+    works = worker(lake, linger_ms=60_000)
+
+    for _ in range(72):  # six minutes
+        await overwrite(lake, "free/a")
+        await works.work()
+        lake.clock.ms += 5_000
+
+    files = [stat.key async for page in lake.objectstore.list(LEDGER_PREFIX) for stat in page]
+    assert 0 < len(files) <= 6
+
+
 async def test_the_ledger_says_what_went_and_why(lake: Lake) -> None:
     first = await overwrite(lake)
     [waits] = await _queued(lake, first)

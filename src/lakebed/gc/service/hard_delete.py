@@ -118,11 +118,10 @@ class QueueWorker:
             page = await self._queue.page(start, FULL_PAGE)
             now_ms = self._versions.ports.clock.now_ms()
             due = [item for item in page.items if now_ms - item[1].since_ms >= grace_ms]
-            is_full = len(due) == FULL_PAGE
-            if not due or not (is_full or now_ms - due[0][1].since_ms >= grace_ms + self._linger_ms):
-                break
             ready = [item for item in due if not item[1].error or now_ms - item[1].tried_ms >= AGAIN_MS]
-            if ready:
+            # By what is ready: one record that stays, as a held one does, must not make a page of each newcomer.
+            is_full = len(ready) == FULL_PAGE
+            if ready and (is_full or now_ms - ready[0][1].since_ms >= grace_ms + self._linger_ms):
                 done.add(await self._delete(ready))
             start = page.next_start if len(due) == len(page.items) else None
         return done
