@@ -34,8 +34,8 @@ _RUN: Final = rf"{GC_PREFIX}({'|'.join(RunKind)})/([0-9a-z][0-9a-z-]*)"
 _RUN_FILE: Final = re.compile(
     rf"{_RUN}/(?:"
     r"(?:apply|deferred|plan|purge|report|rules|saved|sweep|closed\.[0-9a-z]+|recheck\.[0-9a-f]{16}|turn\.\d{6})\.json"
-    r"|manifests/[0-9a-z.-]+\.json"
-    r"|[0-9a-z.]+/(?:(?:due|stays|versions)/)?[a-z]+-[0-9a-z-]+\.(?:parquet|arrow))",
+    r"|manifests/[0-9a-z._-]+\.json"
+    r"|[0-9a-z._]+/(?:(?:due|stays|versions)/)?[a-z]+-[0-9a-z-]+\.(?:parquet|arrow))",
     re.ASCII,
 )
 _TREE_FILE: Final = re.compile(r"_lakefs/(?:meta)?ranges/([0-9a-f]{64})\.parquet", re.ASCII)

@@ -10,10 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from lakebed.base import OutcomeUnknown
+from lakebed.base import OutcomeUnknown, RunId
+from lakebed.gc.protocol import RunKind, run_folder
 from lakebed.gc.rules.lifecycle import InvalidPolicy
-from lakebed.gc.service import PolicyBook, PolicyNotFound, RulesMoved, potential
+from lakebed.gc.service import PolicyBook, PolicyNotFound, PotentialCommits, RulesMoved, potential
 from lakebed.gc.service.policies import POLICY_KEY
+from lakebed.gc.unknown_files import run_file
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
@@ -199,6 +201,18 @@ async def test_potential_commits_are_found_once_and_read_by_the_page(
     assert found == {ids[2]: ["main"]}
     assert (await http.get(f"{at}/{begun['run_id']}?page=9")).status_code == 404
     assert (await http.get(f"{at}/none?page=0")).status_code == 404
+
+
+async def test_a_collection_of_metadata_knows_the_folder_of_potential_commits_for_that_of_a_run(lake: Lake) -> None:
+    """So it takes the folder once it is old, though no record names the run."""
+    await PolicyBook(lake.versions).write(LOGS, by="ann")
+
+    begun = await PotentialCommits(lake.versions).find()
+
+    folder = run_folder(RunKind.LIFECYCLE, RunId(begun.run_id))
+    keys = [stat.key async for page in lake.versions.objectstore.list(folder) for stat in page]
+    assert keys
+    assert {run_file(key) for key in keys} == {("lifecycle", begun.run_id)}
 
 
 async def made_on(http: httpx.AsyncClient, branch: str) -> str:

@@ -1,7 +1,8 @@
 """Potential commits: those that may name what the lifecycle policy has yet to take, by the design document's dates.
 
 They are computed and shown, and no run finds its candidates by them (rules/lifecycle/document.py says why). There may
-be a million, so they are written into the folder of a run once, in parts, and each page is one part.
+be a million, so they are written into the folder of a run once, in parts, and each page is one part. That run has no
+record: a collection of metadata takes the folder once it is old.
 """
 
 from __future__ import annotations
