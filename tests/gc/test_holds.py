@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from lakebed.base import Conflict, format_address
 from lakebed.gc import HeldBack, Plan
+from lakebed.gc.holding import Held
 from lakebed.gc.protocol import Fate, NewHold, RunKind, holds_mark
 from lakebed.gc.rules import DAY_MS, Selection, Spans
 from lakebed.gc.selecting import selected
 from lakebed.gc.service import HoldBook, HoldExists, HoldNotFound, InvalidHold
 from lakebed.gc.sweep import BATCH_KEYS, BATCHES
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore
+from lakebed.versions import keys
 from tests.gc.garbage import LEDGER, plan_of, sweep_part
 from tests.spark.lakeside import Lakeside
 
@@ -275,3 +277,20 @@ async def test_a_hold_stops_every_delete_that_begins_after_it() -> None:
     assert swept.objects_failed >= 1
     assert "legal holds changed" in swept.errors[0]
     assert [stat.key async for page in store.list("data/") for stat in page] == [keys[-1]]
+
+
+def test_after_a_restored_backup_adopting_brings_the_holds_above_every_mark(lakeside: Lakeside) -> None:
+    hold(lakeside, "legal/")
+    before = lakeside.wait(lakeside.versions.context.get(keys.LEGAL_HOLDS))
+    assert before is not None
+    release(lakeside)
+    hold(lakeside, "other/", name="case-8")
+    lakeside.wait(lakeside.versions.store.set(lakeside.versions.partition, keys.LEGAL_HOLDS, before.value))
+
+    stale = lakeside.wait(lakeside.service.holds_in_force())
+    assert "gc adopt" in lakeside.wait(Held(holds=stale).refuses(lakeside.objectstore))
+    lakeside.wait(lakeside.service.adopting())
+
+    now = lakeside.wait(lakeside.service.holds_in_force())
+    assert (now.version, now.holds) == (4, stale.holds)
+    assert lakeside.wait(Held(holds=now).refuses(lakeside.objectstore)) == ""

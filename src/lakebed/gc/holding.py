@@ -38,7 +38,7 @@ from .recording import HELD
 from .selecting import Flags, read_rows, selected, selected_paths
 from .tables import METARANGES, RANGE_IDS, RANGES
 
-_CHANGED: Final = "legal holds changed meanwhile: apply again"
+_CHANGED: Final = "legal holds changed meanwhile: apply again (if nothing changed, a backup was restored: `gc adopt`)"
 
 
 class HeldBack(Conflict):

@@ -390,7 +390,9 @@ class CollectionService:
         await (self._installation.step() if at_start else self._installation.step_if_due())
 
     async def adopting(self) -> Adopting:
-        """Choose this installation, of several in the namespace. See `Installation.adopt`."""
+        """Choose this installation, of several in the namespace. See `Installation.adopt` and `HoldBook.adopt`."""
+        # First: once it is adopted, its collections go on.
+        await self.holds.adopt(by=self._user_id)
         adopted = await self._installation.adopt(by=self._user_id)
         return Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms)
 

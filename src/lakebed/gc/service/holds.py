@@ -6,18 +6,21 @@ and only then is the change acknowledged. A sweep looks for a later version befo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from lakebed.base import CommitId, Conflict, Invalid, NotFound, RunId
-from lakebed.gc.protocol import NewHold, holds_mark
+from lakebed.gc.protocol import HOLDS_KEY, HOLDS_PREFIX, NewHold, holds_mark
 from lakebed.gc.rules import Hold, Holds, InvalidSelection, check_globs
 from lakebed.versions import Versions, decode_record, keys
 
 from .versioned import VersionedSetting, VersionRecord
 
+_MARK: Final = re.compile(HOLDS_KEY, re.ASCII)
 HOLDS_MAX: Final = 200
 BYTES_MAX: Final = 100_000
 """All holds are one value of the key-value store, and each version is kept."""
@@ -104,6 +107,29 @@ class HoldBook(VersionedSetting[HoldsRecord]):
 
         return await self._write(without_it, by=by, what=f"released {name}: {why}")
 
+    async def adopt(self, *, by: str) -> None:
+        """Give the holds a version above every mark in the namespace, where a restored backup is older than a mark.
+
+        Otherwise every sweep finds a later mark than its own, and refuses for ever.
+        """
+        pages = self._versions.objectstore.list(HOLDS_PREFIX, start_after=holds_mark((await self.read()).version))
+        keys_after = [stat.key async for page in pages for stat in page]
+        latest = max([int(key[len(HOLDS_PREFIX) :][:12]) for key in keys_after if _MARK.fullmatch(key)], default=0)
+
+        def next_of(before: HoldsRecord) -> HoldsRecord:
+            if before.version >= latest:
+                return before
+            what = f"adopted: what versions {before.version + 1} to {latest} changed is not known"
+            now_ms = self._versions.ports.clock.now_ms()
+            return replace(before, version=latest + 1, changed_ms=now_ms, changed_by=by, what=what)
+
+        if latest:
+            written = await self.change(next_of)
+            await self._mark(written)
+
+    async def _mark(self, written: HoldsRecord) -> None:
+        await self._versions.objectstore.put(holds_mark(written.version), msgspec.json.encode({"what": written.what}))
+
     async def _write(
         self, change: Callable[[tuple[Hold, ...]], tuple[Hold, ...]], *, by: str, what: str
     ) -> HoldsRecord:
@@ -118,7 +144,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
 
         written = await self.change(next_of)
         # Also where nothing changed: who wrote this version may have died before its mark.
-        await self._versions.objectstore.put(holds_mark(written.version), msgspec.json.encode({"what": written.what}))
+        await self._mark(written)
         return written
 
 
