@@ -287,6 +287,19 @@ async def test_a_secret_of_the_server_reaches_the_webhook_and_no_output(
     assert "s3cret" not in await output(client, repo)
 
 
+@needs_lua
+async def test_a_secret_that_the_cut_would_halve_is_hidden(client: httpx.AsyncClient, repo: str) -> None:
+    token = "{{ ENV.LAKEBED_ACTION_TOKEN }}"
+    texts = ["print(('x'):rep(65533) .. args.t)", "error(('x'):rep(4082) .. args.t)"]
+    for text in texts:
+        await put_action(client, repo, action("pre-commit", script(text, args={"t": token})))
+
+        answer = await commit(client, repo)
+
+        assert "xs3" not in await output(client, repo)
+        assert "xs3" not in answer.text
+
+
 async def test_a_variable_that_is_not_for_actions_is_not_filled_in(
     client: httpx.AsyncClient, repo: str, webhook: Hooked
 ) -> None:
@@ -397,6 +410,8 @@ async def test_a_script_may_lie_in_a_file_of_the_branch(client: httpx.AsyncClien
     ("text", "words"),
     [
         ("while true do end", "longer than"),
+        ("while true do print() end", "printed more than 65536 characters"),
+        ("print(string.rep('x', 2000000))", "more than 1048576 bytes at once"),
         ("local t = {} while true do t[#t + 1] = string.rep('x', 1000000) end", "more than 64 MiB"),
         ("os.execute('ls')", "nil value"),
         ("io.open('/etc/passwd')", "nil value"),

@@ -22,11 +22,12 @@ from lakebed.base import LakebedError
 
 from . import webhook
 from .actions import duration_s
-from .options import OUTPUT_CHARACTERS_MAX, TIMEOUT_S, TIMEOUT_S_MAX, HookFailed, HookOptions, bare_environment
+from .options import OUTPUT_CHARACTERS_MAX, TIMEOUT_S, TIMEOUT_S_MAX, HookFailed, HookOptions, Log, bare_environment
 
 CHILD: Final = Path(__file__).with_name("lua_child.py")
 CALLS: Final = ("get_object", "stat_object", "list_objects", "diff_refs")
-LINE_BYTES_MAX: Final = 32 << 20
+LINE_BYTES_MAX: Final = 1 << 20
+"""Room for a text of OUTPUT_CHARACTERS_MAX as JSON, and for the body of a request."""
 
 Ask = Callable[[str, list[Any]], tuple[int, Any]]
 """Answer a question of a script: a status of HTTP, and bytes or a value of JSON. Called in the hook's thread."""
@@ -40,7 +41,7 @@ def run(
     timeout: object,
     options: HookOptions,
     ask: Ask,
-    log: Callable[[str], None],
+    log: Log,
 ) -> None:
     """Run a script to its end. Blocks.
 
@@ -94,7 +95,7 @@ def _talk(
     *,
     options: HookOptions,
     ask: Ask,
-    log: Callable[[str], None],
+    log: Log,
     is_late: threading.Event,
     until_s: float,
 ) -> None:
@@ -102,14 +103,21 @@ def _talk(
     assert child.stderr is not None
     try:
         _send(child, given)
+        printed = 0
         while line := child.stdout.readline(LINE_BYTES_MAX):
+            if len(line) == LINE_BYTES_MAX and not line.endswith(b"\n"):
+                raise HookFailed(f"the script printed or sent more than {LINE_BYTES_MAX} bytes at once")
             message = json.loads(line)
             if "print" in message:
-                log(str(message["print"])[:OUTPUT_CHARACTERS_MAX])
+                text = str(message["print"])
+                log(text)
+                printed += len(text) + 1
+                if printed > OUTPUT_CHARACTERS_MAX:  # an endless loop must not keep this process busy
+                    raise HookFailed(f"the script printed more than {OUTPUT_CHARACTERS_MAX} characters")
             elif "ask" in message:
                 _send(child, _answered(str(message["ask"]), list(message["arguments"]), options, ask, until_s))
             elif "error" in message:
-                raise HookFailed(str(message["error"])[:4096])
+                raise HookFailed(str(message["error"]))
             else:
                 return
     except (OSError, ValueError) as error:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lakebed.base import Invalid, LakebedError
 
@@ -16,6 +16,12 @@ OUTPUT_CHARACTERS_MAX: Final = 64 << 10
 TIMEOUT_S: Final = 60.0
 TIMEOUT_S_MAX: Final = 600.0
 _SECRET: Final = re.compile(r"\{\{\s*ENV\.([A-Za-z0-9_]+)\s*\}\}")
+
+
+class Log(Protocol):
+    def __call__(self, line: str, limit: int = ..., /) -> object:
+        """Keep a line of output, or its first `limit` characters after secrets are hidden."""
+        ...
 
 
 class HookFailed(LakebedError):

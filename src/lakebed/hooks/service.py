@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 CALLER: Final[ContextVar[object]] = ContextVar("caller", default=None)
 """The request whose change is made. Scripts read with its permissions."""
 PARSED_MAX: Final = 1000
+WHY_CHARACTERS_MAX: Final = 4096
 
 Asker: TypeAlias = Callable[[object, str, list[Any]], Awaitable[tuple[int, Any]]]
 """Answer a question of a script: the caller, the name and the arguments."""
@@ -48,14 +49,22 @@ class _Ran:
     why: str = ""
     lines: list[str] = field(default_factory=list)
     secrets: Secrets | None = None
+    written: int = 0
 
-    def log(self, line: str) -> None:
-        if sum(map(len, self.lines)) < OUTPUT_CHARACTERS_MAX:
-            self.lines.append(line)
+    def log(self, line: str, limit: int = OUTPUT_CHARACTERS_MAX) -> None:
+        """Keep one line, or its first `limit` characters, while there is room."""
+        if self.written < OUTPUT_CHARACTERS_MAX:
+            # Secrets are hidden before anything is cut: the half of one would no longer be found.
+            self.lines.append(self.hidden(line)[:limit])
+            self.written += len(self.lines[-1]) + 1  # an empty line takes room too
 
     @property
     def output(self) -> str:
-        return self.hidden("\n".join(self.lines)[:OUTPUT_CHARACTERS_MAX])
+        return "\n".join(self.lines)[:OUTPUT_CHARACTERS_MAX]
+
+    def fail(self, why: str) -> None:
+        self.why = self.hidden(why)[:WHY_CHARACTERS_MAX]
+        self.log(f"failed: {self.why}")
 
     def hidden(self, text: str) -> str:
         return text if self.secrets is None else self.secrets.hide(text)
@@ -123,7 +132,7 @@ class RepositoryHooks:
                 return "", ""
             groups = await asyncio.gather(*[self._run_action(action, event) for action in actions])
             ran = [each for group in groups for each in group]
-            failed = [f"action {each.action}, hook {each.hook}: {each.hidden(each.why)}" for each in ran if each.why]
+            failed = [f"action {each.action}, hook {each.hook}: {each.why}" for each in ran if each.why]
             why = "; ".join(failed)
         run_id = self._runs.fresh_id()
         record = ActionRunRecord(
@@ -136,7 +145,7 @@ class RepositoryHooks:
             started_ms=started_ms,
             ended_ms=self._now_ms(),
             failed=bool(why),
-            why=why[:4096],
+            why=why[:WHY_CHARACTERS_MAX],
             hooks=tuple(
                 HookRunRecord(
                     id=f"{number:04}",
@@ -172,12 +181,10 @@ class RepositoryHooks:
             else:
                 await self._run_script(hook, event, described, secrets, ran)
         except LakebedError as error:
-            ran.why = str(error) or type(error).__name__
+            ran.fail(str(error) or type(error).__name__)
         except Exception as error:  # a hook that cannot run was not passed, whatever the reason
             logger.exception("hook %s of %s", hook.id, self._repository)
-            ran.why = f"{type(error).__name__}: {error}"
-        if ran.why:
-            ran.log(f"failed: {ran.why}")
+            ran.fail(f"{type(error).__name__}: {error}")
         ran.ended_ms = self._now_ms()
         return ran
 

@@ -19,11 +19,13 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from .actions import duration_s
-from .options import OUTPUT_CHARACTERS_MAX, TIMEOUT_S, TIMEOUT_S_MAX, HookFailed, HookOptions
+from .options import OUTPUT_CHARACTERS_MAX, TIMEOUT_S, TIMEOUT_S_MAX, HookFailed, HookOptions, Log
 
 ATTEMPTS_MAX: Final = 3
 RETRIED: Final = frozenset({429, 502, 503, 504})
 RETRY_S: Final = 0.5
+SHOWN_MAX: Final = 4096
+"""The characters of an answer's body that a run shows."""
 METADATA: Final = frozenset(
     map(
         ipaddress.ip_address,
@@ -46,7 +48,7 @@ def send(
     body: bytes,
     *,
     options: HookOptions,
-    log: Callable[[str], None],
+    log: Log,
     is_over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Send the event, again after answers that ask for it. Blocks; `properties` have their secrets.
@@ -70,7 +72,7 @@ def send(
             is_final = False
         else:
             log(f"answer {answer.status}")
-            log(answer.body[:4096].decode(errors="replace"))
+            log(answer.body.decode(errors="replace"), SHOWN_MAX)
             if 200 <= answer.status < 300:
                 return
             words, is_final = f"the webhook answered {answer.status}", answer.status not in RETRIED
