@@ -120,8 +120,10 @@ async def test_a_time_before_the_log_is_refused_and_says_so(repo: Versions, cloc
 
     with pytest.raises(RefNotFound, match="does not go back so far"):
         await repo.refs.resolve_commit("main@{900 days ago}")
-    with pytest.raises(RefNotFound, match="has 2 moves"):
+    with pytest.raises(RefNotFound, match="was not there before that move"):
         await repo.refs.resolve_commit("main@{2}")
+    with pytest.raises(RefNotFound, match="has 2 moves"):
+        await repo.refs.resolve_commit("main@{3}")
     with pytest.raises(RefNotFound, match="the log of nowhere"):
         await repo.refs.resolve_commit("nowhere@{yesterday}")
 
@@ -149,6 +151,10 @@ async def test_a_deleted_branch_comes_back_where_it_was_and_its_log_goes_on(
         ("create", ""),
     ]
     assert await repo.refs.resolve_commit("topic@{2h}") == head
+    with pytest.raises(RefNotFound, match="was not there before that move"):
+        await repo.refs.resolve_commit("topic@{1}")
+    with pytest.raises(RefNotFound, match="has 4 moves"):
+        await repo.refs.resolve_commit("topic@{5}")
     with pytest.raises(BranchExists):
         await repo.refs.undelete_branch("topic")
 

@@ -96,6 +96,9 @@ class Reflog:
                 return record.commit_id
             moves, _ = await self.list(branch, record, limit=max(when.moves, 1))
             commit = moves[when.moves - 1].before if 0 < when.moves <= len(moves) else ""
+            if 0 < when.moves <= len(moves) and not commit:
+                # The move made the branch: for the first time, or again after it was deleted.
+                raise RefNotFound(f"{expression}: {branch} was not there before that move", ref=expression)
             if not commit:
                 raise RefNotFound(f"{expression}: the log of {branch} has {len(moves)} moves", ref=expression)
             return CommitId(commit)
