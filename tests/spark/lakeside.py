@@ -90,7 +90,7 @@ class Lakeside:
             objectstore=self.objectstore,
             trees=Trees(self.objectstore, TreeCache(16 << 20), self._ports),
             ports=self._ports,
-            options=Options(owner="tests"),
+            options=Options(owner="tests", deleted_refs_ms=0),  # else what a deleted branch names is kept for a week
         )
         self.service = CollectionService(self.versions)
         self.searches = Searches(self._ports)

@@ -301,7 +301,7 @@ class Changes:
         self._guards.check_writable(force=force)
         if name == self._default_branch:
             raise DefaultBranchKept("cannot delete repository default branch", branch=name)
-        if (pattern := matching(self._delete_protected, name)) is not None:
+        if not is_ours and (pattern := matching(self._delete_protected, name)) is not None:
             raise DeleteProtected(f"branch {name} is protected against deletion by {pattern}", branch=name)
         head = (await self._versions.refs.get_branch(name)).commit_id
         event = Event(type=EventType.PRE_DELETE_BRANCH, source_ref=name, branch=name, commit_id=head)

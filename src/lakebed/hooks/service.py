@@ -22,7 +22,7 @@ import msgspec
 
 from lakebed.base import LakebedError, NotFound, RepositoryId, from_row, key_to_path
 from lakebed.catalog import Event, HookRefused, Objects
-from lakebed.versions import CommitNotFound, Versions
+from lakebed.versions import CommitNotFound, ContentsGone, Versions
 
 from . import lua, webhook
 from .actions import FILE_BYTES_MAX, FILES_MAX, FOLDER, Action, Hook, InvalidAction, matching, parse, should_run
@@ -248,8 +248,8 @@ class RepositoryHooks:
         """
         try:
             listing = await self._versions.staging.list(ref, prefix=FOLDER.encode(), limit=FILES_MAX + 1)
-        except CommitNotFound:
-            return []
+        except (CommitNotFound, ContentsGone):
+            return []  # The change itself says what is wrong with this ref.
         if len(listing.items) > FILES_MAX:
             raise InvalidAction(f"{FOLDER} has more than {FILES_MAX} files", path=FOLDER)
         found = []

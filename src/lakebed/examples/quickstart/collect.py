@@ -55,6 +55,7 @@ class Collection:
         self._client.repositories.set_retention_rules(self._repository, RULES)
         days = ", ".join(f"{rule.branch_id} {rule.retention_days} days" for rule in RULES.branches)
         self._teller.say(f"History stays {RULES.default_retention_days} days; {days}. Heads and tags always stay.")
+        self._teller.say("A deleted branch holds nothing here (LAKEBED_DELETED_DAYS=0): it cannot come back.")
 
     def collect(self, environment: Mapping[str, str]) -> list[RunReport]:
         """Plan and apply both collections, with a Spark of our own.

@@ -110,7 +110,10 @@ def quickstart(
     check_installed()
     folder = Folder(data or next_folder(Path.cwd()))
     folder.prepare()
-    server, teller = LocalServer(data=folder.server, log=folder.log, port=port), Teller(session)
+    # The story deletes a branch, and shows at once what that gives back.
+    settings = {"LAKEBED_DELETED_DAYS": "0"}
+    server = LocalServer(data=folder.server, log=folder.log, port=port, settings=settings)
+    teller = Teller(session)
     with stopped_by_signals():
         try:
             ended = folder.ended()

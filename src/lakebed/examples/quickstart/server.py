@@ -11,9 +11,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Final
 
 import msgspec
@@ -38,9 +38,13 @@ class _Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalServer:
-    """`python -m lakebed serve` over a folder. Its log is `log`; what it serves is in `data`."""
+    """`python -m lakebed serve` over a folder. Its log is `log`; what it serves is in `data`.
 
-    def __init__(self, *, data: Path, log: Path, port: int) -> None:
+    `settings`: variables of its environment beside our own.
+    """
+
+    def __init__(self, *, data: Path, log: Path, port: int, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._environment = {**os.environ, **settings}
         self._data = data
         self._log = log
         self._port = port
@@ -63,6 +67,7 @@ class LocalServer:
             self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and our own arguments
                 [*command, "--output", "json"],
                 stdin=subprocess.DEVNULL,
+                env=self._environment,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
