@@ -47,9 +47,11 @@ def test_the_command_walks_worlds_and_says_which_it_skipped(capsys: pytest.Captu
 
     *lines, last = capsys.readouterr().out.splitlines()
     report = json.loads(last)
+    quick = [world for world in QUICK if "uploader, committer" in world.scene.name]
     assert report["violations"] == 0
-    assert report["worlds"] + report["skipped"] == len(lines) == 4
-    assert report["skipped"] == sum("skipped" in line for line in lines) == 1
+    assert report["worlds"] + report["skipped"] == len(lines) == len(quick)
+    assert report["skipped"] == sum("skipped" in line for line in lines)
+    assert 0 < report["skipped"] < len(lines)
 
 
 def test_a_world_that_there_is_not_is_an_error_and_the_names_are_told(capsys: pytest.CaptureFixture[str]) -> None:
