@@ -282,15 +282,16 @@ class Changes:
             BranchExists, RefNotFound, ReadOnly, HookRefused.
         """
         self._guards.check_writable(force=force)
-        event = Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name)
-        if not is_ours:
-            await self._hooks.before(event)
-        commit_id = await self._versions.refs.create_branch(name, source, by=by)
-        if hidden:
-            await self._settings.hide_branch(name)
-        if not is_ours:
-            self._hooks.after(replace(event, type=event.type.after, source_ref=name, commit_id=commit_id))
-        return commit_id
+
+        async def make() -> CommitId:
+            commit_id = await self._versions.refs.create_branch(name, source, by=by)
+            if hidden:
+                await self._settings.hide_branch(name)
+            return commit_id
+
+        if is_ours:
+            return await make()
+        return await self._make_ref(Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name), make)
 
     async def delete_branch(self, name: str, *, force: bool = False, is_ours: bool = False, by: str = "") -> None:
         """Delete a branch, which can come back for a while. `is_ours`: see `create_branch`; such a one does not.
@@ -303,23 +304,22 @@ class Changes:
             raise DefaultBranchKept("cannot delete repository default branch", branch=name)
         if not is_ours and (pattern := matching(self._delete_protected, name)) is not None:
             raise DeleteProtected(f"branch {name} is protected against deletion by {pattern}", branch=name)
+        if is_ours:
+            await self._versions.refs.delete_branch(name, by=by, is_kept=False)
+            await self._settings.unhide_branch(name)
+            return
         head = (await self._versions.refs.get_branch(name)).commit_id
         event = Event(type=EventType.PRE_DELETE_BRANCH, source_ref=name, branch=name, commit_id=head)
-        if not is_ours:
-            await self._hooks.before(event)
-        await self._versions.refs.delete_branch(name, by=by, is_kept=not is_ours)
+        await self._hooks.before(event)
+        await self._versions.refs.delete_branch(name, by=by, is_kept=True)
         await self._settings.unhide_branch(name)
-        if not is_ours:
-            # The branch is gone: its actions are those of its last commit.
-            self._hooks.after(replace(event, type=event.type.after, source_ref=head))
+        # The branch is gone: its actions are those of its last commit.
+        self._hooks.after(replace(event, type=event.type.after, source_ref=head))
 
     async def create_tag(self, name: str, source: str, *, force: bool = False) -> CommitId:
         self._guards.check_writable(force=force)
         event = Event(type=EventType.PRE_CREATE_TAG, source_ref=source, tag=name)
-        await self._hooks.before(event)
-        commit_id = await self._versions.refs.create_tag(name, source)
-        self._hooks.after(replace(event, type=event.type.after, source_ref=commit_id, commit_id=commit_id))
-        return commit_id
+        return await self._make_ref(event, lambda: self._versions.refs.create_tag(name, source))
 
     async def delete_tag(self, name: str, *, force: bool = False, by: str = "") -> None:
         self._guards.check_writable(force=force)
@@ -338,10 +338,7 @@ class Changes:
         self._guards.check_writable()
         source = (await self._versions.refs.find_deleted(RefKind.BRANCH, name)).commit_id
         event = Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name)
-        await self._hooks.before(event)
-        commit_id = await self._versions.refs.undelete_branch(name, by=by)
-        self._hooks.after(replace(event, type=event.type.after, source_ref=name, commit_id=commit_id))
-        return commit_id
+        return await self._make_ref(event, lambda: self._versions.refs.undelete_branch(name, by=by))
 
     async def undelete_tag(self, name: str) -> CommitId:
         """Make a deleted tag again. Hooks take it for a new one.
@@ -352,9 +349,15 @@ class Changes:
         self._guards.check_writable()
         source = (await self._versions.refs.find_deleted(RefKind.TAG, name)).commit_id
         event = Event(type=EventType.PRE_CREATE_TAG, source_ref=source, tag=name)
+        return await self._make_ref(event, lambda: self._versions.refs.undelete_tag(name))
+
+    async def _make_ref(self, event: Event, make: Callable[[], Awaitable[CommitId]]) -> CommitId:
+        """Let hooks look at a new branch or tag, make it, and tell them."""
         await self._hooks.before(event)
-        commit_id = await self._versions.refs.undelete_tag(name)
-        self._hooks.after(replace(event, type=event.type.after, source_ref=commit_id, commit_id=commit_id))
+        commit_id = await make()
+        # A branch is named by its name, and a tag's actions are those of its commit.
+        source = event.branch or commit_id
+        self._hooks.after(replace(event, type=event.type.after, source_ref=source, commit_id=commit_id))
         return commit_id
 
     async def check_clean(self, branch: str) -> None:
