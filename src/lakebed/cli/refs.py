@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -28,6 +28,9 @@ from .output import human_time
 from .session import Session, command
 from .tree import noun
 from .uris import RefUri, parse_ref, parse_repository, parse_tag
+
+if TYPE_CHECKING:
+    from lakebed.client import Branches, Tags
 
 app = noun("Create, list, show, delete, move and protect branches.")
 tags = noun("Create, list, show and delete tags.")
@@ -77,10 +80,16 @@ def list_branches(
     deleted: DeletedOption = False,
 ) -> None:
     """List the branches of a repository and their commits."""
+    _show_refs(session, session.client.branches, uri, prefix, limit, deleted=deleted)
+
+
+def _show_refs(
+    session: Session, refs: Branches | Tags, uri: str, prefix: str, limit: int | None, *, deleted: bool
+) -> None:
     if deleted:
-        session.show_table(session.client.branches.list_deleted(parse_repository(uri))[:limit], DELETED_COLUMNS)
-        return
-    session.show_table(session.client.branches.list(parse_repository(uri), prefix=prefix, limit=limit), COLUMNS)
+        session.show_table(refs.list_deleted(parse_repository(uri))[:limit], DELETED_COLUMNS)
+    else:
+        session.show_table(refs.list(parse_repository(uri), prefix=prefix, limit=limit), COLUMNS)
 
 
 @app.command("show")
@@ -260,10 +269,7 @@ def list_tags(
     deleted: DeletedOption = False,
 ) -> None:
     """List the tags of a repository and their commits."""
-    if deleted:
-        session.show_table(session.client.tags.list_deleted(parse_repository(uri))[:limit], DELETED_COLUMNS)
-        return
-    session.show_table(session.client.tags.list(parse_repository(uri), prefix=prefix, limit=limit), COLUMNS)
+    _show_refs(session, session.client.tags, uri, prefix, limit, deleted=deleted)
 
 
 @tags.command("show")

@@ -20,6 +20,7 @@ from .errors import (
     Unreachable,
 )
 from .history import Strategy
+from .refs import Branches, Tags
 from .transfers import FileChanged, Progress
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "BadEndpoint",
     "BadRequest",
     "BadSegment",
+    "Branches",
     "Busy",
     "Clash",
     "Client",
@@ -45,6 +47,7 @@ __all__ = [
     "Retries",
     "ServerFault",
     "Strategy",
+    "Tags",
     "Taken",
     "Token",
     "Unreachable",
