@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Where several processes share the tests, one takes a whole file, so that what a file sets up starts once.
+    """Give a whole file to one of several processes, so that what the file sets up starts once.
 
     All of Spark is one such file, for it shares a session. Each test of the simulator is one, for its files are long.
     """

@@ -45,7 +45,7 @@ State = tuple[int, int, str]
 
 
 class Checkout(msgspec.Struct, kw_only=True):
-    """What CHECKOUT_FILE holds. `commit` is the one whose objects `files` are, by their paths from the folder."""
+    """Hold what CHECKOUT_FILE says. `commit` is the one whose objects `files` are, by their paths from the folder."""
 
     format: int = FORMAT
     endpoint: str

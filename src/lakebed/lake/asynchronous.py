@@ -30,7 +30,7 @@ Wrapped = TypeVar("Wrapped", bound="_Async[Any]")
 
 THREADS: Final = 32
 PAGE: Final = 1000
-"""Take so many results from an iterator at a time: as many as a request brings."""
+"""Take this many results from an iterator at a time, as one request brings."""
 
 
 class _Async(Generic[S_co]):

@@ -58,7 +58,7 @@ class MigrationDiffers(Conflict):
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
-    """What one repository had, and what of it is here.
+    """Count what one repository had, and what of it is here.
 
     `commits` are those written by this call, `commits_before` those of earlier calls. `entries` were compared, over the
     heads of all branches and tags. `left` names branches and tags that stayed as they are here. `dirty` names branches
@@ -76,7 +76,7 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a migration would do with one repository; nothing was written."""
+    """Count what a migration would do with one repository; nothing was written."""
 
     repository: str
     namespace: str

@@ -1,4 +1,4 @@
-"""Hooks as this server runs them: scripts read through the catalog, with the permissions of whoever made the change."""
+"""Hooks as this server runs them: scripts read through the catalog, with the permissions of the committer."""
 
 from __future__ import annotations
 
