@@ -21,10 +21,24 @@ from pathlib import Path
 
 import pytest
 
-DATABASES = ("dynamodb", "etcd", "mysql", "postgres", "redis")
+from lakebed.testing.contracts import RemoteStoreContract
+
+DATABASES = ("bigtable", "cassandra", "dynamodb", "etcd", "mongodb", "mysql", "postgres", "redis")
 START_S = 60
 USER = 65534
 """The user `nobody`: some servers refuse to run as root."""
+
+
+class OnServer(RemoteStoreContract):
+    """Keep the contract on the server of a module's fixture `server`."""
+
+    @pytest.fixture
+    def server_port(self, server: Server) -> int:
+        return server.port
+
+    @pytest.fixture
+    def restart(self, server: Server) -> Callable[[], None]:
+        return server.restart
 
 
 @dataclass
@@ -153,7 +167,7 @@ def dynamodb() -> Iterator[Server]:
     """Start DynamoDB Local, which listens on every interface: in a network namespace of its own."""
     if os.geteuid() != 0:
         pytest.skip("DynamoDB Local needs a network namespace, which only root makes")
-    java, libraries = program("java", "default-jre-headless"), jars_of_dynamodb()
+    java, libraries = program("java", "default-jre-headless"), jars_of("dynamodb")
     # In memory: it syncs each write for some 50 ms, and the real one is not this program.
     with folder_for("dynamodb", place="/dev/shm") as folder:
         port = free_port()
@@ -166,18 +180,113 @@ def dynamodb() -> Iterator[Server]:
             yield server
 
 
-def jars_of_dynamodb() -> Path:
-    """Load DynamoDB Local with Maven, once, or skip."""
-    pom = Path(__file__).with_name("dynamodb.xml")
-    kept = Path.home() / ".cache" / "lakebed-tests" / f"dynamodb-{zlib.crc32(pom.read_bytes()):08x}"
+def jars_of(name: str) -> Path:
+    """Load what `NAME.xml` beside this file names with Maven, once, or skip."""
+    pom = Path(__file__).with_name(f"{name}.xml")
+    kept = Path.home() / ".cache" / "lakebed-tests" / f"{name}-{zlib.crc32(pom.read_bytes()):08x}"
     if not kept.exists():
         load = [program("mvn", "maven"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
         draft = kept.with_name(f"{kept.name}.{os.getpid()}")
         done = subprocess.run([*load, f"-DoutputDirectory={draft}"], check=False, capture_output=True, text=True)
         if done.returncode:
-            pytest.skip(f"DynamoDB Local could not be loaded: {done.stdout[-300:]}")
+            pytest.skip(f"{name} could not be loaded: {done.stdout[-300:]}")
         draft.rename(kept)
     return kept
+
+
+def go_program(package: str, version: str) -> Path:
+    """Build a program of the Go module proxy, once, or skip."""
+    kept = Path.home() / ".cache" / "lakebed-tests" / f"go-{zlib.crc32(f'{package}@{version}'.encode()):08x}"
+    built = kept / package.rpartition("/")[2]
+    if not built.exists():
+        go, environment = program("go", "golang-go", "/usr/local/go/bin"), {**os.environ, "GOBIN": str(kept)}
+        install = [go, "install", f"{package}@{version}"]
+        done = subprocess.run(install, check=False, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            pytest.skip(f"{package} could not be built: {done.stderr[-300:]}")
+    return built
+
+
+@contextmanager
+def bigtable() -> Iterator[Server]:
+    """Start Google's own emulator of Bigtable, which keeps all in memory."""
+    built = go_program("cloud.google.com/go/bigtable/cmd/emulator", "v1.58.0")
+    with folder_for("bigtable") as folder:
+        port = free_port()
+        # As root, for the folder of the program may be closed to others.
+        command = [str(built), "-host", "127.0.0.1", "-port", str(port)]
+        with running(Server(command, folder, port, as_root=True)) as server:
+            yield server
+
+
+CASSANDRA_OPENS = """
+java.base/java.io java.base/java.lang java.base/java.lang.module java.base/java.math java.base/java.net
+java.base/java.nio java.base/java.util java.base/java.util.concurrent java.base/java.util.concurrent.atomic
+java.base/jdk.internal.math java.base/jdk.internal.module java.base/jdk.internal.ref java.base/jdk.internal.reflect
+java.base/jdk.internal.util.jar java.base/sun.nio.ch java.management.rmi/javax.management.remote.rmi
+java.management/com.sun.jmx.remote.security java.rmi/sun.rmi.registry java.rmi/sun.rmi.server
+java.rmi/sun.rmi.transport java.rmi/sun.rmi.transport.tcp java.sql/java.sql
+jdk.management/com.sun.management.internal
+"""
+CASSANDRA_SETTINGS = """
+cluster_name: tests
+partitioner: org.apache.cassandra.dht.Murmur3Partitioner
+commitlog_sync: batch
+commitlog_directory: {folder}/commitlog
+cas_contention_timeout: 30s
+read_request_timeout: 30s
+write_request_timeout: 30s
+request_timeout: 30s
+commitlog_segment_size: 16MiB
+commitlog_total_space: 128MiB
+data_file_directories: [{folder}/data]
+saved_caches_directory: {folder}/caches
+hints_directory: {folder}/hints
+cdc_raw_directory: {folder}/cdc
+listen_address: 127.0.0.1
+rpc_address: 127.0.0.1
+native_transport_port: {port}
+storage_port: {storage}
+endpoint_snitch: SimpleSnitch
+num_tokens: 1
+seed_provider:
+  - class_name: org.apache.cassandra.locator.SimpleSeedProvider
+    parameters: [{{seeds: "127.0.0.1:{storage}"}}]
+"""
+
+
+@contextmanager
+def cassandra() -> Iterator[Server]:
+    """Start one node of Cassandra, on Java 17."""
+    java, libraries = program("java", "openjdk-17-jre-headless"), jars_of("cassandra")
+    # In memory: it syncs each step of each write, and a killed process loses nothing that it wrote there.
+    with folder_for("cassandra", place="/dev/shm") as folder:
+        port, settings = free_port(), folder / "cassandra.yaml"
+        settings.write_text(CASSANDRA_SETTINGS.format(folder=folder, port=port, storage=free_port()))
+        opened = [option for each in CASSANDRA_OPENS.split() for option in ("--add-opens", f"{each}=ALL-UNNAMED")]
+        exported = [option.replace("--add-opens", "--add-exports") for option in opened]
+        command = [java, "-Xms512m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *opened, *exported]
+        command += [f"-Dcassandra.config=file://{settings}", f"-Dcassandra.storagedir={folder}"]
+        command += ["-Dcassandra.skip_wait_for_gossip_to_settle=0", "-Dcassandra.ring_delay_ms=1"]
+        command += ["-cp", f"{libraries}/*", "org.apache.cassandra.service.CassandraDaemon"]
+        # As root, for the folder of its libraries may be closed to others.
+        with running(Server(command, folder, port, as_root=True)) as server:
+            yield server
+
+
+@contextmanager
+def mongodb() -> Iterator[Server]:
+    """Use the MongoDB whose port LAKEBED_TEST_MONGODB names, or start mongo-java-server, which keeps all in memory."""
+    if named := os.environ.get("LAKEBED_TEST_MONGODB"):
+        yield Server([], Path(), int(named))
+        return
+    java, libraries = program("java", "default-jdk-headless"), jars_of("mongodb")
+    with folder_for("mongodb") as folder:
+        port, source = free_port(), Path(__file__).with_name("Mongo.java")
+        command = [java, "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", str(source), str(port)]
+        # As root, for the folder of its libraries may be closed to others.
+        with running(Server(command, folder, port, as_root=True)) as server:
+            yield server
 
 
 @contextmanager
@@ -227,6 +336,12 @@ async def answering_http(*answers: tuple[int, str]) -> AsyncIterator[int]:
 def database(name: str) -> Iterator[Callable[[str], str]]:
     """Start this database. Yields how the URI of a store in it is made, from the store's name."""
     match name:
+        case "bigtable":
+            with bigtable() as server:
+                yield lambda store: f"bigtable://tests/tests/{store}?endpoint=http://127.0.0.1:{server.port}"
+        case "cassandra":
+            with cassandra() as server:
+                yield lambda store: f"cassandra://127.0.0.1:{server.port}/tests?table={store}&replicas=1"
         case "dynamodb":
             with dynamodb() as server, pytest.MonkeyPatch.context() as patch:
                 # The emulator takes any. The processes that a test starts inherit them.
@@ -237,6 +352,9 @@ def database(name: str) -> Iterator[Callable[[str], str]]:
         case "etcd":
             with etcd() as server:
                 yield lambda store: f"etcd://127.0.0.1:{server.port}?name={store}"
+        case "mongodb":
+            with mongodb() as server:
+                yield lambda store: f"mongodb://127.0.0.1:{server.port}/tests?name={store}"
         case "mysql":
             with mariadb() as server:
                 yield lambda store: f"mysql://root@127.0.0.1:{server.port}/mysql?prefix={store}"

@@ -245,6 +245,11 @@ def test_a_store_of_another_format_is_refused() -> None:
             open_store(uri)
 
 
+def test_a_uri_without_a_path_is_answered_that_it_needs_one() -> None:
+    with pytest.raises(InvalidStoreUri, match="a path are required: s3://bucket/metadata"):
+        open_store("s3://bucket/")
+
+
 @pytest.mark.parametrize(
     "uri",
     [

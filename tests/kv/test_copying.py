@@ -15,6 +15,7 @@ from lakebed.kv import (
     CopyDiffers,
     InvalidStoreUri,
     Store,
+    TargetTaken,
     copy_store,
     open_store,
     sqlite_uri,
@@ -77,6 +78,22 @@ def test_a_target_that_holds_something_else_is_refused(source: str, tmp_path: Pa
     refused = shell("kv", "copy", source, target)
     assert refused.code != 0
     assert "1 partitions that the source lacks" in refused.err
+
+
+@pytest.mark.parametrize("key", [b"0", b"theirs"])
+async def test_a_target_that_holds_one_other_record_stays_as_it_is(key: bytes) -> None:
+    """It may be the last partition that tells that the target is another installation."""
+    source, target = open_store("mem://"), open_store("mem://")
+    for partition in (b"a", b"z"):
+        await source.set_many(partition, [(b"%d" % number, b"ours") for number in range(2)])
+    await target.set(b"z", key, b"theirs")
+
+    with pytest.raises(TargetTaken, match="Nothing was copied"):
+        await copy_store(source, target, lambda: ([b"a", b"z"], [b"z"]))
+
+    assert (await target.scan(b"a", b"", 10)).keys == []
+    page = await target.scan(b"z", b"", 10)
+    assert list(zip(page.keys, page.values, strict=True)) == [(key, b"theirs")]
 
 
 class Busy:

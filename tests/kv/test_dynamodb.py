@@ -24,8 +24,7 @@ from lakebed.kv import (
 )
 from lakebed.kv.drivers import dynamodb as dynamodb_driver
 from lakebed.kv.drivers.remote import RemoteStore
-from lakebed.testing.contracts import RemoteStoreContract
-from tests.kv.servers import Server, answering_http, dynamodb
+from tests.kv.servers import OnServer, Server, answering_http, dynamodb
 
 _numbers = itertools.count()
 
@@ -49,18 +48,10 @@ def uri_of(port: int, *, table: str, wait_s: float = 10) -> str:
     return f"dynamodb://eu-central-1/{table}?endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
 
 
-class TestDynamoDB(RemoteStoreContract):
-    @pytest.fixture
-    def server_port(self, server: Server) -> int:
-        return server.port
-
+class TestDynamoDB(OnServer):
     @pytest.fixture
     def uri_at(self) -> Callable[..., str]:
         return partial(uri_of, table=f"test{next(_numbers)}")
-
-    @pytest.fixture
-    def restart(self, server: Server) -> Callable[[], None]:
-        return server.restart
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:

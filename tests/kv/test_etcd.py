@@ -14,8 +14,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv import InvalidStoreUri, PredicateFailed, StoreFormat, StoreUnavailable, StoreUri, open_store, store_size
 from lakebed.kv.drivers import etcd as etcd_driver
 from lakebed.kv.drivers.remote import RemoteStore
-from lakebed.testing.contracts import RemoteStoreContract
-from tests.kv.servers import Server, answering_http, etcd, free_port
+from tests.kv.servers import OnServer, Server, answering_http, etcd, free_port
 
 _numbers = itertools.count()
 
@@ -30,18 +29,10 @@ def uri_of(port: int, *, name: str, wait_s: float = 10) -> str:
     return f"etcd://127.0.0.1:{port}?name={name}&wait_s={wait_s}"
 
 
-class TestEtcd(RemoteStoreContract):
-    @pytest.fixture
-    def server_port(self, server: Server) -> int:
-        return server.port
-
+class TestEtcd(OnServer):
     @pytest.fixture
     def uri_at(self) -> Callable[..., str]:
         return partial(uri_of, name=f"test{next(_numbers)}")
-
-    @pytest.fixture
-    def restart(self, server: Server) -> Callable[[], None]:
-        return server.restart
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:

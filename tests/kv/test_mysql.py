@@ -10,9 +10,8 @@ import aiomysql
 import pytest
 
 from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
-from lakebed.testing.contracts import RemoteStoreContract
 from lakebed.testing.contracts.network import faulty_network
-from tests.kv.servers import Server, mariadb
+from tests.kv.servers import OnServer, Server, mariadb
 
 _numbers = itertools.count()
 
@@ -27,18 +26,10 @@ def uri_of(port: int, *, prefix: str, wait_s: float = 10) -> str:
     return f"mysql://root@127.0.0.1:{port}/mysql?prefix={prefix}&wait_s={wait_s}"
 
 
-class TestMariadb(RemoteStoreContract):
-    @pytest.fixture
-    def server_port(self, server: Server) -> int:
-        return server.port
-
+class TestMariadb(OnServer):
     @pytest.fixture
     def uri_at(self) -> Callable[..., str]:
         return partial(uri_of, prefix=f"test{next(_numbers)}")
-
-    @pytest.fixture
-    def restart(self, server: Server) -> Callable[[], None]:
-        return server.restart
 
 
 async def statement(server: Server, *sql: str) -> None:

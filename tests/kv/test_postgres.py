@@ -21,8 +21,7 @@ from lakebed.kv import (
     sqlite_uri,
     store_size,
 )
-from lakebed.testing.contracts import RemoteStoreContract
-from tests.kv.servers import Server, postgres, wait_until_it_answers
+from tests.kv.servers import OnServer, Server, postgres, wait_until_it_answers
 
 TARGET = "target_session_attrs"
 _numbers = itertools.count()
@@ -38,18 +37,10 @@ def uri_of(port: int, *, schema: str, wait_s: float = 10) -> str:
     return f"postgres://lakebed@127.0.0.1:{port}/postgres?schema={schema}&wait_s={wait_s}"
 
 
-class TestPostgres(RemoteStoreContract):
-    @pytest.fixture
-    def server_port(self, server: Server) -> int:
-        return server.port
-
+class TestPostgres(OnServer):
     @pytest.fixture
     def uri_at(self) -> Callable[..., str]:
         return partial(uri_of, schema=f"test{next(_numbers)}")
-
-    @pytest.fixture
-    def restart(self, server: Server) -> Callable[[], None]:
-        return server.restart
 
 
 @pytest.mark.parametrize("setting", ["fsync=off", "full_page_writes=off", "synchronous_commit=off"])

@@ -12,8 +12,7 @@ from redis.asyncio import ConnectionPool, Redis
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
-from lakebed.testing.contracts import RemoteStoreContract
-from tests.kv.servers import Server, free_port, redis
+from tests.kv.servers import OnServer, Server, free_port, redis
 
 _numbers = itertools.count()
 
@@ -28,18 +27,10 @@ def uri_of(port: int, *, name: str, wait_s: float = 10, options: str = "") -> st
     return f"redis://127.0.0.1:{port}/0?name={name}&wait_s={wait_s}{options}"
 
 
-class TestRedis(RemoteStoreContract):
-    @pytest.fixture
-    def server_port(self, server: Server) -> int:
-        return server.port
-
+class TestRedis(OnServer):
     @pytest.fixture
     def uri_at(self) -> Callable[..., str]:
         return partial(uri_of, name=f"test{next(_numbers)}")
-
-    @pytest.fixture
-    def restart(self, server: Server) -> Callable[[], None]:
-        return server.restart
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Mutable metadata: the narrow Store port, the drivers behind it, and how to open one."""
 
-from .copying import Copied, CopyDiffers, copy_store
+from .copying import Copied, CopyDiffers, TargetTaken, copy_store
 from .opening import (
     InvalidStoreUri,
     StoreUri,
@@ -43,6 +43,7 @@ __all__ = [
     "StoreSize",
     "StoreUnavailable",
     "StoreUri",
+    "TargetTaken",
     "check_key",
     "compact_store",
     "copy_store",

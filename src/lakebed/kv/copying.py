@@ -1,8 +1,10 @@
 """Copy a whole store into another database, and prove that both hold the same.
 
-1. Compare each partition of the source with the target's, by a digest over its pairs.
-2. Copy the pages of those that differ. So a copy that was interrupted goes on where it was.
-3. Compare all partitions again, and their names. Where a server wrote meanwhile and they differ, the copy is refused.
+1. Before the first write, read all that the target holds: the source must hold each pair as well. So only an empty
+   store and an unfinished copy of this source pass, and another installation stays as it is.
+2. Compare each partition of the source with the target's, by a digest over its pairs.
+3. Copy the pages of those that differ. So a copy that was interrupted goes on where it was.
+4. Compare all partitions again, and their names. Where a server wrote meanwhile and they differ, the copy is refused.
 
 A write may still go unnoticed: one to a partition that was compared already, or to both stores alike.
 """
@@ -21,8 +23,12 @@ from .store import SCAN_PAGE, Store
 DIFFERS: Final = "the copy differs from its source: stop every server, name an empty target, and copy again"
 
 
+class TargetTaken(Conflict):
+    """The target holds what the source does not. Nothing was written."""
+
+
 class CopyDiffers(Conflict):
-    """The target does not hold what the source holds: something wrote to one of them, or the target had more."""
+    """The target does not hold what the source holds: something wrote to one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +51,16 @@ async def copy_store(
     `list_both` lists the partitions of the source and of the target, in byte order.
 
     Raises:
-        CopyDiffers: the target has more than the source, or afterwards they differ.
+        TargetTaken: the target holds what the source does not. Nothing was written.
+        CopyDiffers: afterwards they differ.
     """
     partitions, others = list_both()
     if more := set(others).difference(partitions):
-        raise CopyDiffers(f"the target has {len(more):,} partitions that the source lacks: name an empty one")
+        raise TargetTaken(
+            f"the target has {len(more):,} partitions that the source lacks: name an empty one. Nothing was copied"
+        )
+    for partition in others:
+        await _check_held(source, target, partition)
     keys_before = 0
     for number, partition in enumerate(partitions):
         digest, keys = await _digest(source, partition)
@@ -67,6 +78,26 @@ async def copy_store(
     if list_both() != (partitions, partitions):
         raise CopyDiffers(DIFFERS)
     return Copied(partitions=len(partitions), keys=keys_in_all, keys_before=keys_before)
+
+
+async def _check_held(source: Store, target: Store, partition: bytes) -> None:
+    """Check that the source holds every pair of the target's partition.
+
+    Raises:
+        TargetTaken: it does not.
+    """
+    start: bytes | None = b""
+    while start is not None:
+        page = await target.scan(partition, start, SCAN_PAGE)
+        found = await source.get_many(partition, page.keys) if page.keys else []
+        for held, value in zip(found, page.values, strict=True):
+            if held is None or held.value != value:
+                raise TargetTaken(
+                    "the target holds records that the source lacks or holds otherwise: it is another installation,"
+                    " or the source was written since the copy began. Name an empty target. Nothing was copied",
+                    partition=partition,
+                )
+        start = page.next_start
 
 
 async def _copy(source: Store, target: Store, partition: bytes) -> None:

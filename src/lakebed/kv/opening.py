@@ -25,11 +25,14 @@ T = TypeVar("T", bound=str)
 
 _DRIVERS: dict[str, str] = {
     "az": "lakebed.kv.drivers.blobs",
+    "bigtable": "lakebed.kv.drivers.bigtable",
+    "cassandra": "lakebed.kv.drivers.cassandra",
     "dynamodb": "lakebed.kv.drivers.dynamodb",
     "etcd": "lakebed.kv.drivers.etcd",
     "etcds": "lakebed.kv.drivers.etcd",
     "gs": "lakebed.kv.drivers.blobs",
     "mem": "lakebed.kv.drivers.memory",
+    "mongodb": "lakebed.kv.drivers.mongodb",
     "mysql": "lakebed.kv.drivers.mysql",
     "postgres": "lakebed.kv.drivers.postgres",
     "postgresql": "lakebed.kv.drivers.postgres",

@@ -82,7 +82,7 @@ def open_uri(uri: StoreUri) -> RemoteStore:
 
 def partitions_uri(uri: StoreUri) -> list[bytes]:
     """List the partitions of the store that this URI names."""
-    return partitions_of(_from(uri, uri.seconds("wait_s", WAIT_S)))
+    return partitions_of(uri, _from)
 
 
 def _from(uri: StoreUri, wait_s: float) -> BlobDatabase:
@@ -94,8 +94,9 @@ def _from(uri: StoreUri, wait_s: float) -> BlobDatabase:
     plain = re.fullmatch(r"[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*", prefix)
     if not bucket or "@" in bucket or plain is None or len(prefix) > PREFIX_MAX:
         raise InvalidStoreUri(
-            f"{uri.scheme}: an example: {uri.scheme}://bucket/metadata; the path has letters and digits, and at most"
-            f" {PREFIX_MAX} characters. Credentials come from the variables of the service's own tools",
+            f"{uri.scheme}: a bucket and a path are required: {uri.scheme}://bucket/metadata. The path has letters and"
+            f" digits, and at most {PREFIX_MAX} characters. Credentials come from the variables of the service's own"
+            " tools",
             scheme=uri.scheme,
         )
     client: ClientConfig = {

@@ -104,7 +104,7 @@ def size_uri(uri: StoreUri) -> StoreSize:
 
 def partitions_uri(uri: StoreUri) -> list[bytes]:
     """List the partitions of the store that this URI names."""
-    return partitions_of(_from(uri, uri.seconds("wait_s", WAIT_S)))
+    return partitions_of(uri, _from)
 
 
 def _from(uri: StoreUri, wait_s: float) -> EtcdDatabase:

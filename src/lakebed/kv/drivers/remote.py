@@ -97,12 +97,14 @@ def open_database(uri: StoreUri, database: Database, *, wait_s: float) -> Remote
     return RemoteStore(database, name=uri.scheme, wait_s=wait_s)
 
 
-def partitions_of(database: Database) -> list[bytes]:
-    """List the partitions of a database that no store has opened. Blocks."""
+def partitions_of(uri: StoreUri, made_from: Callable[[StoreUri, float], Database]) -> list[bytes]:
+    """List the partitions of a database that no store has opened. Blocks, and waits out short failures."""
+    wait_s = uri.seconds("wait_s", WAIT_S)
+    database = made_from(uri, wait_s)
 
     async def listed() -> list[bytes]:
         try:
-            return sorted(await database.partitions())
+            return sorted(await _repeated(_harmless(database.partitions), time.monotonic() + wait_s))
         finally:
             await database.close()
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CHUNK = 1 << 16
+ARRIVES_S = 0.1
+"""Time for a request to be carried out. HTTP/2 answers a frame before that, and drops what a cut connection asked."""
 
 
 @dataclass
@@ -107,6 +109,7 @@ class FaultyNetwork:
     ) -> None:
         while data := await reader.read(CHUNK):
             if is_lost.is_set():
+                await asyncio.sleep(ARRIVES_S)
                 return
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import ClassVar
 
 import pytest
 
@@ -21,6 +22,12 @@ WAIT_S = 20
 
 class RemoteStoreContract(DurableStoreContract):
     """Override `server_port`, `uri_at` and `restart`."""
+
+    cuts_s: ClassVar[tuple[float, float]] = (0.02, 0.1)
+    """Between two cuts of all connections. Longer for a client library that takes longer to connect again."""
+
+    notices_s: ClassVar[float] = 0.05
+    """The client sees within this time that its connections were cut."""
 
     @pytest.fixture
     def server_port(self) -> int:
@@ -69,6 +76,7 @@ class RemoteStoreContract(DurableStoreContract):
             network.lose_answer_to(value)
             with pytest.raises(OutcomeUnknown):
                 await attempt(value)
+            await asyncio.sleep(0.05)  # the client sees the end of the connection, and sends nothing more on it
 
         assert await read_all(distant, P) == {**dict(zip([b"a", b"b", b"c", b"d"], attempts, strict=True)), b"e": b""}
 
@@ -76,10 +84,10 @@ class RemoteStoreContract(DurableStoreContract):
         await asyncio.gather(*(distant.set(P, key, value) for key, value in numbered(20)))
 
         network.cut()
-        await asyncio.sleep(0.05)  # the client sees it
+        await asyncio.sleep(self.notices_s)
         found = await asyncio.gather(*(value_of(distant, P, key) for key, _ in numbered(20)))
         network.cut()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(self.notices_s)
         await asyncio.gather(*(distant.set(P, key, b"new") for key, _ in numbered(20)))
 
         assert found == [value for _, value in numbered(20)]
@@ -157,7 +165,7 @@ class RemoteStoreContract(DurableStoreContract):
         async def disturb() -> None:
             rng = random.Random(5)
             while True:
-                await asyncio.sleep(rng.uniform(0.02, 0.1))
+                await asyncio.sleep(rng.uniform(*self.cuts_s))
                 network.cut()
 
         disturbing = asyncio.ensure_future(disturb())

@@ -1,0 +1,375 @@
+"""`bigtable://PROJECT/INSTANCE/TABLE`: a Store in Google Cloud Bigtable, over the asyncio stubs of its client library.
+
+A row's key is the partition's length and bytes, then the key: so a partition is one range, in byte order. A row has two
+cells, the value and a random version that every write makes anew. Both always have timestamp 0, so a write replaces
+them: Bigtable would keep several, and a clock that goes back would bring an old value to the front. Conditions are on
+the version, so a value that was put back is noticed (no A-B-A).
+
+The client's own layer above the stubs is passed by, because it sends writes again whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import google.auth
+import grpc
+from google.api_core import exceptions
+from google.auth.exceptions import GoogleAuthError
+from google.cloud.bigtable_admin_v2 import ColumnFamily, CreateTableRequest, GcRule, GetTableRequest, Table
+from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
+    BigtableTableAdminGrpcAsyncIOTransport,
+)
+from google.cloud.bigtable_v2.services.bigtable import BigtableAsyncClient
+from google.cloud.bigtable_v2.services.bigtable.transports import BigtableGrpcAsyncIOTransport
+from google.cloud.bigtable_v2.types import (
+    CheckAndMutateRowRequest,
+    MutateRowRequest,
+    MutateRowsRequest,
+    Mutation,
+    ReadRowsRequest,
+    RowFilter,
+    RowRange,
+    RowSet,
+    ValueRange,
+)
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable, prefix_end
+
+from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+
+FORMAT: Final = b"1"
+MARK: Final = b"format"
+"""The format's row. Other rows begin with a length, which is below 0x0401."""
+PARTITIONS_END: Final = b"\x05"
+FAMILY: Final = "c"
+VALUE: Final = b"v"
+VERSION: Final = b"n"
+
+CHANNEL: Final = [
+    ("grpc.enable_retries", 0),  # or it would send a write again
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),  # or a store would inherit the pauses of one that was closed
+]
+_NOT_CONNECTED: Final = "failed to connect to all addresses"
+"""gRPC's words where it had no connection to send the request on."""
+_REFUSED: Final = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""After these nothing happened. FAILED_PRECONDITION: the application profile routes to several clusters."""
+
+
+def open_uri(uri: StoreUri) -> RemoteStore:
+    """`bigtable://project/instance/table?app_profile=&wait_s=10&endpoint=`. The table is made where there is none."""
+    wait_s = uri.seconds("wait_s", WAIT_S)
+    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
+
+
+def partitions_uri(uri: StoreUri) -> list[bytes]:
+    """List the partitions of the store that this URI names."""
+    return partitions_of(uri, _from)
+
+
+def _from(uri: StoreUri, wait_s: float) -> BigtableDatabase:
+    profile, endpoint = uri.text("app_profile", ""), uri.text("endpoint", "")
+    uri.check_all_taken()
+    instance, _, table = uri.path.removeprefix("/").partition("/")
+    if not uri.authority or not instance or not table or "/" in table:
+        raise InvalidStoreUri(f"{uri.scheme}: an example: bigtable://project/instance/lakebed", scheme=uri.scheme)
+    if endpoint and not endpoint.startswith("http://"):
+        raise InvalidStoreUri(f"{uri.scheme}: endpoint is that of an emulator: http://HOST:PORT", scheme=uri.scheme)
+    parent = f"projects/{uri.authority}/instances/{instance}"
+    return BigtableDatabase(
+        parent, table, profile=profile, emulator=urlsplit(endpoint).netloc, timeout_s=max(wait_s, 1)
+    )
+
+
+class _NoTable(StoreUnavailable):
+    """There is no such table."""
+
+
+class BigtableDatabase:
+    """Requests to one table, over one channel."""
+
+    batch_keys_max = 1000
+    batch_bytes_max = 2 << 20
+    batches_at_once = 4
+
+    def __init__(self, parent: str, table: str, *, profile: str, emulator: str, timeout_s: float) -> None:
+        self._parent = parent
+        self._table = table
+        self._target = {"table_name": f"{parent}/tables/{table}", "app_profile_id": profile}
+        self._emulator = emulator
+        self._options = {"retry": None, "timeout": timeout_s}
+        self._client: BigtableAsyncClient | None = None
+
+    async def prepare(self) -> None:
+        try:
+            try:
+                await self._check_table()
+                await self._write_row_if(MARK, FORMAT, None)
+            except _NoTable:
+                await self._make_table()
+                raise Passing("bigtable: the table is being made") from None
+            [(_, cells)] = await self._rows(RowSet(row_keys=[MARK]))
+        finally:
+            await self.close()
+        if cells[VALUE] != FORMAT:
+            raise StoreFormat(f"bigtable: {self._table} is in format {cells[VALUE]!r}: another release wrote it")
+
+    async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        stem = _stem(partition)
+        rows = await self._rows(RowSet(row_keys=[stem + key for key in keys]))
+        return {row[len(stem) :]: Held(cells[VALUE], cells[VERSION]) for row, cells in rows}
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        stem = _stem(partition)
+        rows = await self._rows(_range(stem + start, prefix_end(stem)), limit=limit)
+        return [(row[len(stem) :], cells[VALUE]) for row, cells in rows]
+
+    async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        stem = _stem(partition)
+        await self._mutate([(stem + key, _set(value, _new_version())) for key, value in items])
+
+    async def write_if(
+        self, partition: bytes, key: bytes, value: bytes, expected: Predicate | None
+    ) -> Predicate | None:
+        return await self._write_row_if(_stem(partition) + key, value, expected)
+
+    async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        stem = _stem(partition)
+        await self._mutate([(stem + key, [_delete()]) for key in keys])
+
+    async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
+        return await self._check_and_mutate(_stem(partition) + key, _is_version(expected), matched=[_delete()])
+
+    async def partitions(self) -> list[bytes]:
+        found: list[bytes] = []
+        start: bytes | None = b"\0"
+        while start is not None and (rows := await self._rows(_range(start, PARTITIONS_END), limit=1)):
+            row = rows[0][0]
+            found.append(row[2 : 2 + int.from_bytes(row[:2], "big")])
+            start = prefix_end(_stem(found[-1]))
+        return found
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.transport.close()
+
+    async def _write_row_if(self, row: bytes, value: bytes, expected: Predicate | None) -> bytes | None:
+        version = _new_version()
+        mutations = _set(value, version)
+        if expected is None:
+            is_there = await self._check_and_mutate(row, _one_cell(), absent=mutations)
+            return None if is_there else version
+        return version if await self._check_and_mutate(row, _is_version(expected), matched=mutations) else None
+
+    async def _check_and_mutate(
+        self,
+        row: bytes,
+        condition: RowFilter,
+        *,
+        matched: Sequence[Mutation] = (),
+        absent: Sequence[Mutation] = (),
+    ) -> bool:
+        """Carry out one or the other. Returns whether the condition held."""
+        request = CheckAndMutateRowRequest(
+            **self._target, row_key=row, predicate_filter=condition, true_mutations=matched, false_mutations=absent
+        )
+        async with _translated():
+            done = await self._open().check_and_mutate_row(request, **self._options)
+        return bool(done.predicate_matched)
+
+    async def _mutate(self, rows: Sequence[tuple[bytes, list[Mutation]]]) -> None:
+        async with _translated():
+            if len(rows) == 1:
+                [(row, mutations)] = rows
+                request = MutateRowRequest(**self._target, row_key=row, mutations=mutations)
+                await self._open().mutate_row(request, **self._options)
+                return
+            entries = [MutateRowsRequest.Entry(row_key=row, mutations=mutations) for row, mutations in rows]
+            answers = await self._open().mutate_rows(
+                MutateRowsRequest(**self._target, entries=entries), **self._options
+            )
+            done = [entry.status async for answer in answers for entry in answer.entries]
+        failed = [status for status in done if status.code]
+        if failed or len(done) < len(rows):
+            reason = failed[0].message if failed else "no answer for some"
+            raise OutcomeUnknown(f"bigtable: a part of the batch may not be done: {reason}")
+
+    async def _rows(self, rows: RowSet, *, limit: int = 0) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Read rows, in byte order, each with its cells."""
+        request = ReadRowsRequest(**self._target, rows=rows, rows_limit=limit)
+        found = _Rows()
+        async with _translated():
+            async for answer in await self._open().read_rows(request, **self._options):
+                found.take(answer.chunks)
+        return found.done
+
+    async def _check_table(self) -> None:
+        request = GetTableRequest(name=self._target["table_name"], view=Table.View.SCHEMA_VIEW)
+        async with self._admin() as transport:
+            metadata = [("x-goog-request-params", f"name={request.name}")]
+            table = await transport.get_table(request, metadata=metadata, timeout=self._options["timeout"])
+        if FAMILY in table.column_families:
+            _check_collection(table.column_families[FAMILY].gc_rule)
+
+    async def _make_table(self) -> None:
+        family = ColumnFamily(gc_rule=GcRule(max_num_versions=1))
+        request = CreateTableRequest(
+            parent=self._parent, table_id=self._table, table=Table(column_families={FAMILY: family})
+        )
+        async with self._admin() as transport:
+            try:
+                metadata = [("x-goog-request-params", f"parent={self._parent}")]
+                await transport.create_table(request, metadata=metadata)
+            except grpc.aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.ALREADY_EXISTS:
+                    raise
+
+    @asynccontextmanager
+    async def _admin(self) -> AsyncIterator[Any]:
+        async with _translated():
+            transport = self._transport(BigtableTableAdminGrpcAsyncIOTransport)
+            try:
+                yield transport
+            finally:
+                await transport.close()
+
+    def _open(self) -> BigtableAsyncClient:
+        if self._client is None:
+            self._client = BigtableAsyncClient(transport=self._transport(BigtableGrpcAsyncIOTransport))
+        return self._client
+
+    def _transport(self, made_by: Any) -> Any:
+        if self._emulator:
+            return made_by(channel=grpc.aio.insecure_channel(self._emulator, options=CHANNEL))
+        try:
+            credentials, _ = google.auth.default(scopes=made_by.AUTH_SCOPES)
+        except GoogleAuthError as error:
+            raise StoreUnavailable(f"bigtable: no credentials: {error}") from error
+        host = f"{made_by.DEFAULT_HOST}:443"
+        return made_by(channel=made_by.create_channel(host, credentials=credentials, options=CHANNEL))
+
+
+class _Rows:
+    """Put rows together from the pieces in which Bigtable sends them."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[bytes, dict[bytes, bytes]]] = []
+        self._row, self._column, self._value = b"", b"", b""
+        self._cells: dict[bytes, bytes] = {}
+
+    def take(self, chunks: Iterable[Any]) -> None:
+        """A piece that names no row or column goes on with that of the piece before it."""
+        for chunk in chunks:
+            if chunk.reset_row:
+                self._begin()
+                continue
+            if chunk.row_key:
+                self._row = chunk.row_key
+            if "qualifier" in chunk:
+                self._column = chunk.qualifier
+            self._value += chunk.value
+            if not chunk.value_size:  # else the value goes on in the next piece
+                self._cells[self._column] = self._value
+                self._value = b""
+            if chunk.commit_row:
+                self.done.append((self._row, self._cells))
+                self._begin()
+
+    def _begin(self) -> None:
+        self._row, self._column, self._value = b"", b"", b""
+        self._cells = {}
+
+
+def _check_collection(rule: GcRule) -> None:
+    """Refuse a rule that takes cells by their age: ours have timestamp 0, so each would go at once."""
+    kind = GcRule.pb(rule).WhichOneof("rule")
+    if kind not in (None, "max_num_versions"):
+        raise StoreUnavailable(
+            f"bigtable: the garbage collection of the column family {FAMILY} has the rule {kind}: it would delete "
+            "answered writes. Set the rule to one version, and restore a backup if it was in force",
+            setting="gc_rule",
+        )
+
+
+def _stem(partition: bytes) -> bytes:
+    # With its length in front, no partition is the beginning of another one's keys.
+    return len(partition).to_bytes(2, "big") + partition
+
+
+def _range(start: bytes, end: bytes | None) -> RowSet:
+    assert end is not None, "a stem does not consist of 0xff alone"
+    return RowSet(row_ranges=[RowRange(start_key_closed=start, end_key_open=end)])
+
+
+def _new_version() -> bytes:
+    return os.urandom(12)
+
+
+def _set(value: bytes, version: bytes) -> list[Mutation]:
+    cells = ((VALUE, value), (VERSION, version))
+    return [
+        Mutation(set_cell=Mutation.SetCell(family_name=FAMILY, column_qualifier=column, timestamp_micros=0, value=cell))
+        for column, cell in cells
+    ]
+
+
+def _delete() -> Mutation:
+    return Mutation(delete_from_row=Mutation.DeleteFromRow())
+
+
+def _one_cell() -> RowFilter:
+    return RowFilter(cells_per_row_limit_filter=1)
+
+
+def _is_version(version: Any) -> RowFilter:
+    """Make the condition that the row has this version."""
+    column = RowFilter(column_qualifier_regex_filter=VERSION)
+    value = RowFilter(value_range_filter=ValueRange(start_value_closed=version, end_value_closed=version))
+    return RowFilter(chain=RowFilter.Chain(filters=[column, value]))
+
+
+@asynccontextmanager
+async def _translated() -> AsyncIterator[None]:
+    """Translate what fails while a request runs."""
+    try:
+        yield
+    except exceptions.GoogleAPICallError as error:
+        raise _failure(error.grpc_status_code, error.message) from error
+    except grpc.aio.AioRpcError as error:
+        raise _failure(error.code(), error.details()) from error
+    except GoogleAuthError as error:
+        raise Passing(f"bigtable: no credentials: {error}") from error
+
+
+def _failure(code: grpc.StatusCode | None, details: str | None) -> Exception:
+    message = f"bigtable: {'' if code is None else code.name}: {details}"
+    if code == grpc.StatusCode.NOT_FOUND:
+        return _NoTable(message)
+    if code in _REFUSED:
+        return StoreUnavailable(message)
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED or _NOT_CONNECTED in message:
+        return Passing(message)
+    return OutcomeUnknown(message)

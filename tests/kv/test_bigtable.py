@@ -1,0 +1,170 @@
+"""The driver of Bigtable keeps the contract, on Google's own emulator."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("google.cloud.bigtable_v2")
+
+import grpc
+from google.api_core import exceptions
+from google.cloud.bigtable_admin_v2 import ColumnFamily, CreateTableRequest, GcRule, Table
+from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import BigtableTableAdminGrpcTransport
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv import (
+    InvalidStoreUri,
+    PredicateFailed,
+    Store,
+    StoreFormat,
+    StoreUnavailable,
+    StoreUri,
+    open_store,
+    store_partitions,
+)
+from lakebed.kv.drivers import bigtable as bigtable_driver
+from lakebed.kv.drivers.remote import Passing
+from tests.kv.servers import OnServer, Server, bigtable
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with bigtable() as server:
+        yield server
+
+
+def uri_of(port: int, *, table: str, wait_s: float = 10) -> str:
+    return f"bigtable://tests/tests/{table}?endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
+
+
+class TestBigtable(OnServer):
+    program_steps = 60
+    increments = 20
+
+    @pytest.fixture
+    def uri_at(self) -> Callable[..., str]:
+        return partial(uri_of, table=f"test{next(_numbers)}")
+
+    @pytest.fixture
+    def restart(self) -> Callable[[], None]:
+        return lambda: None
+
+    async def test_what_was_acknowledged_is_there_after_the_server_was_killed(
+        self, store: Store, restart: Callable[[], None]
+    ) -> None:
+        pytest.skip("the emulator keeps all in memory")
+
+
+async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
+    uri = uri_of(server.port, table="back")
+    store = open_store(uri)
+    predicate = await store.set_if(b"p", b"key", b"A", None)
+    await store.set(b"p", b"key", b"B")
+    await store.set(b"p", b"key", b"A")
+    await store.set(b"\xff" * 1024, b"key", b"A")
+
+    with pytest.raises(PredicateFailed):
+        await store.set_if(b"p", b"key", b"ours", predicate)
+
+    assert store_partitions(uri) == [b"p", b"\xff" * 1024]
+    await store.close()
+
+
+async def test_a_table_of_another_release_is_refused(server: Server) -> None:
+    uri = uri_of(server.port, table="later")
+    await open_store(uri).close()
+    database = bigtable_driver._from(StoreUri(uri.replace("&wait_s=10", "")), 10)
+    await database._mutate([(b"format", bigtable_driver._set(b"2", b""))])
+    await database.close()
+
+    with pytest.raises(StoreFormat, match="in format b'2'"):
+        open_store(uri)
+
+
+def make_table(server: Server, name: str, rule: GcRule) -> None:
+    families = {"c": ColumnFamily(gc_rule=rule)}
+    request = CreateTableRequest(parent="projects/tests/instances/tests", table_id=name)
+    request.table = Table(column_families=families)
+    transport = BigtableTableAdminGrpcTransport(channel=grpc.insecure_channel(f"127.0.0.1:{server.port}"))
+    transport.create_table(request)
+    transport.close()
+
+
+async def test_a_table_whose_collection_takes_cells_by_their_age_is_refused(server: Server) -> None:
+    by_age, by_number = GcRule(max_age=timedelta(days=7)), GcRule(max_num_versions=1)
+    for name, rule in (
+        ("max_age", by_age),
+        ("union", GcRule(union=GcRule.Union(rules=[by_age, by_number]))),
+        ("intersection", GcRule(intersection=GcRule.Intersection(rules=[by_age, by_number]))),
+    ):
+        make_table(server, name, rule)
+        with pytest.raises(StoreUnavailable, match=f"column family c has the rule {name}"):
+            open_store(uri_of(server.port, table=name))
+
+    make_table(server, "several", GcRule(max_num_versions=3))
+    await open_store(uri_of(server.port, table="several")).close()
+    make_table(server, "never", GcRule())
+    await open_store(uri_of(server.port, table="never")).close()
+
+
+def chunk(**fields: object) -> object:
+    """Make a piece as Bigtable sends it: a field that it leaves out is empty, and is not in it."""
+
+    class Chunk(SimpleNamespace):
+        def __contains__(self, name: str) -> bool:
+            return name in fields
+
+    empty = {"row_key": b"", "qualifier": b"", "value": b"", "value_size": 0, "reset_row": False, "commit_row": False}
+    return Chunk(**{**empty, **fields})
+
+
+def test_rows_are_put_together_from_pieces_and_begun_again_where_bigtable_says_so() -> None:
+    rows = bigtable_driver._Rows()
+
+    rows.take([chunk(row_key=b"a", qualifier=b"n", value=b"1"), chunk(qualifier=b"v", value=b"lo", value_size=4)])
+    rows.take([chunk(value=b"ng", commit_row=True), chunk(row_key=b"b", qualifier=b"n", value=b"lost")])
+    rows.take([chunk(reset_row=True), chunk(row_key=b"b", qualifier=b"v", value=b"", commit_row=True)])
+
+    assert rows.done == [(b"a", {b"n": b"1", b"v": b"long"}), (b"b", {b"v": b""})]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (exceptions.ServiceUnavailable("failed to connect to all addresses; last error: x"), Passing),
+        (exceptions.ResourceExhausted("slower"), Passing),
+        (exceptions.ServiceUnavailable("Socket closed"), OutcomeUnknown),
+        (exceptions.DeadlineExceeded("too late"), OutcomeUnknown),
+        (exceptions.FailedPrecondition("the profile allows no single-row transactions"), StoreUnavailable),
+        (exceptions.PermissionDenied("no"), StoreUnavailable),
+    ],
+)
+async def test_each_failure_says_what_became_of_the_request(
+    error: exceptions.GoogleAPICallError, expected: type[Exception]
+) -> None:
+    with pytest.raises(expected) as raised:
+        async with bigtable_driver._translated():
+            raise error
+
+    assert type(raised.value) is expected
+    assert isinstance(error.grpc_status_code, grpc.StatusCode)
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for uri in (
+        "bigtable://",
+        "bigtable://project/instance",
+        "bigtable://project/instance/a/b",
+        "bigtable://project/instance/table?endpoint=here",
+        "bigtable://project/instance/table?color=red",
+    ):
+        with pytest.raises(InvalidStoreUri):
+            open_store(uri)

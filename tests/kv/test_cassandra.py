@@ -1,0 +1,200 @@
+"""The driver of Cassandra keeps the contract, on a real node."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cassandra")
+
+from cassandra import Unavailable, protocol
+from cassandra.cluster import Cluster, NoHostAvailable
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv import (
+    InvalidStoreUri,
+    PredicateFailed,
+    Store,
+    StoreFormat,
+    StoreUnavailable,
+    StoreUri,
+    open_store,
+    store_partitions,
+)
+from lakebed.kv.drivers import cassandra as cassandra_driver
+from lakebed.kv.drivers.remote import Passing
+from lakebed.testing.contracts.network import FaultyNetwork
+from tests.kv.servers import OnServer, Server, cassandra
+
+ALONE = pytest.mark.skipif(
+    "LAKEBED_TEST_CASSANDRA" not in os.environ,
+    reason="its transactions time out beside other tests: LAKEBED_TEST_CASSANDRA=alone runs this one",
+)
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with cassandra() as server:
+        yield server
+
+
+def uri_of(port: int, *, table: str, keyspace: str = "tests", wait_s: float = 10) -> str:
+    return f"cassandra://127.0.0.1:{port}/{keyspace}?table={table}&replicas=1&wait_s={wait_s}"
+
+
+class TestCassandra(OnServer):
+    many = 1000
+    program_steps = 60
+    increments = 20
+    cuts_s = (0.1, 0.3)
+
+    @pytest.fixture
+    def uri_at(self) -> Callable[..., str]:
+        return partial(uri_of, table=f"test{next(_numbers)}")
+
+    @ALONE
+    async def test_processes_that_open_it_at_the_same_moment_lose_no_increment(self, store_uri: str) -> None:
+        await super().test_processes_that_open_it_at_the_same_moment_lose_no_increment(store_uri)
+
+    @ALONE
+    async def test_no_acknowledged_write_is_lost_or_done_twice_while_connections_break(
+        self, distant: Store, network: FaultyNetwork
+    ) -> None:
+        await super().test_no_acknowledged_write_is_lost_or_done_twice_while_connections_break(distant, network)
+
+
+def run(server: Server, *statements: str) -> None:
+    cluster = Cluster(["127.0.0.1"], port=server.port, protocol_version=4)
+    try:
+        session = cluster.connect()
+        for statement in statements:
+            session.execute(statement)
+    finally:
+        cluster.shutdown()
+
+
+async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
+    uri = uri_of(server.port, table="back")
+    store = open_store(uri)
+    predicate = await store.set_if(b"p", b"key", b"A", None)
+    await store.set(b"p", b"key", b"B")
+    await store.set(b"p", b"key", b"A")
+
+    with pytest.raises(PredicateFailed):
+        await store.set_if(b"p", b"key", b"ours", predicate)
+
+    assert store_partitions(uri) == [b"p"]
+    await store.delete(b"p", b"key")
+    assert store_partitions(uri) == []
+    await store.close()
+
+
+async def test_settings_that_would_lose_answered_writes_are_refused_by_their_names(server: Server) -> None:
+    await open_store(uri_of(server.port, table="any", keyspace="lossy")).close()
+    run(server, "ALTER KEYSPACE lossy WITH durable_writes = false")
+
+    with pytest.raises(StoreUnavailable, match="durable_writes is false"):
+        open_store(uri_of(server.port, table="any", keyspace="lossy"))
+    settings: dict[str, Any] = {
+        "release": "5.0.4",
+        "is_durable": True,
+        "replication": {"class": "x", "dc1": "1"},
+        "sync": "batch",
+    }
+    cassandra_driver._check_settings(**settings)
+    for change, name in (
+        ({"sync": "periodic"}, "commitlog_sync is periodic and the replication factor is 1"),
+        ({"release": "3.11.19"}, "release_version is 3.11.19"),
+        (
+            {"sync": "periodic", "replication": {"class": "x", "dc1": "1", "dc2": "3"}, "centre": "dc1"},
+            "commitlog_sync is periodic and the replication factor is 1",
+        ),
+        ({"centre": "dc3"}, "no copies in the data centre dc3"),
+        (
+            {"centre": "dc1", "replication": {"class": "x", "replication_factor": "3"}},
+            "no copies in the data centre dc1",
+        ),
+    ):
+        with pytest.raises(StoreUnavailable, match=name):
+            cassandra_driver._check_settings(**settings | change)
+    cassandra_driver._check_settings(**settings | {"sync": "periodic", "replication": {"class": "x", "dc1": "3"}})
+
+
+async def test_a_later_format_is_refused_and_so_is_a_table_of_another_program(server: Server) -> None:
+    store = open_store(uri_of(server.port, table="later"))
+    await store.set(bytes(1024), b"format", b"2")  # beside the mark
+    await open_store(uri_of(server.port, table="later")).close()
+    await store.close()
+    mark = bytes(1025).hex()
+    run(server, f"UPDATE tests.later SET v = 0x32 WHERE p = 0x{mark} AND k = 0x{b'format'.hex()} IF EXISTS")
+    run(server, "CREATE TABLE tests.theirs (id int PRIMARY KEY)")
+
+    with pytest.raises(StoreFormat, match="in format b'2'"):
+        open_store(uri_of(server.port, table="later"))
+    with pytest.raises(StoreUnavailable, match="Undefined column"):
+        open_store(uri_of(server.port, table="theirs"))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (NoHostAvailable("none", {}), Passing),
+        (protocol.IsBootstrappingErrorMessage(0x1002, "starts", None), Passing),
+        (protocol.OverloadedErrorMessage(0x1001, "Too many in flight hints", None), OutcomeUnknown),
+        (Unavailable("too few replicas"), OutcomeUnknown),
+        (protocol.SyntaxException(0x2000, "no", None), StoreUnavailable),
+    ],
+)
+async def test_each_failure_says_what_became_of_the_request(error: Exception, expected: type[Exception]) -> None:
+    with pytest.raises(expected) as raised:
+        async with cassandra_driver._translated():
+            raise error
+
+    assert type(raised.value) is expected
+
+
+class OnePage:
+    """Stands for a client whose server ends a page after two rows, as Scylla may by size."""
+
+    has_more_pages = True
+
+    def bind(self, values: object) -> OnePage:
+        return self
+
+    def execute_async(self, statement: object) -> OnePage:
+        return self
+
+    def add_callbacks(self, callback: Callable[[object], None], errback: object) -> None:
+        callback([(b"a", b"1"), (b"b", b"2")])
+
+
+async def test_a_page_that_is_not_the_last_one_does_not_end_a_scan() -> None:
+    database = cassandra_driver._from(StoreUri("cassandra://h/lakebed"), 1)
+    page: Any = OnePage()
+    database._session, database._statements = page, {cassandra_driver.SCAN: page}
+
+    with pytest.raises(StoreUnavailable, match="one page of the rows"):
+        await database.scan(b"p", b"", 100)
+
+    assert page.fetch_size is None
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for uri in (
+        "cassandra://",
+        "cassandra://h",
+        "cassandra://h/A-b",
+        "cassandra:///lakebed",
+        "cassandra://h:1,g:2/lakebed",
+        "cassandra://h/lakebed?serial=ONE",
+        "cassandra://h/lakebed?serial=LOCAL_SERIAL",
+        "cassandra://h/lakebed?color=red",
+    ):
+        with pytest.raises(InvalidStoreUri):
+            open_store(uri)
