@@ -26,6 +26,7 @@ from .blind import blind, warm_up
 from .exercised import Exercised
 from .exploring import Explored, TooManyStates, explore
 from .histories.command import main as record_histories
+from .histories.storm import main as storm
 from .hunting import MUTANTS, Hunt, hunt, known_killers, write_killers
 from .scheduling import run_seed
 from .swarms import SWARM_FAULTS, swarm
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["histories"]:
         return record_histories(arguments[1:])
+    if arguments[:1] == ["storm"]:
+        return storm(arguments[1:])
     parser = _parser()
     options = parser.parse_args(arguments)
     started_s = sum(os.times()[:4])
@@ -207,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     random.add_argument("--seed", type=int, default=0, help="which mutations are drawn")
     random.add_argument("--only", default="", help="only files with this in their path")
     commands.add_parser("histories", help="record clients of real servers, and judge (histories --help)")
+    commands.add_parser("storm", help="storm real servers behind a store that fails (storm --help)")
     for command in (every, many, bugs, random):
         command.add_argument("--json", action="store_true", help="one JSON object on the last line")
     return parser

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
 from lakebed.base import LakebedError
@@ -57,6 +58,15 @@ class Ending:
         return [record for record in self.of(kind) if record.is_acknowledged]
 
 
+class Quick(IntEnum):
+    """Say with how many of its budgets the tests walk a small world (worlds.py); the command walks them all."""
+
+    NEVER = 0
+    NO_FAULT = 1
+    NO_LOSS = 2
+    ALL = 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """`prepare` runs alone to its end, then all actors at once; `tidy` runs alone at the end, then `check`s look."""
@@ -81,6 +91,9 @@ class Scene:
     """But files of runs are: another actor, or another life of one, may go on with a run."""
     shortens: bool = False
     """Steps of runs that no other actor can notice are tried in one order (footprints.py): schedules are counted so."""
+    quick: Quick = Quick.NEVER
+    is_lock_free: bool = True
+    """Each actor ends alone, from every state (alone.py)."""
     alike: Sequence[tuple[str, ...]] = ()
     """Actors that do the same, but for their names and the values they write: what one of them can meet, so can the
     other, and the checks do not tell them apart."""

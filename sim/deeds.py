@@ -199,9 +199,10 @@ def collect(
     window: str | None = None,
     between: Do | None = None,
     elsewhere: bool = False,
+    days: int | None = None,
 ) -> Do:
-    """Plan and apply; `between` the two this process does something else. Committed data goes ten days after everything
-    was made. `elsewhere`: in another process than what else this actor does.
+    """Plan and apply; `between` the two this process does something else. Committed data goes ten `days` after
+    everything was made, if not said. `elsewhere`: in another process than what else this actor does.
     """
 
     async def act(repo: Versions) -> None:
@@ -212,7 +213,9 @@ def collect(
                 await between.act(repo)
         await collecting.apply(plan.run_id, window=window)
 
-    return _run(name, act, days=10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0)
+    if days is None:
+        days = 10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0
+    return _run(name, act, days=days)
 
 
 def uncommitted_run(name: str, **how: Any) -> Do:

@@ -80,6 +80,11 @@ class Step(tuple[str, str, Effect, Fate]):
     def __new__(cls, actor: str, strand: str, what: Effect, fate: Fate) -> Step:
         return super().__new__(cls, (actor, strand, what, fate))
 
+    def __getnewargs__(self) -> tuple[str, str, Effect, Fate]:
+        # A walk in a process of its own sends its trace home.
+        actor, strand, what, fate = self
+        return actor, strand, what, fate
+
     def __str__(self) -> str:
         actor, strand, what, fate = self
         name = f"{actor}{strand}"

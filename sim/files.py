@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from lakebed.base import MetarangeId, RangeId, Row
+from lakebed.base import MetarangeId, RangeId, Row, SublistId
 from lakebed.ranges import (
+    RangeList,
+    SublistList,
     decode_metarange,
     decode_range,
+    decode_sublist,
     encode_metarange,
     encode_range,
     metarange_key,
     range_key,
     rows_from_table,
+    sublist_key,
     table_from_rows,
 )
 
@@ -94,13 +98,32 @@ def pairs_in(disk: Disk, metarange: MetarangeId) -> Pairs:
 
 
 def ranges_of(disk: Disk, metarange: MetarangeId) -> Sequence[RangeId]:
-    """Which files a real tree has besides the one of its own."""
-    return _named_in(metarange, disk.objectstore[metarange_key(metarange)][0])
+    """Return the ranges of a real tree; KeyError if a sublist is missing."""
+    listed = _listed(metarange, disk.objectstore[metarange_key(metarange)][0])
+    if isinstance(listed, RangeList):
+        return _range_ids(listed)
+    lists = [_sublist(info.id, disk.objectstore[sublist_key(info.id)][0]) for info in listed]
+    return [id_ for ranges in lists for id_ in _range_ids(ranges)]
+
+
+def sublists_of(disk: Disk, metarange: MetarangeId) -> Sequence[SublistId]:
+    """Return the sublists of a real tree; none where it is not wide."""
+    listed = _listed(metarange, disk.objectstore[metarange_key(metarange)][0])
+    return [info.id for info in listed] if isinstance(listed, SublistList) else ()
+
+
+def _range_ids(ranges: RangeList) -> list[RangeId]:
+    return [info.id for info in ranges]
 
 
 @lru_cache(maxsize=10_000)
-def _named_in(metarange: MetarangeId, data: bytes) -> tuple[RangeId, ...]:
-    return tuple(info.id for info in decode_metarange(metarange, data))
+def _listed(metarange: MetarangeId, data: bytes) -> RangeList | SublistList:
+    return decode_metarange(metarange, data)
+
+
+@lru_cache(maxsize=10_000)
+def _sublist(id_: SublistId, data: bytes) -> RangeList:
+    return decode_sublist(id_, data)
 
 
 @lru_cache(maxsize=10_000)

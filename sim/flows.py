@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Final
 
-from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunId, RunKind
-from lakebed.gc.protocol import EXPIRED, Expire, Mode, manifest_of, run_folder
+from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunKind
+from lakebed.gc.protocol import Mode
 from lakebed.gc.rules import Rules
 from lakebed.gc.unknown_files import tree_file
-from lakebed.objectstore import ObjectMissing
-from lakebed.ranges import metarange_key, range_key
-from lakebed.versions import Commit, RefState, Versions, decode_record, keys
+from lakebed.ranges import CutRule, metarange_key, range_key, sublist_key
+from lakebed.versions import Commit, RefState, decode_record, keys
 
-from .actors import BLOCKS, Actor, Ending, Scene, Violation
+from .actors import BLOCKS, Actor, Ending, Quick, Scene, Violation
 from .checkers import ALWAYS
 from .collecting import FENCING, PRIVATE_BESIDE_TREES, Collecting
 from .deeds import (
@@ -48,20 +48,29 @@ from .deeds import (
     uncommitted_run,
 )
 from .disk import Disk
-from .exploring import NO_BUDGET, Budget
-from .files import ranges_of
+from .files import ranges_of, sublists_of
 from .moves import branch_moves_are_legal, tokens_leave_with_a_claim
-from .operations import Operation
-from .ports import SimDeleter, SimPorts
+from .ports import SimPorts
 from .reachable import addresses_of, deferred, nothing_reachable_is_deleted, reachable, waiting
-from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, client, commit, delete, merge, reset, scene, upload, versions, write
+from .scenes import (
+    FAR_FUTURE_MS,
+    MAIN,
+    NARROW,
+    SIDE,
+    WIDE,
+    Do,
+    client,
+    commit,
+    delete,
+    merge,
+    reset,
+    scene,
+    upload,
+    versions,
+    write,
+)
 from .views import PARTITION, View
 
-Quick: TypeAlias = tuple[bool | None, bool | None, bool | None]
-"""Without faults, with a crash, with a loss; with a late write as with a loss (`worlds.py`)."""
-
-_ALL: Final[Quick] = (True, True, True)
-_NO_FAULT: Final[Quick] = (True, False, False)
 RULED: Final = set_rules("q0", "1d")
 PAST: Final = (upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED)
 """A commit whose object is replaced by the next, and rules by which it goes ten days later."""
@@ -111,36 +120,34 @@ def _optimised(name: str, *actors: Actor, before: Sequence[Do], is_first: bool =
     return replace(plain, tidy=_tidy_by_optimised, tidy_checks=(an_optimised_run_finds_all,))
 
 
-def optimised_scenes() -> Iterator[tuple[Scene, Quick]]:
-    """With each, which budgets are quick (worlds.py)."""
+def optimised_scenes() -> Iterator[Scene]:
     r, c = client("r", optimised("r1")), client("c", commit("c1"))
     kept = [upload("w0", "a", "0")]
-    yield _optimised("committer, optimised run", c, r, before=kept), _ALL
+    yield _optimised("committer, optimised run", c, r, before=kept)
     late_c = client("c", behind("b1"), commit("c1"))
-    yield _optimised("committer behind the clock, optimised run", late_c, r, before=kept), _NO_FAULT
+    yield _optimised("committer behind the clock, optimised run", late_c, r, before=kept)
     w = client("w", upload("w2", "a", "2"), close("x2"))
-    yield _optimised("uploader that closes, optimised run", w, r, before=kept), _ALL
+    yield _optimised("uploader that closes, optimised run", w, r, before=kept)
     late_w = client("w", behind("b1"), upload("w2", "b", "2"), delete("d2", "b"), close("x2"))
-    yield _optimised("uploader behind the clock, optimised run", late_w, r, before=kept), _NO_FAULT
+    yield _optimised("uploader behind the clock, optimised run", late_w, r, before=kept)
     deleter = client("d", delete("d2", "a"))
-    yield _optimised("deleter, committer, optimised run", deleter, c, r, before=kept), (True, False, None)
+    yield _optimised("deleter, committer, optimised run", deleter, c, r, before=kept)
     twice = client("r", optimised("r1"), optimised("r2"))
-    yield _optimised("deleter, two optimised runs", deleter, twice, before=kept), (True, True, False)
+    yield _optimised("deleter, two optimised runs", deleter, twice, before=kept)
     # An address that was handed out, in a slice that was listed before bytes came.
     out = [hand_out("i0")]
     late = client("l", fill("f1"), link_issued("w2", "a", "2"), delete("d2", "a"))
-    yield _optimised("late linker that deletes, optimised run", late, r, before=out), _NO_FAULT
+    yield _optimised("late linker that deletes, optimised run", late, r, before=out)
     expirer = client("l", fill("f1"), expire("e1"), clean_records("k1"))
-    yield _optimised("late client that expires, optimised run", expirer, r, before=out), (True, True, False)
-    first = _optimised("late client that expires, first run", expirer, r, before=out, is_first=True)
-    yield first, _NO_FAULT
+    yield _optimised("late client that expires, optimised run", expirer, r, before=out)
+    yield _optimised("late client that expires, first run", expirer, r, before=out, is_first=True)
     # Committed before the base, in a slice that closes after it: only what was saved knows.
     old = [*kept, close("x1"), upload("w1", "b", "1"), commit("p1"), optimised("p2", elsewhere=True)]
-    yield _optimised("closer, optimised run", client("w", upload("w2", "c", "2")), r, before=old), _NO_FAULT
+    yield _optimised("closer, optimised run", client("w", upload("w2", "c", "2")), r, before=old)
     # A rename between two readings.
     source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
     mover = client("w", copy("w2", "z", "a", "2", ref=SIDE), delete("d2", "z", branch=SIDE))
-    yield _optimised("copier that deletes, optimised run", mover, r, before=source), _NO_FAULT
+    yield _optimised("copier that deletes, optimised run", mover, r, before=source)
 
 
 # Windows
@@ -187,38 +194,38 @@ DEFERRED: Final = (
 """Until its window is over, a run holds an object that was at `a`."""
 
 
-def restoring_scenes() -> Iterator[tuple[Scene, Quick]]:
+def restoring_scenes() -> Iterator[Scene]:
     b0, bytes_ = upload("u0", "b", "0"), b"1"
     x = client("x", restore("x1", content=bytes_))
     back = client("x", restore("x1", content=bytes_), again=[restore("x2", content=bytes_)])
     c, p, r = client("c", commit("c1")), client("p", purge("p9")), client("r", uncommitted_run("r1"))
 
-    def beside(name: str, *actors: Actor) -> Scene:
-        return deferring(scene(name, *actors, before=DEFERRED, staged=[b0]))
+    def beside(name: str, *actors: Actor, quick: Quick | None = None) -> Scene:
+        return deferring(scene(name, *actors, before=DEFERRED, staged=[b0], quick=quick))
 
-    yield beside("restorer, purger", back, p), _ALL
-    yield beside("restorer, committer", x, c), _ALL
+    yield beside("restorer, purger", back, p)
+    yield beside("restorer, committer", x, c)
     over = client("x", restore("x1", content=bytes_, overwrite=True))
-    yield beside("restorer that overwrites, committer", over, c), _ALL
-    yield beside("restorer, resetter", x, client("s", reset("s1"))), _ALL
-    yield beside("restorer, uploader", x, client("w", upload("w1", "a", "w"))), _ALL
-    yield beside("restorer, writer, committer", x, client("w", write("w1", "a", "w")), c), _NO_FAULT
-    yield beside("two restorers", x, client("y", restore("y1", content=bytes_))), _ALL
-    yield beside("restorer, purger, run", x, p, r), (False, False, False)
+    yield beside("restorer that overwrites, committer", over, c)
+    yield beside("restorer, resetter", x, client("s", reset("s1")))
+    yield beside("restorer, uploader", x, client("w", upload("w1", "a", "w")))
+    yield beside("restorer, writer, committer", x, client("w", write("w1", "a", "w")), c, quick=Quick.NO_FAULT)
+    yield beside("two restorers", x, client("y", restore("y1", content=bytes_)))
+    yield beside("restorer, purger, run", x, p, r)
     # Of what a run defers just now, and may be deferring twice.
     t, z = client("r", committed_run("r1", window="7d")), client("z", resume("z1"))
     made = [*PAST, plan_only("q1", RunKind.COMMITTED)]
     first = client("r", apply_planned("r1", window="7d"))
     twice = scene("run that defers, another apply of it", first, z, before=made, others_look=True)
-    yield deferring(twice, bytes_are_there("1", "2")), _NO_FAULT
+    yield deferring(twice, bytes_are_there("1", "2"))
     u = client("u", uncommitted_run("u1"))
     other = scene("run that defers, run of uncommitted data", t, u, before=PAST, others_look=True)
-    yield deferring(other, bytes_are_there("1", "2")), _NO_FAULT
+    yield deferring(other, bytes_are_there("1", "2"))
     p, q = client("p", apply_one("p1", 0, window="7d")), client("q", apply_one("q3", 1))
-    yield deferring(scene("run that defers, run that deletes", p, q, before=_TWO_PLANS)), _ALL
+    yield deferring(scene("run that defers, run that deletes", p, q, before=_TWO_PLANS))
     found = client("x", restore("x1", key="a", content=b"1", overwrite=True))
     made_scene = scene("restorer, run that defers", found, first, before=made, others_look=True)
-    yield deferring(made_scene, bytes_are_there("1")), _NO_FAULT
+    yield deferring(made_scene, bytes_are_there("1"))
 
 
 _TWO_PLANS: Final = (
@@ -231,25 +238,26 @@ _TWO_PLANS: Final = (
 """Of the same object, and neither knows of the other. Where both applies die, each finds the other run begun."""
 
 
-def resuming_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
-    """Each with its budget, and whether the tests walk it."""
+def both_come_back() -> Scene:
+    """The same where both processes die, and go on with their runs."""
     p = client("p", apply_one("p1", 0, window="7d"), again=[apply_one("p2", 0)])
     q = client("q", apply_one("q3", 1), again=[apply_one("q4", 1)])
-    both = scene("run that defers, run that deletes, both again", p, q, before=_TWO_PLANS)
-    yield deferring(both), Budget(crashes=2), False
+    return deferring(scene("run that defers, run that deletes, both again", p, q, before=_TWO_PLANS))
 
 
 # Metadata
 
 
-def metadata_scene(name: str, *actors: Actor, before: Sequence[Do], sweeps: bool = False) -> Scene:
+def metadata_scene(
+    name: str, *actors: Actor, before: Sequence[Do], sweeps: bool = False, trees: CutRule = NARROW
+) -> Scene:
     """A branch `main`, and one `side` made from it where the deeds before ask for it.
 
     `sweeps`: commits are swept, and their trees may go. Then what looks into every commit of a history is not checked.
     """
 
     async def prepare(ports: SimPorts) -> None:
-        repo = versions(ports, real_trees=True)
+        repo = versions(ports, real_trees=trees)
         await repo.commits.initialise(MAIN)
         for do in before:
             if do.operation.branch == SIDE and len(await repo.context.branches.every()) == 1:
@@ -261,7 +269,7 @@ def metadata_scene(name: str, *actors: Actor, before: Sequence[Do], sweeps: bool
         name=name,
         actors=actors,
         prepare=prepare,
-        tidy=_tidy_metadata,
+        tidy=partial(_tidy_metadata, trees=trees),
         checks=(*(() if sweeps else ALWAYS), trees_are_whole, runs_read_on, nothing_reachable_is_deleted),
         tidy_checks=(trees_are_whole, unnamed_files_go),
         step_checks=() if sweeps else (branch_moves_are_legal, tokens_leave_with_a_claim),
@@ -271,10 +279,10 @@ def metadata_scene(name: str, *actors: Actor, before: Sequence[Do], sweeps: bool
     )
 
 
-async def _tidy_metadata(ports: SimPorts) -> None:
+async def _tidy_metadata(ports: SimPorts, *, trees: CutRule) -> None:
     """All is old, and nobody is left. One run of each kind, of metadata last; none may stumble over what is there."""
     ports.clock.ms += 3 * FAR_FUTURE_MS
-    repo = versions(ports, real_trees=True)
+    repo = versions(ports, real_trees=trees)
     collecting = Collecting(repo, FENCING)
     await collecting.service.abandon_dead_runs()
     await collecting.finish()
@@ -299,7 +307,10 @@ def _files(ending: Ending, commits: Sequence[CommitId]) -> set[str]:
         if tree != EMPTY_METARANGE:
             if metarange_key(tree) not in ending.disk.objectstore:
                 raise Violation(f"commit {commit_id[:12]} names tree {tree[:12]}, which is gone")
-            found |= {metarange_key(tree), *map(range_key, ranges_of(ending.disk, tree))}
+            sublists = {*map(sublist_key, sublists_of(ending.disk, tree))}
+            if lost := sublists - ending.disk.objectstore.keys():
+                raise Violation(f"commit {commit_id[:12]} names tree {tree[:12]}, which lacks {sorted(lost)}")
+            found |= {metarange_key(tree), *sublists, *map(range_key, ranges_of(ending.disk, tree))}
     return found
 
 
@@ -346,41 +357,26 @@ def unnamed_files_go(ending: Ending) -> None:
         raise Violation(f"files of no tree stay: {sorted(garbage)}")
 
 
-def metadata_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
-    """Each with its budget, and whether the tests walk it: they draw seeds, and the command walks."""
-    drawn: set[str] = set()
-    for one, budget in _metadata_scenes():
-        if one.name not in drawn:
-            drawn.add(one.name)
-            yield one, Budget(seeds=12), True
-        yield one, budget, False
-
-
-def _metadata_scenes() -> Iterator[tuple[Scene, Budget]]:
-    crash, loss, late = Budget(crashes=1), Budget(losses=1), Budget(late=1)
+def metadata_scenes() -> Iterator[Scene]:
     a1 = write("w1", "a", "1")
     stranded = [a1, strand("s1")]
     c, m = _real("c", commit("c1")), _real("m", metadata_run("m1"))
-    one = metadata_scene("committer, metadata run", c, m, before=stranded)
-    yield one, NO_BUDGET
-    yield one, crash
-    yield one, loss
-    yield one, late
+    yield metadata_scene("committer, metadata run", c, m, before=stranded)
     again = _real("m", metadata_run("m1"), again=[metadata_run("m2")])
-    yield metadata_scene("committer, metadata run that comes back", c, again, before=stranded), crash
+    yield metadata_scene("committer, metadata run that comes back", c, again, before=stranded)
     # A tree that nobody names of ranges that the head names.
     back = [write("w2", "b", "2"), strand("s1"), write("w3", "c", "3"), commit("p2"), delete("d1", "c")]
-    yield metadata_scene("committer of an old tree, metadata run", c, m, before=[a1, *back]), NO_BUDGET
+    yield metadata_scene("committer of an old tree, metadata run", c, m, before=[a1, *back])
     z, planned = _real("z", resume("z1")), [*stranded, plan_only("q1", RunKind.METADATA)]
     first = _real("m", apply_planned("m1"))
-    yield metadata_scene("committer, metadata run, another apply of it", c, first, z, before=planned), NO_BUDGET
+    yield metadata_scene("committer, metadata run, another apply of it", c, first, z, before=planned)
     u = _real("u", plan_only("u1", RunKind.UNCOMMITTED))
-    yield metadata_scene("committer, metadata run, reader of trees", c, m, u, before=stranded), NO_BUDGET
+    yield metadata_scene("committer, metadata run, reader of trees", c, m, u, before=stranded)
     x, uploaded = _real("x", uncommitted_run("x1")), [upload("w1", "a", "1"), strand("s1")]
-    yield metadata_scene("committer, metadata run, uncommitted run", c, m, x, before=uploaded), NO_BUDGET
+    yield metadata_scene("committer, metadata run, uncommitted run", c, m, x, before=uploaded)
     d = _real("d", commit("d1"))
     two = [a1, strand("s1"), write("w2", "b", "2"), strand("s2")]
-    yield metadata_scene("two committers, metadata run", c, d, m, before=two), NO_BUDGET
+    yield metadata_scene("two committers, metadata run", c, d, m, before=two)
     beside = [
         write("w0", "z", "t0", branch=SIDE),
         commit("c0", branch=SIDE),
@@ -388,66 +384,24 @@ def _metadata_scenes() -> Iterator[tuple[Scene, Budget]]:
         commit("p1"),
         strand_merge("s1", SIDE),
     ]
-    g = _real("g", merge("g1", SIDE))
-    merging = metadata_scene("merger, metadata run", g, m, before=beside)
-    yield merging, NO_BUDGET
-    yield merging, crash
-    # A plan of committed data that was never applied, whose folder the run of metadata wants: all of it, then the part
-    # that is small enough to walk.
-    p = _real("p", apply_planned("p1"))
+    yield metadata_scene("merger, metadata run", _real("g", merge("g1", SIDE)), m, before=beside)
+    # A plan of committed data that was never applied, whose folder another plan takes.
+    p, t = _real("p", apply_one("p1", 0)), _real("m", apply_one("m1", 1))
     unapplied = [upload("w1", "a", "1"), commit("p0"), delete("d0", "a"), commit("p2"), RULED]
-    held = [*unapplied, plan_only("q1", RunKind.COMMITTED)]
-    yield metadata_scene("applier, whole metadata run that takes its plan", p, m, before=held, sweeps=True), NO_BUDGET
-    begins, takes = _real("p", _begin_plan("p1")), _real("t", _take_plan("t1"))
-    taken = metadata_scene("applier, metadata run that takes its plan", begins, takes, before=[_write_plan("w0")])
-    for budget in (NO_BUDGET, crash, loss):
-        yield taken, budget
+    held = [*unapplied, plan_only("q1", RunKind.COMMITTED), plan_only("q2", RunKind.METADATA)]
+    yield metadata_scene("applier, metadata run that takes its plan", p, t, before=held, sweeps=True)
     # The first of two commits is swept, and its tree goes, or it is named again before.
     t = _real("t", committed_run("r1"), metadata_run("m1"))
     h = _real("h", hard_reset("h1", "main~1"), write("w3", "b", "3"), commit("c1"))
-    yield metadata_scene("resetter that commits, both runs", h, t, before=PAST, sweeps=True), NO_BUDGET
+    yield metadata_scene("resetter that commits, both runs", h, t, before=PAST, sweeps=True)
     v = _real("v", revert("v1", "main"))
-    yield metadata_scene("reverter, both runs", v, t, before=PAST, sweeps=True), NO_BUDGET
+    yield metadata_scene("reverter, both runs", v, t, before=PAST, sweeps=True)
+    # Wide trees: what the committer writes and the merger keeps are sublists of trees that the run takes apart.
+    wide_c, wide_m = _real("c", commit("c1"), trees=WIDE), _real("m", metadata_run("m1"), trees=WIDE)
+    yield metadata_scene("committer, metadata run, wide trees", wide_c, wide_m, before=[a1, *back], trees=WIDE)
+    wide_g = _real("g", merge("g1", SIDE), trees=WIDE)
+    yield metadata_scene("merger, metadata run, wide trees", wide_g, wide_m, before=beside, trees=WIDE)
 
 
-_PLAN: Final = RunId("p")
-_FOLDER: Final = f"{run_folder(RunKind.COMMITTED, _PLAN)}plan.json"
-
-
-def _write_plan(name: str) -> Do:
-    """The folder of a committed run that was never published."""
-
-    async def act(repo: Versions) -> None:
-        await repo.objectstore.put(_FOLDER, b"plan")
-
-    return Do(Operation(name, "run"), act)
-
-
-def _begin_plan(name: str) -> Do:
-    """Publish it, and go by what is in its folder."""
-
-    async def act(repo: Versions) -> None:
-        begins = Collecting(repo).service._expiring._begin_attempt  # noqa: SLF001  # a part of it, for fewer states
-        body = Expire(commits=manifest_of(EXPIRED, "p/", ()), rules_version=0)
-        await begins(_PLAN, repo.ports.ids.fresh(), body, [])
-        try:
-            await repo.objectstore.stat(_FOLDER)
-        except ObjectMissing:
-            raise Violation("the folder of a run was deleted while an apply works on it") from None
-
-    return Do(Operation(name, "run"), act)
-
-
-def _take_plan(name: str) -> Do:
-    """The part of a collection of metadata that wants this folder."""
-
-    async def act(repo: Versions) -> None:
-        publish = Collecting(repo).service._metadata.publish  # noqa: SLF001  # as above
-        if not await publish(RunId("m"), files=[], runs=[_PLAN]):
-            await SimDeleter().delete([_FOLDER])
-
-    return Do(Operation(name, "run"), act)
-
-
-def _real(name: str, *deeds: Do, again: Sequence[Do] = ()) -> Actor:
-    return client(name, *deeds, again=again, real_trees=True)
+def _real(name: str, *deeds: Do, again: Sequence[Do] = (), trees: CutRule = NARROW) -> Actor:
+    return client(name, *deeds, again=again, real_trees=trees)

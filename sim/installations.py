@@ -16,8 +16,7 @@ from lakebed.gc.service.errors import OtherInstallation
 from lakebed.gc.service.installation import INSTALLATION_KEY, Installation, InstallationRecord
 from lakebed.versions import Versions, decode_record
 
-from .actors import Actor, Ending, Program, Scene, Violation
-from .exploring import NO_BUDGET, Budget
+from .actors import Actor, Ending, Program, Quick, Scene, Violation
 from .operations import Operation
 from .ports import SimPorts
 from .trees import SimTrees
@@ -100,13 +99,14 @@ def nobody_is_another(ending: Ending) -> None:
         raise Violation("an installation that was the only one has stopped")
 
 
-def installation_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
+def installation_scenes() -> Iterator[Scene]:
     copies = Scene(
         name=COPIES,
         actors=(_process("a", "one"), _process("b", "copy")),
         tidy=_tidy("one", "copy"),
         checks=(only_one_goes_on,),
         tidy_checks=(both_stop,),
+        quick=Quick.ALL,
     )
     paged = Scene(
         name=PAGED,
@@ -114,12 +114,14 @@ def installation_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
         tidy=_tidy("one", "copy"),
         checks=(only_one_goes_on,),
         tidy_checks=(both_stop,),
+        quick=Quick.ALL,
     )
     chosen = Scene(
         name=CHOSEN,
         actors=(Actor("a", _adopting("a", "one")), _process("b", "copy")),
         tidy=_tidy("one", "copy"),
         tidy_checks=(who_was_not_chosen_stops,),
+        quick=Quick.ALL,
     )
     one = Scene(
         name=ONE,
@@ -127,7 +129,6 @@ def installation_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
         tidy=_tidy("one"),
         checks=(nobody_is_another,),
         tidy_checks=(nobody_is_another,),
+        quick=Quick.ALL,
     )
-    for scene in (copies, paged, chosen, one):
-        for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
-            yield scene, budget, True
+    yield from (copies, paged, chosen, one)

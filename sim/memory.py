@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from lakebed.ranges import RangeList, SublistList
 from lakebed.versions import TreeCache
 
 from .actors import Life, Strand
@@ -187,6 +188,9 @@ class _Walk:
     def array(self, array: np.ndarray[Any, Any]) -> None:
         self.parts.append(repr((array.dtype.str, array.tolist())))
 
+    def ids(self, listed: RangeList | SublistList) -> None:
+        self.parts.append(repr(listed.ids))
+
     def names(self, cache: TreeCache) -> None:
         """What it holds follows from the names."""
         if not self._is_seen(cache):
@@ -265,6 +269,8 @@ _WALKED: Final[dict[type, Callable[[_Walk, Any], None]]] = {
     pa.ChunkedArray: _Walk.column,
     np.ndarray: _Walk.array,
     TreeCache: _Walk.names,
+    RangeList: _Walk.ids,
+    SublistList: _Walk.ids,
     re.Match: _Walk.match,
     types.FunctionType: _Walk.function,
     types.CellType: _Walk.cell,

@@ -11,36 +11,33 @@ from collections.abc import Iterator
 from lakebed.gc.protocol import RunKind
 from lakebed.versions import Versions
 
-from .actors import Scene
+from .actors import Quick, Scene
 from .deeds import clean_records, close, collect, issue, link_issued, uncommitted_run
-from .exploring import NO_BUDGET, Budget
 from .scenes import Do, client, commit, delete, read, scene, server, upload, write
 
-CRASH, LOSS, LATE = Budget(crashes=1), Budget(losses=1), Budget(late=1)
 
-
-def process_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
-    """With its budget, and whether the tests walk it."""
-    yield from _with(_one_closes(), quick=(True, False, False, False))
-    yield from _with(_two_servers(), quick=(True, False, False, False))
-    yield from _with(_listing_in_pages(), quick=(False, False, False, False))
-
-
-def _with(one: Scene, *, quick: tuple[bool, bool, bool, bool]) -> Iterator[tuple[Scene, Budget, bool]]:
-    for budget, is_quick in zip((NO_BUDGET, CRASH, LOSS, LATE), quick, strict=True):
-        yield one, budget, is_quick
+def process_scenes() -> Iterator[Scene]:
+    yield _one_closes()
+    yield _two_servers()
+    yield _listing_in_pages()
 
 
 def _one_closes() -> Scene:
     """The process ends its slice while another client of it has an upload under way there."""
     closing = server("u", [upload("w2", "a", "2")], [close("x2")])
-    return scene("server of an uploader and one who closes, run", closing, client("r", uncommitted_run("r1")))
+    return scene(
+        "server of an uploader and one who closes, run",
+        closing,
+        client("r", uncommitted_run("r1")),
+        quick=Quick.NO_FAULT,
+    )
 
 
 def _two_servers() -> Scene:
     one = server("g", [write("w2", "a", "2")], [read("r1", "a")])
     other = server("h", [write("w3", "a", "3")], [read("r2", "a")])
-    return scene("two servers, each of a writer and a reader", one, other, staged=[write("w1", "a", "1")])
+    staged = [write("w1", "a", "1")]
+    return scene("two servers, each of a writer and a reader", one, other, staged=staged, quick=Quick.NO_FAULT)
 
 
 def _listing_in_pages() -> Scene:

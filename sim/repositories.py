@@ -12,6 +12,8 @@ from functools import partial
 from itertools import combinations
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from lakebed.base import EMPTY_METARANGE, Entry, RepositoryUid
 from lakebed.catalog import Catalog, Repository
 from lakebed.catalog.namespaces import overlap
@@ -36,9 +38,8 @@ from lakebed.versions import (
     keys,
 )
 
-from .actors import Actor, Ending, Program, Scene, Violation
+from .actors import Actor, Ending, Program, Quick, Scene, Violation
 from .disk import Disk
-from .exploring import NO_BUDGET, Budget
 from .operations import Operation
 from .ports import SimObjectStore, SimPorts
 from .trees import SimTrees
@@ -67,25 +68,30 @@ class Namespace(SimObjectStore):
         return await super().get_value(self._folder + key)
 
     async def stat(self, key: str) -> ObjectStat:
-        return await super().stat(self._folder + key)
+        return self._inside(await super().stat(self._folder + key))
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         after = self._folder + start_after if start_after else ""
         async for page in super().list(self._folder + prefix, start_after=after):
-            yield page
+            yield [self._inside(stat) for stat in page]
+
+    def _inside(self, stat: ObjectStat) -> ObjectStat:
+        return replace(stat, key=stat.key.removeprefix(self._folder))
 
 
-def _catalog(ports: SimPorts) -> Catalog:
+def catalog_of(ports: SimPorts) -> Catalog:
+    """Make a process's catalog."""
+
     def open_namespace(uri: str) -> ObjectStore:
         return Namespace(ports, uri)
 
-    def make_versions(uid: RepositoryUid, objectstore: ObjectStore) -> Versions:
+    def make_versions(uid: RepositoryUid, objectstore: ObjectStore, salt: str) -> Versions:
         assert isinstance(objectstore, SimObjectStore)
         return Versions(
             uid=uid,
             store=ports.store,
             objectstore=objectstore,
-            trees=SimTrees(objectstore),
+            trees=SimTrees(objectstore, salt=salt),
             ports=ports.ports,
             options=Options(owner=ports.actor),
         )
@@ -97,7 +103,7 @@ def _doing(*deeds: tuple[str, Act], knows: bool = False) -> Program:
     """Do these, each named by its kind and a letter. `knows`: the process has used the repository before."""
 
     async def program(ports: SimPorts) -> None:
-        catalog = _catalog(ports)
+        catalog = catalog_of(ports)
         if knows:
             await (await catalog.get(NAME)).versions.refs.get_branch("main")
         for number, (kind, act) in enumerate(deeds):
@@ -153,27 +159,27 @@ async def _forget(catalog: Catalog, _: str) -> None:
 
 async def _tidy(ports: SimPorts) -> None:
     """Finish what was begun, forget what stays deleted, and clean once more when every request has ended."""
-    catalog = _catalog(ports)
+    catalog = catalog_of(ports)
     await catalog.clean()
     for one in await catalog.deleted.list():
         if one.record.state is DeletedState.KEPT:
             await catalog.deleted.forget(one.record.name, uid=one.uid)
     for _ in range(2):
         ports.clock.ms += OLD_MS
-        await _catalog(ports).clean()
+        await catalog_of(ports).clean()
 
 
 async def _finish(ports: SimPorts) -> None:
     """Finish what was begun, twice, because the first may meet what the second is to go on with."""
     for _ in range(2):
         ports.clock.ms += OLD_MS
-        await _catalog(ports).clean()
+        await catalog_of(ports).clean()
 
 
 # Checks
 
 
-def _repositories(disk: Disk) -> dict[str, RepositoryRecord]:
+def repositories(disk: Disk) -> dict[str, RepositoryRecord]:
     cells = disk.cells.get(keys.REPOSITORIES, {})
     return {
         name.decode(): decode_record(RepositoryRecord, disk.value(keys.REPOSITORIES, name) or b"") for name in cells
@@ -186,7 +192,7 @@ def what_followed_the_deletion_is_there(ending: Ending) -> None:
     for kind, there in (("write", _written), ("commit", _commits), ("protect", _protected)):
         for record in ending.acknowledged(kind):
             if deletions & (record.before or frozenset()):
-                now = _repositories(ending.disk).get(NAME)
+                now = repositories(ending.disk).get(NAME)
                 assert record.ended is not None
                 wanted = record.ended.value if kind == "commit" else record.operation.value
                 if now is None or wanted not in there(ending.disk, now):
@@ -225,21 +231,21 @@ def _values(disk: Disk, partition: bytes) -> list[bytes]:
 
 
 def nothing_is_left_of_the_one_before(ending: Ending) -> None:
-    known = {record.uid for record in _repositories(ending.disk).values()}
+    known = {record.uid for record in repositories(ending.disk).values()}
     for partition, cells in ending.disk.cells.items():
         uid = partition.decode().partition("/")[0]
         if cells and partition not in (keys.REPOSITORIES, DELETED_REPOSITORIES) and uid not in known:
             raise Violation(f"{len(cells)} records of a deleted repository stay in {partition.decode()}")
 
 
-def _deleted(disk: Disk) -> dict[str, DeletedRecord]:
+def deleted_records(disk: Disk) -> dict[str, DeletedRecord]:
     cells = disk.cells.get(DELETED_REPOSITORIES, {})
     return {uid.decode(): decode_record(DeletedRecord, disk.value(DELETED_REPOSITORIES, uid) or b"") for uid in cells}
 
 
 def what_came_back_is_whole(ending: Ending) -> None:
     """A repository is in use, or kept, or forgotten, and in use means with every branch and acknowledged write."""
-    in_use, deleted = _repositories(ending.disk), _deleted(ending.disk)
+    in_use, deleted = repositories(ending.disk), deleted_records(ending.disk)
     if wrong := {name: record.state.value for name, record in in_use.items() if record.state.value != "active"}:
         raise Violation(f"unusable for ever: {wrong}")
     live = [record.uid for record in in_use.values()]
@@ -266,7 +272,7 @@ def what_was_acknowledged_last_counts(ending: Ending) -> None:
     deletions = ending.of("delete")
     for undone in ending.acknowledged("undelete"):
         is_last = all(one.is_acknowledged and one.operation.name in (undone.before or ()) for one in deletions)
-        if is_last and NAME not in _repositories(ending.disk):
+        if is_last and NAME not in repositories(ending.disk):
             raise Violation("a repository was acknowledged to be back, and it is not")
         if ending.acknowledged("forget"):
             raise Violation("a repository was brought back and forgotten")
@@ -274,7 +280,7 @@ def what_was_acknowledged_last_counts(ending: Ending) -> None:
 
 def namespaces_are_apart(ending: Ending) -> None:
     """Of repositories that were made, no namespace lies in another; and one id was given out once."""
-    made = [record.namespace_uri for record in _repositories(ending.disk).values() if record.state.value == "active"]
+    made = [record.namespace_uri for record in repositories(ending.disk).values() if record.state.value == "active"]
     if any(overlap(one, other) for one, other in combinations(made, 2)):
         raise Violation(f"namespaces of repositories overlap: {made}")
     if len(ending.acknowledged("create")) > len(made):
@@ -284,8 +290,7 @@ def namespaces_are_apart(ending: Ending) -> None:
 # Scenes
 
 
-def repository_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
-    """With its budget, and whether the tests walk it."""
+def repository_scenes() -> Iterator[Scene]:
     again = _doing(("delete", _delete), ("create", _create("sim://two")))
     resumed = _doing(("create", _create("sim://three")))
     deleter = Actor("d", again, resumed)
@@ -312,9 +317,9 @@ def repository_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
             tidy=_tidy,
             checks=(what_followed_the_deletion_is_there,),
             tidy_checks=(nothing_is_left_of_the_one_before,),
+            quick=Quick.ALL if len(others) == 1 else Quick.NEVER,
         )
-        for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
-            yield made, budget, len(others) == 1
+        yield made
     yield from _deletions()
     # A branch that is made through an old handle is usable while its repository is forgotten.
     on_topic: tuple[tuple[str, Act], ...] = (
@@ -332,26 +337,25 @@ def repository_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
             prepare=_prepare,
             tidy=_tidy,
             tidy_checks=(nothing_is_left_of_the_one_before,),
+            quick=Quick.ALL,
         )
-        for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
-            yield made, budget, True
+        yield made
     creators = {
         "two creators of one repository": (_create("sim://one"), _create("sim://two")),
         "two creators, one inside the other": (_create("sim://one"), _create("sim://one/in", name="other")),
     }
     for name, (one, two) in creators.items():
         first, second = (Actor(letter, _doing(("create", act))) for letter, act in (("a", one), ("b", two)))
-        made = Scene(name=name, actors=(first, second), checks=(namespaces_are_apart,))
-        for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
-            yield made, budget, True
+        made = Scene(name=name, actors=(first, second), checks=(namespaces_are_apart,), quick=Quick.ALL)
+        yield made
 
 
-def _deletions() -> Iterator[tuple[Scene, Budget, bool]]:
+def _deletions() -> Iterator[Scene]:
     """Deleted and brought back. The repository holds a write that was acknowledged before."""
 
     async def deleted(ports: SimPorts) -> None:
         await _prepare(ports)
-        await _catalog(ports).delete(NAME)
+        await catalog_of(ports).delete(NAME)
 
     async def clean(catalog: Catalog, _: str) -> None:
         await catalog.clean()
@@ -389,6 +393,8 @@ def _deletions() -> Iterator[tuple[Scene, Budget, bool]]:
             prepare=prepare,
             tidy=_finish,
             tidy_checks=(what_came_back_is_whole, what_was_acknowledged_last_counts),
+            quick=Quick.ALL,
+            # A cleaner of repositories meets each of them once, and may fail at each.
+            is_lock_free="cleaner" not in name,
         )
-        for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
-            yield made, budget, True
+        yield made

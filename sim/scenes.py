@@ -14,7 +14,7 @@ from lakebed.base import Entry
 from lakebed.ranges import CutRule
 from lakebed.versions import Options, TreeCache, Trees, Versions
 
-from .actors import Actor, Program, Scene
+from .actors import Actor, Program, Quick, Scene
 from .checkers import ALWAYS, no_leak, runs_end
 from .collecting import FENCING, PRIVATE, Collecting
 from .moves import branch_moves_are_legal, branch_moves_are_legal_beside_removals, tokens_leave_with_a_claim
@@ -52,13 +52,18 @@ class Do:
         return await self.act(repo)
 
 
-def versions(ports: SimPorts, *, real_trees: bool = False) -> Versions:
-    """What one process has of the repository. Real trees have a range for each entry, and each of these is a file."""
+NARROW: Final = CutRule(strong=1, weak=1, weak_from=1, rows_max=1)
+"""A range for each entry, and each of these is a file."""
+WIDE: Final = CutRule(strong=1, weak=1, weak_from=1, rows_max=1, listed=1, sublists_min=1)
+"""And a sublist for each range."""
+
+
+def versions(ports: SimPorts, *, real_trees: CutRule | None = None) -> Versions:
+    """Open the repository for one process. This rule cuts real trees."""
     trees: Trees = SimTrees(ports.objectstore)
-    if real_trees:
+    if real_trees is not None:
         ports.objectstore.has_ranges = True
-        rule = CutRule(strong=1, weak=1, weak_from=1, rows_max=1)
-        trees = Trees(ports.objectstore, TreeCache(1 << 24), ports.ports, rule=rule)
+        trees = Trees(ports.objectstore, TreeCache(1 << 24), ports.ports, rule=real_trees)
     return Versions(
         uid=UID,
         store=ports.store,
@@ -78,13 +83,14 @@ def write(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
 
-def upload(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
-    """A write whose bytes go to a fresh address of the repository first."""
+def upload(name: str, key: str, value: str, *, branch: str = MAIN, is_new: bool = False) -> Do:
+    """A write whose bytes go to a fresh address of the repository first. Its entry is old, or of now if it `is_new`."""
 
     async def act(repo: Versions) -> None:
         async def store_body(address: str) -> Entry:
             stored = await repo.objectstore.put(address, value.encode())
-            return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=0)
+            now_ms = repo.ports.clock.now_ms() if is_new else 0
+            return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=now_ms)
 
         await repo.staging.upload(branch, key.encode(), store_body)
 
@@ -137,7 +143,7 @@ def clean(name: str, *, late_ms: int = 0) -> Do:
     return Do(Operation(name, "clean"), act)
 
 
-def client(name: str, *deeds: Do, again: Sequence[Do] = (), real_trees: bool = False) -> Actor:
+def client(name: str, *deeds: Do, again: Sequence[Do] = (), real_trees: CutRule | None = None) -> Actor:
     """A process that does these one after the other; after a crash it comes back to do `again`."""
     collecting = sum(any(do.operation.kind == "run" for do in life) for life in (deeds, again))
     return Actor(name, _doing(deeds, real_trees), _doing(again, real_trees) if again else None, collecting)
@@ -172,6 +178,7 @@ def scene(
     alike: Sequence[tuple[str, ...]] = (),
     private: tuple[str, ...] = PRIVATE,
     others_look: bool = False,
+    quick: Quick | None = None,
 ) -> Scene:
     """A repository with one branch; before the actors come, `committed` is done and committed, then `staged`.
 
@@ -180,6 +187,8 @@ def scene(
 
     Where clocks do not agree, a cleaner may take a claim for old that was written just now: then cells may leak, as
     protocols.md says, and nothing else.
+
+    `quick`: if not said, all budgets, or none where an actor collects.
     """
 
     async def prepare(ports: SimPorts) -> None:
@@ -194,6 +203,7 @@ def scene(
         await repo.slices.end()
 
     legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
+    collecting = sum(actor.collecting for actor in actors)
     moves = (
         legal,
         deletes_spare_open_uploads,
@@ -213,8 +223,9 @@ def scene(
         clocks_agree=clocks_agree,
         alike=alike,
         private=private,
-        others_look=others_look or sum(actor.collecting for actor in actors) > 1,
+        others_look=others_look or collecting > 1,
         shortens=True,
+        quick=quick if quick is not None else Quick.NEVER if collecting else Quick.ALL,
     )
 
 
@@ -241,7 +252,7 @@ async def _tidy(ports: SimPorts) -> None:
         await repo.cleanup.clean()
 
 
-def _doing(deeds: Sequence[Do], real_trees: bool) -> Program:
+def _doing(deeds: Sequence[Do], real_trees: CutRule | None) -> Program:
     async def program(ports: SimPorts) -> None:
         repo = versions(ports, real_trees=real_trees)
         for do in deeds:

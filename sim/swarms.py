@@ -35,6 +35,7 @@ from .flows import DEFERRED, RULED, deferring, optimised
 from .reachable import nothing_queued_is_named
 from .scenes import (
     FAR_FUTURE_MS,
+    MAIN,
     SIDE,
     Do,
     clean,
@@ -51,6 +52,7 @@ from .scenes import (
 )
 from .scheduling import Faults
 from .worlds_hard_delete import clean_claims, hard, turn_on, work
+from .worlds_moves import move
 
 SWARM_FAULTS: Final = Faults(
     refuse=0.005, lose_answer=0.02, lose_request=0.01, crash=0.007, late=0.006, delay=0.02, echo=0.2, clock_jump=0.01
@@ -86,6 +88,9 @@ def swarm(seed: int) -> Scene:
         )
     if is_hard:
         clients.append(client("i", work("i0"), clean_claims("i1"), work("i2"), again=[work("i9")]))
+    mover = random.Random(f"rename {seed}")
+    if is_moving := mover.random() < 0.15:
+        clients.append(client("m", *_moved(mover, "m1"), *_moved(mover, "m2"), again=_moved(mover, "m9")))
     committed = [write("w0", "x", "w0"), write("v0", "y", "v0")][: rng.randint(0, 2)]
     made = scene(
         f"swarm {seed}",
@@ -95,7 +100,8 @@ def swarm(seed: int) -> Scene:
         beside=[write("t0", "z", "t0", branch=SIDE)],
         staged=[write("u0", "x", rng.choice(("u0", "w0")))],
         clocks_agree=clocks_agree,
-        resets_objects=resets_objects,
+        # A move may take its tombstone back, too, from a token that a commit has read.
+        resets_objects=resets_objects or is_moving,
         private=PRIVATE_BESIDE_TREES,
         others_look=True,
     )
@@ -125,6 +131,12 @@ _KINDS: Final[dict[str, float]] = {
     "rules": 0.5,
     "side": 2,
 }
+
+
+def _moved(rng: random.Random, name: str) -> tuple[Do, Do]:
+    """Within the branch, or to it from another one."""
+    source, branch = rng.choice((("x", MAIN), ("y", MAIN), ("z", SIDE)))
+    return move(name, source, rng.choice(("x", "y", "v")), branch=branch)
 
 
 _LETTING_GO: Final = frozenset({"write", "delete", "reset_object"})

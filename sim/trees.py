@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakebed.base import EMPTY_METARANGE, MetarangeId, Row
 from lakebed.objectstore import ObjectMissing
-from lakebed.ranges import RangeInfo, Strategy, metarange_key, rows_from_table
+from lakebed.ranges import RangeInfo, Strategy, SublistInfo, metarange_key, rows_from_table
 from lakebed.versions import Applied, DiffRow, Merged, RetiredBy, Trees, none_retired
 
 from .files import Tree, files_of
@@ -28,12 +28,18 @@ _NONE: Final[Contents] = {}
 
 
 class SimTrees(Trees):
-    def __init__(self, objectstore: SimObjectStore, *, remembers: bool = True) -> None:
+    def __init__(self, objectstore: SimObjectStore, *, remembers: bool = True, salt: str = "") -> None:
+        self._salt = salt
         self._objectstore = objectstore
         self._remembered: dict[MetarangeId, Contents] | None = {} if remembers else None
 
     async def ranges(self, metarange: MetarangeId) -> Sequence[RangeInfo]:
         """None: a simulated tree is one file."""
+        del metarange
+        return ()
+
+    async def sublists(self, metarange: MetarangeId) -> Sequence[SublistInfo]:
+        """None likewise."""
         del metarange
         return ()
 
@@ -124,8 +130,8 @@ class SimTrees(Trees):
     async def _write(self, contents: Contents, retired_by: RetiredBy) -> MetarangeId:
         if not contents:
             return EMPTY_METARANGE
-        pairs, salt = tuple(sorted(contents.items())), ""
-        files = files_of(pairs)
+        pairs, salt = tuple(sorted(contents.items())), self._salt
+        files = files_of(pairs, salt)
         while retired := (await retired_by([files.metarange_id]))[0]:
             salt = retired
             files = files_of(pairs, salt)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
 
 from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.gc.service import QueueWorker
 from lakebed.versions import Versions
 
-from .actors import Actor, Scene
+from .actors import Actor, Quick, Scene
 from .deeds import (
     clean_records,
     copy,
@@ -28,16 +27,10 @@ from .deeds import (
     uncommitted_run,
 )
 from .deeds import issue as hand_out_filled
-from .flows import Quick
 from .operations import Operation
 from .ports import SimDeleter, SimObjectStore
 from .reachable import nothing_queued_is_named
 from .scenes import FAR_FUTURE_MS, SIDE, Do, client, commit, delete, read, reset, scene, upload, write
-
-_ALL: Final[Quick] = (True, True, True)
-_NO_LOSS: Final[Quick] = (True, True, False)
-_NO_FAULT: Final[Quick] = (True, False, False)
-_NONE: Final[Quick] = (False, False, False)
 
 
 def turn_on(name: str) -> Do:
@@ -83,66 +76,95 @@ def work(name: str) -> Do:
     return Do(Operation(name, "clean"), act)
 
 
-def hard_delete_scenes() -> Iterator[tuple[Scene, Quick]]:
+def hard_delete_scenes() -> Iterator[Scene]:
     a1, a2 = upload("w1", "a", "1"), hard(upload("w2", "a", "2"))
     w, c, d = client("w", a2), client("c", commit("c1")), client("d", commit("d1"))
     s, k, x = client("s", reset("s1")), client("k", clean_claims("k1")), client("x", work("x1"))
     f, copier = client("f", freeze("f1")), client("h", copy("w3", "a", "b", "3"))
     gone = client("e", hard(delete("e1", "a")))
-    yield _scene("overwriter, committer, queue", w, c, staged=[a1]), _ALL
-    yield _scene("deleter, committer, queue", gone, c, staged=[a1]), _NO_LOSS
+    yield _scene("overwriter, committer, queue", w, c, staged=[a1])
+    yield _scene("deleter, committer, queue", gone, c, staged=[a1], quick=Quick.NO_LOSS)
     twice = client("w", hard(read("r0", "a")), a2)
-    yield _scene("overwriter that has read, committer, queue", twice, c, staged=[a1]), _NO_FAULT
-    yield _scene("overwriter, copier, queue", w, copier, staged=[a1]), _NO_FAULT
-    yield _scene("deleter, copier, queue", gone, copier, staged=[a1]), _ALL
+    yield _scene("overwriter that has read, committer, queue", twice, c, staged=[a1], quick=Quick.NO_FAULT)
+    yield _scene("overwriter, copier, queue", w, copier, staged=[a1], quick=Quick.NO_FAULT)
+    yield _scene("deleter, copier, queue", gone, copier, staged=[a1])
     copies = client("h", copy("w3", "a", "b", "3"), commit("c1"))
-    yield _scene("overwriter, copier that commits, queue", w, copies, staged=[a1]), _NO_FAULT
+    yield _scene("overwriter, copier that commits, queue", w, copies, staged=[a1], quick=Quick.NO_FAULT)
     other = client("v", hard(upload("v2", "a", "v2")))
-    yield _scene("two overwriters, queue", w, other, staged=[a1], alike=[("w", "v")]), _ALL
-    yield _scene("two overwriters, committer, queue", w, other, c, staged=[a1], alike=[("w", "v")]), _NO_FAULT
-    yield _scene("overwriter, deleter, queue", w, gone, staged=[a1]), _ALL
-    back = client("o", hard(reset_object("o1", "a")))
-    yield _scene("resetter of an object, committer, queue", back, c, staged=[a1], resets_objects=True), _NO_FAULT
-    yield _scene("resetter of an object, overwriter, queue", back, w, staged=[a1], resets_objects=True), _NO_FAULT
-    yield _scene("resetter of an object, copier, queue", back, copier, staged=[a1], resets_objects=True), _NO_FAULT
-    # The cleaner finds in the claims which cells no commit took.
-    yield _scene("resetter, committer, queueing cleaner", s, c, k, staged=[a1]), _NO_FAULT
-    yield _scene("two committers, queueing cleaner", c, d, k, staged=[a1], alike=[("c", "d")]), _NO_FAULT
-    over = client("c", commit("c1"), a2, commit("c2"))
-    yield _scene("committer of two versions, committer, queueing cleaner", over, d, k, staged=[a1]), _NONE
-    yield _scene("uploader, resetter, queueing cleaner", client("w", hard(upload("w2", "b", "2"))), s, k), _ALL
-    yield (
-        _scene("uploader, committer, queueing cleaner", client("w", hard(upload("w2", "b", "2"))), c, k, staged=[a1]),
-        _NO_FAULT,
+    yield _scene("two overwriters, queue", w, other, staged=[a1], alike=[("w", "v")])
+    yield _scene(
+        "two overwriters, committer, queue", w, other, c, staged=[a1], alike=[("w", "v")], quick=Quick.NO_FAULT
     )
-    yield _scene("copier, resetter, queueing cleaner", copier, s, k, staged=[a1]), _NO_FAULT
-    yield _scene("freezer, committer, queueing cleaner", f, c, k, staged=[a1]), _NO_FAULT
-    yield _scene("freezer, resetter, queueing cleaner", f, s, k, staged=[a1]), _NO_FAULT
+    yield _scene("overwriter, deleter, queue", w, gone, staged=[a1])
+    back = client("o", hard(reset_object("o1", "a")))
+    yield _scene(
+        "resetter of an object, committer, queue", back, c, staged=[a1], resets_objects=True, quick=Quick.NO_FAULT
+    )
+    yield _scene(
+        "resetter of an object, overwriter, queue", back, w, staged=[a1], resets_objects=True, quick=Quick.NO_FAULT
+    )
+    yield _scene(
+        "resetter of an object, copier, queue", back, copier, staged=[a1], resets_objects=True, quick=Quick.NO_FAULT
+    )
+    # The cleaner finds in the claims which cells no commit took.
+    yield _scene("resetter, committer, queueing cleaner", s, c, k, staged=[a1], quick=Quick.NO_FAULT)
+    # As S3 clients rename: the delete owns nothing, for the copy took the mark off.
+    renames = client("h", copy("w3", "a", "b", "3"), hard(delete("e1", "a")))
+    yield _scene("copier that deletes the source, queue", renames, staged=[a1])
+    yield _scene("copier that deletes the source, overwriter, queue", renames, w, staged=[a1])
+    yield _scene("two committers, queueing cleaner", c, d, k, staged=[a1], alike=[("c", "d")], quick=Quick.NO_FAULT)
+    over = client("c", commit("c1"), a2, commit("c2"))
+    yield _scene("committer of two versions, committer, queueing cleaner", over, d, k, staged=[a1], quick=Quick.NEVER)
+    yield _scene("uploader, resetter, queueing cleaner", client("w", hard(upload("w2", "b", "2"))), s, k)
+    yield _scene(
+        "uploader, committer, queueing cleaner",
+        client("w", hard(upload("w2", "b", "2"))),
+        c,
+        k,
+        staged=[a1],
+        quick=Quick.NO_FAULT,
+    )
+    yield _scene("copier, resetter, queueing cleaner", copier, s, k, staged=[a1], quick=Quick.NO_FAULT)
+    yield _scene("freezer, committer, queueing cleaner", f, c, k, staged=[a1], quick=Quick.NO_FAULT)
+    yield _scene("freezer, resetter, queueing cleaner", f, s, k, staged=[a1], quick=Quick.NO_FAULT)
     # Its first pass finds the tokens retired, its second drops the claims: each of the tokens was wiped by then.
     impatient = client("k", clean_claims("k1"), clean_claims("k2", late_ms=FAR_FUTURE_MS))
-    yield _scene("committer, impatient queueing cleaner", c, impatient, staged=[a1], clocks_agree=False), _ALL
+    yield _scene("committer, impatient queueing cleaner", c, impatient, staged=[a1], clocks_agree=False)
     late = client("w", hard(read("r0", "a")), hard(upload("w2", "a", "2")))
-    yield _scene("late uploader, committer, impatient queueing cleaner", late, c, impatient, clocks_agree=False), _NONE
+    yield _scene(
+        "late uploader, committer, impatient queueing cleaner",
+        late,
+        c,
+        impatient,
+        clocks_agree=False,
+        quick=Quick.NEVER,
+    )
     there = hard(upload("w2", "a", "2", branch=SIDE))
     made = [create_branch("b0"), upload("w1", "a", "1", branch=SIDE)]
     drops = client("y", delete_branch("y1"), create_branch("y2"), clean_claims("y3"))
-    yield _scene("uploader, deleter of the branch that cleans", client("w", there), drops, before=made), _NO_FAULT
+    yield _scene(
+        "uploader, deleter of the branch that cleans", client("w", there), drops, before=made, quick=Quick.NO_FAULT
+    )
     moves = client("g", hard_reset("g1", "main~1"), clean_claims("g2"))
-    yield (
-        _scene(
-            "committer, hard resetter that cleans", c, moves, before=[write("p1", "z", "z"), commit("p2")], staged=[a1]
-        ),
-        _NO_FAULT,
+    yield _scene(
+        "committer, hard resetter that cleans",
+        c,
+        moves,
+        before=[write("p1", "z", "z"), commit("p2")],
+        staged=[a1],
+        quick=Quick.NO_FAULT,
     )
     # Bytes go while somebody is about to need them, or to list them.
-    yield _scene("overwriter, uploader that repeats, committer, worker", w, other, c, x, staged=[a1]), _NONE
-    yield _scene("overwriter, copier, worker", w, copier, x, staged=[a1]), _NO_FAULT
+    yield _scene("overwriter, uploader that repeats, committer, worker", w, other, c, x, staged=[a1], quick=Quick.NEVER)
+    yield _scene("overwriter, copier, worker", w, copier, x, staged=[a1], quick=Quick.NO_FAULT)
     linker = client("l", hard(link_issued("w4", "a", "4")))
-    yield _scene("linker, overwriter, worker", linker, w, x, before=[hand_out_filled("i0")]), _NO_FAULT
+    yield _scene("linker, overwriter, worker", linker, w, x, before=[hand_out_filled("i0")], quick=Quick.NO_FAULT)
     r = client("r", uncommitted_run("r1"))
-    yield _scene("overwriter, worker, run", client("w", a2, work("x1")), r, staged=[a1]), _NO_FAULT
+    yield _scene("overwriter, worker, run", client("w", a2, work("x1")), r, staged=[a1])
     five = (client("f", freeze("f1")), s, client("k", clean_claims("k1"), clean_records("k2")), x, w)
-    yield _scene("copier, freezer, resetter, cleaner, worker, overwriter", copier, *five, staged=[a1]), _NONE
+    yield _scene(
+        "copier, freezer, resetter, cleaner, worker, overwriter", copier, *five, staged=[a1], quick=Quick.NEVER
+    )
 
 
 def _scene(
@@ -153,6 +175,7 @@ def _scene(
     clocks_agree: bool = True,
     resets_objects: bool = False,
     alike: Sequence[tuple[str, ...]] = (),
+    quick: Quick | None = None,
 ) -> Scene:
     made = scene(
         name,
@@ -162,5 +185,6 @@ def _scene(
         clocks_agree=clocks_agree,
         resets_objects=resets_objects,
         alike=alike,
+        quick=quick,
     )
     return replace(made, step_checks=(*made.step_checks, nothing_queued_is_named))

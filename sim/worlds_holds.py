@@ -1,11 +1,11 @@
-"""Worlds of legal holds: a hold that is added beside the shipped plan and apply.
+"""Worlds of legal holds: a hold that is added beside the shipped plan and apply, or the worker of hard delete.
 
 The answer names the runs that had begun to take data. If it names none, nothing at the path may go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,13 +15,12 @@ from lakebed.versions import Versions
 
 from .actors import Actor, Ending, Scene, Violation
 from .deeds import collect, set_rules
-from .flows import Quick
 from .operations import Operation
 from .ports import SimPorts
 from .scenes import Do, client, commit, scene, upload
+from .worlds_hard_delete import hard, turn_on, work
 from .worlds_lifecycle import set_policy
 
-_NO_FAULT: Final[Quick] = (True, False, False)
 _WRITTEN: Final = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
 _PAST: Final = [*_WRITTEN, set_policy("q0"), set_rules("q1", "1d")]
 
@@ -48,14 +47,16 @@ def what_is_held_stays(ending: Ending) -> None:
             raise Violation(f"{record.operation.name} was acknowledged and named no run, and {sorted(gone)} went")
 
 
-def hold_scenes() -> Iterator[tuple[Scene, Quick]]:
+def hold_scenes() -> Iterator[Scene]:
+    replaced = [turn_on("q0"), upload("w1", "a", "1"), hard(upload("w2", "a", "2"))]
+    yield _scene("holder, worker", client("h", add_hold("h1")), client("x", work("x1")), before=replaced)
     for kind in (RunKind.COMMITTED, RunKind.LIFECYCLE):
         run = client("r", collect("r1", kind))
-        yield _scene(f"holder, {kind} run", client("h", add_hold("h1")), run), _NO_FAULT
+        yield _scene(f"holder, {kind} run", client("h", add_hold("h1")), run)
 
 
-def _scene(name: str, *actors: Actor) -> Scene:
-    made = scene(name, *actors, before=_PAST)
+def _scene(name: str, *actors: Actor, before: Sequence[Do] = _PAST) -> Scene:
+    made = scene(name, *actors, before=before)
     # What is held is no leak, and no run that tidies up may begin.
     return replace(made, checks=(what_is_held_stays,), tidy=_leave, tidy_checks=())
 

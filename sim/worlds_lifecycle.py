@@ -10,19 +10,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from lakebed.gc.protocol import RunKind
+from lakebed.gc.protocol import Mode, RunKind
 from lakebed.gc.service import PolicyBook
 from lakebed.versions import Versions
 
 from .actors import Actor, Scene
-from .deeds import collect, copy, create_branch, purge, read_bytes, reset_object, restore
-from .flows import Quick
+from .deeds import (
+    clean_records,
+    collect,
+    committed_run,
+    copy,
+    create_branch,
+    delete_branch,
+    hard_reset,
+    purge,
+    read_bytes,
+    reset_object,
+    restore,
+    resume,
+    revert,
+    uncommitted_run,
+)
+from .flows import RULED
 from .operations import Operation
 from .reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted
-from .scenes import MAIN, Do, client, commit, scene, upload
+from .scenes import MAIN, SIDE, Do, client, commit, delete, merge, scene, upload
 
-_ALL: Final[Quick] = (True, True, True)
-_NO_FAULT: Final[Quick] = (True, False, False)
 DUE: Final = b"a"
 
 
@@ -39,26 +52,73 @@ _DEFERRED: Final = [*_PAST, collect("q1", RunKind.LIFECYCLE, window="7d")]
 """The object was taken, and waits for the end of a window."""
 
 
-def lifecycle_scenes() -> Iterator[tuple[Scene, Quick]]:
+def lifecycle_scenes() -> Iterator[Scene]:
     """Committers beside a whole run are too many schedules to walk: tests/spark/test_lifecycle.py has some of these."""
     run = client("r", collect("r1", RunKind.LIFECYCLE))
-    yield _scene("copier from a commit, lifecycle run", client("h", copy("w3", "a", "b", "3")), run), _NO_FAULT
+    yield _scene("copier from a commit, lifecycle run", client("h", copy("w3", "a", "b", "3")), run)
     graceful = client("r", collect("r1", RunKind.LIFECYCLE, has_grace=True))
     reader = client("b", read_bytes("b1", "a", ref=MAIN))
-    yield _scene("reader of bytes, lifecycle run with grace", reader, graceful), _NO_FAULT
-    yield _scene("brancher, lifecycle run", client("h", create_branch("h1", "main")), run), _NO_FAULT
+    yield _scene("reader of bytes, lifecycle run with grace", reader, graceful)
+    yield _scene("brancher, lifecycle run", client("h", create_branch("h1", "main")), run)
     back = client("h", reset_object("s1", "a"))
-    yield _scene("object resetter, lifecycle run", back, run, staged=[upload("w2", "a", "2")]), _NO_FAULT
+    yield _scene("object resetter, lifecycle run", back, run, staged=[upload("w2", "a", "2")])
     purging = client("p", purge("p9"))
     copier = client("h", copy("w3", "a", "b", "3"))
-    yield _scene("copier from a commit, purger of a lifecycle run", copier, purging, before=_DEFERRED), _NO_FAULT
+    yield _scene("copier from a commit, purger of a lifecycle run", copier, purging, before=_DEFERRED)
     restorer = client("x", restore("x1", content=b"1"))
-    yield _scene("restorer, purger of a lifecycle run", restorer, purging, before=_DEFERRED), _ALL
+    yield _scene("restorer, purger of a lifecycle run", restorer, purging, before=_DEFERRED)
     changed = client("s", set_policy("q1", b'{"due": {"prefix": "z", "days": 1}}'))
-    yield _scene("setter of the policy, lifecycle run", changed, run), _NO_FAULT
+    yield _scene("setter of the policy, lifecycle run", changed, run)
+    yield from _bringing_scenes(run)
+    yield from _run_scenes(run)
+    yield from _optimised_scenes()
 
 
-def _scene(name: str, *actors: Actor, before: Sequence[Do] = _PAST, staged: Sequence[Do] = ()) -> Scene:
-    made = scene(name, *actors, before=before, staged=staged)
+def _bringing_scenes(run: Actor) -> Iterator[Scene]:
+    """Let commits bring the object back to a head, at its path or at another."""
+    beside = [copy("w3", "a", "b", "3", branch=SIDE)]
+    yield _scene("merger of a copy, lifecycle run", client("m", merge("m1", SIDE)), run, beside=beside)
+    moved = client("m", merge("m1", SIDE), delete_branch("d1"))
+    yield _scene("merger of a copy that deletes its branch, lifecycle run", moved, run, beside=beside)
+    gone = [*_PAST, delete("d1", "a"), commit("p2")]
+    yield _scene("reverter, lifecycle run", client("v", revert("v1", MAIN)), run, before=gone)
+    yield _scene("hard resetter, lifecycle run", client("v", hard_reset("v1", "main~1")), run, before=gone)
+    copied = [*_PAST, copy("w3", "a", "b", "3"), commit("p2"), delete("d1", "b"), commit("p3")]
+    yield _scene("reverter to a copy, lifecycle run", client("v", revert("v1", MAIN)), run, before=copied)
+
+
+def _run_scenes(run: Actor) -> Iterator[Scene]:
+    """Let another run want the same objects."""
+    old = [*_PAST[:2], upload("w2", "a", "2"), commit("p2"), RULED, set_policy("q2")]
+    yield _scene("committed run, lifecycle run", client("q", committed_run("q9")), run, before=old)
+    staged = [upload("w2", "a", "2"), delete("d2", "a")]
+    yield _scene("uncommitted run, lifecycle run", client("u", uncommitted_run("u1")), run, staged=staged)
+
+
+def _optimised_scenes() -> Iterator[Scene]:
+    """Let a run go on from the hours that another saved, when nothing was due."""
+    later = set_policy("q0", b'{"due": {"prefix": "a", "days": 15}}')
+    saved = [upload("w1", "a", "1", is_new=True), commit("p1"), later, collect("q1", RunKind.LIFECYCLE)]
+    goes_on = collect("r1", RunKind.LIFECYCLE, mode=Mode.OPTIMISED, days=30)
+    run = client("r", goes_on)
+    name = "lifecycle run that goes on from another"
+    copier = client("h", copy("w3", "a", "b", "3"))
+    yield _scene(f"copier from a commit, {name}", copier, run, before=saved)
+    copied = [copy("w3", "a", "b", "3")]
+    # A record of the copy would keep the object, too.
+    cleaned = client("c", commit("c1"), clean_records("k1"))
+    yield _scene(f"committer of a copy, {name}", cleaned, run, before=saved, staged=copied)
+    again = client("r", goes_on, again=[resume("r2")])
+    yield _scene(f"copier from a commit, {name} and comes back", copier, again, before=saved)
+
+
+def _scene(
+    name: str,
+    *actors: Actor,
+    before: Sequence[Do] = _PAST,
+    staged: Sequence[Do] = (),
+    beside: Sequence[Do] = (),
+) -> Scene:
+    made = scene(name, *actors, before=before, staged=staged, beside=beside)
     checks = tuple(nothing_undue_is_deleted(DUE) if one is nothing_reachable_is_deleted else one for one in made.checks)
     return replace(made, checks=checks)

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any
 
 from msgspec.structs import replace
 
-from lakebed.base import Entry, from_row
-from lakebed.versions import PathNotFound, Versions, decode_cell, is_gone, keys
+from lakebed.base import Entry, OutcomeUnknown, from_row
+from lakebed.versions import NoChanges, PathNotFound, Versions, decode_cell, is_gone, keys
 
-from .actors import Actor, Ending, Scene, Violation
+from .actors import Actor, Ending, Quick, Scene, Violation
 from .deeds import copy, freeze, uncommitted_run
 from .disk import Disk
 from .files import pairs_in
-from .flows import Quick
 from .operations import Operation
+from .ports import SimPorts
 from .reachable import nothing_queued_is_named
-from .scenes import MAIN, SIDE, Do, client, commit, delete, merge, reset, scene, upload
+from .scenes import MAIN, SIDE, Do, client, commit, delete, merge, reset, scene, upload, versions, write
 from .views import UID, View
 from .worlds_hard_delete import clean_claims, hard, turn_on
-
-_NO_FAULT: Final[Quick] = (True, False, False)
-_NONE: Final[Quick] = (False, False, False)
 
 
 def move(name: str, source: str, key: str, *, branch: str = MAIN, to: str = MAIN) -> tuple[Do, Do]:
@@ -67,24 +65,53 @@ def move(name: str, source: str, key: str, *, branch: str = MAIN, to: str = MAIN
 def moves_lose_nothing(ending: Ending) -> None:
     """Each version of the source that was acknowledged is at a path of the branch, where no actor deletes or resets it.
 
-    Not asked where the mover died: then its tombstone may hide what a merge brought in that very moment.
+    Not asked where the mover died: until a commit its tombstone may hide what a merge brought in that very moment. Nor
+    where its answer was lost: it may have ended before the merge.
     """
-    if "m" in ending.crashed or any(ending.of(kind) for kind in ("reset", "reset_object")):
+    errors = [one.ended.error for one in ending.of("delete") if one.ended is not None]
+    if "m" not in ending.crashed and not any(error and issubclass(error, OutcomeUnknown) for error in errors):
+        deaths_lose_nothing(ending)
+
+
+def deaths_lose_nothing(ending: Ending) -> None:
+    """The same of dead movers, where a commit came after them.
+
+    Not asked where the mover died between its last tombstone and its answer: what a merge brought later is removed.
+    """
+    if "m" in ending.crashed and _is_settled(ending.disk):
+        return
+    if any(ending.of(kind) for kind in ("reset", "reset_object")):
         return
     if any(not one.operation.name.endswith("-") for one in ending.of("delete")):
         return
     values = [str(one.operation.value) for one in ending.acknowledged("write") if one.operation.name == "w2"]
-    taken = next(iter(ending.of("delete")))
+    taken = next(iter(ending.of("delete")), None)
     # A move that ended before the merge leaves a tombstone on top of it, as a delete does.
     merges = [one.operation.name for one in ending.acknowledged("merge")]
-    values += ["3" for name in merges if not taken.is_acknowledged or name in (taken.before or ())]
+    values += ["3" for name in merges if taken is None or not taken.is_acknowledged or name in (taken.before or ())]
     named = _named(ending.disk)
     for value in values:
         if not any(held[0] == value.encode() and key in named for key, held in ending.disk.objectstore.items()):
             raise Violation(f"{value} was acknowledged, and no path of the branch names it")
 
 
+def what_was_moved_stays_away(ending: Ending) -> None:
+    """No merge and no commit brings anything back to where an acknowledged move took it from."""
+    if any(one.is_acknowledged for one in ending.of("delete")) and b"a" in _shown(ending.disk):
+        raise Violation("a move was acknowledged, and something is at its source")
+
+
+def _is_settled(disk: Disk) -> bool:
+    """Answer whether a cell of `a` is a move's tombstone that hides whatever is beneath."""
+    cells = [decode_cell(held[b"a"]) for held in disk.cells.values() if b"a" in held]
+    return any(is_gone(flags) and row[0] == 0 and row[5] for flags, row in cells)
+
+
 def _named(disk: Disk) -> set[str]:
+    return set(_shown(disk).values())
+
+
+def _shown(disk: Disk) -> dict[bytes, str]:
     view = View(disk)
     branch = view.branches()[MAIN]
     metarange = view.commit(branch.commit_id).metarange_id
@@ -95,36 +122,56 @@ def _named(disk: Disk) -> set[str]:
         for path, value in disk.cells.get(keys.token_partition(UID, token), {}).items():
             flags, row = decode_cell(value)
             found[path] = None if is_gone(flags) else from_row(row).address
-    return {address for address in found.values() if address is not None}
+    return {path: address for path, address in found.items() if address is not None}
 
 
-def move_scenes() -> Iterator[tuple[Scene, Quick]]:
+def move_scenes() -> Iterator[Scene]:
     a1, a2 = upload("w1", "a", "1"), hard(upload("w2", "a", "2"))
     m, n = client("m", *move("m1", "a", "b")), client("n", *move("n1", "a", "c"))
     c, w, d = client("c", commit("c1")), client("w", a2), client("d", hard(delete("d1", "a")))
-    yield _scene("mover, committer", m, c, staged=[a1]), _NO_FAULT
-    yield _scene("mover, overwriter", m, w, staged=[a1]), _NO_FAULT
-    yield _scene("mover, deleter", m, d, staged=[a1]), _NO_FAULT
-    yield _scene("two movers", m, n, staged=[a1]), _NO_FAULT
-    yield _scene("mover of what is committed, overwriter", m, w, before=[a1, commit("p1")]), _NO_FAULT
+    yield _scene("mover, committer", m, c, staged=[a1])
+    yield _scene("mover, overwriter", m, w, staged=[a1])
+    yield _scene("mover, deleter", m, d, staged=[a1])
+    yield _scene("two movers", m, n, staged=[a1])
+    yield _scene("mover of what is committed, overwriter", m, w, before=[a1, commit("p1")])
+    # What is beneath the version that was moved must not come back.
+    older = [write("w0", "a", "0"), commit("p1")]
+    yield _scene("mover over an older version, committer", m, c, before=older, staged=[a1])
+    f = client("f", freeze("f1"))
+    yield _scene("mover over an older version, freezer", m, f, before=older, staged=[a1])
     resets = client("s", reset("s1"), clean_claims("s2"))
-    yield _scene("mover, resetter that cleans", m, resets, staged=[a1]), _NO_FAULT
-    yield _scene("mover, committer, resetter that cleans", m, c, resets, staged=[a1]), _NONE
-    yield _scene("mover, freezer", m, client("f", freeze("f1")), staged=[a1]), _NO_FAULT
-    yield _scene("mover, copier", m, client("h", copy("h1", "a", "c", "h")), staged=[a1]), _NO_FAULT
+    yield _scene("mover, resetter that cleans", m, resets, staged=[a1])
+    yield _scene("mover, committer, resetter that cleans", m, c, resets, staged=[a1], quick=Quick.NEVER)
+    yield _scene("mover, freezer", m, f, staged=[a1])
+    yield _scene("mover, copier", m, client("h", copy("h1", "a", "c", "h")), staged=[a1])
     away = client("m", *move("m1", "z", "a", branch=SIDE))
     side = client("c", commit("c1", branch=SIDE))
-    yield (
-        _scene("mover between branches, committer", away, side, beside=[upload("w1", "z", "1", branch=SIDE)]),
-        _NO_FAULT,
+    yield _scene(
+        "mover between branches, committer",
+        away,
+        side,
+        beside=[upload("w1", "z", "1", branch=SIDE)],
     )
     merger = client("g", merge("g1", SIDE))
     beside = [upload("w3", "a", "3", branch=SIDE)]
-    yield _scene("mover of what is committed, merger", m, merger, before=[a1, commit("p1")], beside=beside), _NO_FAULT
+    made = _scene("mover of what is committed, merger", m, merger, before=[a1, commit("p1")], beside=beside)
+    yield dataclasses.replace(made, checks=(*made.checks, what_was_moved_stays_away))
+    # No cleaner: the cells show how far a dead mover came.
+    one, checks = (
+        "mover of what is committed, merger, tidied by a commit",
+        (what_was_moved_stays_away, deaths_lose_nothing),
+    )
+    yield dataclasses.replace(made, name=one, tidy=_commit, tidy_checks=checks)
     merges = client("g", merge("g1", SIDE), commit("g2"))
     one = "mover of what is committed, merger that commits"
-    yield _scene(one, m, merges, before=[a1, commit("p1")], beside=beside), _NO_FAULT
-    yield _scene("mover, run", m, client("r", uncommitted_run("r1")), staged=[a1]), _NO_FAULT
+    made = _scene(one, m, merges, before=[a1, commit("p1")], beside=beside, quick=Quick.NO_FAULT)
+    yield dataclasses.replace(made, checks=(*made.checks, what_was_moved_stays_away))
+    yield _scene("mover, run", m, client("r", uncommitted_run("r1")), staged=[a1])
+
+
+async def _commit(ports: SimPorts) -> None:
+    with suppress(NoChanges):
+        await versions(ports).commits.commit(MAIN, message="tidied", committer="sim")
 
 
 def _scene(
@@ -133,10 +180,17 @@ def _scene(
     before: Sequence[Do] = (),
     beside: Sequence[Do] = (),
     staged: Sequence[Do] = (),
+    quick: Quick | None = None,
 ) -> Scene:
     # A tombstone may be taken back from a token that a commit has read, as a reset of an object does.
     made = scene(
-        name, *actors, before=[turn_on("hd0"), *before], beside=beside, staged=staged, resets_objects=bool(beside)
+        name,
+        *actors,
+        before=[turn_on("hd0"), *before],
+        beside=beside,
+        staged=staged,
+        resets_objects=bool(beside),
+        quick=quick,
     )
     return dataclasses.replace(
         made,

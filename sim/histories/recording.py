@@ -158,11 +158,7 @@ class _Recorder:
             try:
                 await asyncio.wait_for(self.is_over.wait(), chance.uniform(0.2, 2.0))
             except TimeoutError:
-                servers = self._servers.servers
-                victims = list(servers) if chance.random() < 0.2 else [chance.choice(servers)]
-                self.recording.kills += len(victims)
-                await asyncio.gather(*[victim.stop(is_kill=True) for victim in victims])
-                await asyncio.gather(*[victim.start() for victim in victims])
+                self.recording.kills += await self._servers.kill_some(chance)
 
     async def read_everything(self) -> None:
         """Read each log and each folder once, from every server, when all else is over."""

@@ -9,12 +9,14 @@ import asyncio
 import base64
 import json
 import os
+import random
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import lakebed
@@ -62,9 +64,9 @@ def patched_copy(patches: Sequence[Patch], folder: Path) -> Path:
 class Server:
     """One process. `generation` counts its starts: a connection of an earlier one is dead."""
 
-    def __init__(self, data: Path, pythonpath: Path | None) -> None:
+    def __init__(self, data: Path, pythonpath: Path | None, environment: Mapping[str, str]) -> None:
         self._data = data
-        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._environment = {**os.environ, **environment, "PYTHONUNBUFFERED": "1"}
         if pythonpath is not None:
             self._environment["PYTHONPATH"] = str(pythonpath)
         self._process: asyncio.subprocess.Process | None = None
@@ -110,6 +112,13 @@ class Fleet:
         secret = f"{made['access_key_id']}:{made['secret_access_key']}".encode()
         self._authorization = f"Basic {base64.b64encode(secret).decode()}"
 
+    async def kill_some(self, chance: random.Random) -> int:
+        """Kill one server, or now and then all of them, and start again what was killed; return how many."""
+        victims = list(self.servers) if chance.random() < 0.2 else [chance.choice(self.servers)]
+        await asyncio.gather(*[victim.stop(is_kill=True) for victim in victims])
+        await asyncio.gather(*[victim.start() for victim in victims])
+        return len(victims)
+
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         client = Client(self.servers, self._authorization)
@@ -120,10 +129,12 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(folder: Path, count: int, patches: Sequence[Patch] = ()) -> AsyncIterator[Fleet]:
+async def fleet(
+    folder: Path, count: int, patches: Sequence[Patch] = (), environment: Mapping[str, str] = MappingProxyType({})
+) -> AsyncIterator[Fleet]:
     """Start that many servers over one fresh folder, set up; stop them afterwards."""
     pythonpath = patched_copy(patches, folder / "patched") if patches else None
-    servers = [Server(folder / "data", pythonpath) for _ in range(count)]
+    servers = [Server(folder / "data", pythonpath, environment) for _ in range(count)]
     try:
         await servers[0].start()
         await asyncio.gather(*[server.start() for server in servers[1:]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.auth import Accounts, Authenticator, ServerKeys
+from lakebed.auth import Accounts, Authenticator, Principals, ServerKeys
 from lakebed.base import Ports
 from lakebed.kv import Store, open_store
 from lakebed.runtime import LiveIds, LiveTasks
@@ -32,5 +32,10 @@ def accounts(store: Store, ports: Ports, keys: ServerKeys) -> Accounts:
 
 
 @pytest.fixture
-def authenticator(accounts: Accounts, keys: ServerKeys, ports: Ports) -> Authenticator:
-    return Authenticator(accounts, keys, ports)
+def principals(store: Store, ports: Ports, accounts: Accounts) -> Principals:
+    return Principals(store, ports, accounts)
+
+
+@pytest.fixture
+def authenticator(accounts: Accounts, keys: ServerKeys, ports: Ports, principals: Principals) -> Authenticator:
+    return Authenticator(accounts, keys, ports, principals)

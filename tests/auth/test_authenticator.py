@@ -14,6 +14,7 @@ from lakebed.auth import (
     AuthFormat,
     Groups,
     NotAuthenticated,
+    Principals,
     ServerKeys,
     SessionNotFound,
 )
@@ -117,12 +118,12 @@ async def test_a_token_outlives_neither_its_user_nor_a_user_made_again_under_its
 
 
 async def test_deleted_credentials_end_at_once_here_and_in_seconds_elsewhere(
-    accounts: Accounts, keys: ServerKeys, ports: Ports, authenticator: Authenticator
+    accounts: Accounts, keys: ServerKeys, ports: Ports, authenticator: Authenticator, principals: Principals
 ) -> None:
     await accounts.set_up("esti")
     issued = await accounts.create_credentials("esti")
     header = basic(issued.access_key_id, issued.secret_access_key)
-    elsewhere = Authenticator(accounts, keys, ports)
+    elsewhere = Authenticator(accounts, keys, ports, principals)
     await authenticator.authenticate(header, None)
     await elsewhere.authenticate(header, None)
 
@@ -137,23 +138,23 @@ async def test_deleted_credentials_end_at_once_here_and_in_seconds_elsewhere(
 
 
 async def test_another_server_secret_says_so_instead_of_refusing_everybody(
-    accounts: Accounts, store: Store, ports: Ports
+    accounts: Accounts, store: Store, ports: Ports, principals: Principals
 ) -> None:
     issued = await accounts.set_up("esti")
     other = ServerKeys(b"another server secret")
-    elsewhere = Authenticator(Accounts(store, ports, other), other, ports)
+    elsewhere = Authenticator(Accounts(store, ports, other), other, ports, principals)
 
     with pytest.raises(AuthFormat, match=issued.access_key_id):
         await elsewhere.authenticate(basic(issued.access_key_id, issued.secret_access_key), None)
 
 
 async def test_a_login_ends_with_its_key_pair(
-    accounts: Accounts, keys: ServerKeys, ports: Ports, authenticator: Authenticator
+    accounts: Accounts, keys: ServerKeys, ports: Ports, authenticator: Authenticator, principals: Principals
 ) -> None:
     await accounts.set_up("esti")
     issued = await accounts.create_credentials("esti")
     token, _ = await authenticator.log_in(issued.access_key_id, issued.secret_access_key)
-    elsewhere = Authenticator(accounts, keys, ports)
+    elsewhere = Authenticator(accounts, keys, ports, principals)
     await elsewhere.authenticate(None, token.encode())
 
     await accounts.delete_credentials("esti", issued.access_key_id)

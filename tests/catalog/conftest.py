@@ -42,8 +42,8 @@ def make_catalog(store: Store, ports: Ports) -> Callable[[], Catalog]:
         cache = TreeCache(1 << 20)
         options = Options(owner=ports.ids.fresh())
 
-        def make_versions(uid: RepositoryUid, objectstore: ObjectStore) -> Versions:
-            trees = Trees(objectstore, cache, ports)
+        def make_versions(uid: RepositoryUid, objectstore: ObjectStore, salt: str) -> Versions:
+            trees = Trees(objectstore, cache, ports, salt=salt)
             return Versions(uid=uid, store=store, objectstore=objectstore, trees=trees, ports=ports, options=options)
 
         return Catalog(

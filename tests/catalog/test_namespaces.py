@@ -289,8 +289,8 @@ def installation(ports: Ports, folder: Path) -> Catalog:
     """A server with records of its own on the same object store."""
     store, cache = open_store("mem://"), TreeCache(1 << 20)
 
-    def make_versions(uid: RepositoryUid, objectstore: ObjectStore) -> Versions:
-        trees = Trees(objectstore, cache, ports)
+    def make_versions(uid: RepositoryUid, objectstore: ObjectStore, salt: str) -> Versions:
+        trees = Trees(objectstore, cache, ports, salt=salt)
         return Versions(
             uid=uid, store=store, objectstore=objectstore, trees=trees, ports=ports, options=Options(owner=uid)
         )

@@ -123,3 +123,18 @@ def test_recover_where_there_is_no_data_folder_makes_none(shell: Shell, tmp_path
 
     assert (failed.code, "is not a data folder" in failed.err) == (3, True)
     assert not (tmp_path / "nothing").exists()
+
+
+def test_principals_are_attached_shown_and_detached(shell: Shell) -> None:
+    shell.ok("auth", "users", "create", "job-user", "--no-key")
+    shell.ok("auth", "principals", "attach", "job-user", "https://p.example#job")
+
+    listed = shell.ok("auth", "principals", "list", "job-user", "-o", "json").json
+    shown = shell.ok("auth", "principals", "show", "https://p.example#job").out
+    taken = shell("auth", "principals", "attach", "job-user", "https://p.example#job")
+    shell.ok("auth", "principals", "detach", "job-user", "https://p.example#job", "--yes")
+
+    assert [one["id"] for one in listed] == ["https://p.example#job"]
+    assert "job-user" in shown
+    assert (taken.code, "exists already" in taken.err) == (4, True)
+    assert shell("auth", "principals", "show", "https://p.example#job").code == 3

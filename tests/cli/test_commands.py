@@ -273,8 +273,8 @@ def test_nothing_is_stored_when_nothing_is_given_and_nobody_can_be_asked(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def on_terminal(shell: Shell, answer: bytes, *arguments: str) -> tuple[int, str]:
-    """Type a command and an answer at a terminal."""
+def on_terminal(shell: Shell, answer: bytes, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Type a command and an answer at a terminal of 24 lines."""
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "lakebed", *arguments],
@@ -283,6 +283,7 @@ def on_terminal(shell: Shell, answer: bytes, *arguments: str) -> tuple[int, str]
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
             "TERM": "xterm",
             **shell.environment,
+            **environment,
         },
         stdin=terminal,
         stdout=terminal,
@@ -324,6 +325,49 @@ def test_an_answer_that_is_none_is_asked_for_again(shell: Shell, lake: str, put:
     ended, said = on_terminal(shell, b"maybe\nyes\n", "object", "rm", f"{lake}/main/a")
 
     assert (ended, said.count("[y/N]"), "answer y or n" in said) == (0, 2, True)
+
+
+def test_only_a_list_that_does_not_fit_goes_through_the_pager(shell: Shell, lake: str, tmp_path: Path) -> None:
+    (tmp_path / "many").mkdir()
+    for number in range(40):
+        (tmp_path / "many" / f"f{number:02}").write_text("x")
+    shell.ok("object", "upload", "-r", str(tmp_path / "many"), f"{lake}/main/many")
+    pager = "sed s/^/paged:/"
+
+    _, long = on_terminal(shell, b"", "object", "ls", f"{lake}/main/many/", LAKEBED_PAGER=pager)
+    _, short = on_terminal(shell, b"", "object", "ls", f"{lake}/main/many/", "-n", "3", LAKEBED_PAGER=pager)
+    _, off = on_terminal(shell, b"", "object", "ls", f"{lake}/main/many/", LAKEBED_PAGER="", PAGER=pager)
+    ended, left = on_terminal(shell, b"", "object", "ls", f"{lake}/main/many/", PAGER="head -n 1")
+    piped = shell("object", "ls", f"{lake}/main/many/", LAKEBED_PAGER=pager)
+
+    assert long.count("paged:") == 40
+    assert (short.count("many/f"), "paged:" in short) == (3, False)
+    assert (off.count("many/f"), "paged:" in off) == (40, False)
+    assert (ended, left.count("many/f")) == (0, 1)
+    ended, broken = on_terminal(shell, b"", "object", "ls", f"{lake}/main/many/", PAGER='less "')
+    assert (ended, "is no command" in broken) == (2, True)
+    assert "paged:" not in piped.out
+
+
+def test_verbose_shows_each_request_and_quiet_only_results_and_errors(
+    shell: Shell, lake: str, put: Put, tmp_path: Path
+) -> None:
+    put(f"{lake}/main/a", "1")
+
+    loud = shell("object", "cat", f"{lake}/main/a", "-v")
+    quiet = shell("object", "rm", f"{lake}/main/a", "--yes", "-q")
+    both = shell("repo", "list", "-v", "-q")
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "b").write_text("1")
+    put(f"{lake}/main/some/b", "2")
+    failed = shell("object", "upload", "-r", str(tmp_path / "some"), f"{lake}/main/some", "--if-absent", "-q")
+
+    assert re.search(r"^> GET /api/v1/repositories/\S+/objects 200 \d+ ms$", loud.err, re.MULTILINE)
+    assert loud.out == "1"
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+    assert "REPOSITORY" in shell("repo", "list", "-q").out
+    assert both.code == 2
+    assert (failed.code, "some/b" in failed.err) == (1, True)
 
 
 def test_a_bar_is_shown_to_somebody_who_watches_and_not_in_a_pipe(shell: Shell, lake: str, tmp_path: Path) -> None:

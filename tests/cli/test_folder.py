@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import lakebed
 from lakebed.examples.quickstart import LocalServer
 
 from .conftest import Shell
@@ -115,3 +116,17 @@ def test_a_folder_without_metadata_has_no_size(tmp_path: Path) -> None:
     failed = Shell(environment={})("kv", "stats", "--data", str(tmp_path))
 
     assert (failed.code, "metadata.db" in failed.err) == (5, True)
+
+
+def test_the_data_folder_may_come_from_the_settings(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    with lakebed.open_local(folder, environment={}):
+        pass
+
+    from_variable = shell("kv", "stats", "-o", "json", LAKEBED_DATA=str(folder))
+    absent = shell("kv", "stats")
+    elsewhere = shell("kv", "stats", LAKEBED_DATA=str(tmp_path / "nothing"))
+
+    assert from_variable.json["size_bytes"] > 0
+    assert (absent.code, "--data" in absent.err) == (2, True)
+    assert (elsewhere.code, "is not a data folder" in elsewhere.err) == (3, True)

@@ -31,6 +31,34 @@ def test_it_goes_on_and_off_and_says_what_waits(shell: Shell, lake: str) -> None
     assert shell("hard-delete", "why", lake).code == 2
 
 
+def test_turned_on_again_with_another_grace_a_pause_stays(shell: Shell, lake: str) -> None:
+    shell.ok("hard-delete", "pause", lake)
+
+    on = shell.ok("hard-delete", "on", lake, "--grace", "30m").out
+
+    assert on.startswith("hard delete is on, and paused; readers have 1800 s")
+
+
+def test_each_reason_is_shown_within_80_columns(shell: Shell, lake: str) -> None:
+    shell.ok("hard-delete", "on", lake, "--grace", "1h")
+    for path in ("tables/a", "tables/b", "tables/c", "tables/d"):
+        shell.ok("object", "upload", "-", f"{lake}/main/{path}", stdin="1")
+    shell.ok("object", "upload", "-", f"{lake}/main/tables/a", stdin="2")
+    shell.ok("object", "rm", f"{lake}/main/tables/b", "--yes")
+    shell.ok("branch", "reset", f"{lake}/main", "--prefix", "tables/c", "--yes")
+    reasons = {"tables/a": "overwritten", "tables/b": "deleted", "tables/c": "reset"}
+
+    for path, reason in reasons.items():
+        why = ""
+        while "waits until" not in why:  # its process writes down what waits once a second
+            why = shell.ok("hard-delete", "why", lake, "--path", path).out
+        assert reason in why
+        assert max(map(len, why.splitlines())) <= 80
+    status = shell.ok("hard-delete", "status", lake).out
+    assert "let go by delete: 1, overwrite: 1, reset: 1" in status
+    assert max(map(len, status.splitlines())) <= 80
+
+
 def test_an_object_and_a_folder_move(shell: Shell, lake: str, file: Path) -> None:
     for path in ("a", "d/x", "d/y/z"):
         shell.ok("object", "upload", str(file), f"{lake}/main/{path}")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
+from pathlib import Path
+
 from tests.cli.conftest import Shell
 
 
@@ -122,3 +126,66 @@ def test_what_is_protected_against_deletion_is_named_in_the_refusal(shell: Shell
     assert "branch release-1 is protected against deletion by release-*" in branch.err
     shell.ok("branch", "delete", "lakefs://kept/release-1", "--yes")
     shell.ok("repo", "delete", "lakefs://kept", "--yes")
+
+
+def test_sample_data_is_committed(shell: Shell) -> None:
+    shell.ok("repo", "create", "lakefs://sampled", "local://sampled", "--sample-data")
+
+    paths = [one["path"] for one in shell.ok("object", "ls", "-r", "lakefs://sampled/main", "-o", "json").json]
+
+    assert paths == [
+        "sample/README.md",
+        "sample/readings/2026-01.csv",
+        "sample/readings/2026-02.csv",
+        "sample/stations.csv",
+    ]
+    assert shell.ok("object", "cat", "lakefs://sampled/main/sample/readings/2026-02.csv").out.count("\n") == 85
+    assert shell.ok("diff", "lakefs://sampled/main").out == ""
+
+
+def test_the_objects_of_a_deleted_repository_are_planned_and_stay_within_the_window(shell: Shell, data: Path) -> None:
+    here = ("--engine", "local", "--data", str(data))
+    shell.ok("repo", "create", "lakefs://given-back", "local://given-back")
+    shell.ok("object", "upload", "-", "lakefs://given-back/main/a", stdin="12345")
+    shell.ok("repo", "delete", "lakefs://given-back", "--yes")
+
+    outcome = shell.ok("gc", "deleted", "plan", "lakefs://given-back", *here, "-o", "json")
+    planned = outcome.json
+    shown = shell.ok("gc", "deleted", "show", "lakefs://given-back", "latest", "--data", str(data))
+    refused = shell("gc", "deleted", "apply", "lakefs://given-back", planned["run_id"], *here, "--yes")
+
+    assert planned["totals"]["by_reason"] == {"deleted-repository": {"objects": 1, "size_bytes": 5}}
+    assert "1 object, 5 B" in shown.out
+    assert "it can be brought back until" in outcome.err
+    assert "plan again then" in outcome.err
+    assert "gc deleted apply" not in outcome.err
+    assert refused.code == 4
+    assert "can be brought back still" in refused.err
+    assert re.search(r"before \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", refused.err)
+    shell.ok("repo", "create", "lakefs://given-back", "local://given-back-2")
+    again = shell.ok("gc", "deleted", "show", "lakefs://given-back", planned["run_id"], "--data", str(data))
+    assert again.out == shown.out
+    shell.ok("repo", "delete", "lakefs://given-back", "--yes")
+    several = shell("gc", "deleted", "plan", "lakefs://given-back", *here)
+    assert (several.code, "choose one of" in several.err) == (4, True)
+    [uid] = [
+        one["uid"]
+        for one in shell.ok("repo", "list", "--deleted", "-o", "json").json
+        if one["storage_namespace"] == "local://given-back"
+    ]
+    shell.ok("repo", "undelete", "lakefs://given-back", "--uid", uid)
+    assert shell.ok("object", "cat", "lakefs://given-back/main/a").out == "12345"
+    assert shell("gc", "deleted", "plan", "lakefs://given-back", "--uid", uid, *here).code == 3
+
+
+def test_deleted_repositories_are_listed_by_prefix_and_number_within_80_columns(shell: Shell) -> None:
+    for number in (1, 2, 2, 3):
+        shell.ok("repo", "create", f"lakefs://narrow-{number}", f"local://narrow-{number}-{time.monotonic_ns()}")
+        shell.ok("repo", "delete", f"lakefs://narrow-{number}", "--yes")
+
+    some = shell.ok("repo", "list", "--deleted", "--prefix", "narrow-", "--limit", "2", "-o", "json").json
+    table = shell.ok("repo", "list", "--deleted", "--prefix", "narrow-").out.splitlines()
+
+    assert [one["id"] for one in some] == ["narrow-1", "narrow-2"]
+    assert [line.split()[0] for line in table[1:]] == ["narrow-1", "narrow-2", "narrow-2", "narrow-3"]
+    assert max(map(len, table)) <= 80

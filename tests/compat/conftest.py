@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import httpx
 import lakefs
 import pytest
 from lakefs.client import Client
+from typer.testing import CliRunner
+
+from lakebed.cli import app
+
+from .serving import Server, serving
 
 _names = itertools.count()
-_SERVE = """
-import sys
-from pathlib import Path
-from lakebed.server import options_of, serve
-serve(options_of(Path(sys.argv[1]), {}), port=0, on_ready=lambda url: print(url, flush=True))
-"""
-
-
-@dataclass(frozen=True)
-class Server:
-    url: str
-    access_key_id: str
-    secret_access_key: str
-    folder: Path = Path()
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("lakebed")
-    process = subprocess.Popen([sys.executable, "-c", _SERVE, str(folder)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        url = process.stdout.readline().strip()
-        pair = httpx.post(url + "/api/v1/setup_lakefs", json={"username": "esti"}).json()
-        yield Server(url, pair["access_key_id"], pair["secret_access_key"], folder)
-    finally:
-        process.terminate()
-        process.stdout.close()
-        assert process.wait(30) == 0
+    with serving(tmp_path_factory.mktemp("lakebed")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -57,3 +37,24 @@ def client(server: Server) -> Iterator[Client]:
 def repository(client: Client, tmp_path: Path) -> lakefs.Repository:
     name = f"compat-{next(_names)}"
     return lakefs.Repository(name, client=client).create(storage_namespace=f"local://compat/{name}")
+
+
+@pytest.fixture
+def gone(server: Server, repository: lakefs.Repository) -> str:
+    """A path on `main` whose object an erasure took. Reads answer 410, as they do of one that a lifecycle run took."""
+    branch = repository.branch("main")
+    branch.object("a/gone").upload("secret")
+    branch.object("a/here").upload("here")
+    branch.commit("both")
+
+    def lakebed(*arguments: str) -> Any:
+        here = ("--engine", "local", "--data", str(server.folder), "-o", "json")
+        pair = {"LAKEBED_ACCESS_KEY_ID": server.access_key_id, "LAKEBED_SECRET_ACCESS_KEY": server.secret_access_key}
+        result = CliRunner().invoke(app, [*arguments, *here], obj={"LAKEBED_ENDPOINT": server.url, **pair})
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    lake = f"lakefs://{repository.id}"
+    [plan] = lakebed("erase", "plan", lake, "a/gone", "--why", "asked for")
+    lakebed("erase", "apply", lake, plan["run_id"], "--yes", "--readers-grace", "0")
+    return "a/gone"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Server
+from .serving import Server
 
 PROGRAM = os.environ.get("LAKEBED_TEST_LAKECTL", "")
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="LAKEBED_TEST_LAKECTL names no lakectl")

@@ -16,10 +16,11 @@ from lakefs.exceptions import (
     NotFoundException,
     ObjectExistsException,
     ObjectNotFoundException,
+    ServerException,
     TransactionException,
 )
 
-from tests.compat.conftest import Server
+from .serving import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 
@@ -60,6 +61,25 @@ def test_text_and_bytes_come_back(repository: lakefs.Repository, data: str | byt
     assert stats.checksum == hashlib.md5(expected).hexdigest()
     with written.reader("rb") as reader:
         assert reader.read() == expected
+
+
+def test_what_an_erasure_took_answers_410_and_says_so_and_listings_still_have_it(
+    repository: lakefs.Repository, gone: str
+) -> None:
+    branch = repository.branch("main")
+
+    with pytest.raises(ServerException) as read, branch.object(gone).reader("rb") as reader:
+        reader.read()
+    assert read.value.status_code == 410
+    assert read.value.body["message"].startswith("erased by run")
+
+    assert branch.object(gone).stat().size_bytes == 6
+    assert [found.path for found in branch.objects(prefix="a/")] == ["a/gone", "a/here"]
+    with pytest.raises(ServerException) as copied:
+        branch.object(gone).copy("main", "copy")
+    assert copied.value.status_code == 410
+    branch.object(gone).upload("new")
+    assert branch.object(gone).reader("r").read() == "new"
 
 
 def test_a_file_of_50_megabytes_streams_through(repository: lakefs.Repository, tmp_path: Path) -> None:

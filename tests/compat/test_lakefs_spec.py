@@ -8,9 +8,10 @@ from pathlib import Path
 import lakefs
 import pandas as pd
 import pytest
+from lakefs.exceptions import ServerException
 from lakefs_spec import LakeFSFileSystem
 
-from .conftest import Server
+from .serving import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 
@@ -86,6 +87,19 @@ def test_a_transaction_is_merged_and_leaves_no_branch(
 def test_what_is_not_there_is_a_file_not_found(files: LakeFSFileSystem, main: str) -> None:
     with pytest.raises(FileNotFoundError):
         files.cat_file(f"{main}/nowhere")
+
+
+def test_what_an_erasure_took_fails_with_410_and_listings_still_have_it(
+    files: LakeFSFileSystem, main: str, gone: str
+) -> None:
+    """The client asks first whether it exists, by a HEAD, and makes no error of its own of what that answers."""
+    with pytest.raises(ServerException) as read:
+        files.cat_file(f"{main}/{gone}")
+    assert (read.value.status_code, read.value.reason) == (410, "Gone")
+
+    assert sorted(found["name"].rpartition("/")[2] for found in files.ls(f"{main}/a")) == ["gone", "here"]
+    assert files.info(f"{main}/{gone}")["size"] == 6
+    assert files.cat_file(f"{main}/a/here") == b"here"
 
 
 def test_pandas_writes_and_reads_a_table(server: Server, main: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,16 @@ import lakefs_sdk
 import pytest
 from lakefs.client import Client
 
+import lakebed
+from lakebed.base import AlreadyExists, Corrupt, NotFound, Unavailable
+from lakebed.client import Retries
+from lakebed.client.connection import Connection
 from lakebed.objectstore import ObjectStoreOptions, environment_of
 from tests.objectstore.s3_servers import make_bucket, serve_s3
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
+from .serving import serving
 
-_SERVE = """
-import os, sys
-from pathlib import Path
-from lakebed.server import options_of, serve
-serve(options_of(Path(sys.argv[1]), os.environ), port=0, on_ready=lambda url: print(url, flush=True))
-"""
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +41,8 @@ def s3_client(options: ObjectStoreOptions, tmp_path_factory: pytest.TempPathFact
 
 @contextmanager
 def client_of_server(folder: Path, options: ObjectStoreOptions, **settings: str) -> Iterator[Any]:
-    environment = {**os.environ, **environment_of(options), "LAKEBED_BLOCKSTORE": "s3", **settings}
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SERVE, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    assert process.stdout is not None
-    try:
-        url = process.stdout.readline().strip()
-        pair = httpx.post(url + "/api/v1/setup_lakefs", json={"username": "esti"}).json()
-        yield Client(host=url, username=pair["access_key_id"], password=pair["secret_access_key"])
-    finally:
-        process.terminate()
-        process.stdout.close()
-        assert process.wait(30) == 0
+    with serving(folder, **environment_of(options), LAKEBED_BLOCKSTORE="s3", **settings) as server:
+        yield Client(host=server.url, username=server.access_key_id, password=server.secret_access_key)
 
 
 def test_objects_go_straight_to_the_store_and_back(s3_client: Any, options: ObjectStoreOptions) -> None:
@@ -260,3 +247,66 @@ def test_what_was_aborted_and_what_is_of_another_path_cannot_be_completed(multip
 
     with pytest.raises(lakefs_sdk.exceptions.NotFoundException):
         multipart.complete("a", begun, [etag])
+
+
+def test_our_own_client_moves_bytes_past_the_server(
+    s3_client: Any, options: ObjectStoreOptions, tmp_path: Path
+) -> None:
+    config = s3_client.config
+    with lakebed.connect(
+        config.host.removesuffix("/api/v1"), access_key_id=config.username, secret_access_key=config.password
+    ) as lake:
+        main = lake.create_repository("ours", f"s3://{make_bucket(options)}/one").branch("main")
+        (tmp_path / "sent").write_bytes(b"hello" * 1000)
+
+        made = main.upload(tmp_path / "sent", "a/b c", metadata={"k": "v"}, content_type="text/x", presigned=True)
+        size = main.download("a/b c", tmp_path / "got", presigned=True)
+
+        assert (made.checksum, made.size_bytes) == (md5(b"hello" * 1000).hexdigest(), 5000)
+        assert (main.stat("a/b c").metadata, main.stat("a/b c").content_type) == ({"k": "v"}, "text/x")
+        assert (size, (tmp_path / "got").read_bytes()) == (5000, b"hello" * 1000)
+        with pytest.raises(AlreadyExists):
+            main.upload(tmp_path / "sent", "a/b c", presigned=True, if_absent=True)
+        with pytest.raises(NotFound):
+            main.download("nothing", tmp_path / "no", presigned=True)
+        assert not (tmp_path / "no").exists()
+
+
+def test_bytes_that_were_replaced_in_the_store_are_noticed(
+    s3_client: Any, options: ObjectStoreOptions, tmp_path: Path
+) -> None:
+    config = s3_client.config
+    with lakebed.connect(
+        config.host.removesuffix("/api/v1"), access_key_id=config.username, secret_access_key=config.password
+    ) as lake:
+        main = lake.create_repository("replaced", f"s3://{make_bucket(options)}/one").branch("main")
+        location = s3_client.sdk_client.staging_api.get_physical_address("replaced", "main", "a", presign=True)
+        httpx.put(location.presigned_url, content=b"other").raise_for_status()
+        body = lakefs_sdk.StagingMetadata(staging=location, checksum=md5(b"hello").hexdigest(), size_bytes=5)
+        s3_client.sdk_client.staging_api.link_physical_address("replaced", "main", "a", body)
+
+        with pytest.raises(Corrupt):
+            main.download("a", tmp_path / "got", presigned=True)
+        assert not (tmp_path / "got").exists()
+
+
+def test_an_object_store_that_is_not_there_is_named() -> None:
+    connection = Connection("http://127.0.0.1:9", retries=Retries(attempts=1))
+    with (
+        pytest.raises(Unavailable, match=r"cannot reach 127\.0\.0\.1:1:"),
+        connection.open_signed("GET", "http://127.0.0.1:1/x?signature=secret", about="a"),
+    ):
+        pass
+    connection.close()
+
+
+def test_a_server_that_signs_nothing_says_so(tmp_path: Path) -> None:
+    with lakebed.open_local(tmp_path / "lake", environment={}) as lake:
+        main = lake.create_repository("own").branch("main")
+        main.write("a", b"x")
+        (tmp_path / "sent").write_bytes(b"x")
+
+        with pytest.raises(Unavailable, match="signs no URLs"):
+            main.upload(tmp_path / "sent", "b", presigned=True)
+        with pytest.raises(Unavailable, match="signs no URLs"):
+            main.download("a", tmp_path / "got", presigned=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import boto3
@@ -16,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from lakefs.client import Client
 
-from .conftest import Server
+from .serving import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 
@@ -217,6 +219,57 @@ def test_copies_keep_or_replace_metadata_on_one_branch_and_between_repositories(
         s3.copy_object(Bucket=lake, Key="main/d", CopySource=f"{lake}/main/nothing")
     with refused("PreconditionFailed"):
         s3.copy_object(Bucket=lake, Key="main/d", CopySource=f"{lake}/main/a", CopySourceIfMatch='"other"')
+
+
+def test_a_copy_and_a_delete_move_no_bytes_and_keep_them_with_hard_delete_on(
+    s3: Any, lake: str, repository: lakefs.Repository, server: Server
+) -> None:
+    """Rclone, s3fs and Hadoop rename so: look, copy, look, delete."""
+    setting = f"{server.url}/api/v1/repositories/{lake}/hard_delete"
+    key = (server.access_key_id, server.secret_access_key)
+    assert httpx.put(setting, json={"is_on": True, "grace_s": 0}, auth=key).status_code == 200
+    main, side = repository.branch("main"), repository.branch("side").create("main")
+    s3.put_object(Bucket=lake, Key="main/staged", Body=b"1")
+    s3.put_object(Bucket=lake, Key="main/committed", Body=b"2")
+    main.commit("both")
+    s3.put_object(Bucket=lake, Key="main/staged", Body=b"3")
+
+    for source, target in [
+        ("main/staged", "main/a"),
+        ("main/a", "main/b"),
+        ("main/committed", "main/c"),
+        ("main/c", "side/d"),
+    ]:
+        address = repository.ref(source.split("/")[0]).object(source.split("/")[1]).stat().physical_address
+        s3.head_object(Bucket=lake, Key=source)
+        s3.copy_object(Bucket=lake, Key=target, CopySource=f"{lake}/{source}")
+        assert s3.head_object(Bucket=lake, Key=target)["ContentLength"] == 1
+        s3.delete_object(Bucket=lake, Key=source)
+        moved = repository.ref(target.split("/")[0]).object(target.split("/")[1]).stat()
+        assert moved.physical_address == address
+
+    s3.put_object(Bucket=lake, Key="main/gone", Body=b"4")
+    s3.delete_object(Bucket=lake, Key="main/gone")
+    while httpx.get(f"{setting}/why?path=gone", auth=key).json()["results"] == []:
+        time.sleep(0.1)  # the process writes down what was let go once a second
+    status = httpx.get(setting, auth=key).json()
+    assert status["by"] == {"delete": 1}  # of `gone`, and of no source
+    assert s3.get_object(Bucket=lake, Key="main/b")["Body"].read() == b"3"
+    assert s3.get_object(Bucket=lake, Key="side/d")["Body"].read() == b"2"
+    assert side.object("d").reader().read() == b"2"
+
+
+def test_a_copy_has_a_date_of_its_own(s3: Any, lake: str) -> None:
+    """A policy counts the age of a copy from there, as in S3."""
+    s3.put_object(Bucket=lake, Key="main/a", Body=b"1")
+    first = s3.head_object(Bucket=lake, Key="main/a")["LastModified"]
+    while datetime.now(UTC).replace(microsecond=0) <= first:
+        time.sleep(0.1)
+
+    copied = s3.copy_object(Bucket=lake, Key="main/b", CopySource=f"{lake}/main/a")["CopyObjectResult"]["LastModified"]
+
+    assert first < copied
+    assert s3.head_object(Bucket=lake, Key="main/b")["LastModified"] == copied.replace(microsecond=0)
 
 
 def test_objects_are_deleted_one_by_one_and_many_at_once(s3: Any, lake: str) -> None:

@@ -13,7 +13,7 @@ import sys
 import lakefs
 import pytest
 
-from .conftest import Server
+from .serving import Server
 
 JARS = os.environ.get("LAKEBED_S3A_JARS", "")
 pytestmark = [

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from .conftest import Server
+from .serving import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 

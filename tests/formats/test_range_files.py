@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lakebed.base import Entry, MetarangeId, RangeId, Row, to_row
+from lakebed.base import Entry, MetarangeId, RangeId, Row, SublistId, to_row
 from lakebed.ranges import (
     RangeInfo,
+    SublistInfo,
+    SublistList,
     decode_metarange,
     decode_range,
+    decode_sublist,
     encode_metarange,
     encode_range,
+    encode_sublist,
     rows_from_table,
     summary_of,
     table_from_rows,
@@ -61,6 +65,16 @@ RANGES = [
     for number in range(3)
 ]
 
+SUBLIST = SublistInfo(
+    id=SublistId("582b380a4cb233925fea234c2ebf941538a46d25825f06a6c6ba9b7ff1148bcf"),
+    min_key=b"k0",
+    max_key=b"k2\xff",
+    count=6,
+    size_bytes=3 << 40,
+    file_bytes=1160,
+)
+WIDE_ID = MetarangeId("cfdddbf347e2aa3f53690bb8609472fc43d9d48ed684bbc165f4999f9b91fc49")
+
 
 def test_the_golden_range_reads_as_it_was_written() -> None:
     data = (HERE / "range-2.parquet").read_bytes()
@@ -72,7 +86,16 @@ def test_the_golden_range_reads_as_it_was_written() -> None:
 
 
 def test_the_golden_metarange_reads_as_it_was_written() -> None:
-    assert decode_metarange(METARANGE_ID, (HERE / "metarange-1.parquet").read_bytes()) == RANGES
+    assert [*decode_metarange(METARANGE_ID, (HERE / "metarange-1.parquet").read_bytes())] == RANGES
+
+
+def test_the_golden_files_of_a_wide_tree_read_as_they_were_written() -> None:
+    lists = decode_metarange(WIDE_ID, (HERE / "metarange-2.parquet").read_bytes())
+    ranges = decode_sublist(SUBLIST.id, (HERE / "sublist-1.parquet").read_bytes())
+
+    assert isinstance(lists, SublistList)
+    assert [*lists] == [SUBLIST]
+    assert [*ranges] == RANGES
 
 
 def test_equal_entries_still_have_the_id_they_had() -> None:
@@ -80,3 +103,5 @@ def test_equal_entries_still_have_the_id_they_had() -> None:
 
     assert encode_range(table_from_rows(keys, rows))[0].id == RANGE_ID
     assert encode_metarange(RANGES)[0] == METARANGE_ID
+    assert encode_sublist(RANGES)[0].id == SUBLIST.id
+    assert encode_metarange([SUBLIST])[0] == WIDE_ID

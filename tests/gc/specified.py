@@ -205,7 +205,7 @@ def plan_of(garbage: frozenset[str], *, reason: str) -> pa.Table:
     )
 
 
-_TREES = ("_lakefs/ranges/", "_lakefs/metaranges/")
+_TREES = ("_lakefs/ranges/", "_lakefs/sublists/", "_lakefs/metaranges/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,5 +259,7 @@ class MetadataSpecification:
     async def _named(self, inputs: Inputs, commits: Manifest, refs: Manifest) -> set[str]:
         history = history_of(await inputs.read_table(COMMITS, commits), await inputs.read_table(REFS, refs))
         trees = {commit.metarange_id for commit in history.commits.values() if not commit.swept} - {MetarangeId("")}
-        ranges = {tree: [info.id for info in await self._versions.trees.ranges(tree)] for tree in sorted(trees)}
-        return named_files(history, Trees(ranges=ranges, addresses={}))
+        of = self._versions.trees
+        ranges = {tree: [info.id for info in await of.ranges(tree)] for tree in sorted(trees)}
+        sublists = {tree: [info.id for info in await of.sublists(tree)] for tree in sorted(trees)}
+        return named_files(history, Trees(ranges=ranges, sublists=sublists, addresses={}))

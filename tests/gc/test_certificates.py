@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ import pytest
 
 from lakebed.cli.gc.report import certificate_html
 from lakebed.gc.protocol import BadInput, Certificate, decode_certificate, encode_certificate
-from lakebed.objectstore import MemoryObjectStore, keeps_versions
+from lakebed.objectstore import MemoryObjectStore, ObjectStoreOptions, keeps_versions, open_objectstore
 from tests.gc.test_erasure import deferred, erase, versions_of
 from tests.gc.test_holds import hold
+from tests.objectstore.s3_servers import client_of, make_bucket, serve_moto
 from tests.spark.lakeside import Lakeside
 
 
@@ -91,20 +94,24 @@ def test_a_deferred_run_stands_where_digests_or_metadata_select(lake: Lakeside, 
 
 def test_a_deferred_run_with_nothing_at_the_paths_does_not_stand(lake: Lakeside) -> None:
     deferred(lake)
+    lake.upload("elsewhere/a", b"pii", metadata={"class": "pii"})
+    lake.commit()
 
     assert stands(certified(lake, globs=("elsewhere/",), metadata={"class": "pii"})) == {}
     assert stands(certified(lake, "users/ann")) == {}
 
 
-def test_what_waits_in_the_queue_of_hard_delete_stands(lake: Lakeside) -> None:
+def test_what_waits_in_the_queue_of_hard_delete_stands_where_digests_or_metadata_select(lake: Lakeside) -> None:
+    """The queue knows neither, so what it has at a selected path may be erased content."""
     lake.wait(lake.versions.hard_delete.change(by="ann", is_on=True, is_paused=True))
     old = lake.upload("users/ann", b"one")
-    lake.upload("users/ann", b"two")
+    lake.upload("users/ann", b"two", metadata={"class": "pii"})
     lake.upload("users/bob", b"three")
     lake.upload("users/bob", b"four")
     lake.commit()
+    assert old in lake.addresses()
 
-    made = certified(lake, "users/ann")
+    made = certified(lake, "users/ann", metadata={"class": "pii"})
 
     assert old in lake.addresses()
     assert [(one.what, one.where) for one in made.stands] == [("queued", old)]
@@ -148,25 +155,62 @@ def test_the_page_escapes_names_and_says_what_stands(lake: Lakeside) -> None:
 
     page = certificate_html(certified(lake, "users/<ann>"))
 
-    assert "users/&lt;ann&gt;" in page
+    assert page.count("users/&lt;ann&gt;") == 2  # what was selected, and the object
     assert '<p class="stands">copy ' in page
     assert "<script" not in page
 
 
-class Versioning(MemoryObjectStore):
-    """Numbers what is put, as a bucket of S3 with versions does."""
+def test_a_bucket_that_keeps_versions_stands_and_the_old_bytes_are_still_there(tmp_path: Path) -> None:
+    """Against an S3 server: a delete leaves the version, and neither plan nor certificate says otherwise."""
+    with serve_moto() as options:
+        bucket, client = make_bucket(options), client_of(options)
+        client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        with Lakeside(tmp_path, uri=f"s3://{bucket}/repo", options=options) as lake:
+            address = lake.upload("users/ann", b"secret")
+            lake.commit()
 
-    version = "null"
+            plan = erase(lake, "users/ann")
+            lake.collector.apply(None, plan.run_id)
+            made = lake.collector.on(None).certify(plan.run_id, by="ann")
+
+        assert plan.outlook is not None
+        assert [one.what for one in plan.outlook.stands] == ["bucket"]
+        assert stands(made) == {"bucket": "keeps versions: a delete leaves the old"}
+        assert all(one.is_absent for one in made.objects)
+        left = client.list_object_versions(Bucket=bucket, Prefix=f"repo/{address}")["Versions"]
+        assert (
+            client.get_object(Bucket=bucket, Key=left[0]["Key"], VersionId=left[0]["VersionId"])["Body"].read()
+            == b"secret"
+        )
+
+
+@pytest.mark.parametrize(("lock", "keeps"), [(False, False), (True, True)])
+def test_a_bucket_with_object_locks_keeps_versions_and_a_plain_one_does_not(lock: bool, keeps: bool) -> None:
+    with serve_moto() as options:
+        bucket = f"lakebed-test-{uuid.uuid4().hex[:12]}"
+        client_of(options).create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=lock)
+        if lock:
+            client_of(options).put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+
+        assert asyncio.run(_asked(f"s3://{bucket}/repo", options)) is keeps
+
+
+async def _asked(uri: str, options: ObjectStoreOptions) -> bool | None:
+    store = open_objectstore(uri, options)
+    try:
+        return await keeps_versions(store, "clock")
+    finally:
+        await store.close()
+
+
+class Numbered(MemoryObjectStore):
+    """Numbers what is put, as services other than S3 do whether they keep old versions or not."""
 
     async def version_of(self, key: str) -> str | None:
         await self.stat(key)
-        return self.version
+        return "1"
 
 
-async def test_a_bucket_that_keeps_versions_says_so() -> None:
-    store = Versioning("s3://bucket")
-    assert await keeps_versions(store, "clock") is False
-    store.version = "3HL4kqtJvjVBH40Nrjfkd"
-    assert await keeps_versions(store, "clock") is True
+async def test_of_other_services_it_cannot_be_asked() -> None:
     assert await keeps_versions(MemoryObjectStore("mem://m"), "clock") is False
-    assert await keeps_versions(Versioning("gs://bucket"), "clock") is None
+    assert await keeps_versions(Numbered("gs://bucket"), "clock") is None

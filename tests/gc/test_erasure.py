@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lakebed.base import Conflict
-from lakebed.gc import BadWindow, Plan
+from lakebed.gc import BadWindow, Plan, certifying
+from lakebed.gc.certifying import NothingSelected
 from lakebed.gc.protocol import ErasureOrder, InvalidRequest, PlanRequest, RunKind, RunState
 from lakebed.gc.rules import InvalidSelection, Selection
-from lakebed.versions import PathExpired, PathNotFound
+from lakebed.gc.service import InvalidHold
+from lakebed.versions import MultipartNotFound, MultipartRecord, PartRecord, PathExpired, PathNotFound, Versions
 from tests.gc.test_holds import address_of, hold
 from tests.spark.lakeside import Lakeside
 
@@ -90,10 +93,11 @@ def test_what_is_staged_goes_with_its_entry(lake: Lakeside) -> None:
         address_of(lake, "users/ann")
 
 
-def test_what_was_written_since_the_plan_stays(lake: Lakeside) -> None:
+@pytest.mark.parametrize("data", [b"new", b"old"])
+def test_what_was_written_since_the_plan_stays_even_if_it_is_the_same(lake: Lakeside, data: bytes) -> None:
     old = lake.upload("users/ann", b"old")
     plan = erase(lake, "users/ann")
-    new = lake.upload("users/ann", b"new")
+    new = lake.upload("users/ann", data)
 
     apply(lake, plan)
 
@@ -162,6 +166,33 @@ def test_what_is_held_stays(lake: Lakeside) -> None:
     assert set(found) <= lake.addresses()
 
 
+def test_what_is_staged_at_a_held_path_stays(lake: Lakeside) -> None:
+    drafts = {name: lake.upload(name) for name in ("users/ann", "users/bob")}
+    hold(lake, "users/ann")
+
+    plan = erase(lake, *drafts)
+    apply(lake, plan)
+
+    assert address_of(lake, "users/ann") == drafts["users/ann"]
+    assert stands(plan) == [("object", drafts["users/ann"], "legal hold case-7 keeps it")]
+    assert drafts["users/bob"] not in lake.addresses()
+
+
+def test_a_range_without_a_selected_path_keeps_what_it_names(lake: Lakeside) -> None:
+    shared = lake.upload("users/ann")
+    lake.commit()
+    plan = erase(lake, "users/ann")
+    lake.branch("side")
+    lake.copy("main", "users/ann", "all/ann", branch="side")
+    lake.delete("users/ann", branch="side")
+    lake.commit(branch="side")
+    lake.wait(lake.versions.cleanup.clean())
+
+    apply(lake, plan)
+
+    assert shared in lake.addresses()
+
+
 def test_a_hold_that_comes_after_the_plan_stops_the_erasure_before_anything_goes(lake: Lakeside) -> None:
     drafts = {name: lake.upload(name) for name in ("users/ann", "users/bob")}
     plan = erase(lake, *drafts)
@@ -211,7 +242,8 @@ def test_entries_are_selected_by_digest_and_by_metadata(lake: Lakeside) -> None:
     plan = erase(lake, digests=(digest,))
 
     assert lake.collector.taken(plan.run_id) == {found[1], address_of(lake, "users/bob")}
-    assert lake.collector.taken(erase(lake, metadata={"class": "pii"}).run_id) == set()
+    with pytest.raises(NothingSelected):
+        erase(lake, metadata={"class": "pii"})
 
 
 def test_an_erasure_cannot_be_deferred(lake: Lakeside) -> None:
@@ -233,6 +265,197 @@ def test_runs_of_all_kinds_erase_nothing(lake: Lakeside) -> None:
     lake.rules(1)
 
     assert RunKind.ERASURE not in [report.kind for report in lake.collector.run_each(None)]
+
+
+def stands(plan: Plan) -> list[tuple[str, str, str]]:
+    assert plan.outlook is not None
+    assert plan.outlook.stands_count == len(plan.outlook.stands)
+    return [(one.what, one.where, one.why) for one in plan.outlook.stands]
+
+
+def test_a_plan_names_what_would_stand_before_anything_goes(lake: Lakeside) -> None:
+    shared = lake.upload("users/ann", b"secret")
+    held = lake.upload("legal/ann", b"other")
+    backup = lake.upload("old/backup", b"secret")
+    lake.commit()
+    lake.copy("main", "users/ann", "all/ann")
+    lake.commit()
+    lake.wait(lake.versions.cleanup.clean())
+    hold(lake, "legal/")
+
+    assert stands(erase(lake, "users/ann", "legal/ann")) == [
+        ("object", shared, "entries that are not selected name it: all/ann"),
+        ("object", held, "legal hold case-7 keeps it"),
+        ("copy", backup, "has an erased checksum, at old/backup"),
+    ]
+
+
+def test_what_waits_in_the_queue_of_hard_delete_goes_too(lake: Lakeside) -> None:
+    lake.wait(lake.versions.hard_delete.change(by="ann", is_on=True, is_paused=True))
+    old = lake.upload("users/ann", b"one")
+    lake.upload("users/ann", b"two")
+    beside = lake.upload("users/bob", b"one")
+    lake.upload("users/bob", b"two")
+
+    plan = erase(lake, "users/ann")
+    apply(lake, plan)
+
+    assert stands(plan) == []
+    assert old not in lake.addresses()
+    assert beside in lake.addresses()
+
+
+def test_what_is_staged_at_a_held_path_stays_though_another_path_gives_the_same_object_up(lake: Lakeside) -> None:
+    shared = lake.upload("users/ann")
+    lake.copy("main", "users/ann", "users/bob")
+    lake.wait(lake.versions.cleanup.clean())
+    hold(lake, "users/ann")
+
+    apply(lake, erase(lake, "users/ann", "users/bob"))
+
+    assert address_of(lake, "users/ann") == shared
+    assert shared in lake.addresses()
+
+
+def begin_in_parts(lake: Lakeside, path: str, versions: Versions | None = None) -> tuple[str, str]:
+    """The upload's id and the address of its only part."""
+    parts = (versions or lake.versions).parts
+    record = MultipartRecord(
+        branch="main", path=path.encode(), created_ms=lake.clock.now_ms(), content_type="x", metadata={"class": "pii"}
+    )
+    multipart_id = lake.wait(parts.begin(record))
+    address = lake.wait(parts.issue(multipart_id))
+    lake.wait(lake.objectstore.put(address, b"part"))
+    lake.wait(parts.put(multipart_id, 1, PartRecord(address=address, size_bytes=4, md5="m", modified_ms=1)))
+    return multipart_id, address
+
+
+@pytest.mark.parametrize(
+    "selected", [{"globs": ("users/ann",)}, {"metadata": {"class": "pii"}, "globs": ("users/a*",)}]
+)
+def test_an_upload_in_parts_is_given_up_and_its_parts_go(lake: Lakeside, selected: dict[str, Any]) -> None:
+    multipart_id, part = begin_in_parts(lake, "users/ann")
+    other_id, other = begin_in_parts(lake, "users/bob")
+
+    plan = erase(lake, **selected)
+    apply(lake, plan)
+
+    assert part not in lake.addresses()
+    with pytest.raises(MultipartNotFound):
+        lake.wait(lake.versions.parts.get(multipart_id))
+    assert other in lake.addresses()
+    assert lake.wait(lake.versions.parts.get(other_id)).path == b"users/bob"
+
+
+def test_an_upload_in_parts_that_comes_after_the_plan_stays_and_is_certified_as_staged(lake: Lakeside) -> None:
+    lake.upload("users/ann")
+    lake.commit()
+    plan = erase(lake, "users/ann")
+    _, part = begin_in_parts(lake, "users/ann")
+    apply(lake, plan)
+
+    made = lake.collector.on(None).certify(plan.run_id, by="ann")
+
+    assert part in lake.addresses()
+    assert [(one.what, one.why) for one in made.stands] == [("staged", "is being uploaded in parts to branch main")]
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_what_another_server_writes_stays_staged_and_stands_until_a_later_erasure_takes_it(
+    lake: Lakeside, in_parts: bool
+) -> None:
+    lake.upload("users/ann", b"committed")
+    lake.commit()
+    other = lake.server("other")
+    if in_parts:
+        _, fresh = begin_in_parts(lake, "users/ann", other)
+    else:
+        fresh = lake.upload("users/ann", b"secret", by=other)
+
+    plan = erase(lake, "users/ann")
+    apply(lake, plan)
+    made = lake.collector.on(None).certify(plan.run_id, by="ann")
+
+    reason = "its slice is still written to: plan again when its server has moved on"
+    assert ("object", fresh, reason) in stands(plan)
+    assert (fresh, reason) in [(one.where, one.why) for one in made.stands]
+    assert ("staged", "users/ann") in [(one.what, one.where) for one in made.stands]
+
+    lake.wait(other.slices.end())
+    apply(lake, erase(lake, "users/ann"))
+    assert fresh not in lake.addresses()
+
+
+def test_an_upload_that_got_another_part_since_the_plan_stays(lake: Lakeside) -> None:
+    multipart_id, first = begin_in_parts(lake, "users/ann")
+    plan = erase(lake, "users/ann")
+    parts = lake.versions.parts
+    late = lake.wait(parts.issue(multipart_id))
+    lake.wait(parts.put(multipart_id, 2, PartRecord(address=late, size_bytes=4, md5="m", modified_ms=1)))
+
+    apply(lake, plan)
+
+    assert lake.wait(parts.get(multipart_id)).path == b"users/ann"
+    assert [part.address for _, part in lake.wait(parts.every(multipart_id))] == [first, late]
+
+
+def test_copies_in_many_rows_are_looked_for_on_request(lake: Lakeside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certifying, "COPIES_ROWS_MAX", 1)
+    lake.upload("users/ann", b"secret")
+    copy = lake.upload("old/backup", b"secret")
+    lake.commit()
+    order = ErasureOrder(selection=Selection(paths=("users/ann",)), why="request 12")
+
+    plain = lake.collector.on(None).plan_erasure(order)
+    asked = lake.collector.on(None).plan_erasure(replace(order, finds_copies=True))
+
+    assert stands(plain) == []
+    assert plain.outlook is not None
+    assert "copies at other paths were not looked for" in plain.outlook.remains[0]
+    assert stands(asked) == [("copy", copy, "has an erased checksum, at old/backup")]
+
+
+def test_a_path_that_matches_nothing_is_named_and_refused_where_nothing_does(lake: Lakeside) -> None:
+    versions_of(lake)
+
+    plan = erase(lake, "users/ann", "users/nan", globs=("logs/", "users/b*"), digests=("0" * 32,))
+    with pytest.raises(NothingSelected, match="nothing was planned"):
+        erase(lake, "users/nan")
+
+    assert plan.outlook is not None
+    assert plan.outlook.unmatched == ("users/nan", "0" * 32, "logs/")
+
+
+def test_what_a_hold_keeps_in_a_deferred_run_is_not_nothing(lake: Lakeside) -> None:
+    old = deferred(lake)
+    hold(lake, "users/")
+
+    plan = erase(lake, "users/ann")
+
+    assert lake.collector.taken(plan.run_id) == set()
+    assert [where for what, where, why in stands(plan) if "legal hold case-7 keeps it" in why] == [old]
+
+
+@pytest.mark.parametrize("digest", ["", "not a digest", "abc", "ä" * 32, "0" * 200])
+def test_a_digest_that_can_be_none_is_refused(lake: Lakeside, digest: str) -> None:
+    with pytest.raises(InvalidSelection, match="no checksum"):
+        erase(lake, digests=(digest,))
+
+
+def test_a_digest_in_capitals_is_the_same(lake: Lakeside) -> None:
+    found = lake.upload("users/ann")
+    lake.commit()
+    digest = lake.wait(lake.versions.staging.get("main", b"users/ann")).checksum
+
+    assert lake.collector.taken(erase(lake, digests=(digest.upper(),)).run_id) == {found}
+
+
+@pytest.mark.parametrize("path", ["", "a" * 1_025, "\ud800", "lakefs://lake/main/a"])
+def test_a_path_that_no_entry_can_have_is_refused_in_erasures_and_holds(lake: Lakeside, path: str) -> None:
+    with pytest.raises(InvalidSelection):
+        erase(lake, path)
+    with pytest.raises(InvalidHold):
+        hold(lake, path)
 
 
 def test_an_erasure_that_failed_goes_on(lake: Lakeside) -> None:

@@ -57,6 +57,7 @@ from lakebed.gc.protocol import (
     WhyObject,
 )
 from lakebed.gc.rules import DAY_MS, RuleChange, Rules, Stay, StayKind
+from lakebed.gc.status import go_on_command
 
 HOSTILE = "</td><script>alert(1)</script>\"' onload=x &amp; \x1b[2J\u202eevil\ud800"
 NOW = 1_790_000_000_000
@@ -313,9 +314,13 @@ def test_a_deferred_run_says_until_when() -> None:
     )
 
 
+def gc_apply(run_id: str, kind: RunKind) -> str:
+    return go_on_command("repo", run_id, kind, ["--data", "/my lake"])
+
+
 def test_plans_of_one_command_stand_apart() -> None:
-    assert [*plan_texts([plan(), plan()])].count("plan:     r1 (committed)") == 2
-    lines = [*plan_texts([plan(), plan()])]
+    assert [*plan_texts([plan(), plan()], command=gc_apply)].count("plan:     r1 (committed)") == 2
+    lines = [*plan_texts([plan(), plan()], command=gc_apply)]
     assert lines[lines.index("plan:     r1 (committed)", 1) - 1] == ""
 
 
@@ -457,6 +462,13 @@ def test_of_an_unforeseen_failure_the_workers_own_error_is_told() -> None:
     assert len(telling_line("x" * 9000)) == 300
 
 
+@pytest.mark.parametrize("module", ["lakebed", "lakebed.gc"])
+def test_a_worker_without_this_package_says_what_to_install(module: str) -> None:
+    trace = TRACE.replace("ValueError: no such thing", f"ModuleNotFoundError: No module named '{module}'")
+
+    assert "install lakebed[spark] wherever driver and workers run" in telling_line(trace)
+
+
 def test_an_unforeseen_failure_is_one_line_and_a_file_with_all_of_it(tmp_path: Path) -> None:
     with pytest.raises(SparkFailed, match=r"^Spark failed: ValueError: no such thing") as told, unforeseen(tmp_path):
         raise Py4JError(TRACE)
@@ -492,8 +504,11 @@ def test_a_change_of_rules_is_told_with_what_it_would_take() -> None:
 def test_a_plan_ends_with_the_command_that_carries_it_out() -> None:
     supposed = msgspec.structs.replace(plan(), what_if=True)
 
-    assert list(plan_texts([plan()]))[-1] == "to carry it out: lakebed gc apply lakefs://repo r1"
-    assert not any("gc apply" in line for line in plan_texts([supposed]))
+    assert (
+        list(plan_texts([plan()], command=gc_apply))[-1]
+        == "to carry it out: lakebed gc apply lakefs://repo r1 --data '/my lake'"
+    )
+    assert not any("gc apply" in line for line in plan_texts([supposed], command=gc_apply))
 
 
 @pytest.mark.parametrize(

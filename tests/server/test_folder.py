@@ -23,7 +23,7 @@ def test_a_new_folder_and_an_empty_one_become_data_folders(tmp_path: Path) -> No
         made = json.loads((folder / "lakebed.json").read_text())
         prepare_folder(folder)
 
-        assert made["format"] == 4
+        assert made["format"] == 5
         assert made["id"]
         assert json.loads((folder / "lakebed.json").read_text()) == made
 

@@ -220,6 +220,20 @@ class TestChanging:
 
         assert location.endswith(f"/_lakefs/metaranges/{metarange}.parquet")
         assert (await client.get(repo + "/metadata/meta_range/" + "0" * 64)).status_code == 404
+
+    async def test_the_files_of_a_tree_are_served(self, client: httpx.AsyncClient, repo: str) -> None:
+        await client.post(f"{repo}/branches/main/objects", params={"path": "a"}, content=b"x")
+        made = await client.post(f"{repo}/branches/main/commits", json={"message": "m"})
+        files = repo + "/metadata/object"
+
+        found = await client.get(f"{files}/meta_range/{made.json()['meta_range_id']}")
+
+        assert (found.status_code, found.headers["content-type"]) == (200, "application/octet-stream")
+        assert found.content[:4] == b"PAR1"
+        assert len(found.content) == int(found.headers["content-length"])
+        assert (await client.get(f"{files}/range/{made.json()['meta_range_id']}")).status_code == 404
+        assert (await client.get(f"{files}/range/{'0' * 63}..")).status_code == 404
+        assert (await client.get(f"{files}/other/{'0' * 64}")).status_code == 400
         assert (await client.get(repo + "/metadata/range/..%2F..%2Fx")).status_code == 404
 
     async def test_two_dots_compare_as_it_stands_three_since_they_parted(

@@ -14,19 +14,16 @@ import random
 import signal
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from bench.http import Answer, Connection, Peer, objects_url, started
-from lakebed.base import Entry, from_row
-from lakebed.gc.service import CollectionService, ServiceOptions
-from lakebed.kv import scan_prefix
 from lakebed.objectstore import Deleter, ObjectStoreOptions, open_deleter
 from lakebed.server import ServerOptions, opened
-from lakebed.versions import Commit, Versions, decode_record, keys
-from tests.gc.shipped import Collector
+from lakebed.versions import Versions, keys
+from sim.histories.settling import AFTER, claims, clean_up, collect, read_branch, unnamed
 from tests.kv.servers import DATABASES, database
 
 ROUNDS = 50
@@ -114,27 +111,10 @@ class Storm:
             await asyncio.sleep(0.01)
 
 
-async def read_all(versions: Versions) -> dict[str, bytes]:
-    listing = await versions.staging.list("main", limit=100_000)
-    entries = {key.decode(): await versions.staging.get("main", key) for key, _ in listing.items}
-    return {path: await versions.objectstore.get(entry.address) for path, entry in entries.items()}
-
-
-async def named_addresses(versions: Versions) -> set[str]:
-    """Every address that the branch or any commit record names; those that were never published expire as dangling."""
-    records = [
-        decode_record(Commit, value) async for _, value in scan_prefix(versions.store, versions.partition, keys.COMMIT)
-    ]
-    rows = [row for _, row in (await versions.staging.list("main", limit=100_000)).items]
-    for metarange in {record.metarange_id for record in records}:
-        rows += [row for _, row in await versions.trees.scan(metarange, b"", 100_000)]
-    return {from_row(row).address for row in rows if row is not None}
-
-
 async def check_after(storm: Storm) -> None:
     async with opened(storm.options) as state:
         versions = (await state.catalog.get(REPOSITORY)).versions
-        found = await read_all(versions)
+        found = await read_branch(versions)
         wrong = {path: data for path, data in storm.acknowledged.objects.items() if found.get(path) != data}
         assert wrong == {}
         unknown = storm.acknowledged.unknown
@@ -150,29 +130,11 @@ async def check_after(storm: Storm) -> None:
 
 
 async def check_nothing_leaks(versions: Versions, deleter: Deleter, found: dict[str, bytes]) -> None:
-    upkeep = CollectionService(versions, ServiceOptions(dead_owner_age_ms=0))
-    collected = await Collector(versions, upkeep, deleter.delete).collect_uncommitted()
-    assert collected.failed == frozenset()
-    assert await read_all(versions) == found
-
-    versions.context.options = replace(versions.context.options, claim_age_ms_max=0)
-    await move_on_from_every_token(versions)
-    for _ in range(3):
-        await versions.cleanup.clean()
-    assert [key async for key, _ in scan_prefix(versions.store, versions.partition, keys.CLAIM)] == []
-    listed = {stat.key async for page in versions.objectstore.list("data/") for stat in page}
-    assert listed == await named_addresses(versions)
-
-
-async def move_on_from_every_token(versions: Versions) -> None:
-    """Commit once more: a killed committer's claim stays for as long as the branch holds one of its tokens."""
-
-    async def store_body(address: str) -> Entry:
-        stored = await versions.objectstore.put(address, b"after the storm")
-        return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
-
-    await versions.staging.upload("main", b"after", store_body)
-    await versions.commits.commit("main", message="after the storm", committer="tests")
+    await clean_up(versions)
+    assert await claims(versions) == []
+    await collect(versions, deleter)
+    assert await unnamed(versions) == set()
+    assert {**found, "after": AFTER} == await read_branch(versions)
 
 
 def staging_partitions(database: Path, versions: Versions) -> set[bytes]:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.kv import copy_store, open_store, sqlite_uri, store_partitions
+from lakebed.kv import TargetTaken, copy_store, open_store, sqlite_uri, store_partitions
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.server import (
     ServerOptions,
     WrongFolder,
     WrongMetadata,
+    check_metadata,
     create_backup,
     opened,
     prepare_folder,
@@ -47,7 +48,18 @@ async def test_a_start_that_forgets_the_database_is_refused(tmp_path: Path, othe
     with pytest.raises(WrongMetadata, match=r"another database, and this one is new.*--kv"):
         await start(tmp_path / "data")
 
+    assert not (tmp_path / "data" / "metadata.db").exists(), "the next command would take it for the metadata"
     await start(tmp_path / "data", other)
+
+
+async def test_a_check_that_forgets_the_database_names_what_is_wrong(tmp_path: Path, other: str) -> None:
+    await start(tmp_path / "data", other)
+
+    (found,) = [each async for each in check_metadata(ServerOptions(data_dir=tmp_path / "data"), objects=False)]
+
+    assert not found.passed
+    assert "name the other by --kv" in found.found
+    assert found.advice == "name the right pair of --data and --kv"
 
 
 async def test_a_folder_of_another_installation_is_refused(tmp_path: Path, other: str) -> None:
@@ -73,15 +85,31 @@ async def test_a_second_folder_is_welcome_where_objects_lie_elsewhere(tmp_path: 
         await start(tmp_path / name, shared, root=tmp_path / "mounted")
 
 
+async def copy(before: str, after: str) -> None:
+    source, target = open_store(before), open_store(after)
+    try:
+        await copy_store(source, target, lambda: (store_partitions(before), store_partitions(after)))
+    finally:
+        await source.close()
+        await target.close()
+
+
 async def test_a_copy_of_the_metadata_takes_its_place(tmp_path: Path, other: str) -> None:
     await start(tmp_path / "data")
-    before = sqlite_uri(tmp_path / "data" / "metadata.db")
-    source, target = open_store(before), open_store(other)
-    await copy_store(source, target, lambda: (store_partitions(before), store_partitions(other)))
-    await source.close()
-    await target.close()
+    await copy(sqlite_uri(tmp_path / "data" / "metadata.db"), other)
 
     await start(tmp_path / "data", other)
+
+
+async def test_a_copy_over_a_store_that_was_served_once_is_refused_and_it_starts_again(tmp_path: Path) -> None:
+    one, two = (sqlite_uri(tmp_path / name / "metadata.db") for name in ("one", "two"))
+    for name in ("one", "two"):
+        await start(tmp_path / name)
+
+    with pytest.raises(TargetTaken):
+        await copy(one, two)
+
+    await start(tmp_path / "two")
 
 
 def test_a_restored_folder_starts_beside_the_one_that_was_backed_up(tmp_path: Path) -> None:

@@ -107,11 +107,11 @@ async def test_what_is_not_there_is_one_line_of_the_log_with_who_asked(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="lakebed.server"):
-        answer = await client.get("/auth/external/principals", headers={"x-request-id": "mine"})
+        answer = await client.get("/oidc/callback", headers={"x-request-id": "mine"})
 
     [record] = [record for record in caplog.records if record.name.startswith("lakebed.server")]
     assert (answer.status_code, record.levelname, record.exc_info) == (501, "INFO", None)
-    assert "to GET '/api/v1/auth/external/principals' of user 'esti', request mine" in record.getMessage()
+    assert "to GET '/api/v1/oidc/callback' of user 'esti', request mine" in record.getMessage()
 
 
 @pytest.mark.parametrize("kind", TABLE)

@@ -19,9 +19,9 @@ from lakebed.gc.context import RunContext
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.flow import apply, plan, purge
 from lakebed.gc.kinds import kind_to_plan
-from lakebed.gc.protocol import RunKind, Service, StartRun, UncommittedOptions
+from lakebed.gc.protocol import NewHold, RunKind, Service, StartRun, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
-from lakebed.gc.service import CollectionService
+from lakebed.gc.service import CollectionService, HoldBook
 from lakebed.objectstore import ObjectStoreUnavailable, open_deleter
 from lakebed.server import App, AppState, LogOptions, create_app
 from lakebed.server.folder import RESERVE_BYTES
@@ -139,6 +139,25 @@ class TestMetrics:
         assert found['lakebed_staged_bytes{repository="lake"}'] == 4
         assert found['lakebed_runs{repository="lake",kind="uncommitted",state="marking"}'] == 1
         assert RunId(run.run_id)
+
+    async def test_what_waits_to_be_deleted_at_once_what_went_and_what_failed_is_counted(
+        self, app: App, state: AppState, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        await client.put(f"{repo}/hard_delete", json={"is_on": True, "grace_s": 0})
+        versions = (await state.catalog.get("lake")).versions
+        await HoldBook(versions).add(NewHold(name="case 1", globs=("held/*",), why="court"), by="ann")
+        for path in ("held/a", "held/a", "free/a", "free/a"):
+            await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=b"123")
+        state.hard_deleting.linger_ms = 0
+        await state.hard_deleting.step(0)
+
+        found = figures((await ask(app, "/metrics", client.auth)).text)
+
+        assert found['lakebed_hard_delete_queued{repository="lake"}'] == 1
+        assert found['lakebed_hard_delete_oldest_seconds{repository="lake"}'] >= 0
+        assert found["lakebed_hard_deleted_objects_total"] == 1
+        assert found["lakebed_hard_deleted_bytes_total"] == 3
+        assert found['lakebed_hard_delete_failures_total{reason="held by case 1"}'] == 1
 
     async def test_what_a_collection_gave_back_is_counted_once_it_ended(
         self, app: App, state: AppState, client: httpx.AsyncClient, repo: str

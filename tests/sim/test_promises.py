@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
 from sim import explore, run_seed
 from sim.__main__ import main
+from sim.hunting import MUTANTS
 from sim.swarms import SWARM_FAULTS, swarm
 from sim.worlds import World, small_worlds
 
@@ -52,6 +54,18 @@ def test_the_command_walks_worlds_and_says_which_it_skipped(capsys: pytest.Captu
     assert report["worlds"] + report["skipped"] == len(lines) == len(quick)
     assert report["skipped"] == sum("skipped" in line for line in lines)
     assert 0 < report["skipped"] < len(lines)
+
+
+def test_the_command_shows_a_violation_with_its_schedule_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    blind = next(mutant for mutant in MUTANTS if mutant.name == "reset-blind")
+    with blind.planted():
+        code = main(["exhaustive", "--quick", "--only", "committer, resetter", "--json"])
+
+    *lines, last = capsys.readouterr().out.splitlines()
+    report = json.loads(last)
+    assert code == 1
+    assert report["violations"] == report["worlds"] > 0
+    assert any(re.match(r" +1  [cs] +\w+", line) for line in lines)
 
 
 def test_a_world_that_there_is_not_is_an_error_and_the_names_are_told(capsys: pytest.CaptureFixture[str]) -> None:

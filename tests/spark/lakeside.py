@@ -47,6 +47,7 @@ from lakebed.gc.service import CollectionService, Restoring, Searches, ServiceOp
 from lakebed.gc.service.runs import RunBook
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
+from lakebed.ranges import CUT_RULE, CutRule
 from lakebed.runtime import live_ports
 from lakebed.versions import Commit, Options, TreeCache, Trees, Versions, keys
 from tests.spark.collecting import Collecting
@@ -71,7 +72,9 @@ class Clock:
 class Lakeside:
     """`before` maps the last word of a route to what happens just before it is answered."""
 
-    def __init__(self, folder: Path, *, uri: str = URI, options: ObjectStoreOptions | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, uri: str = URI, options: ObjectStoreOptions | None = None, rule: CutRule = CUT_RULE
+    ) -> None:
         self.folder = folder / "lake" / "repo"
         self.uri = uri
         self.options = options or ObjectStoreOptions(local_root=folder, local_durable=False)
@@ -84,14 +87,8 @@ class Lakeside:
         self._live = live_ports()
         self.objectstore = open_objectstore(uri, self.options)
         self._ports = Ports(self.clock, self._live.ids, self._live.tasks)
-        self.versions = Versions(
-            uid=RepositoryUid("r1"),
-            store=MemoryStore(),
-            objectstore=self.objectstore,
-            trees=Trees(self.objectstore, TreeCache(16 << 20), self._ports),
-            ports=self._ports,
-            options=Options(owner="tests", deleted_refs_ms=0),  # else what a deleted branch names is kept for a week
-        )
+        self._store, self._rule = MemoryStore(), rule
+        self.versions = self.server("tests")
         self.service = CollectionService(self.versions)
         self.searches = Searches(self._ports)
         self.wait(self.versions.commits.initialise("main"))
@@ -104,6 +101,17 @@ class Lakeside:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def server(self, owner: str) -> Versions:
+        """The repository as another process has it: with slices of its own."""
+        return Versions(
+            uid=RepositoryUid("r1"),
+            store=self._store,
+            objectstore=self.objectstore,
+            trees=Trees(self.objectstore, TreeCache(16 << 20), self._ports, rule=self._rule),
+            ports=self._ports,
+            options=Options(owner=owner, deleted_refs_ms=0),  # else what a deleted branch names is kept for a week
+        )
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -122,8 +130,9 @@ class Lakeside:
         branch: str = "main",
         modified_ms: int = 1,
         metadata: dict[str, str] | None = None,
+        by: Versions | None = None,
     ) -> str:
-        """The object's address."""
+        """The object's address. `by`: see `server`."""
 
         async def store_body(address: str) -> Entry:
             stored = await self.objectstore.put(address, data)
@@ -135,7 +144,7 @@ class Lakeside:
                 metadata=metadata or {},
             )
 
-        return self.wait(self.versions.staging.upload(branch, path.encode(), store_body)).address
+        return self.wait((by or self.versions).staging.upload(branch, path.encode(), store_body)).address
 
     def delete(self, path: str, *, branch: str = "main") -> None:
         self.wait(self.versions.staging.delete(branch, path.encode()))

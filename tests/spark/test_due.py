@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,21 @@ from hypothesis import strategies as st
 from lakebed.base import CommitId, MetarangeId, slice_name, to_row
 from lakebed.base import Entry as BaseEntry
 from lakebed.gc import places, protocol
-from lakebed.gc.due import Judging, deal_due, reach_metaranges, read_spans, sort_out
+from lakebed.gc.context import RunContext
+from lakebed.gc.due import Judging, Ranges, Reached, deal_due, keeps_versions, reach_metaranges, sort_out
 from lakebed.gc.engines import Engine
 from lakebed.gc.files import Files, Lake
+from lakebed.gc.kinds.learning import learn, read_known
+from lakebed.gc.kinds.lifecycle import deal_known
 from lakebed.gc.mark import mark_expired
-from lakebed.gc.named import deal_live
+from lakebed.gc.named import deal_live, from_tables
 from lakebed.gc.ranges import effort_of_ends, from_ranges
 from lakebed.gc.rules import DAY_MS, CommitFacts, History, Namespace
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects
+from lakebed.gc.trees import RangeMasks, read_trees
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
+from lakebed.runtime import live_ports
 from tests.spark.test_marks import (
     ADDRESSES,
     NOW_MS,
@@ -171,10 +176,10 @@ class Built:
             pa.Table.from_pylist(refs, protocol.arrow_schema(protocol.REFS)),
         )
 
-    def specified(self, now_ms: int) -> set[str]:
+    def specified(self, now_ms: int, *, taken: frozenset[str] = frozenset()) -> set[str]:
         namespace = Namespace(uri=URI, closed=frozenset(slice_name(number) for number in self.closed))
         verdict = judge_objects(
-            self.history, self.contents, self.policy, now_ms=now_ms, uncommitted=(), namespace=namespace
+            self.history, self.contents, self.policy, now_ms=now_ms, uncommitted=(), namespace=namespace, taken=taken
         )
         return set(verdict.goes)
 
@@ -222,10 +227,16 @@ def build(tmp_path: Path) -> Callable[[Drawn], Built]:
     return lambda drawn: Built(drawn, tmp_path / str(next(numbers)))
 
 
+async def ranges_of(engine: Engine, store: ObjectStore, reached: Reached, policy: Policy) -> Ranges:
+    masks, found = reached.masks(), RangeMasks()
+    await found.add(store, await read_trees(engine, sorted(masks), folder="_lakefs/trees/"), masks)
+    return sort_out(found.masks, found.facts, reached, policy)
+
+
 def planned(engines: Engines, built: Built, *, now_ms: int, until_ms: int | None = None) -> protocol.Manifest:
-    async def mark(engine: Engine, _: ObjectStore) -> protocol.Manifest:
+    async def mark(engine: Engine, store: ObjectStore) -> protocol.Manifest:
         reached = reach_metaranges(built.commits, built.refs, built.policy)
-        ranges = sort_out(await read_spans(engine, reached.metaranges), reached, built.policy)
+        ranges = await ranges_of(engine, store, reached, built.policy)
         judging = Judging(
             policy=built.policy,
             terms=ranges.terms,
@@ -277,3 +288,177 @@ def test_a_simulation_sees_each_object_on_the_day_on_which_a_plan_takes_it(
             assert gone == built.specified(now_ms)
 
     examples(engines, drawn(), check)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """A history as of a run: how many of the commits there are, which of the swept ones were, and its own refs."""
+
+    commits: int
+    is_swept: bool
+    refs: list[tuple[str, str, int, bool]]
+    hours_later: int
+    applied: bool
+
+
+@st.composite
+def nights(draw: st.DrawFn) -> tuple[Drawn, list[Night]]:
+    history = draw(drawn())
+    found = []
+    least = 1
+    for _ in range(draw(st.integers(2, 3))):
+        count = draw(st.integers(least, len(history.commits)))
+        least = count
+        refs = [(kind, name, min(commit, count - 1), is_new) for kind, name, commit, is_new in history.refs]
+        change = draw(st.sampled_from(["moves", "goes", "stays"]))
+        if change == "moves":
+            moved = st.sampled_from(["main", "dev", "other"])
+            refs += [("branch", draw(moved), draw(st.integers(0, count - 1)), False)]
+            refs = [*{ref[:2]: ref for ref in refs}.values()]
+        elif change == "goes" and refs:
+            refs.pop()
+        hours = draw(st.sampled_from([0, 1, 24, 60]))
+        found.append(
+            Night(
+                commits=count, is_swept=draw(st.booleans()), refs=refs, hours_later=hours, applied=draw(st.booleans())
+            )
+        )
+    return history, found
+
+
+def as_of(history: Drawn, night: Night) -> Drawn:
+    commits = [
+        (chosen, parents, swept and night.is_swept) for chosen, parents, swept in history.commits[: night.commits]
+    ]
+    return replace(history, commits=commits, refs=night.refs)
+
+
+def test_a_run_that_goes_on_from_the_one_before_takes_what_a_clean_one_takes(engines: Engines, tmp_path: Path) -> None:
+    """Whatever became of commits, branches, tags and dates meanwhile, and whether the run before was applied or not."""
+    numbers = itertools.count()
+
+    def check(case: tuple[Drawn, list[Night]]) -> None:
+        history, some = case
+        folder = tmp_path / str(next(numbers))
+        saved: protocol.KnownDues | None = None
+        gone: dict[str, protocol.Manifest] = {}
+        taken: frozenset[str] = frozenset()
+        now_ms = NOW_MS
+        for number, night in enumerate(some):
+            built = Built(as_of(history, night), folder)
+            now_ms += night.hours_later * 3_600_000
+            expected = outcome(lambda: built.specified(now_ms, taken=taken))  # noqa: B023 - called at once
+            if keeps_versions(built.policy) or isinstance(expected, str):
+                return
+
+            marked, saved = known_run(engines, built, f"run{number}", now_ms, saved, gone)
+
+            found = addresses_of(built.lake, marked)
+            assert found == expected
+            if night.applied:
+                gone, taken = {**gone, f"run{number}": marked}, taken | found
+
+    examples(engines, nights(), check)
+
+
+X, Y, Z = ADDRESSES[0], ADDRESSES[1], ADDRESSES[2]
+TWO_PERIODS = {"rules": {"r": {"path": "p*/a", "branches": {"dev*": "2d", "main": "8d"}}}}
+MAIN, DEV, OTHER = ("branch", "main", 0, False), ("branch", "dev", 0, False), ("branch", "other", 1, False)
+
+
+def young(**names: str) -> list[dict[str, Content]]:
+    """One range: names with their objects, a day old."""
+    return [{name: (address, 24, 10, False) for name, address in names.items()}]
+
+
+DEV_2, MAIN_2 = ("branch", "dev2", 1, False), ("branch", "main", 1, False)
+OLDER = [young(a=X), [{"a": (X, 48, 10, False)}]]
+TWICE = [young(a=X), young(a=X)]
+CROSSED = [young(a=X, e=Y), young(a=Y, e=X)]
+APART = [young(a=X), young(e=X), young(a=Y), young(e=Y), young(a=Z), young(e=Z)]
+BESIDE = [[young(a=X)[0] | {"c/d.tmp": (Z, 24, 10, False)}], young(e=X)]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "commits", "before", "after", "goes"),
+    [
+        pytest.param([young(a=X)], [[0]], [DEV], [DEV, MAIN], set(), id="another branch has it too"),
+        pytest.param([young(a=X)], [[0]], [DEV, MAIN], [DEV], {X}, id="a branch that kept it is gone"),
+        pytest.param(
+            OLDER, [[0, -1], [-1, 0]], [DEV, DEV_2], [DEV, DEV_2, MAIN_2], set(), id="a branch comes to another range"
+        ),
+        pytest.param(TWICE, [[0, -1], [-1, 0]], [DEV, MAIN, OTHER], [DEV, OTHER], set(), id="another range keeps it"),
+        pytest.param(CROSSED, [[0, 0]], [DEV], [DEV], set(), id="another path of it is never due"),
+        pytest.param(APART, [[0] * 6], [DEV], [DEV], set(), id="another range has it where it is never due"),
+        pytest.param(BESIDE, [[0, 0]], [DEV], [DEV], {Z}, id="beside one that goes"),
+    ],
+)
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_the_next_run_sees_what_changed_since(
+    engines: Engines,
+    tmp_path: Path,
+    ranges: list[list[dict[str, Content]]],
+    commits: list[list[int]],
+    before: list[tuple[str, str, int, bool]],
+    after: list[tuple[str, str, int, bool]],
+    goes: set[str],
+) -> None:
+    policy = {"rules": TWO_PERIODS["rules"] | {"s": {"path": "**/d.tmp", "period": "2d"}}}
+    history = Drawn(
+        ranges=ranges,
+        commits=[(chosen, [], False) for chosen in commits],
+        refs=before,
+        policy=policy,
+        closed=frozenset(SLICES),
+    )
+    built = Built(history, tmp_path)
+    first, saved = known_run(engines, built, "first", NOW_MS, None, {})
+    assert addresses_of(built.lake, first) == set()
+    built = Built(replace(history, refs=after), tmp_path)
+
+    second, _ = known_run(engines, built, "second", NOW_MS + 3 * DAY_MS, saved, {})
+
+    assert addresses_of(built.lake, second) == goes == built.specified(NOW_MS + 3 * DAY_MS)
+
+
+def known_run(
+    engines: Engines,
+    built: Built,
+    name: str,
+    now_ms: int,
+    saved: protocol.KnownDues | None,
+    gone: dict[str, protocol.Manifest],
+) -> tuple[protocol.Manifest, protocol.KnownDues]:
+    async def mark(engine: Engine, store: ObjectStore) -> tuple[protocol.Manifest, protocol.KnownDues]:
+        run = protocol.StartedRun(
+            run_id=name,
+            kind=protocol.RunKind.LIFECYCLE,
+            state=protocol.RunState.PLANNING,
+            folder=f"_lakefs/{name}/",
+            namespace=URI,
+            now_ms=now_ms,
+            closed_slices=tuple(slice_name(number) for number in built.closed),
+        )
+        context = RunContext(
+            repository="r",
+            service=None,  # type: ignore[arg-type]  # what is tested asks none
+            engine=engine,
+            store=store,
+            ports=live_ports(),
+            progress=lambda _: None,
+        )
+        reached = reach_metaranges(built.commits, built.refs, built.policy)
+        base = None if saved is None else await read_known(store, "before", saved)
+        learned = await learn(context, run, built.policy, reached, base, changed_max=1.0)
+        assert learned.known is not None
+        assert learned.base is base
+        await learned.known.take(context, gone)
+        due, stays = await deal_known(context, run, built.policy, learned, closed=built.closed)
+        if learned.known.has_foreign and gone:
+            source, rows, effort = from_tables([*gone.values()], protocol.GARBAGE)
+            folder = f"_lakefs/gone-{name}/"
+            stays.append(await deal_live(engine, source, rows, uri=URI, folder=folder, with_keys=True, effort=effort))
+        marked, _ = await mark_expired(engine, due, stays, into=f"_lakefs/garbage-{name}/", now_ms=now_ms)
+        return marked, await learned.known.keep(context, run, learned.base)
+
+    return engines.act(built.lake, mark)

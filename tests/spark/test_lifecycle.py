@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from lakebed.base import Conflict
 from lakebed.gc import OtherUnfinished
 from lakebed.gc.kinds.lifecycle import NoPolicy
-from lakebed.gc.protocol import Fate, RunKind, RunState
+from lakebed.gc.protocol import Fate, RunKind, RunMode, RunState, decode_saved_dues, encode_saved_dues
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import InvalidPolicy
 from lakebed.gc.service import PolicyBook
 from lakebed.gc.simulate import BadDays
 from lakebed.versions import Commit, PathExpired
+from tests.gc.test_erasure import apply, erase
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -107,6 +108,15 @@ def test_a_simulation_may_go_by_a_policy_that_is_not_saved(spark: SparkSession |
 
     assert (found.total.objects, found.policy_version) == (3, None)
     assert lake.wait(PolicyBook(lake.versions).read()).version == 0
+
+
+def test_a_simulation_does_not_count_what_an_erasure_took(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    apply(lake, erase(lake, "logs/young", spark=spark))
+
+    found = lake.collector.on(spark).simulate(days=60)
+
+    assert found.total.objects == 1  # `logs/old`
 
 
 def test_what_plans_applies_and_simulations_write_is_known(spark: SparkSession | None, lake: Lakeside) -> None:
@@ -236,6 +246,53 @@ def test_what_was_taken_is_in_no_later_plan(spark: SparkSession | None, lake: La
     assert lake.collector.taken(lake.collector.plan(spark, RunKind.LIFECYCLE).run_id) == {
         address_of(lake, "logs/young")
     }
+
+
+def test_the_next_run_goes_on_from_the_one_before(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    first = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    assert lake.collector.plan(spark, RunKind.LIFECYCLE).mode_note == "no run has saved its state yet"
+    lake.collector.apply(spark, first.run_id)
+    lake.clock.ms += 6 * DAY_MS
+
+    second = lake.collector.plan(spark, RunKind.LIFECYCLE)
+
+    assert (first.mode, second.mode, second.based_on) == (RunMode.CLEAN, RunMode.OPTIMISED, first.run_id)
+    assert lake.collector.taken(second.run_id) == {address_of(lake, "logs/young")}
+
+
+def test_another_policy_begins_anew(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    first = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    lake.collector.apply(spark, first.run_id)
+    young = address_of(lake, "logs/young")
+    set_policy(lake, {"logs": {"prefix": "logs/", "days": 1}})
+
+    second = lake.collector.plan(spark, RunKind.LIFECYCLE)
+
+    assert (second.mode, second.mode_note) == (RunMode.CLEAN, f"the policy is not that of run {first.run_id}")
+    assert young in lake.collector.taken(second.run_id)
+
+
+@pytest.mark.parametrize("what", ["hours-00000", "ranges-all", "trees-*", "saved", "plan"])
+def test_a_state_of_which_something_is_amiss_is_no_state(spark: SparkSession | None, lake: Lakeside, what: str) -> None:
+    set_policy(lake, LOGS)
+    run = lake.collector.plan(spark, RunKind.LIFECYCLE).run_id
+    lake.collector.apply(spark, run)
+    lake.clock.ms += 6 * DAY_MS
+    if what == "plan":
+        # As after the repository was made anew in its namespace: the record has another plan.
+        saved = lake.folder / f"_lakefs/retention/gc/lifecycle/{run}/saved.json"
+        other = decode_saved_dues(saved.read_bytes(), run)
+        saved.write_bytes(encode_saved_dues(replace(other, plan="0" * 64)))
+    else:
+        [file] = lake.files(f"_lakefs/retention/gc/lifecycle/{run}/**/{what}.*")
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+
+    assert plan.mode is RunMode.CLEAN
+    assert lake.collector.taken(plan.run_id) == {address_of(lake, "logs/young")}
 
 
 def test_what_came_to_be_named_after_the_plan_stays(spark: SparkSession | None, lake: Lakeside) -> None:

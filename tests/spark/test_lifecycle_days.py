@@ -11,7 +11,7 @@ import pytest
 
 from lakebed.base import CommitId, Conflict, Invalid, MetarangeId, from_row
 from lakebed.gc import EngineName
-from lakebed.gc.protocol import RunKind
+from lakebed.gc.protocol import RunKind, RunMode
 from lakebed.gc.rules import DAY_MS, CommitFacts, History, Namespace
 from lakebed.gc.rules.lifecycle import Entry, InvalidPolicy, check_policy, judge_objects
 from lakebed.gc.service import PolicyBook
@@ -39,7 +39,7 @@ def test_each_night_takes_what_the_specification_lets_go(spark: SparkSession | N
     for branch in BRANCHES[1:]:
         lakeside.branch(branch)
     taken: set[str] = set()
-    nights = 0
+    nights = optimised = 0
     for day in range(DAYS):
         work(lakeside, days)
         if day % 7 == 0:
@@ -54,8 +54,10 @@ def test_each_night_takes_what_the_specification_lets_go(spark: SparkSession | N
         assert before - lakeside.addresses() == expected, f"day {day}"
         taken |= expected
         nights += bool(expected)
+        optimised += plan.mode is RunMode.OPTIMISED
         lakeside.clock.ms += DAY_MS
     assert nights > DAYS // 10
+    assert optimised > DAYS // 10, "runs that go on from the one before"
     assert lakeside.addresses() - taken
 
 

@@ -53,8 +53,8 @@ def tell_past(lakeside: Lakeside, spark: SparkSession | None) -> str:
 
 
 def trees(lakeside: Lakeside) -> set[str]:
-    found = lakeside.files("_lakefs/ranges/*.parquet") + lakeside.files("_lakefs/metaranges/*.parquet")
-    return {file.stem for file in found}
+    folders = ("ranges", "sublists", "metaranges")
+    return {file.stem for folder in folders for file in lakeside.files(f"_lakefs/{folder}/*.parquet")}
 
 
 def strand(lakeside: Lakeside, path: str) -> str:

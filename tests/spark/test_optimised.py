@@ -384,7 +384,7 @@ def test_what_could_not_be_deleted_stays_a_candidate(spark: SparkSession | None,
     ledgers = lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
     with Files(Lake(uri=URI, options=lakeside.options)) as files:
         keys = [ledger.relative_to(lakeside.folder).as_posix() for ledger in ledgers]
-        files.act(lambda store: save(store, plan, keys, objects_failed=1))
+        files.act(lambda store: save(store, plan, plan.garbage, keys, objects_failed=1))
 
     next_plan, report = collect(spark, lakeside, Mode.OPTIMISED)
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from re import _constants as opcode  # type: ignore[attr-defined]  # has no stubs; says how `re` reads a pattern
+from re import _parser as parser  # type: ignore[attr-defined]  # as above
+from typing import Any
 
 import pytest
 
@@ -16,6 +20,12 @@ MENTION = re.compile(r"docs/[a-z]+/[A-Za-z0-9_.-]+\.md")
 SOURCE = re.compile(r"(?<![\w./<-])(?:[a-z_0-9]+/)+[a-z_0-9]+\.py\b")
 NOT_YET_WRITTEN = {"gc/service/hard_delete.py"}
 """docs/design/0007-hard-delete.md says why it has a name already."""
+BACKTRACKS_LITTLE = {
+    "[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*",
+    "(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*",
+    r"(?P<base>[^~^@$]+)(?:@\{(?P<when>[^{}]+)\})?(?P<steps>(?:[~^]\d*)*)(?P<suffix>[@$]?)",
+}
+"""Each round of the outer repeat begins with what the inner one cannot take, so a text is read in one way."""
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 SIZE_MAX = 5 << 20
 
@@ -105,3 +115,40 @@ def test_the_index_of_a_folder_names_every_page(folder: str) -> None:
     pages = {page.name for page in (ROOT / "docs" / folder).glob("*.md")} - {"README.md"}
 
     assert pages - set(LINK.findall((ROOT / "docs" / folder / "README.md").read_text())) == set()
+
+
+def test_no_pattern_repeats_what_repeats() -> None:
+    """`((\\d*-\\d*,? ?)+)` reads a text in exponentially many ways: sixty bytes of a header stop a process for ever."""
+    found = [
+        (file.name, pattern)
+        for file in sorted((ROOT / "src").rglob("*.py"))
+        for pattern in patterns_in(file)
+        if pattern not in BACKTRACKS_LITTLE and repeats(parser.parse(pattern), is_inside=False)
+    ]
+
+    assert found == []
+    assert repeats(parser.parse(r"bytes=((\d*-\d*,? ?)+)"), is_inside=False)
+
+
+def patterns_in(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name("re")), args=[ast.Constant(value=str(text)), *_]):
+                yield text
+            case ast.Call(func=ast.Attribute(value=ast.Name("re")), args=[ast.Constant(value=bytes(data)), *_]):
+                yield data.decode()
+
+
+def repeats(items: Iterable[Any], *, is_inside: bool) -> bool:
+    """Return whether a repeat without an end lies in another one."""
+    for operation, argument in items:
+        is_endless, parts = False, []
+        if operation in (opcode.MAX_REPEAT, opcode.MIN_REPEAT):
+            is_endless, parts = argument[1] is opcode.MAXREPEAT, [argument[2]]
+        elif operation is opcode.SUBPATTERN:
+            parts = [argument[3]]
+        elif operation in (opcode.BRANCH, opcode.ASSERT, opcode.ASSERT_NOT):
+            parts = argument[1] if operation is opcode.BRANCH else [argument[1]]
+        if (is_endless and is_inside) or any(repeats(part, is_inside=is_inside or is_endless) for part in parts):
+            return True
+    return False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, Entry, InvalidEntry
+from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, Entry, InvalidEntry, to_row
 from lakebed.kv import Page
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.versions import BadRef, InvalidNote, Versions
+from lakebed.versions import BadRef, InvalidNote, Versions, encode_cell
 from lakebed.versions.cleanup import SEALED_MAX
 from lakebed.versions.fencing import STANDS_FOR_MAX
 
@@ -101,3 +101,49 @@ async def test_a_listing_of_one_entry_does_not_go_through_tombstones_two_by_two(
 
     assert [key for key, _ in listing.items] == [paths[-1]]
     assert scans < 20
+
+
+async def test_a_listing_of_folders_reads_a_few_of_what_lies_in_each(
+    repo: Versions, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [b"d%02d/" % number for number in range(40)]
+    partition = repo.context.token_partition((await repo.context.branches.fresh("main")).record.staging_token)
+    cell = encode_cell(0, to_row(b"", foreign()))
+    await store.set_many(partition, [(folder + b"%03d" % n, cell) for folder in folders for n in range(300)])
+    read = 0
+    scan = store.scan
+
+    async def counting(partition: bytes, start: bytes, limit: int) -> Page:
+        nonlocal read
+        page = await scan(partition, start, limit)
+        read += len(page.keys)
+        return page
+
+    monkeypatch.setattr(store, "scan", counting)
+    listing = await repo.staging.list("main", delimiter=b"/")
+
+    assert [key for key, _ in listing.items] == folders
+    assert read < 4_000  # of 12,000
+
+
+async def test_every_page_size_gives_the_same_folders(repo: Versions) -> None:
+    """Small folders, large ones, and files beside them: pages shrink and grow."""
+    sizes = [1, 40, 2, 300, 1, 1, 9, 120, 3]
+    names = [b"d%d/%03d" % (folder, n) for folder, size in enumerate(sizes) for n in range(size)]
+    names += [b"d%d.txt" % folder for folder in range(len(sizes))] + [b"e%02d" % n for n in range(30)]
+    for name in names[::2]:
+        await repo.staging.put("main", name, foreign())
+    await repo.commits.commit("main", message="m", committer="c")
+    for name in names[1::2]:
+        await repo.staging.put("main", name, foreign())
+    await repo.staging.delete_many("main", [name for name in names if name.startswith(b"d3/0")])
+    expected = sorted({name.split(b"/")[0] + b"/" if b"/" in name else name for name in names})
+
+    for limit in (1, 3, 10, 1000):
+        found: list[bytes] = []
+        more = True
+        while more:
+            page = await repo.staging.list("main", after=found[-1] if found else b"", delimiter=b"/", limit=limit)
+            found += [key for key, _ in page.items]
+            more = page.has_more
+        assert found == expected, limit

@@ -5,12 +5,17 @@ Each race is one writer, stopped at one operation of the store. The simulator wa
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from lakebed.versions import TOMBSTONE, BranchNotFound, MovedAsCopy, PathExists, PathNotFound, Versions
-from lakebed.versions.cells import TOMBSTONE_ROW
+from lakebed.base import Entry, OutcomeUnknown, to_row
+from lakebed.kv import StoreUnavailable
+from lakebed.versions import TOMBSTONE, BranchNotFound, MovedAsCopy, NoChanges, PathExists, PathNotFound, Versions
+from lakebed.versions.cells import TOMBSTONE_ROW, encode_cell, tombstone_of
+from lakebed.versions.commits.committer import LOOKED_UP_TOGETHER
+from tests.clocks import TurnableClock
 
 from .conftest import HookedStore, body
 
@@ -148,7 +153,9 @@ async def test_a_version_that_a_merge_brought_meanwhile_is_not_hidden(
 
     async def commits() -> None:
         if is_committed_over:
-            await commit(another())
+            # The tombstone is of the version that was moved, so a commit leaves the other one.
+            with pytest.raises(NoChanges):
+                await commit(another())
 
     async def then() -> None:
         store.before("get", b"branch/main", commits)
@@ -160,6 +167,75 @@ async def test_a_version_that_a_merge_brought_meanwhile_is_not_hidden(
 
     found = await shown(repo)
     assert found == {b"a": second, b"b": first}
+
+
+async def test_a_dead_mover_hides_no_version_for_longer_than_until_a_commit(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    first = await put(repo, b"a", b"1")
+    await commit(repo)
+    await repo.refs.create_branch("side", "main")
+    second = await put(repo, b"a", b"2", branch="side")
+    await commit(repo, "side")
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+
+    async def merges() -> None:
+        await merged_version(another())
+
+    async def dies() -> None:
+        store.before("get", b"branch/main", fails)
+
+    store.before("set_if", b"a", merges)
+    store.lose_answer(b"a", dies)
+    with pytest.raises(StoreUnavailable):
+        await repo.moves.take_away(moved)
+    assert await shown(another()) == {b"b": first}
+    await commit(another())
+
+    assert await shown(another()) == {b"a": second, b"b": first}
+
+
+async def fails() -> None:
+    raise StoreUnavailable("the process ends here")
+
+
+async def test_a_version_that_came_over_a_sealed_source_is_brought_back(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    """A committer sleeps over the source, then ends. A merge replaces what it committed before the tombstone comes."""
+    first = await put(repo, b"a", b"1")
+    is_sealed, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def sleeps() -> None:
+        is_sealed.set()
+        await goes_on.wait()
+
+    store.before("set", b"claim/", sleeps)
+    sleeping = asyncio.create_task(commit(another()))
+    await is_sealed.wait()
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    other, found = another(), []
+
+    async def replaces() -> None:
+        goes_on.set()
+        await sleeping
+        await other.refs.create_branch("side", "main")
+        found.append(await put(other, b"a", b"2", branch="side"))
+        await commit(other, "side")
+        await merged_version(other)
+        store.lose_answer(b"a", then)
+
+    async def then() -> None:
+        store.before("get", b"branch/main", commits)
+
+    async def commits() -> None:
+        await commit(other)
+
+    store.before("set_if", b"a", replaces)
+    with pytest.raises(MovedAsCopy):
+        await repo.moves.take_away(moved)
+
+    assert await shown(repo) == {b"a": found[0], b"b": first}
 
 
 async def test_a_commit_that_took_the_tombstone_ends_the_move(
@@ -231,3 +307,127 @@ async def test_a_delete_that_met_the_tombstone_of_a_move_holds(
         await repo.moves.take_away(moved)
 
     assert b"a" not in await shown(repo)
+
+
+async def side_with_another_version(repo: Versions) -> tuple[str, str]:
+    first = await put(repo, b"a", b"1")
+    await commit(repo)
+    await repo.refs.create_branch("side", "main")
+    second = await put(repo, b"a", b"2", branch="side")
+    await commit(repo, "side")
+    return first, second
+
+
+async def test_no_later_merge_brings_back_what_a_finished_move_took_away(repo: Versions) -> None:
+    first, _ = await side_with_another_version(repo)
+    await repo.moves.move("main", b"a", "main", b"b")
+
+    await merged_version(repo)
+    assert await shown(repo) == {b"b": first}
+    await commit(repo)
+
+    assert await shown(repo) == {b"b": first}
+
+
+async def test_a_finished_move_whose_last_answers_were_lost_stays_finished(repo: Versions, store: HookedStore) -> None:
+    first, _ = await side_with_another_version(repo)
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+
+    async def loses_the_next() -> None:
+        store.lose_answer(b"a", nothing)
+
+    store.lose_answer(b"a", loses_the_next)
+    await repo.moves.take_away(moved)
+    await merged_version(repo)
+    await commit(repo)
+
+    assert await shown(repo) == {b"b": first}
+
+
+async def nothing() -> None:
+    pass
+
+
+async def test_a_commit_that_spares_what_a_merge_brought_makes_the_move_a_copy(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    """Both come after the mover's second look, before its tombstone hides more than the one version."""
+    first, second = await side_with_another_version(repo)
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+
+    async def merges_and_commits() -> None:
+        await merged_version(another())
+        with pytest.raises(NoChanges):
+            await commit(another())
+
+    async def not_the_first() -> None:
+        store.before("set_if", b"a", merges_and_commits)
+
+    await commit(repo)
+    store.before("set_if", b"a", not_the_first)
+    with pytest.raises(MovedAsCopy):
+        await repo.moves.take_away(moved)
+
+    assert await shown(repo) == {b"a": second, b"b": first}
+
+
+async def test_a_tombstone_that_came_late_is_taken_back_too(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    """Its answer was lost; then a merge brought another version."""
+    first, second = await side_with_another_version(repo)
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    partition = repo.context.token_partition((await repo.context.branches.fresh("main")).record.staging_token)
+
+    async def not_the_first() -> None:
+        store.before("set_if", b"a", loses)
+
+    async def loses() -> None:
+        await merged_version(another())
+        store.before("delete_if", b"a", comes_late)
+        raise OutcomeUnknown("it is still under way")
+
+    async def comes_late() -> None:
+        held = await store.get(partition, b"a")
+        assert held is not None
+        await store.set_if(partition, b"a", moved.tombstone(hides_all=True), held.predicate)
+
+    store.before("set_if", b"a", not_the_first)
+    with pytest.raises(MovedAsCopy):
+        await repo.moves.take_away(moved)
+
+    assert await shown(repo) == {b"a": second, b"b": first}
+
+
+async def test_a_commit_of_many_dead_movers_spares_what_merges_brought_and_lets_others_have_a_turn(
+    repo: Versions, clock: TurnableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [b"%04d" % number for number in range(2 * LOOKED_UP_TOGETHER + 2)]
+    rows = [
+        to_row(path, Entry(address="s3://elsewhere/1", size_bytes=1, checksum="1", modified_ms=1)) for path in paths
+    ]
+    partition = repo.context.token_partition((await repo.context.branches.fresh("main")).record.staging_token)
+    await repo.context.store.set_many(
+        partition, [(path, encode_cell(0, row)) for path, row in zip(paths, rows, strict=True)]
+    )
+    await commit(repo)
+    partition = repo.context.token_partition((await repo.context.branches.fresh("main")).record.staging_token)
+    brought = {paths[0], paths[LOOKED_UP_TOGETHER], paths[-1]}
+    hidden = [
+        (path, row if path not in brought else (1, *row[1:-1], b"x")) for path, row in zip(paths, rows, strict=True)
+    ]
+    await repo.context.store.set_many(
+        partition, [(path, encode_cell(TOMBSTONE, tombstone_of(row, "m"))) for path, row in hidden]
+    )
+    turns: list[float] = []
+    plain = clock.sleep
+
+    async def noted(seconds: float) -> None:
+        turns.append(seconds)
+        await plain(seconds)
+
+    monkeypatch.setattr(clock, "sleep", noted)
+    await commit(repo)
+
+    assert {key for key, _ in (await repo.staging.list("main")).items} == brought
+    assert turns == [0, 0]

@@ -12,10 +12,13 @@ from msgspec.structs import replace
 from lakebed.base import Entry, RunKind, RunState, parse_address, slice_name, to_row
 from lakebed.kv import Store
 from lakebed.objectstore import ObjectMissing, ObjectStore
+from lakebed.server.errors import status_and_message
+from lakebed.server.s3.errors import as_s3
 from lakebed.versions import (
     EXCLUSIVE,
     MOVES,
     BranchNotFound,
+    CopyGivenUp,
     CopyRecord,
     CopyState,
     RefState,
@@ -171,6 +174,17 @@ async def test_an_object_named_by_its_uri_is_copied_like_one_named_by_its_key(
     assert len(tracked) == int(shallow)
     if not shallow:
         assert await repo.objectstore.get(copied.address) == b"bytes"
+
+
+async def test_a_copy_that_was_given_up_says_that_it_may_be_made_again(repo: Versions) -> None:
+    key, pending, held = await repo.copies.begin("data/x/00000001", "main")
+
+    assert await repo.fencing.fence(CopyRecord, key.removeprefix(b"copy/").decode())
+
+    with pytest.raises(CopyGivenUp) as refused:
+        await repo.copies.finish(key, replace(pending, state=CopyState.DONE), held)
+    assert status_and_message(refused.value)[0] == 409
+    assert as_s3(refused.value).code == "OperationAborted"
 
 
 async def test_an_address_handed_out_is_linked_once(repo: Versions) -> None:

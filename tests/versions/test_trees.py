@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +28,9 @@ from lakebed.versions.trees.diff import DiffKind, DiffRow
 from lakebed.versions.trees.files import TOGETHER
 
 SMALL = CutRule(strong=8, weak=3, weak_from=12, rows_max=20)
+WIDE = replace(SMALL, listed=2, sublists_min=2)
+"""Nearly every tree of several ranges has sublists, and a change makes it wide, or no longer."""
+rules = st.sampled_from([SMALL, WIDE])
 
 Model = dict[bytes, Row]
 
@@ -78,17 +81,19 @@ class Forest:
 
     objectstore: CountingObjectStore
     trees: Trees
+    rule: CutRule
 
     @classmethod
     def plant(cls, rule: CutRule = SMALL) -> Forest:
         objectstore = CountingObjectStore()
-        return cls(objectstore, Trees(objectstore, TreeCache(10_000_000), live_ports(), rule=rule))
+        return cls(objectstore, Trees(objectstore, TreeCache(10_000_000), live_ports(), rule=rule), rule)
 
-    def reopened(self, rule: CutRule = SMALL) -> Forest:
+    def reopened(self) -> Forest:
         """The same store behind a cold cache."""
         self.objectstore.read.clear()
         self.objectstore.written.clear()
-        return Forest(self.objectstore, Trees(self.objectstore, TreeCache(10_000_000), live_ports(), rule=rule))
+        trees = Trees(self.objectstore, TreeCache(10_000_000), live_ports(), rule=self.rule)
+        return Forest(self.objectstore, trees, self.rule)
 
     async def apply(self, tree: MetarangeId, changes: Mapping[bytes, Row | None]) -> Applied:
         keys = sorted(changes)
@@ -147,10 +152,12 @@ def merged_model(base: Model, source: Model, destination: Model, strategy: str) 
 
 
 @searched
-@given(contents, st.lists(edits, max_size=4))
-def test_a_tree_depends_on_its_entries_and_not_on_how_they_came(model: Model, steps: list[Mapping[int, int]]) -> None:
+@given(contents, st.lists(edits, max_size=4), rules)
+def test_a_tree_depends_on_its_entries_and_not_on_how_they_came(
+    model: Model, steps: list[Mapping[int, int]], rule: CutRule
+) -> None:
     async def story() -> None:
-        forest, now = Forest.plant(), model
+        forest, now = Forest.plant(rule), model
         tree = await forest.build(now)
         for step in steps:
             after = edited(now, step)
@@ -161,17 +168,17 @@ def test_a_tree_depends_on_its_entries_and_not_on_how_they_came(model: Model, st
                 kinds.count(kind) for kind in ("added", "changed", "removed")
             )
             tree, now = applied.metarange_id, after
-            assert tree == await Forest.plant().build(now)
+            assert tree == await Forest.plant(rule).build(now)
             assert await forest.reopened().read(tree) == now
 
     asyncio.run(story())
 
 
 @searched
-@given(contents, contents)
-def test_any_two_trees_turn_into_each_other(before: Model, after: Model) -> None:
+@given(contents, contents, rules)
+def test_any_two_trees_turn_into_each_other(before: Model, after: Model, rule: CutRule) -> None:
     async def story() -> None:
-        forest = Forest.plant()
+        forest = Forest.plant(rule)
         applied = await forest.turn(await forest.build(before), before, after)
         assert applied.metarange_id == await forest.build(after)
 
@@ -179,12 +186,12 @@ def test_any_two_trees_turn_into_each_other(before: Model, after: Model) -> None
 
 
 @searched
-@given(contents, edits, contents, st.integers(0, 160), st.sampled_from([b"", b"k", b"k0", b"k01", b"k1", b"x"]))
+@given(contents, edits, contents, st.integers(0, 160), st.sampled_from([b"", b"k", b"k0", b"k01", b"k1", b"x"]), rules)
 def test_a_diff_lists_what_differs_in_key_order(
-    left: Model, edit: Mapping[int, int], other: Model, start: int, prefix: bytes
+    left: Model, edit: Mapping[int, int], other: Model, start: int, prefix: bytes, rule: CutRule
 ) -> None:
     async def story() -> None:
-        forest = Forest.plant()
+        forest = Forest.plant(rule)
         for right in (edited(left, edit), other):
             ids = await forest.build(left), await forest.build(right)
             assert await forest.diff(*ids) == difference(left, right)
@@ -197,12 +204,12 @@ def test_a_diff_lists_what_differs_in_key_order(
 
 
 @searched
-@given(contents, edits, edits, st.sampled_from(["none", "source-wins", "dest-wins"]))
+@given(contents, edits, edits, st.sampled_from(["none", "source-wins", "dest-wins"]), rules)
 def test_a_merge_follows_the_three_way_rule_and_is_cut_as_if_built_at_once(
-    base: Model, ours: Mapping[int, int], theirs: Mapping[int, int], strategy: Strategy
+    base: Model, ours: Mapping[int, int], theirs: Mapping[int, int], strategy: Strategy, rule: CutRule
 ) -> None:
     async def story() -> None:
-        forest, source, destination = Forest.plant(), edited(base, ours), edited(base, theirs)
+        forest, source, destination = Forest.plant(rule), edited(base, ours), edited(base, theirs)
         expected, conflicts = merged_model(base, source, destination, strategy)
         merged = await forest.merge(base, source, destination, strategy)
         if strategy == "none" and conflicts:
@@ -217,10 +224,10 @@ def test_a_merge_follows_the_three_way_rule_and_is_cut_as_if_built_at_once(
 
 
 @searched
-@given(contents, contents, contents)
-def test_trees_without_a_common_past_merge_too(base: Model, source: Model, destination: Model) -> None:
+@given(contents, contents, contents, rules)
+def test_trees_without_a_common_past_merge_too(base: Model, source: Model, destination: Model, rule: CutRule) -> None:
     async def story() -> None:
-        forest = Forest.plant()
+        forest = Forest.plant(rule)
         merged = await forest.merge(base, source, destination, "source-wins")
         expected, _ = merged_model(base, source, destination, "source-wins")
         assert merged.metarange_id == await forest.build(expected)
@@ -229,12 +236,12 @@ def test_trees_without_a_common_past_merge_too(base: Model, source: Model, desti
 
 
 @searched
-@given(contents, st.lists(st.integers(-1, 160), max_size=20), st.integers(0, 160), st.integers(0, 100))
+@given(contents, st.lists(st.integers(-1, 160), max_size=20), st.integers(0, 160), st.integers(0, 100), rules)
 def test_entries_are_found_one_by_one_in_bulk_and_in_order(
-    model: Model, numbers: Sequence[int], start: int, limit: int
+    model: Model, numbers: Sequence[int], start: int, limit: int, rule: CutRule
 ) -> None:
     async def story() -> None:
-        forest = Forest.plant()
+        forest = Forest.plant(rule)
         tree = await forest.build(model)
         keys = [b"k%03d" % number if number >= 0 else b"" for number in numbers]
         assert [await forest.trees.lookup(tree, key) for key in keys] == [model.get(key) for key in keys]
@@ -284,6 +291,48 @@ async def test_a_change_reads_and_writes_only_the_range_it_falls_into() -> None:
     assert len([info for info in after if info not in ranges]) == 1
     assert len(forest.objectstore.written) == 2
     assert forest.objectstore.written[-1] == f"_lakefs/metaranges/{changed.metarange_id}.parquet"
+
+
+async def test_a_change_of_a_wide_tree_reads_and_writes_one_sublist() -> None:
+    forest, model = Forest.plant(WIDE), model_of(dict.fromkeys(range(1000), 1))
+    tree = await forest.build(model)
+    sublists = await forest.trees.sublists(tree)
+    assert len(sublists) > 20
+    target = sublists[len(sublists) // 2]
+    (info, *_) = [info for info in await forest.trees.ranges(tree) if info.min_key == target.min_key]
+    forest = forest.reopened()
+
+    changed = await forest.apply(tree, {info.min_key: row(info.min_key, 2)})
+
+    after = await forest.trees.sublists(changed.metarange_id)
+    # The last sublist ends with the tree and not in a cut: nothing follows it, so it goes over unread, too.
+    assert [key for key in forest.objectstore.read if "/sublists/" in key] == [f"_lakefs/sublists/{target.id}.parquet"]
+    assert len([one for one in after if one not in sublists]) == 1
+    assert sorted(key.split("/")[1] for key in forest.objectstore.written) == ["metaranges", "ranges", "sublists"]
+    assert forest.objectstore.written[-1] == f"_lakefs/metaranges/{changed.metarange_id}.parquet"
+
+
+async def test_a_diff_of_wide_trees_reads_no_sublist_that_both_have() -> None:
+    forest, model = Forest.plant(WIDE), model_of(dict.fromkeys(range(1000), 1))
+    left = await forest.build(model)
+    right = (await forest.apply(left, {b"k500": row(b"k500", 2)})).metarange_id
+    forest = forest.reopened()
+
+    await forest.diff(left, right)
+
+    assert len([key for key in forest.objectstore.read if "/sublists/" in key]) == 2
+
+
+async def test_a_merge_of_wide_trees_opens_only_sublists_that_one_of_them_lacks() -> None:
+    forest, base = Forest.plant(WIDE), model_of(dict.fromkeys(range(1000), 1))
+    source, destination = edited(base, {100: 2}), edited(base, {900: 2})
+    ids = [await forest.build(model) for model in (base, source, destination)]
+    forest = forest.reopened()
+
+    await forest.trees.merge(base=ids[0], source=ids[1], destination=ids[2], strategy="none")
+
+    # Of each change the sublist before it, in two trees, and after it, in one.
+    assert len({key for key in forest.objectstore.read if "/sublists/" in key}) == 4
 
 
 async def test_a_bulk_load_between_two_keys_of_a_range_is_cut_as_if_built_at_once() -> None:
@@ -400,13 +449,15 @@ async def test_those_who_miss_a_range_at_the_same_time_load_it_once() -> None:
     assert len(forest.objectstore.read) == 2
 
 
-async def test_files_are_written_under_ids_that_nobody_gave_up() -> None:
+@pytest.mark.parametrize("rule", [SMALL, WIDE])
+async def test_files_are_written_under_ids_that_nobody_gave_up(rule: CutRule) -> None:
     """Salted as often as it takes; the tree holds the same, and whoever makes it makes the same."""
-    forest = Forest.plant()
+    forest = Forest.plant(rule)
     model = model_of(dict.fromkeys(range(200), 1))
     plain = await forest.build(model)
     given_up: dict[str, str] = {plain: "r1"}
     given_up |= {info.id: "r1" for info in await forest.trees.ranges(plain)}
+    given_up |= {info.id: "r1" for info in await forest.trees.sublists(plain)}
     changes = changes_from_rows(list(model), list(model.values()))
 
     async def salts(ids: Sequence[str]) -> list[str]:
@@ -417,13 +468,16 @@ async def test_files_are_written_under_ids_that_nobody_gave_up() -> None:
 
     salted = await build()
     ranges = [info.id for info in await forest.trees.ranges(salted)]
-    given_up |= {ranges[0]: "r2", salted: "r2"}
+    lists = {info.id for info in await forest.trees.sublists(salted)}
+    given_up |= {ranges[0]: "r2", salted: "r2"} | dict.fromkeys(sorted(lists)[:1], "r2")
     again = await build()
 
     anew = [info.id for info in await forest.trees.ranges(again)]
     assert len({plain, salted, again}) == 3
     assert len(ranges) > 2 * TOGETHER
-    assert not {again, *anew} & given_up.keys()
+    relisted = {info.id for info in await forest.trees.sublists(again)}
+    assert bool(lists) == bool(relisted) == (rule is WIDE)
+    assert not {again, *anew, *relisted} & given_up.keys()
     assert anew[1:] == ranges[1:]
     assert await build() == again
     for tree in (salted, again):

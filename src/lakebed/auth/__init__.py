@@ -23,7 +23,16 @@ from .groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
 from .ids import BuiltIn, InvalidRole
 from .keys import ServerKeys, load_server_keys
 from .policies import Policies, PolicyExists, PolicyNotFound
-from .records import AuthFormat, CredentialsRecord, GroupRecord, PolicyRecord, SessionRecord, UserRecord
+from .principals import InvalidPrincipal, PrincipalExists, PrincipalNotFound, Principals
+from .records import (
+    AuthFormat,
+    CredentialsRecord,
+    GroupRecord,
+    PolicyRecord,
+    PrincipalRecord,
+    SessionRecord,
+    UserRecord,
+)
 from .statements import InvalidPolicy, NotPermitted, Permissions, Statement
 
 __all__ = [
@@ -47,6 +56,7 @@ __all__ = [
     "Identity",
     "InvalidAction",
     "InvalidPolicy",
+    "InvalidPrincipal",
     "InvalidRole",
     "InvalidUser",
     "IssuedCredentials",
@@ -60,6 +70,10 @@ __all__ = [
     "PolicyExists",
     "PolicyNotFound",
     "PolicyRecord",
+    "PrincipalExists",
+    "PrincipalNotFound",
+    "PrincipalRecord",
+    "Principals",
     "ServerKeys",
     "SessionNotFound",
     "SessionRecord",

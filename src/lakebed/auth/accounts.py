@@ -27,11 +27,13 @@ from .records import (
     CREDENTIALS,
     INSTALLATION,
     PARTITION,
+    PRINCIPALS,
     SESSIONS,
     USER_GROUPS,
     USERS,
     CredentialsRecord,
     InstallationRecord,
+    PrincipalRecord,
     SessionRecord,
     UserRecord,
     decode,
@@ -200,7 +202,7 @@ class Accounts:
         return users, False
 
     async def delete_user(self, user_id: str) -> None:
-        """Remove sessions, credentials, memberships and attached policies, then the user.
+        """Remove sessions, credentials, principals, memberships and attached policies, then the user.
 
         Raises:
             UserNotFound: there is none.
@@ -208,6 +210,9 @@ class Accounts:
         record = await self.get_user(user_id)
         stale = [key async for key, credentials in self._all_credentials() if credentials.user_id == record.id]
         stale += [key async for key, _ in scan_prefix(self._store, PARTITION, session_key(user_id))]
+        async for key, value in scan_prefix(self._store, PARTITION, PRINCIPALS):
+            if decode(PrincipalRecord, value).user_uid == record.uid:
+                stale.append(key)
         await self._store.delete_many(PARTITION, stale)
         await revoke_all_of_user(self._store, user_id)
         await self._store.delete(PARTITION, USERS + user_id.encode())
@@ -265,8 +270,10 @@ class Accounts:
 
     # Sessions
 
-    async def begin_session(self, user: UserRecord, access_key_id: str, *, expires_ms: int) -> SessionRecord:
-        """Record a login, and remove the user's sessions that have expired."""
+    async def begin_session(
+        self, user: UserRecord, access_key_id: str, *, principal: str = "", attachment: str = "", expires_ms: int
+    ) -> SessionRecord:
+        """Record a login by a key pair or a principal, and remove the user's sessions that have expired."""
         now_ms = self._ports.clock.now_ms()
         await self._drop_sessions(user.id, lambda session: session.expires_ms <= now_ms)
         session = SessionRecord(
@@ -274,6 +281,8 @@ class Accounts:
             user_id=user.id,
             user_uid=user.uid,
             access_key_id=access_key_id,
+            principal=principal,
+            attachment=attachment,
             created_ms=now_ms,
             expires_ms=expires_ms,
         )
@@ -300,6 +309,10 @@ class Accounts:
         if await self.find_session(user_id, session_id) is None:
             raise SessionNotFound("session not found", user=user_id, session=session_id)
         await self._store.delete(PARTITION, session_key(user_id, session_id))
+
+    async def end_sessions_of(self, user: UserRecord, principal: str) -> None:
+        """Remove the sessions that came from an external principal."""
+        await self._drop_sessions(user.id, lambda session: session.principal == principal)
 
     async def _sessions(self, user_id: str) -> AsyncIterator[tuple[bytes, SessionRecord]]:
         async for key, value in scan_prefix(self._store, PARTITION, session_key(user_id)):

@@ -84,6 +84,7 @@ GC: Final = (
     "gc:AddHold",
     "gc:Adopt",
     "gc:Apply",
+    "gc:CollectDeleted",
     "gc:Erase",
     "gc:Explain",
     "gc:Plan",

@@ -4,7 +4,8 @@ The authenticator remembers a good proof for CACHE_MS by its fingerprint, never 
 look-up of two keys and one decryption, the next ones microseconds. The price: credentials deleted through *another*
 process stay good for that long. Through this process they end at once (`forget_all`).
 
-A login is a session: a record that a logout removes. It counts only while the key pair that it came from exists.
+A login is a session: a record that a logout removes. It counts only while the key pair exists that it came from, or the
+external principal stands for its user.
 
 Secrets are compared in constant time. An answer never says what was wrong: neither whether the key exists, nor which
 part failed. Wrong secrets for one access key are answered more and more slowly (`Slowdown`); a right one never waits.
@@ -29,6 +30,7 @@ from lakebed.base import Denied, Ports
 from .accounts import Accounts, SessionNotFound
 from .delegation import Delegation
 from .keys import ServerKeys
+from .principals import PrincipalNotFound, Principals
 from .records import CredentialsRecord, UserRecord
 
 SESSION_COOKIE: Final = "internal_auth_session"
@@ -68,10 +70,11 @@ class Identity:
 
 
 class Authenticator:
-    def __init__(self, accounts: Accounts, keys: ServerKeys, ports: Ports) -> None:
+    def __init__(self, accounts: Accounts, keys: ServerKeys, ports: Ports, principals: Principals) -> None:
         self._accounts = accounts
         self._keys = keys
         self._ports = ports
+        self._principals = principals
         self._slowdown = Slowdown(ports)
         self._known: dict[bytes, tuple[Identity, int]] = {}
         self._owners: dict[str, tuple[CredentialsRecord, Identity | None, int]] = {}
@@ -165,6 +168,22 @@ class Authenticator:
         session = await self._accounts.begin_session(user, access_key_id, expires_ms=now_ms + 1000 * TOKEN_LIFETIME_S)
         return self._sign(user, now_ms // 1000, TOKEN_LIFETIME_S, aud=_LOGIN, jti=session.id)
 
+    async def log_in_as(self, principal: str, *, lifetime_s: int) -> tuple[str, int]:
+        """Return a token for the user that a proven principal stands for, and when it ends (Unix seconds).
+
+        Raises:
+            NotAuthenticated: it stands for none.
+        """
+        try:
+            user, attachment = await self._principals.user_of(principal)
+        except PrincipalNotFound as error:
+            raise NotAuthenticated(str(error), principal=principal) from error
+        now_ms = self._ports.clock.now_ms()
+        session = await self._accounts.begin_session(
+            user, "", principal=principal, attachment=attachment, expires_ms=now_ms + 1000 * lifetime_s
+        )
+        return self._sign(user, now_ms // 1000, lifetime_s, aud=_LOGIN, jti=session.id)
+
     async def log_out(self, identity: Identity) -> None:
         """End the session of this login. Does nothing for a caller that sent a key pair."""
         if identity.session:
@@ -231,11 +250,19 @@ class Authenticator:
         """Refuse a session that has ended.
 
         Raises:
-            NotAuthenticated: the user logged out, or the key pair of the login was deleted.
+            NotAuthenticated: the user logged out, or what the login came from is gone.
         """
         session = await self._accounts.find_session(user.id, session_id) if session_id else None
         if session is None or session.user_uid != user.uid:
             raise NotAuthenticated("the session is over")
+        if session.principal:
+            try:
+                owner, attachment = await self._principals.user_of(session.principal)
+            except PrincipalNotFound as error:
+                raise NotAuthenticated("the principal of this login is gone") from error
+            if owner.uid != user.uid or attachment != session.attachment:
+                raise NotAuthenticated("the principal of this login was attached anew")
+            return
         pair = await self._accounts.find_credentials(session.access_key_id)
         if pair is None or pair.user_uid != user.uid:
             raise NotAuthenticated("the key pair of this login is gone")

@@ -7,6 +7,7 @@
     user_groups/<user>/<group>, user_policies/<user>/<policy>, group_policies/<group>/<policy>
                                 GrantRecord: both ends by uid
     sessions/<user>/<id>        SessionRecord: a login without a logout
+    principals/<SHA-256 of id>  PrincipalRecord: an identity of another provider, and the user that it stands for
     admins/leaving              LeavingRecord: users whom a request is taking out of Admins
     server/secret               32 random bytes from which the server derives every key
     server/installation         InstallationRecord: only set-up writes it
@@ -34,6 +35,7 @@ USER_GROUPS: Final = b"user_groups/"
 USER_POLICIES: Final = b"user_policies/"
 GROUP_POLICIES: Final = b"group_policies/"
 SESSIONS: Final = b"sessions/"
+PRINCIPALS: Final = b"principals/"
 ADMINS_LEAVING: Final = b"admins/leaving"
 SERVER_SECRET: Final = b"server/secret"
 INSTALLATION: Final = b"server/installation"
@@ -92,7 +94,7 @@ class GrantRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Store a login. It ends with the key pair that it came from."""
+    """Store a login. It ends with what it came from: a key pair, or else an external principal."""
 
     id: str
     user_id: str
@@ -100,6 +102,22 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     access_key_id: str
     created_ms: int
     expires_ms: int
+    principal: str = ""
+    attachment: str = ""
+
+
+class PrincipalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Store that an identity of another provider stands for a user. `settings` are kept for clients, unread.
+
+    `attachment` is new each time that it is attached: logins of an earlier time stay over.
+    """
+
+    id: str
+    user_id: str
+    user_uid: str
+    attachment: str
+    created_ms: int
+    settings: tuple[dict[str, str], ...] = ()
 
 
 class LeavingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,6 +145,7 @@ Record: TypeAlias = (
     | PolicyRecord
     | GrantRecord
     | SessionRecord
+    | PrincipalRecord
     | LeavingRecord
     | InstallationRecord
 )

@@ -127,6 +127,11 @@ class Permissions:
         """Return True where the action is allowed on every possible resource, so that the caller need not name one."""
         return self._delegation is None and self._verdict(action).is_everywhere
 
+    def allows_nowhere(self, action: str) -> bool:
+        """Return True where no statement allows the action on any resource, so that none need be looked for."""
+        verdict = self._verdict(action)
+        return not (verdict.is_everywhere or verdict.allowed)
+
     def require(self, action: str, resource: str) -> None:
         """Refuse an action that is not allowed.
 

@@ -51,6 +51,7 @@ from .ids import (
     RepositoryUid,
     RunId,
     StagingToken,
+    SublistId,
     TagName,
 )
 from .names import KEY_BYTES_MAX, InvalidName, check_branch, check_repository, check_tag, key_to_path, path_to_key
@@ -95,6 +96,7 @@ __all__ = [
     "RunKind",
     "RunState",
     "StagingToken",
+    "SublistId",
     "TagName",
     "Tasks",
     "Unavailable",

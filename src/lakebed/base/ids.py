@@ -20,6 +20,7 @@ StagingToken = NewType("StagingToken", str)
 """Names the KV partition `<uid>/<token>` that holds one staging area's cells. Never used twice."""
 
 RangeId = NewType("RangeId", str)
+SublistId = NewType("SublistId", str)
 MetarangeId = NewType("MetarangeId", str)
 """64 lower-case hex digits over logical content; `EMPTY_METARANGE` (the empty string) is the tree without entries."""
 

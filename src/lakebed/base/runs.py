@@ -7,7 +7,7 @@ conditional write, so exactly one of two racing parties makes it; the loser thro
     committed:    (planning) ──► expiring ──► sweeping ──► ended      expiring ──► abandoned | ended
                   planning ──► abandoned
     metadata:     as committed
-    lifecycle, erasure: as committed
+    lifecycle, erasure, deleted: as committed
 
 A run that plans publishes nothing, and so has an id and a folder but no record; only one of uncommitted data marks from
 its start. The record says `planning` only while the list of what it is about to expire is written. That takes nothing
@@ -27,6 +27,7 @@ class RunKind(enum.StrEnum):
     METADATA = "metadata"
     LIFECYCLE = "lifecycle"
     ERASURE = "erasure"
+    DELETED = "deleted"
 
     @property
     def publishes(self) -> bool:
@@ -35,13 +36,20 @@ class RunKind(enum.StrEnum):
 
     @property
     def takes_objects(self) -> bool:
-        """Its plans name users' objects: readers get a grace."""
+        """Its plans name users' objects."""
         return self is not RunKind.METADATA
 
     @property
+    def has_readers(self) -> bool:
+        """A client may be reading what it takes, and gets a grace. Reads of a deleted repository ended long ago."""
+        return self not in {RunKind.METADATA, RunKind.DELETED}
+
+    @property
     def can_wait(self) -> bool:
-        """Its deletes may be deferred until the end of a window. What is erased goes for good."""
-        return self not in {RunKind.METADATA, RunKind.ERASURE}
+        """Its deletes may be deferred until the end of a window. What is erased goes for good; a deleted repository
+        had its window.
+        """
+        return self not in {RunKind.METADATA, RunKind.ERASURE, RunKind.DELETED}
 
     @property
     def takes_committed(self) -> bool:
@@ -92,4 +100,5 @@ RUN_MOVES: Final[dict[RunKind, dict[RunState, frozenset[RunState]]]] = {
     RunKind.METADATA: _PUBLISHED,
     RunKind.LIFECYCLE: _PUBLISHED,
     RunKind.ERASURE: _PUBLISHED,
+    RunKind.DELETED: _PUBLISHED,
 }

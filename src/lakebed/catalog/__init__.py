@@ -27,6 +27,7 @@ from .errors import (
     TooManyPaths,
     TooMuchMetadata,
     UploadMissing,
+    WindowNotOver,
 )
 from .guards import Guards
 from .hooks import Event, EventType, HookRefused, Hooks, NoHooks
@@ -140,6 +141,7 @@ __all__ = [
     "TooMuchMetadata",
     "UploadMissing",
     "UploadTarget",
+    "WindowNotOver",
     "check_user_metadata",
     "etag_of_parts",
     "overlap",

@@ -7,8 +7,12 @@ fails; 3 write the DeletedRecord as `kept`; 4 `delete_if` the repository's recor
 Bringing back: 1 `set_if` kept → restoring; 2 `set_if` absent → the repository's record, unusable as yet; 3 make each
 branch active, with a new epoch; 4 `set_if` restoring → restored; 5 `set_if` the repository's record → active.
 
-Forgetting: `set_if` kept → purging, and from then on nothing comes back. Note each token, remove the records, then
-the tokens' cells. Older requests may still write, so the upkeep cleans once more when they must be over.
+Collecting (gc/kinds/deleted.py) deletes the objects. 1 `set_if` kept → collecting, once the window is over,
+and from then on nothing comes back; 2 `set_if` collecting → collected, when no object is left; 3 an hour later the
+upkeep purges the records; 4 `set_if` purging → gone. Then the namespace may be used again.
+
+Forgetting: `set_if` kept → purging: the records go, and the objects stay for ever. Note each token, remove the records,
+then the tokens' cells. Older requests may still write, so the upkeep cleans once more when they must be over.
 
 Any process may go on with each of them. Every record here is written with a fresh id, so that a process that slept
 through a whole deletion and its undoing finds nothing as it was.
@@ -16,9 +20,10 @@ through a whole deletion and its undoing finds nothing as it was.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from msgspec.structs import replace
@@ -27,7 +32,7 @@ from lakebed.base import Ports, RepositoryId, RepositoryUid, RunId, StagingToken
 from lakebed.kv import Held, Page, PredicateFailed, Store, scan_prefix
 from lakebed.versions import BranchRecord, ClaimRecord, RefState, decode_record, encode_record, keys
 
-from .errors import DeletedNotFound, DeleteProtected, RepositoryExists, SeveralDeleted
+from .errors import DeletedNotFound, DeleteProtected, RepositoryExists, SeveralDeleted, WindowNotOver
 from .records import (
     DELETED_REPOSITORIES,
     DeletedRecord,
@@ -42,6 +47,11 @@ DELETED_DAYS: Final = 7
 """A deleted repository is kept for this long, unless a setting says otherwise."""
 DAY_MS: Final = 86_400_000
 DELETED_AGE_MS: Final = 3_600_000
+SIGNED_MS_MAX: Final = DAY_MS
+"""No address or URL that was handed out for an upload is good for longer."""
+_KEPT: Final = frozenset({DeletedState.KEPT})
+_FORGETTABLE: Final = frozenset({DeletedState.KEPT, DeletedState.GONE})
+_COLLECTABLE: Final = frozenset({DeletedState.KEPT, DeletedState.COLLECTING})
 _PURGE_PAGE: Final = 1_000
 
 
@@ -60,13 +70,27 @@ class DeletedRepositories:
         self._kept_ms = kept_days * DAY_MS
 
     async def list(self, *, prefix: str = "") -> Sequence[DeletedRepository]:
-        """List those that can be brought back, are on their way, or are being forgotten, by name; newest first."""
+        """List every one that users see, by name; the newest of a name first."""
         found = [one async for one in self._every() if one.record.is_shown and one.record.name.startswith(prefix)]
         return sorted(found, key=lambda one: (one.record.name, -one.record.deleted_ms, one.uid))
 
-    async def namespaces(self) -> Sequence[str]:
-        """Return the namespaces that hold their objects."""
-        return [one.record.repository.namespace_uri for one in await self.list() if one.record.repository is not None]
+    async def namespaces(self, *, reused: str | None = None) -> Sequence[str]:
+        """Return the namespaces that hold their objects, or held them and are not used again.
+
+        `reused`: without this one, where it may be used again.
+        """
+        every = [one.record for one in await self.list()]
+        return [
+            one.repository.namespace_uri
+            for one in every
+            if one.repository is not None
+            and not (one.state is DeletedState.GONE and one.repository.namespace_uri == reused)
+        ]
+
+    async def restorable(self) -> Sequence[DeletedRepository]:
+        """Return those that may be in use again, or come back: whatever their records name counts as named."""
+        states = {DeletedState.KEPT, DeletedState.RESTORING, DeletedState.RESTORED}
+        return [one async for one in self._every() if one.record.state in states]
 
     # Deleting
 
@@ -146,9 +170,12 @@ class DeletedRepositories:
         )
         return await self._restore(found.uid, *await self._move(found.uid, restoring, held))
 
-    async def _find_kept(self, name: str, uid: str) -> tuple[DeletedRepository, Held]:
-        found = [one for one in await self.list(prefix=name) if one.record.name == name and uid in ("", one.uid)]
-        kept = [one for one in found if one.record.state is DeletedState.KEPT]
+    async def _find_kept(
+        self, name: str, uid: str, states: Collection[DeletedState] = _KEPT
+    ) -> tuple[DeletedRepository, Held]:
+        every = await self.list(prefix=name)
+        found = [one for one in every if one.record.name == name and uid in ("", one.uid)]
+        kept = [one for one in found if one.record.state in states]
         if len(kept) > 1:
             uids = ", ".join(one.uid for one in kept)
             raise SeveralDeleted(f"{len(kept)} deleted repositories had the name {name}: choose one of {uids}")
@@ -156,8 +183,9 @@ class DeletedRepositories:
             held = await self._store.get(DELETED_REPOSITORIES, kept[0].uid.encode())
             if held is not None and decode_record(DeletedRecord, held.value) == kept[0].record:
                 return kept[0], held
-        states = f": it is {found[0].record.state}" if found else ""
-        raise DeletedNotFound(f"no deleted repository {name} can be brought back{states}", repository=name)
+        state = f": it is {found[0].record.state}" if found else ""
+        deed = "brought back or forgotten" if states is _KEPT else "collected or forgotten"
+        raise DeletedNotFound(f"no deleted repository {name} can be {deed}{state}", repository=name)
 
     async def _move(self, uid: RepositoryUid, record: DeletedRecord, held: Held) -> tuple[DeletedRecord, Held]:
         """
@@ -236,16 +264,115 @@ class DeletedRepositories:
             else:
                 await self._store.delete_if(keys.REPOSITORIES, name.encode(), held.predicate)
 
+    # Collecting
+
+    async def find(self, name: str, *, uid: str = "") -> DeletedRepository:
+        """Return the one that can be collected, is being collected, or was just now.
+
+        Raises:
+            DeletedNotFound, SeveralDeleted: as for `undelete`.
+        """
+        return (await self._find_kept(name, uid, _COLLECTABLE | {DeletedState.COLLECTED}))[0]
+
+    async def check_collectable(self, uid: RepositoryUid) -> None:
+        """
+        Raises:
+            DeletedNotFound: it was brought back, forgotten or collected.
+        """
+        await self._read_as(uid, _COLLECTABLE)
+
+    async def begin_collecting(self, uid: RepositoryUid, *, planned_ms: int, store_ms: int) -> None:
+        """Let collections delete from now on: nothing comes back. Done already: nothing happens.
+
+        The window must be over by the server's clock and the object store's (`store_ms`), and the plan made after that:
+        uploads that were under way at the deletion have ended then, so its listing shows their bytes.
+
+        Raises:
+            DeletedNotFound: it was brought back or forgotten, or is just now.
+            WindowNotOver: now, or when the collection was planned.
+            DeleteProtected: legal holds are in force.
+        """
+        record, held = await self._read_as(uid, _COLLECTABLE)
+        over_ms = max(record.kept_until_ms, record.deleted_ms + SIGNED_MS_MAX)
+        if min(self._ports.clock.now_ms(), store_ms) < over_ms:
+            raise WindowNotOver(
+                f"the deleted repository {record.name} can be brought back still: nothing of it is deleted before"
+                f" {_utc(over_ms)}. Plan again then",
+                repository=record.name,
+                until_ms=over_ms,
+            )
+        if planned_ms < over_ms:
+            raise WindowNotOver(
+                f"this was planned while the deleted repository {record.name} could be brought back, which ended"
+                f" {_utc(over_ms)}: plan again",
+                repository=record.name,
+                until_ms=over_ms,
+            )
+        if record.state is DeletedState.KEPT:
+            await self.check_holds(record.name, uid)
+            await self._move(uid, self._moved(record, DeletedState.COLLECTING), held)
+
+    async def note_named(self, uid: RepositoryUid, run: RunId, named: int) -> None:
+        """Note how many names of its objects a collection found in other repositories, before it deletes.
+
+        Raises:
+            DeletedNotFound: it is not being collected, or another collection noted the same just now.
+        """
+        record, held = await self._read_as(uid, {DeletedState.COLLECTING})
+        await self._move(uid, replace(record, move=self._ports.ids.fresh(), run=run, named=named), held)
+
+    async def end_collecting(self, uid: RepositoryUid, run: RunId) -> None:
+        """Note that the collection deleted every object that it planned: nothing is left, unless names were found.
+
+        Where another collection looked for names after this one, that one says what is left.
+        """
+        record, held = await self._read_as(uid, {DeletedState.COLLECTING, DeletedState.COLLECTED})
+        if record.state is DeletedState.COLLECTING and record.run == run and not record.named:
+            collected = replace(self._moved(record, DeletedState.COLLECTED), collected_ms=self._ports.clock.now_ms())
+            await self._move(uid, collected, held)
+
+    def _moved(self, record: DeletedRecord, state: DeletedState) -> DeletedRecord:
+        return replace(record, state=state, move=self._ports.ids.fresh())
+
+    async def _read_as(self, uid: RepositoryUid, states: Collection[DeletedState]) -> tuple[DeletedRecord, Held]:
+        held = await self._store.get(DELETED_REPOSITORIES, uid.encode())
+        record = None if held is None else decode_record(DeletedRecord, held.value)
+        if held is None or record is None or record.state not in states:
+            now = "gone" if record is None else record.state.value
+            raise DeletedNotFound(f"the deleted repository {uid} is {now}: no collection takes it", uid=uid)
+        return record, held
+
+    async def free_marker(self, uri: str) -> str | None:
+        """Return the content of the marker of a namespace that may be used again, None where it may not be."""
+        every = [one.record async for one in self._every()]
+        mine = [one for one in every if one.repository is not None and one.repository.namespace_uri == uri]
+        free = [one for one in mine if one.state is DeletedState.GONE]
+        return free[0].repository.marker if free and len(free) == len(mine) and free[0].repository else None
+
+    async def use_again(self, uri: str) -> None:
+        """Forget that the namespace was free, for it is in use again."""
+        async for one in self._every():
+            record = one.record
+            if record.state is DeletedState.GONE and record.repository and record.repository.namespace_uri == uri:
+                held = await self._store.get(DELETED_REPOSITORIES, one.uid.encode())
+                if held is not None and decode_record(DeletedRecord, held.value) == record:
+                    with suppress(PredicateFailed):
+                        await self._store.delete_if(DELETED_REPOSITORIES, one.uid.encode(), held.predicate)
+
     # Forgetting
 
     async def forget(self, name: str, *, uid: str = "") -> RepositoryUid:
-        """Remove every record of a deleted repository, for good. Its objects stay.
+        """Remove every record of a deleted repository, for good. Objects that were not collected stay.
 
         Raises:
             DeletedNotFound, SeveralDeleted: as for `undelete`.
             DeleteProtected: legal holds are in force.
         """
-        found, held = await self._find_kept(name, uid)
+        found, held = await self._find_kept(name, uid, _FORGETTABLE)
+        if found.record.state is DeletedState.GONE:
+            with suppress(PredicateFailed):
+                await self._store.delete_if(DELETED_REPOSITORIES, found.uid.encode(), held.predicate)
+            return found.uid
         # No request finds a deleted repository, so no hold is added after this look.
         await self.check_holds(found.record.name, found.uid)
         purging = replace(found.record, state=DeletedState.PURGING, move=self._ports.ids.fresh(), purged_ms=0)
@@ -275,6 +402,8 @@ class DeletedRepositories:
                     if held is not None and decode_record(DeletedRecord, held.value) == one.record:
                         with suppress(RepositoryExists):
                             await self._restore(one.uid, one.record, held)
+                case DeletedState.COLLECTED:
+                    await self._purge_collected(one)
                 case DeletedState.PURGING:
                     await self._purge_again(one)
                 case _:
@@ -285,9 +414,25 @@ class DeletedRepositories:
         if self._ports.clock.now_ms() - one.record.purged_ms < DELETED_AGE_MS:
             return
         await self.purge(one.uid)
-        if one.record.purged_ms:
-            await self._purge_partition(deleted_partition(one.uid))
+        if not one.record.purged_ms:
+            return
+        await self._purge_partition(deleted_partition(one.uid))
+        if not one.record.collected_ms:
             await self._store.delete(DELETED_REPOSITORIES, one.uid.encode())
+            return
+        # By `set_if`: a process that slept here until the namespace was used again must not call it free.
+        with suppress(DeletedNotFound):
+            record, held = await self._read_as(one.uid, {DeletedState.PURGING})
+            await self._move(one.uid, self._moved(record, DeletedState.GONE), held)
+
+    async def _purge_collected(self, one: DeletedRepository) -> None:
+        """Purge the records of one whose objects went, once its collection has had an hour to report that."""
+        if self._ports.clock.now_ms() - one.record.collected_ms < DELETED_AGE_MS:
+            return
+        with suppress(DeletedNotFound):
+            record, held = await self._read_as(one.uid, {DeletedState.COLLECTED})
+            await self._move(one.uid, replace(self._moved(record, DeletedState.PURGING), purged_ms=0), held)
+            await self.purge(one.uid)
 
     async def purge(self, uid: RepositoryUid) -> None:
         """Remove everything that the key-value store holds of a repository that is unusable for good."""
@@ -322,12 +467,17 @@ class DeletedRepositories:
     async def _note(self, uid: RepositoryUid, tokens: Iterable[StagingToken], noted: set[StagingToken]) -> None:
         """Note tokens, whose cells are removed now and once more, and add them to `noted`."""
         fresh = sorted(set(tokens) - noted)
-        held = await self._store.get(DELETED_REPOSITORIES, uid.encode()) if fresh or not noted else None
-        known = DeletedRecord() if held is None else decode_record(DeletedRecord, held.value)
-        if fresh or not (noted or known.purged_ms):
-            # The record goes first: the list is found through it. It is `purging`, and never anything else again.
+        while fresh or not noted:
+            held = await self._store.get(DELETED_REPOSITORIES, uid.encode())
+            known = DeletedRecord() if held is None else decode_record(DeletedRecord, held.value)
+            if known.state is not DeletedState.PURGING or not (fresh or not known.purged_ms):
+                break
+            # The record goes first: the list is found through it.
             noting = encode_record(replace(known, purged_ms=max(self._ports.clock.now_ms(), 1)))
-            await self._store.set(DELETED_REPOSITORIES, uid.encode(), noting)
+            with suppress(PredicateFailed):
+                predicate = None if held is None else held.predicate
+                await self._store.set_if(DELETED_REPOSITORIES, uid.encode(), noting, predicate)
+                break
         for at in range(0, len(fresh), _PURGE_PAGE):
             items = [(token.encode(), b"") for token in fresh[at : at + _PURGE_PAGE]]
             await self._store.set_many(deleted_partition(uid), items)
@@ -351,3 +501,8 @@ def _tokens(page: Page) -> set[StagingToken]:
         elif key.startswith(keys.CLAIM):
             tokens.update(decode_record(ClaimRecord, value).tokens)
     return tokens
+
+
+def _utc(unix_ms: int) -> str:
+    # Rounded up: at the second that is named it is over.
+    return datetime.fromtimestamp(-(-unix_ms // 1000), UTC).strftime("%Y-%m-%d %H:%M:%SZ")

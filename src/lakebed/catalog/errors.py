@@ -21,6 +21,10 @@ class SeveralDeleted(Conflict):
     """Several deleted repositories had this name, and the caller did not say which."""
 
 
+class WindowNotOver(Conflict):
+    """A deleted repository can be brought back still, so no collection deletes its objects. Facts: `until_ms`."""
+
+
 class DeleteProtected(Denied):
     """A setting protects the repository or branch against deletion, or legal holds do; `force` does not count."""
 

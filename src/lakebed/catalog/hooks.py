@@ -32,10 +32,6 @@ class EventType(StrEnum):
     POST_DELETE_TAG = "post-delete-tag"
 
     @property
-    def is_before(self) -> bool:
-        return self.startswith("pre-")
-
-    @property
     def after(self) -> EventType:
         """Return the event that follows this one, when the change was made."""
         return EventType("post" + self.removeprefix("pre"))

@@ -1,7 +1,8 @@
 """The records that the catalog stores of a repository (docs/formats/repositories.md).
 
 repositories / <id>             RepositoryRecord
-deleted-repositories / <uid>    DeletedRecord, from a repository's first deletion until it is forgotten
+deleted-repositories / <uid>    DeletedRecord, from a repository's first deletion until it is forgotten, or until its
+                                namespace is used again
 <uid>/deleted / <token>         each staging token of one that is being forgotten; one value could not hold them all
 <uid> / setting/<name>          BranchProtection, HiddenBranch, and settings of other parts
 """
@@ -18,7 +19,7 @@ from lakebed.versions import Record
 
 DELETED_REPOSITORIES: Final = b"deleted-repositories"
 MARKER_KEY: Final = "_lakefs/dummy"
-"""Mark a namespace as in use, for ever: objects outlive their repository, and then no collector deletes them."""
+"""Mark a namespace as in use, for ever. A repository over a namespace that is free again takes the mark over."""
 
 
 class RepositoryState(StrEnum):
@@ -33,8 +34,10 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     `storage_namespace` is spelled as by the user, `namespace_uri` as by the driver, without a slash at its end.
     `marker` is the content of the namespace's marker object: the uid of this repository, or of an earlier attempt to
-    create it that died and was taken over. `protected` and `protected_branches`, which are patterns, cannot be deleted.
-    While it is deleting or restoring, `attempt` is one of a kind, so that no such record is ever the same again.
+    create it that died and was taken over, or of one that used the namespace before: then it is `salted`, and no file
+    of its trees has the name that a file of the earlier one had. `protected` and `protected_branches`, which are
+    patterns, cannot be deleted. While it is deleting or restoring, `attempt` is one of a kind, so that no such record
+    is ever the same again.
     """
 
     uid: RepositoryUid
@@ -51,6 +54,7 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     attempt: str = ""
     deleted_ms: int = 0
     deleted_by: str = ""
+    salted: bool = False
 
 
 class HoldName(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,12 +68,19 @@ class HoldNamesRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeletedState(StrEnum):
-    """Say how a deleted repository stands: from `purging` nothing comes back."""
+    """Say how a deleted repository stands: from `collecting` and `purging` on nothing comes back.
+
+    `collected`: every object that is ours by record went. `gone`: its records went, too, and its namespace may be used
+    again.
+    """
 
     KEPT = "kept"
     RESTORING = "restoring"
     RESTORED = "restored"
+    COLLECTING = "collecting"
+    COLLECTED = "collected"
     PURGING = "purging"
+    GONE = "gone"
 
 
 class DeletedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,6 +89,9 @@ class DeletedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     `move` is one of a kind for each write. `restored_by` is the `attempt` of the record that may become active. Of one
     that is purging, the tokens are the keys of `deleted_partition`, which is emptied first; `purged_ms` is when a token
     was last added.
+
+    `run` is the collection that last looked for names of its objects in other repositories, and `named` counts those
+    that it found. `collected_ms` is when nothing was left.
     """
 
     state: DeletedState = DeletedState.PURGING
@@ -90,6 +104,9 @@ class DeletedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     restoring_as: str = ""
     restored_by: str = ""
     purged_ms: int = 0
+    run: str = ""
+    named: int = 0
+    collected_ms: int = 0
 
     @property
     def is_shown(self) -> bool:

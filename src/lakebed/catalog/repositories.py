@@ -57,7 +57,8 @@ from .settings import Settings
 CREATING_AGE_MS: Final = 60_000
 _RECORD_BYTES_MAX: Final = 250_000
 
-MakeVersions = Callable[[RepositoryUid, ObjectStore], Versions]
+MakeVersions = Callable[[RepositoryUid, ObjectStore, str], Versions]
+"""With a salt for the names of tree files, empty where content alone names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +145,17 @@ class Catalog:
     # Making
 
     async def create(
-        self, repository_id: str, *, storage_namespace: str, default_branch: str = "main", read_only: bool = False
+        self,
+        repository_id: str,
+        *,
+        storage_namespace: str,
+        default_branch: str = "main",
+        read_only: bool = False,
+        reuse: bool = False,
     ) -> Repository:
         """Create a repository with a first commit and a default branch.
+
+        With `reuse` also over the namespace of a deleted repository, once all of it is gone.
 
         Raises:
             InvalidName: of the repository or of its default branch.
@@ -159,12 +168,17 @@ class Catalog:
         name = check_repository(repository_id)
         branch = check_branch(default_branch)
         objectstore = self.namespaces.open(storage_namespace)
-        record, held = await self._reserve(name, storage_namespace, objectstore.uri, branch, read_only=read_only)
+        marker = await self.deleted.free_marker(objectstore.uri) if reuse else None
+        record, held, is_takeover = await self._reserve(
+            name, storage_namespace, objectstore.uri, branch, read_only=read_only, marker=marker, reuse=reuse
+        )
         try:
-            await self._check_no_overlap(name, objectstore.uri)
+            await self._check_no_overlap(name, objectstore.uri, is_reused=record.salted)
             await self.namespaces.mark(objectstore, record.marker)
         except (NamespaceInUse, Unavailable) as error:
-            if record.marker == record.uid:
+            # A marker that was free when this call began is in the record of the deleted repository still, or in that
+            # of another call that was faster. Kept here too, it would open the namespace once more after that one.
+            if not is_takeover or await self.deleted.free_marker(objectstore.uri) == record.marker:
                 await self._withdraw(name, held)
             else:  # the marker of an attempt that died may be there
                 await self._give_up(name, record, held)
@@ -183,6 +197,9 @@ class Catalog:
         except LakebedError:
             await self._give_up(name, record, held)
             raise
+        if record.salted:
+            # Before it is in use: from here on only our own record says whose marker is in the namespace.
+            await self.deleted.use_again(objectstore.uri)
         active = replace(record, state=RepositoryState.ACTIVE)
         try:
             await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(active), held.predicate)
@@ -192,12 +209,22 @@ class Catalog:
         return await self.get(name)
 
     async def _reserve(
-        self, name: RepositoryId, namespace: str, uri: str, branch: BranchName, *, read_only: bool
-    ) -> tuple[RepositoryRecord, Held]:
+        self,
+        name: RepositoryId,
+        namespace: str,
+        uri: str,
+        branch: BranchName,
+        *,
+        read_only: bool,
+        marker: str | None,
+        reuse: bool,
+    ) -> tuple[RepositoryRecord, Held, bool]:
+        """Return the record too, and whether its marker is that of an attempt that died."""
         uid = RepositoryUid(self._ports.ids.fresh())
         record = RepositoryRecord(
             uid=uid,
-            marker=uid,
+            marker=marker or uid,
+            salted=marker is not None,
             state=RepositoryState.CREATING,
             storage_namespace=namespace,
             namespace_uri=uri,
@@ -205,6 +232,7 @@ class Catalog:
             created_ms=self._ports.clock.now_ms(),
             read_only=read_only,
         )
+        is_takeover = False
         found = await self._find(name)
         if found is not None and found[0].state is RepositoryState.DELETING:
             await self._finish_deletion(name, *found)
@@ -215,7 +243,10 @@ class Catalog:
             if dead.state is not RepositoryState.CREATING or age_ms < CREATING_AGE_MS:
                 raise RepositoryExists("repository exists", repository=name)
             if dead.namespace_uri == uri:
-                record = replace(record, marker=dead.marker)
+                if dead.salted and not reuse:
+                    raise NamespaceInUse(f"namespace {uri} is in use", namespace=uri)
+                record = replace(record, marker=dead.marker, salted=dead.salted)
+                is_takeover = True
         value = encode_record(record)
         try:
             predicate = await self.store.set_if(
@@ -225,7 +256,7 @@ class Catalog:
             raise RepositoryExists("repository exists", repository=name) from error
         if found is not None:
             await self.deleted.purge(found[0].uid)
-        return record, Held(value, predicate)
+        return record, Held(value, predicate), is_takeover
 
     async def _known_namespaces(self) -> Sequence[str]:
         found = scan_prefix(self.store, keys.REPOSITORIES, b"")
@@ -239,7 +270,7 @@ class Catalog:
             self._lately = (await self._known_namespaces(), now_ms)
         return self._lately[0]
 
-    async def _check_no_overlap(self, name: RepositoryId, uri: str) -> None:
+    async def _check_no_overlap(self, name: RepositoryId, uri: str, *, is_reused: bool) -> None:
         self._lately = None
         # Our own record is written before we look: of two that are made at once, at least one sees the other.
         others = [
@@ -248,7 +279,7 @@ class Catalog:
             if key != name.encode()
         ]
         # After the repositories: one that is deleted meanwhile is noted there before it leaves them.
-        for other in (*others, *await self.deleted.namespaces()):
+        for other in (*others, *await self.deleted.namespaces(reused=uri if is_reused else None)):
             if uri == other:
                 raise NamespaceInUse(f"namespace {uri} is in use", namespace=other)
             if overlap(uri, other):
@@ -342,6 +373,30 @@ class Catalog:
         self._handles.pop(back, None)
         return await self.get(back)
 
+    async def open_deleted(self, name: str, uid: str = "") -> tuple[RepositoryUid, Versions]:
+        """Return what the records of a deleted repository say, for its collection.
+
+        Raises:
+            DeletedNotFound, SeveralDeleted: see `DeletedRepositories.find`.
+        """
+        found = await self.deleted.find(name, uid=uid)
+        assert found.record.repository is not None
+        return found.uid, self._make(found.record.repository)[1]
+
+    async def others(self, uid: RepositoryUid) -> Sequence[tuple[str, Versions]]:
+        """Return every other repository of the installation that is in use, or may come to be, by name."""
+        found: dict[RepositoryUid, tuple[str, RepositoryRecord]] = {}
+        async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b""):
+            record = decode_record(RepositoryRecord, value)
+            found[record.uid] = (key.decode(), record)
+        # After the repositories: one that is deleted meanwhile is noted there before it leaves them. One that came
+        # back meanwhile is noted there for good.
+        for one in await self.deleted.restorable():
+            if one.record.repository is not None:
+                found.setdefault(one.uid, (one.record.name, one.record.repository))
+        found.pop(uid, None)
+        return [(name, self._make(record)[1]) for name, record in found.values()]
+
     async def clean(self) -> None:
         """Finish what a crash left half done, and clean once more after old requests. For the upkeep."""
         async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b""):
@@ -388,12 +443,16 @@ class Catalog:
     def _open(self, record: RepositoryRecord) -> Open:
         opened = self._opened.get(record.uid)
         if opened is None:
-            objectstore = self.namespaces.open(record.storage_namespace)
+            objectstore, versions = self._make(record)
             opened = self._opened[record.uid] = Open(
-                versions=self._make_versions(record.uid, objectstore),
+                versions=versions,
                 objectstore=objectstore,
                 settings=Settings(record.uid, self.store, self._ports),
                 queue=BranchQueue(self._ports, wait_s_max=self._options.queue_wait_s_max),
                 store=self.store,
             )
         return opened
+
+    def _make(self, record: RepositoryRecord) -> tuple[ObjectStore, Versions]:
+        objectstore = self.namespaces.open(record.storage_namespace)
+        return objectstore, self._make_versions(record.uid, objectstore, record.uid if record.salted else "")

@@ -11,7 +11,7 @@ import typer
 from lakebed.wire import ActionRun, HookRun
 
 from .arguments import LimitOption, RepositoryArgument
-from .output import printable, table
+from .output import human_date, printable, table
 from .session import Session, command
 from .tree import noun
 from .uris import parse_repository
@@ -39,7 +39,7 @@ def list_runs(
     """List runs of hooks, the newest first."""
     columns: dict[str, Callable[[ActionRun], object]] = {
         "run": lambda run: run.run_id,
-        "began": lambda run: run.start_time,
+        "began": lambda run: human_date(run.start_time),
         "event": lambda run: run.event_type,
         "branch": lambda run: run.branch or "-",
         "commit": lambda run: run.commit_id[:12] or "-",
@@ -66,10 +66,10 @@ def show(
 
 def _text(shown: Shown) -> Iterator[str]:
     run = shown.run
-    yield f"{run.event_type} {run.branch or run.commit_id[:12]}: {run.status}, began {run.start_time}"
+    yield f"{run.event_type} {run.branch or run.commit_id[:12]}: {run.status}, began {human_date(run.start_time)}"
     yield from table(
         ["hook", "action", "status", "began"],
-        [[hook.hook_id, printable(hook.action), hook.status, hook.start_time] for hook in shown.hooks],
+        [[hook.hook_id, printable(hook.action), hook.status, human_date(hook.start_time)] for hook in shown.hooks],
     )
     for hook, output in zip(shown.hooks, shown.outputs, strict=True):
         if output:

@@ -21,6 +21,7 @@ TagArgument = Annotated[str, typer.Argument(metavar="TAG", help="lakefs://reposi
 ObjectArgument = Annotated[
     str, typer.Argument(metavar="OBJECT", help="lakefs://repository/ref/path", autocompletion=complete_object)
 ]
+UidOption = Annotated[str, typer.Option("--uid", help="Which one, where several had the name (`repo list --deleted`).")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
 PrefixOption = Annotated[str, typer.Option("--prefix", help="Only names that begin with this.")]

@@ -28,15 +28,21 @@ app = noun("Users, groups and policies: who may do what.")
 users = noun("Create, list, show and delete users, their keys and their policies.")
 groups = noun("Create, list, show and delete groups, their members and their policies.")
 policies = noun("Create, list, show, change and delete policies.")
+principals = noun("Let identities of other providers stand for users.")
 app.add_typer(users, name="users")
 app.add_typer(groups, name="groups")
 app.add_typer(policies, name="policies")
+app.add_typer(principals, name="principals")
 app.command()(recover)
 
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="A user's id.")]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="A group's id.")]
 PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="A policy's id.")]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="An access key id.")]
+PrincipalArgument = Annotated[
+    str,
+    typer.Argument(metavar="PRINCIPAL", help="ISSUER#SUBJECT of OpenID Connect, or aws:sts::NUMBER:assumed-role/ROLE."),
+]
 LevelArgument = Annotated[str, typer.Argument(metavar="LEVEL", help="Read, Write, Super or Admin.")]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Statements as JSON; - is standard input.")]
 
@@ -333,3 +339,38 @@ def _read(file: Path) -> list[Statement]:
         return msgspec.json.decode(data, type=_Statements).statement
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Misuse(f"{file} holds no statements: {error}") from error
+
+
+@principals.command("attach")
+@command
+def attach_principal(session: Session, user: UserArgument, principal: PrincipalArgument) -> None:
+    """Let an identity of another provider stand for a user: it may do what the user may."""
+    with being_new(f"principal {principal}"):
+        session.client.users.attach_principal(user, principal)
+    session.done(f"{principal} stands for {user}", user=user, principal=principal)
+
+
+@principals.command("detach")
+@command
+def detach_principal(
+    session: Session, user: UserArgument, principal: PrincipalArgument, yes: YesOption = False
+) -> None:
+    """Let it stand for the user no more, and end its logins."""
+    session.confirm(f"Detach {principal} from {user}?", yes=yes)
+    session.client.users.detach_principal(user, principal)
+    session.done(f"{principal} stands for {user} no more", user=user, principal=principal)
+
+
+@principals.command("list")
+@command
+def list_principals(session: Session, user: UserArgument) -> None:
+    """List the identities that stand for a user."""
+    session.show_table(session.client.users.principals(user), {"principal": lambda one: one.id})
+
+
+@principals.command("show")
+@command
+def show_principal(session: Session, principal: PrincipalArgument) -> None:
+    """Show which user an identity stands for."""
+    found = session.client.users.principal(principal)
+    session.show_fields(found, [("Principal", found.id), ("User", found.user_id)])

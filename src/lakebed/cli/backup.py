@@ -11,7 +11,7 @@ from lakebed.base import count_of, human_size
 
 from .kv import MetadataUri
 from .output import fields
-from .session import Session, command
+from .session import DataOption, Session, command
 from .tree import noun
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ BackupFolder = Annotated[Path, typer.Argument(metavar="BACKUP", help="Folder of 
 @command
 def create(
     session: Session,
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The server's data folder.")],
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new folder for the backup.")],
+    data: DataOption = None,
     like: Annotated[
         Path | None,
         typer.Option("--like", metavar="BACKUP", help="An older backup on the same disk: share its equal files."),
@@ -43,7 +43,7 @@ def create(
     from lakebed.server import create_backup, options_of
 
     made = create_backup(
-        options_of(data.absolute(), session.environment, kv),
+        options_of(session.data_folder(data), session.environment, kv),
         to.absolute(),
         like=None if like is None else like.absolute(),
         say=session.note if session.shows_progress else None,

@@ -112,7 +112,7 @@ def show(session: Session) -> None:
     key_from = source_of("access_key_id", session.environment)
     record = {**shown, "file": str(path), "file_exists": path.exists(), "environment": sources, "key_from": key_from}
     if path.exists() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        session.note(f"warning: others can read {path}: chmod 600 it")
+        session.warn(f"warning: others can read {path}: chmod 600 it")
     session.show_fields(
         record,
         [

@@ -348,7 +348,7 @@ def diff_lines(differences: Iterable[Diff]) -> Iterator[str]:
     for one in differences:
         mark, colour = MARKS.get(one.type, MARKS["changed"])
         size = f"  ({human_size(one.size_bytes)})" if one.size_bytes and one.type in {"added", "changed"} else ""
-        expired = "  (expired)" if one.expired is not None else ""
+        expired = f"  ({one.expired.word})" if one.expired is not None else ""
         yield typer.style(f"{mark} {printable(one.path)}{size}{expired}", fg=colour)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .doctor import Check, Unwell, check_lines
 from .output import fields
-from .session import Session, command
+from .session import DataOption, Session, command
 from .tree import noun
 
 if TYPE_CHECKING:
@@ -26,18 +25,17 @@ MetadataUri = Annotated[
         help="The database of the metadata, instead of LAKEBED_STORE_URI. Without both: a file in the data folder.",
     ),
 ]
-DataFolder = Annotated[Path, typer.Option("--data", metavar="DIR", help="The server's data folder.", exists=True)]
 
 
 @app.command()
 @command
-def stats(session: Session, data: DataFolder, kv: MetadataUri = None) -> None:
+def stats(session: Session, data: DataOption = None, kv: MetadataUri = None) -> None:
     """Show how large the metadata is on disk, and how much of it is free."""
     # An exception to the import map: at the folder, the command line is a composition root of the server, too.
     from lakebed.kv import store_size
     from lakebed.server import options_of
 
-    size = store_size(options_of(data.absolute(), session.environment, kv).metadata_uri)
+    size = store_size(options_of(session.data_folder(data), session.environment, kv).metadata_uri)
     session.show(
         size,
         lambda _: fields(
@@ -54,7 +52,7 @@ def stats(session: Session, data: DataFolder, kv: MetadataUri = None) -> None:
 @command
 def check(
     session: Session,
-    data: DataFolder,
+    data: DataOption = None,
     kv: MetadataUri = None,
     quick: Annotated[bool, typer.Option("--quick", help="Leave out the look for every object that is named.")] = False,
 ) -> None:
@@ -65,7 +63,7 @@ def check(
     """
     from lakebed.server import check_metadata, options_of
 
-    options = options_of(data.absolute(), session.environment, kv)
+    options = options_of(session.data_folder(data), session.environment, kv)
 
     async def found() -> list[Check]:
         return [
@@ -81,7 +79,7 @@ def check(
 
 @app.command()
 @command
-def compact(session: Session, data: DataFolder, kv: MetadataUri = None) -> None:
+def compact(session: Session, data: DataOption = None, kv: MetadataUri = None) -> None:
     """Give free space of the metadata back to the disk.
 
     Servers may run and read, but their writes wait until it is done, and fail after 10 seconds. It
@@ -90,7 +88,7 @@ def compact(session: Session, data: DataFolder, kv: MetadataUri = None) -> None:
     from lakebed.kv import compact_store, store_size
     from lakebed.server import options_of
 
-    uri = options_of(data.absolute(), session.environment, kv).metadata_uri
+    uri = options_of(session.data_folder(data), session.environment, kv).metadata_uri
     before = store_size(uri).size_bytes
     compact_store(uri)
     after = store_size(uri).size_bytes
@@ -106,8 +104,9 @@ def copy(
 ) -> None:
     """Copy all metadata into another database, and compare both.
 
-    Stop every server first. An interrupted copy goes on when it is started again. The source stays as
-    it is: do not start a server on it again, or the two would go apart.
+    Stop every server first. A target that holds anything but an unfinished copy of this source is
+    refused and stays as it is. An interrupted copy goes on when it is started again. The source stays
+    as it is: do not start a server on it again, or the two would go apart.
     """
     from lakebed.kv import copy_store, open_store, store_partitions
 

@@ -60,6 +60,9 @@ ContentTypeOption = Annotated[
     str,
     typer.Option("--content-type", help="The content type of the upload; by default guessed from each file's name."),
 ]
+PresignedOption = Annotated[
+    bool, typer.Option("--presigned", help="Move the bytes straight to or from the object store, by signed URLs.")
+]
 
 
 @app.command("upload")
@@ -73,6 +76,7 @@ def upload(
     content_type: ContentTypeOption = "",
     meta: MetaOption = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Fail where the path exists.")] = False,
+    presigned: PresignedOption = False,
 ) -> None:
     """Upload a file, standard input, or a folder. Without a path, or where it ends in /, the file's name is added."""
     target = parse_prefix(destination)
@@ -89,19 +93,28 @@ def upload(
             content_type=content_type,
             metadata=metadata,
             if_absent=if_absent,
+            presigned=presigned,
         )
         _report(session, f"uploaded {source} to {target}", moved)
         return
-    made = _upload_one(session, source, target, content_type, metadata, if_absent)
+    made = _upload_one(session, source, target, content_type, metadata, if_absent, presigned)
     uri = f"{SCHEME}{target.repository}/{target.ref}/{made.path}"
     session.show(made, lambda _: f"uploaded {uri} ({human_size(made.size_bytes or 0)})")
 
 
 def _upload_one(
-    session: Session, source: str, target: ObjectUri, content_type: str, metadata: dict[str, str], if_absent: bool
+    session: Session,
+    source: str,
+    target: ObjectUri,
+    content_type: str,
+    metadata: dict[str, str],
+    if_absent: bool,
+    presigned: bool,
 ) -> ObjectStats:
     files = session.client.files
     if source == STANDARD_STREAM:
+        if presigned:
+            raise Misuse("- has no known length, which --presigned needs: write it to a file first")
         path = parse_object(str(target)).path
         return files.upload_stream(
             target.repository,
@@ -125,6 +138,7 @@ def _upload_one(
             content_type=content_type or type_of(path),
             metadata=metadata,
             if_absent=if_absent,
+            presigned=presigned,
             progress=shown.advance,
         )
 
@@ -137,6 +151,7 @@ def download(
     target: TargetFile = ".",
     recursive: RecursiveOption = False,
     parallel: ParallelOption = 8,
+    presigned: PresignedOption = False,
 ) -> None:
     """Download an object to a file or folder, or with -r a whole folder. Existing files are replaced."""
     source = parse_prefix(uri)
@@ -144,12 +159,12 @@ def download(
         if target == STANDARD_STREAM:
             raise Misuse("- is one stream: nothing can be downloaded to it with --recursive")
         found = session.client.objects.list(source.repository, source.ref, prefix=folder_of(source.path))
-        moved = download_objects(session, source, Path(target), found, parallel=parallel)
+        moved = download_objects(session, source, Path(target), found, parallel=parallel, presigned=presigned)
         _report(session, f"downloaded {source} to {target}", moved)
         return
     source = parse_object(uri)
     if target == STANDARD_STREAM:
-        _to_stdout(session, source)
+        _to_stdout(session, source, presigned=presigned)
         return
     file = Path(target)
     if file.is_dir() or target.endswith("/"):
@@ -158,7 +173,9 @@ def download(
         raise Misuse(f"{file.parent}: no such folder to download to")
     total = _stat(session, source).size_bytes or 0
     with bar(f"downloading {file.name}", total, visible=session.shows_progress) as shown:
-        size = session.client.files.download(source.repository, source.ref, source.path, file, progress=shown.advance)
+        size = session.client.files.download(
+            source.repository, source.ref, source.path, file, presigned=presigned, progress=shown.advance
+        )
     session.done(f"downloaded {source} to {file} ({human_size(size)})", file=str(file), size_bytes=size)
 
 
@@ -202,8 +219,9 @@ def stat(session: Session, uri: ObjectArgument) -> None:
         ("Address", one.physical_address),
     ]
     if one.expired is not None:
-        by = f"policy version {one.expired.policy_version}, {one.expired.rule}, run {one.expired.run}"
-        facts.append(("Expired", f"{human_time(one.expired.date)} by {by}"))
+        gone = one.expired
+        rule = "" if gone.is_erased else f"policy version {gone.policy_version}, {gone.rule}, "
+        facts.append((gone.word.capitalize(), f"{human_time(gone.date)} by {rule}run {gone.run}"))
     session.show_fields(one, [*facts, *metadata])
 
 
@@ -406,8 +424,8 @@ def _stat(session: Session, place: ObjectUri) -> ObjectStats:
         raise NotFound(f"{place} is a folder: add --recursive", **error.facts) from error
 
 
-def _to_stdout(session: Session, place: ObjectUri) -> None:
-    session.client.files.download_to(place.repository, place.ref, place.path, sys.stdout.buffer)
+def _to_stdout(session: Session, place: ObjectUri, *, presigned: bool = False) -> None:
+    session.client.files.download_to(place.repository, place.ref, place.path, sys.stdout.buffer, presigned=presigned)
 
 
 def _base_name(place: ObjectUri) -> str:
@@ -427,7 +445,7 @@ def _ls_lines(found: Iterable[ObjectStats]) -> Iterator[str]:
         if one.path_type == "common_prefix":
             yield f"{'':20}  {'':>9}  {printable(one.path)}"
         else:
-            mark = "  (expired)" if one.expired is not None else ""
+            mark = f"  ({one.expired.word})" if one.expired is not None else ""
             yield f"{human_time(one.mtime)}  {human_size(one.size_bytes or 0):>9}  {printable(one.path)}{mark}"
 
 

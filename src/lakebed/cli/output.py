@@ -34,6 +34,14 @@ def human_time(unix_s: int) -> str:
         return f"{unix_s} s"
 
 
+def human_date(text: str) -> str:
+    """A time of RFC 3339, as `human_time` shows it; another text as it is."""
+    try:
+        return human_time(int(datetime.fromisoformat(text).timestamp()))
+    except ValueError:
+        return text
+
+
 def human_duration(seconds: float) -> str:
     """`350 ms`, `4.2 s`, `2 min 5 s`, `3 h 20 min`, `12 d 4 h`."""
     if seconds < 0.9995:

@@ -87,7 +87,8 @@ def _show_refs(
     session: Session, refs: Branches | Tags, uri: str, prefix: str, limit: int | None, *, deleted: bool
 ) -> None:
     if deleted:
-        session.show_table(refs.list_deleted(parse_repository(uri))[:limit], DELETED_COLUMNS)
+        found = refs.list_deleted(parse_repository(uri), prefix=prefix, limit=limit)
+        session.show_table(found, DELETED_COLUMNS)
     else:
         session.show_table(refs.list(parse_repository(uri), prefix=prefix, limit=limit), COLUMNS)
 

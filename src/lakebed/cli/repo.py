@@ -10,7 +10,7 @@ import typer
 from lakebed.base import LakebedError
 from lakebed.wire import DeletedRepository, Repository
 
-from .arguments import LimitOption, PrefixOption, RepositoryArgument, YesOption
+from .arguments import LimitOption, PrefixOption, RepositoryArgument, UidOption, YesOption
 from .failures import Misuse, being_new
 from .output import human_time
 from .session import Session, command
@@ -19,17 +19,17 @@ from .uris import SCHEME, parse_repository
 
 app = noun("Create, list, show, delete and undelete repositories.")
 
-UidOption = Annotated[str, typer.Option("--uid", help="Which one, where several had the name (`repo list --deleted`).")]
+
+def _day(seconds: int) -> str:
+    return human_time(seconds).partition(" ")[0]
 
 
 DELETED_COLUMNS: Final[dict[str, Callable[[DeletedRepository], object]]] = {
     "repository": lambda one: one.id,
-    "deleted": lambda one: human_time(one.deletion_date),
-    "by": lambda one: one.deleted_by,
-    "kept until": lambda one: human_time(one.kept_until),
+    "deleted": lambda one: _day(one.deletion_date),
+    "kept until": lambda one: _day(one.kept_until),
     "state": lambda one: one.state,
     "uid": lambda one: one.uid,
-    "storage namespace": lambda one: one.storage_namespace,
 }
 
 
@@ -42,13 +42,19 @@ def create(
         str, typer.Argument(metavar="NAMESPACE", help="Where its data lies, such as s3://bucket/folder.")
     ],
     default_branch: Annotated[str, typer.Option("--default-branch", "-d", help="The first branch.")] = "main",
+    sample_data: Annotated[bool, typer.Option("--sample-data", help="Commit a few small files to look at.")] = False,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Also where a deleted repository was, once it is collected and gone.")
+    ] = False,
 ) -> None:
     """Create a repository over a storage namespace that is not in use."""
     name = parse_repository(uri)
     if "://" not in namespace:
         raise Misuse(f"{namespace!r} is no storage namespace: {_accepted(session)}")
     with being_new(f"{SCHEME}{name}"):
-        created = session.client.repositories.create(name, namespace, default_branch=default_branch)
+        created = session.client.repositories.create(
+            name, namespace, default_branch=default_branch, sample_data=sample_data, reuse=reuse
+        )
     session.show(created, lambda _: f"created {SCHEME}{name} over {created.storage_namespace}")
 
 
@@ -62,8 +68,7 @@ def list_repositories(
 ) -> None:
     """List repositories."""
     if deleted:
-        found = session.client.repositories.list_deleted(prefix=prefix)
-        session.show_table(found[:limit], DELETED_COLUMNS)
+        session.show_table(session.client.repositories.list_deleted(prefix=prefix, limit=limit), DELETED_COLUMNS)
         return
     columns: dict[str, Callable[[Repository], object]] = {
         "repository": lambda one: one.id,

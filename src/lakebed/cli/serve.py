@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .kv import MetadataUri
-from .session import Session, command
+from .session import DataOption, Session, command
 from .tree import noun
 
 app = noun("Run a server.")
@@ -32,7 +32,10 @@ class LogFormat(StrEnum):
 @command
 def serve(
     session: Session,
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Its folder; made where there is none.")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="Its folder, made where there is none. Default: LAKEBED_DATA."),
+    ] = None,
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option("--host", help="Where it listens.")] = "127.0.0.1",
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=256, help="Processes.")] = 1,
@@ -56,13 +59,14 @@ def serve(
     from lakebed.server import LogOptions, inherited_sockets, options_of
     from lakebed.server import serve as serve_until_stopped
 
-    options = options_of(data.absolute(), session.environment, kv)
+    folder = session.data_folder(data, new=True)
+    options = options_of(folder, session.environment, kv)
     s3_address = _address(s3_listen, host) if s3_listen else None
     s3_urls: list[str] = []
 
     def ready(url: str) -> None:
-        words = f"serving {data} at {url}" + "".join(f", S3 at {s3_url}" for s3_url in s3_urls)
-        session.done(words, endpoint=url, data=str(data.absolute()), **({"s3": s3_urls[0]} if s3_urls else {}))
+        words = f"serving {data or folder} at {url}" + "".join(f", S3 at {s3_url}" for s3_url in s3_urls)
+        session.done(words, endpoint=url, data=str(folder), **({"s3": s3_urls[0]} if s3_urls else {}))
         # The program that started us may wait for this line.
         typer.get_text_stream("stdout").flush()
 
@@ -92,7 +96,7 @@ def _address(text: str, host: str) -> tuple[str, int]:
 @command
 def recover(
     session: Session,
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The server's data folder.")],
+    data: DataOption = None,
     user: Annotated[
         str, typer.Option("--user", "-u", help="Name of the user; made if it does not exist.")
     ] = "recovered-admin",
@@ -106,7 +110,7 @@ def recover(
     from lakebed.server import options_of
     from lakebed.server import recover as recover_at
 
-    made = asyncio.run(recover_at(options_of(data.absolute(), session.environment, kv), user))
+    made = asyncio.run(recover_at(options_of(session.data_folder(data), session.environment, kv), user))
     session.show_fields(
         made,
         [("User", user), ("Access key id", made.access_key_id), ("Secret access key", made.secret_access_key)],

@@ -7,8 +7,9 @@ A command is a function whose first parameter is a `Session`, under the decorato
     def show(session: Session, uri: Annotated[str, typer.Argument(...)]) -> None:
         session.show(session.client.repositories.get(parse_repository(uri)), text=describe_repository)
 
-The decorator gives it `--endpoint` and `-o`, makes the session and closes it, and turns errors into a line on stderr
-and an exit code (failures.py). Results go to stdout, everything else to stderr, so that output can be piped.
+The decorator gives it `--endpoint`, `-o`, `-v`, `-q` and more, makes the session and closes it, and turns errors into a
+line on stderr and an exit code (failures.py). Results go to stdout, everything else to stderr, so that output can be
+piped. Lists that do not fit on a terminal go through a pager (pager.py).
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 
 import typer
 
-from lakebed.base import Denied, ExitCode, LakebedError, exit_code
+from lakebed.base import Denied, ExitCode, LakebedError, NotFound, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
 from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, describe_missing
 from .output import columns_of, fields, json_array, json_record
+from .pager import pager_of, show_paged
 
 if TYPE_CHECKING:
     # At run time only where a command speaks to a server: httpx takes longer to load than all the rest.
@@ -55,13 +57,22 @@ class Session:
     """One command being carried out."""
 
     def __init__(
-        self, environment: Mapping[str, str], *, endpoint: str | None, output: Format, profile: str | None = None
+        self,
+        environment: Mapping[str, str],
+        *,
+        endpoint: str | None,
+        output: Format,
+        profile: str | None = None,
+        verbose: bool = False,
+        quiet: bool = False,
     ) -> None:
         if profile == "":
             raise Misuse("--profile has no name: an empty variable?")
         self.environment = {**environment, PROFILE_VARIABLE: profile} if profile else environment
         self.endpoint_given = endpoint or ""
         self.output = output
+        self.is_verbose = verbose
+        self.is_quiet = quiet
         self.before_answer: Callable[[], None] = lambda: None
         """Called before each line of an answer: what shows progress at the terminal erases it there."""
 
@@ -77,7 +88,25 @@ class Session:
     @cached_property
     def client(self) -> Client:
         """Speaks to the configured server with the configured credentials; made when first asked for."""
-        return connect(self.settings)
+        return connect(self.settings, trace=self._trace if self.is_verbose else None)
+
+    def _trace(self, line: str) -> None:
+        self.before_answer()
+        typer.echo(f"> {line}", err=True)
+
+    def data_folder(self, given: Path | None, *, new: bool = False) -> Path:
+        """Return the server's data folder, absolute: the given one, else that of the settings.
+
+        Raises:
+            Misuse: there is none.
+            NotFound: it does not exist, and may not be `new`.
+        """
+        folder = given or (Path(self.settings.data) if self.settings.data else None)
+        if folder is None:
+            raise Misuse("which data folder? Name it by --data, LAKEBED_DATA or `lakebed config set --data`")
+        if not new and not folder.is_dir():
+            raise NotFound(f"{folder} is not a data folder: name the server's by --data", path=str(folder))
+        return folder.absolute()
 
     def close(self) -> None:
         if "client" in self.__dict__:
@@ -106,8 +135,8 @@ class Session:
 
     @property
     def shows_progress(self) -> bool:
-        """Return whether progress can be seen: at a terminal, and not as JSON."""
-        return sys.stderr.isatty() and not self.is_json
+        """Return whether progress can be seen: at a terminal, not as JSON, and not with --quiet."""
+        return sys.stderr.isatty() and not (self.is_json or self.is_quiet)
 
     def show(self, record: R, text: Callable[[R], Iterable[str] | str]) -> None:
         """Answer with one record."""
@@ -120,8 +149,12 @@ class Session:
 
     def show_all(self, records: Iterable[R], text: Callable[[Iterable[R]], Iterable[str]]) -> None:
         """Answer with a list, each record as soon as it is there."""
-        for line in json_array(records) if self.is_json else text(records):
-            self.say(line)
+        if self.is_json or not (pager := pager_of(self.environment)):
+            for line in json_array(records) if self.is_json else text(records):
+                self.say(line)
+            return
+        self.before_answer()
+        show_paged(text(records), pager, self.environment, self.say)
 
     def show_table(self, records: Iterable[R], columns: Mapping[str, Callable[[R], object]]) -> None:
         """Answer with a list: a row for each record, the columns by their titles."""
@@ -132,8 +165,11 @@ class Session:
         self.show(record, lambda _: fields(pairs))
 
     def done(self, message: str, **facts: object) -> None:
-        """Answer that it is done: a sentence, or its facts as JSON."""
-        self.say(json_record(facts) if self.is_json else message)
+        """Answer that it is done: a sentence, or its facts as JSON. Quietly, only the exit code says so."""
+        if self.is_json:
+            self.say(json_record(facts))
+        elif not self.is_quiet:
+            self.say(message)
 
     def say(self, line: str) -> None:
         """A line of the answer."""
@@ -141,7 +177,12 @@ class Session:
         typer.echo(line)
 
     def note(self, message: str) -> None:
-        """Write a line that is no result."""
+        """Write a line that is no result, unless --quiet."""
+        if not self.is_quiet:
+            typer.echo(message, err=True)
+
+    def warn(self, message: str) -> None:
+        """Write a line about what went wrong or was left out, --quiet or not."""
         typer.echo(message, err=True)
 
     def check_can_ask(self, question: str, *, yes: bool) -> None:
@@ -168,21 +209,27 @@ class Session:
                 raise Declined("nothing was done")
             yes = answer in {"y", "yes"}
             if not yes:
-                self.note("answer y or n")
+                typer.echo("answer y or n", err=True)
 
 
-def connect(settings: Settings, *, attempts: int = 3, timeout_s: float = 60.0) -> Client:
+def connect(
+    settings: Settings, *, attempts: int = 3, timeout_s: float = 60.0, trace: Callable[[str], None] | None = None
+) -> Client:
     """A client, without credentials where either half is missing: some calls need none.
 
-    A person waits: give up within a second on a server that is not there.
+    A person waits: give up within a second on a server that is not there. `trace` gets a line for each request.
     """
     from lakebed.client import Client, Credentials, Retries
 
     key, secret = settings.access_key_id, settings.secret_access_key
     credentials = Credentials(access_key_id=key, secret_access_key=secret) if key and secret else None
-    return Client(settings.endpoint, credentials, retries=Retries(attempts=attempts), timeout_s=timeout_s)
+    return Client(settings.endpoint, credentials, retries=Retries(attempts=attempts), timeout_s=timeout_s, trace=trace)
 
 
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="The server's data folder. Default: LAKEBED_DATA, or the setting."),
+]
 EndpointOption = Annotated[
     str | None,
     typer.Option("--endpoint", metavar="URL", help="The server. Default: from environment or configuration."),
@@ -190,6 +237,8 @@ EndpointOption = Annotated[
 ProfileOption = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="Take this profile of the configuration file.")
 ]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Write each request to standard error.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only results, errors, warnings.")]
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="For people, or for programs.")]
 
 
@@ -201,12 +250,18 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
         endpoint: str | None,
         profile: str | None,
         output: Format,
+        verbose: bool,
+        quiet: bool,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
         with ending_well(output):
             _check_values(context, kwargs)
-            session = Session(context.obj or {}, endpoint=endpoint, profile=profile, output=output)
+            if verbose and quiet:
+                raise Misuse("--verbose and --quiet contradict each other")
+            session = Session(
+                context.obj or {}, endpoint=endpoint, profile=profile, output=output, verbose=verbose, quiet=quiet
+            )
             try:
                 function(session, *args, **kwargs)
                 sys.stdout.flush()
@@ -259,6 +314,8 @@ def _with_signature(run: Callable[..., None], function: Callable[..., None]) -> 
         inspect.Parameter("endpoint", keyword, annotation=EndpointOption, default=None),
         inspect.Parameter("profile", keyword, annotation=ProfileOption, default=None),
         inspect.Parameter("output", keyword, annotation=OutputOption, default=Format.TEXT),
+        inspect.Parameter("verbose", keyword, annotation=VerboseOption, default=False),
+        inspect.Parameter("quiet", keyword, annotation=QuietOption, default=False),
     ]
 
     @functools.wraps(function)

@@ -135,7 +135,7 @@ def remote_objects(session: Session, place: ObjectUri, *, with_bytes: bool) -> d
         if not can_be_file(session, name := one.path.removeprefix(folder)):
             continue
         if with_bytes and one.expired is not None:
-            session.note(gone_text(one))
+            session.warn(gone_text(one))
             continue
         found[name] = one
     return found
@@ -146,10 +146,10 @@ def can_be_file(session: Session, name: str) -> bool:
     try:
         file_below(Path(), name)
     except NotAFile as error:
-        session.note(f"skipped {printable(name)}: {error}")
+        session.warn(f"skipped {printable(name)}: {error}")
         return False
     if is_own(name):
-        session.note(f"skipped {printable(name)}: the name is kept for `lakebed local`")
+        session.warn(f"skipped {printable(name)}: the name is kept for `lakebed local`")
         return False
     return True
 

@@ -84,6 +84,7 @@ def upload_files(
     content_type: str = "",
     metadata: Mapping[str, str] | None = None,
     if_absent: bool = False,
+    presigned: bool = False,
 ) -> Moved:
     """Upload files to the same places below the target. `names` are their paths from the folder.
 
@@ -102,6 +103,7 @@ def upload_files(
             content_type=content_type or type_of(name),
             metadata=metadata,
             if_absent=if_absent,
+            presigned=presigned,
             progress=advance,
         )
         return stats.size_bytes or 0
@@ -115,7 +117,13 @@ def upload_files(
 
 
 def download_objects(
-    session: Session, source: ObjectUri, target: Path, objects: Iterable[ObjectStats], *, parallel: int
+    session: Session,
+    source: ObjectUri,
+    target: Path,
+    objects: Iterable[ObjectStats],
+    *,
+    parallel: int,
+    presigned: bool = False,
 ) -> Moved:
     """Download objects that lie below a folder to the same places below the target, which is made where missing.
 
@@ -127,7 +135,7 @@ def download_objects(
     def fetch(path: str, advance: Callable[[int], None]) -> int:
         file = file_below(target, path.removeprefix(folder))
         file.parent.mkdir(parents=True, exist_ok=True)
-        return files.download(source.repository, source.ref, path, file, progress=advance)
+        return files.download(source.repository, source.ref, path, file, presigned=presigned, progress=advance)
 
     target.mkdir(parents=True, exist_ok=True)
     tasks = (
@@ -147,7 +155,7 @@ def _with_bytes(session: Session, objects: Iterable[ObjectStats]) -> Iterator[Ob
         if one.expired is None:
             yield one
         else:
-            session.note(gone_text(one))
+            session.warn(gone_text(one))
 
 
 def gone_text(one: ObjectStats) -> str:
@@ -195,7 +203,7 @@ def local_files(session: Session, folder: Path, *, whole: bool = False) -> dict[
     def skip(file: Path) -> None:
         if whole:
             raise Misuse(f"{file} is neither a file nor a folder: what it stands for would count as deleted")
-        session.note(f"skipped {file}: no regular file")
+        session.warn(f"skipped {file}: no regular file")
 
     return {name: file for file, name in files_below(folder, skipped=skip) if not is_own(name)}
 
@@ -268,7 +276,7 @@ def _move_all(session: Session, description: str, tasks: Iterable[_Task], parall
         mover = _Mover(shown)
         mover.run(tasks, parallel)
     for name, error in mover.failures:
-        session.note(f"error: {printable(name)}: {describe(error)}")
+        session.warn(f"error: {printable(name)}: {describe(error)}")
     done = f"{count_of(mover.files, 'file')}, {human_size(mover.size_bytes)}"
     if mover.failures:
         raise SomeFailed(f"{count_of(len(mover.failures), 'file')} failed; {done} were moved")

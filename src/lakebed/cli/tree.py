@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "diff": "lakebed.cli.history:diff_app",
     "blame": "lakebed.cli.history:blame_app",
     "merge": "lakebed.cli.history:merge_app",
+    "pulls": "lakebed.cli.pulls:app",
     "object": "lakebed.cli.objects:app",
     "sync": "lakebed.cli.syncing:app",
     "local": "lakebed.cli.checkouts:app",

@@ -8,6 +8,8 @@ from lakebed.operations import accounts
 from lakebed.wire import (
     ACL,
     CredentialsWithSecret,
+    ExternalPrincipal,
+    ExternalPrincipalCreation,
     Group,
     GroupCreation,
     Policy,
@@ -68,6 +70,31 @@ class Users:
 
     def delete_key(self, user: str, access_key_id: str) -> None:
         self._connection.do(accounts.DELETE_CREDENTIALS, user, access_key_id)
+
+    def principals(self, user: str) -> Iterator[ExternalPrincipal]:
+        """List the identities of other providers that stand for the user."""
+        return listing(self._connection, accounts.LIST_USER_EXTERNAL_PRINCIPALS, user)
+
+    def principal(self, principal: str) -> ExternalPrincipal:
+        """Return the user that an identity of another provider stands for."""
+        return self._connection.do(accounts.GET_EXTERNAL_PRINCIPAL, query={"principalId": principal})
+
+    def attach_principal(self, user: str, principal: str) -> None:
+        """Let an identity of another provider stand for the user.
+
+        Raises:
+            Taken: it stands for a user already.
+        """
+        self._connection.do(
+            accounts.CREATE_USER_EXTERNAL_PRINCIPAL,
+            user,
+            body=ExternalPrincipalCreation(),
+            query={"principalId": principal},
+        )
+
+    def detach_principal(self, user: str, principal: str) -> None:
+        """Let it stand for the user no more, and end its logins."""
+        self._connection.do(accounts.DELETE_USER_EXTERNAL_PRINCIPAL, user, query={"principalId": principal})
 
 
 class Groups:

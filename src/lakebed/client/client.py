@@ -20,6 +20,7 @@ from .connection import Connection, Credentials, Query, Retries, Token
 from .errors import BadAnswer
 from .history import History
 from .objects import Objects
+from .pulls import Pulls
 from .refs import Branches, Tags
 from .repositories import Repositories
 from .transfers import Files
@@ -32,7 +33,8 @@ class Client:
     """A Lakebed server, spoken to over HTTP with a key pair or a token. Synchronous; may be shared by threads.
 
     A context manager: leaving it closes the connections. No request is made before the first call.
-    `transport` and `sleep` are for tests.
+    `trace` gets a line for each request that is sent: method, path, status, time. `transport` and `sleep` are for
+    tests.
 
     Raises:
         BadEndpoint: the endpoint is not an http or https URL.
@@ -47,9 +49,16 @@ class Client:
         timeout_s: float = 60.0,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        trace: Callable[[str], None] | None = None,
     ) -> None:
         connection = Connection(
-            endpoint, credentials, retries=retries, timeout_s=timeout_s, transport=transport, sleep=sleep
+            endpoint,
+            credentials,
+            retries=retries,
+            timeout_s=timeout_s,
+            transport=transport,
+            sleep=sleep,
+            trace=trace,
         )
         self._connection = connection
         self.endpoint = connection.endpoint
@@ -60,6 +69,7 @@ class Client:
         self.objects = Objects(connection)
         self.files = Files(connection)
         self.actions = Actions(connection)
+        self.pulls = Pulls(connection)
         self.users = Users(connection)
         self.groups = Groups(connection)
         self.policies = Policies(connection)

@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote, urlencode
 import httpx
 import msgspec
 
-from lakebed.base import Invalid
+from lakebed.base import Invalid, Unavailable
 from lakebed.operations import NOTHING, AnyOperation, Operation
 
 from .errors import AnswerLost, BadAnswer, Unreachable, error_of
@@ -147,16 +147,22 @@ class Connection:
         connections_max: int = 32,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        trace: Callable[[str], None] | None = None,
     ) -> None:
+        self._trace = trace
         self.endpoint = checked_endpoint(endpoint)
         self._retries = retries
         self._sleep = sleep
+        timeout = httpx.Timeout(timeout_s, connect=10.0, pool=None)
+        limits = httpx.Limits(max_connections=connections_max, keepalive_expiry=_KEEPALIVE_S)
+        # Without credentials: a signed URL has what it needs, and its host may not see ours.
+        self._signed = httpx.Client(timeout=timeout, limits=limits, transport=transport)
         self._http = httpx.Client(
             auth=(credentials.access_key_id, credentials.secret_access_key)
             if isinstance(credentials, Credentials)
             else None,
-            timeout=httpx.Timeout(timeout_s, connect=10.0, pool=None),
-            limits=httpx.Limits(max_connections=connections_max, keepalive_expiry=_KEEPALIVE_S),
+            timeout=timeout,
+            limits=limits,
             follow_redirects=True,
             transport=transport,
             headers={
@@ -167,6 +173,7 @@ class Connection:
 
     def close(self) -> None:
         self._http.close()
+        self._signed.close()
 
     def do(
         self,
@@ -244,6 +251,40 @@ class Connection:
             yield response
 
     @contextmanager
+    def open_signed(
+        self,
+        method: str,
+        url: str,
+        *,
+        about: str,
+        content: Callable[[], Iterable[bytes]] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[httpx.Response]:
+        """Ask an object store by a signed URL, without our credentials, and repeat as `do` does.
+
+        `about` names the object in errors: the URL itself is a secret.
+
+        Raises:
+            Unavailable: the store refused.
+            Unreachable, AnswerLost: no answer came.
+        """
+
+        def send() -> httpx.Response:
+            data = None if content is None else content()
+            return self._signed.send(
+                self._signed.build_request(method, url, content=data, headers=headers), stream=True
+            )
+
+        host = httpx.URL(url).netloc.decode()
+        response = self._send(send, request=f"{method} {about}", again=True, changes=method != "GET", whom=host)
+        try:
+            if response.status_code >= 300:
+                raise Unavailable(f"{about}: the object store answered {response.status_code} to a signed URL")
+            yield response
+        finally:
+            response.close()
+
+    @contextmanager
     def _stream(
         self,
         method: str,
@@ -289,16 +330,21 @@ class Connection:
             answer = decode(response, operation.answer)
         return answer  # type: ignore[no-any-return]  # the branches above are the kinds that A may be
 
-    def _send(self, send: Callable[[], httpx.Response], *, request: str, again: bool, changes: bool) -> httpx.Response:
+    def _send(
+        self, send: Callable[[], httpx.Response], *, request: str, again: bool, changes: bool, whom: str = ""
+    ) -> httpx.Response:
+        """`whom`: who is asked, where it is not the endpoint."""
         failures = 0
         while True:
             last = not again or failures + 1 >= self._retries.attempts
-            wait_s = 0.0
+            wait_s, began_s = 0.0, time.monotonic()
             try:
                 response = send()
+                self._note(request, str(response.status_code), began_s)
             except httpx.TransportError as error:
+                self._note(request, str(error) or type(error).__name__, began_s)
                 if last or isinstance(error, httpx.UnsupportedProtocol):
-                    raise self._lost(error, request=request, changes=changes) from error
+                    raise self._lost(error, request=request, changes=changes, whom=whom) from error
             else:
                 if last or response.status_code not in _STATUS_TO_RETRY:
                     return response
@@ -307,23 +353,29 @@ class Connection:
             failures += 1
             self._sleep(self._retries.wait_s(failures, at_least_s=wait_s))
 
+    def _note(self, request: str, outcome: str, began_s: float) -> None:
+        if self._trace is not None:
+            self._trace(f"{request} {outcome} {(time.monotonic() - began_s) * 1000:.0f} ms")
+
     def _read(self, response: httpx.Response, *, changes: bool) -> None:
         try:
             response.read()
         except httpx.TransportError as error:
             raise self._lost(error, request=str(response.request.url.path), changes=changes) from error
 
-    def _lost(self, error: httpx.TransportError, *, request: str, changes: bool) -> Unreachable | AnswerLost:
-        why = str(error) or type(error).__name__
+    def _lost(
+        self, error: httpx.TransportError, *, request: str, changes: bool, whom: str = ""
+    ) -> Unreachable | AnswerLost:
+        why, whom = str(error) or type(error).__name__, whom or self.endpoint
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
-            return Unreachable(f"cannot reach {self.endpoint}: {why}", request=request)
+            return Unreachable(f"cannot reach {whom}: {why}", request=request)
         if changes:
             return AnswerLost(
-                f"the connection to {self.endpoint} broke before the answer came ({why}): "
+                f"the connection to {whom} broke before the answer came ({why}): "
                 "find out whether it happened before you repeat it",
                 request=request,
             )
-        return Unreachable(f"the connection to {self.endpoint} broke: {why}", request=request)
+        return Unreachable(f"the connection to {whom} broke: {why}", request=request)
 
 
 def json_body(value: object) -> bytes:

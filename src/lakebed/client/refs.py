@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import islice
 
 from lakebed.operations import deleted, history
 from lakebed.wire import (
@@ -52,9 +53,11 @@ class Branches:
         """Delete a branch and its uncommitted changes; its commits stay until retention takes them."""
         self._connection.do(history.DELETE_BRANCH, repository, name)
 
-    def list_deleted(self, repository: str) -> Sequence[DeletedRef]:
+    def list_deleted(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[DeletedRef]:
         """List deleted branches that can come back, by name, the newest of a name first."""
-        return self._connection.do(deleted.LIST_DELETED_BRANCHES, repository).results
+        query = {"prefix": prefix or None}
+        found = listing(self._connection, deleted.LIST_DELETED_BRANCHES, repository, query=query, limit=limit)
+        return islice(found, limit)
 
     def undelete(self, repository: str, name: str) -> Ref:
         """Make a deleted branch again at the commit that it named, without what was uncommitted.
@@ -139,9 +142,11 @@ class Tags:
     def delete(self, repository: str, name: str) -> None:
         self._connection.do(history.DELETE_TAG, repository, name)
 
-    def list_deleted(self, repository: str) -> Sequence[DeletedRef]:
+    def list_deleted(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[DeletedRef]:
         """List deleted tags that can come back, by name, the newest of a name first."""
-        return self._connection.do(deleted.LIST_DELETED_TAGS, repository).results
+        query = {"prefix": prefix or None}
+        found = listing(self._connection, deleted.LIST_DELETED_TAGS, repository, query=query, limit=limit)
+        return islice(found, limit)
 
     def undelete(self, repository: str, name: str) -> Ref:
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from lakebed.operations import collections, deleted, repositories
 from lakebed.wire import (
@@ -26,18 +27,32 @@ class Repositories:
         self._connection = connection
 
     def create(
-        self, name: str, storage_namespace: str, *, default_branch: str = "main", read_only: bool = False
+        self,
+        name: str,
+        storage_namespace: str,
+        *,
+        default_branch: str = "main",
+        read_only: bool = False,
+        sample_data: bool = False,
+        reuse: bool = False,
     ) -> Repository:
         """Make a repository over an unused namespace, with a first commit and a default branch.
+
+        `sample_data`: and a second commit, of a few small files. `reuse`: the namespace may also be that of a deleted
+        repository whose objects were all collected.
 
         Raises:
             Taken: the name is taken.
             BadRequest: a bad name, or a namespace that is in use.
         """
         body = RepositoryCreation(
-            name=name, storage_namespace=storage_namespace, default_branch=default_branch, read_only=read_only
+            name=name,
+            storage_namespace=storage_namespace,
+            default_branch=default_branch,
+            read_only=read_only,
+            sample_data=sample_data,
         )
-        return self._connection.do(repositories.CREATE_REPOSITORY, body=body)
+        return self._connection.do(repositories.CREATE_REPOSITORY, body=body, query={"reuse": reuse or None})
 
     def get(self, name: str) -> Repository:
         return self._connection.do(repositories.GET_REPOSITORY, name)
@@ -50,9 +65,12 @@ class Repositories:
         """Delete a repository, which can be undeleted for a while. `force`: even where it is read-only."""
         self._connection.do(repositories.DELETE_REPOSITORY, name, query={"force": force or None})
 
-    def list_deleted(self, *, prefix: str = "") -> Sequence[DeletedRepository]:
-        """List deleted repositories by name, the newest of a name first."""
-        return self._connection.do(deleted.LIST_DELETED_REPOSITORIES, query={"prefix": prefix or None}).results
+    def list_deleted(self, *, prefix: str = "", limit: int | None = None) -> Iterator[DeletedRepository]:
+        """By name, the newest of a name first."""
+        query = {"prefix": prefix or None}
+        # A page has all of a name, so it may be longer than asked.
+        found = listing(self._connection, deleted.LIST_DELETED_REPOSITORIES, query=query, limit=limit)
+        return islice(found, limit)
 
     def undelete(self, name: str, *, uid: str = "", new_name: str = "") -> Repository:
         """Bring a deleted repository back with all that it had, under its name or a new one.

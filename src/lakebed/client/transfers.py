@@ -22,15 +22,19 @@ from typing import IO, BinaryIO, Final
 
 import httpx
 
-from lakebed.base import Conflict, Unavailable
+from lakebed.base import Conflict, Invalid, Unavailable
 from lakebed.operations import objects
-from lakebed.wire import ObjectStats
+from lakebed.wire import ObjectStats, StagingMetadata
 
 from .connection import Connection
 from .errors import Damaged, Unreachable
 
 CHUNK_BYTES: Final = 1 << 20
 _RESUMES_MAX: Final = 5
+_SIGNED_MAX_BYTES: Final = 5 << 30
+"""Object stores take no more in one request."""
+_SSE: Final = "x-amz-server-side-encryption"
+_UNSIGNED: Final = "this server signs no URLs: its objects lie in a folder, or LAKEBED_PRESIGN is 0"
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 Progress = Callable[[int], None]
@@ -61,14 +65,20 @@ class Files:
         content_type: str = "application/octet-stream",
         metadata: Mapping[str, str] | None = None,
         if_absent: bool = False,
+        presigned: bool = False,
         progress: Progress = _ignore,
     ) -> ObjectStats:
         """Send a file. Repeated from the start when the connection breaks, unless `if_absent`.
+
+        `presigned`: put the bytes into the object store by a URL that the server signs; only the link to the path goes
+        through the server. A file of up to 5 GiB, by one request.
 
         Raises:
             Taken: `if_absent`, and the path exists.
             FileChanged: the file grew or shrank meanwhile.
             Damaged: the server stored other bytes than were sent.
+            Unavailable: `presigned`, and the server signs no URLs, or the object store refused.
+            Invalid: `presigned`, and the file is larger than 5 GiB.
         """
         size_bytes = source.stat().st_size
         sent = _Moved(progress)
@@ -84,8 +94,38 @@ class Files:
                 if sent.size_bytes < size_bytes or file.read(1):
                     raise FileChanged(f"{source} changed while it was being sent", path=str(source))
 
-        headers = upload_headers(content_type, metadata, size_bytes=size_bytes, if_absent=if_absent)
-        return self._upload(repository, branch, path, content, headers, sent)
+        if not presigned:
+            headers = upload_headers(content_type, metadata, size_bytes=size_bytes, if_absent=if_absent)
+            return self._upload(repository, branch, path, content, headers, sent)
+        if size_bytes > _SIGNED_MAX_BYTES:
+            raise Invalid(f"{source} is larger than 5 GiB: send it without a signed URL", path=str(source))
+        place = self._connection.do(
+            objects.GET_PHYSICAL_ADDRESS, repository, branch, query={"path": path, "presign": True}
+        )
+        if place.presigned_url is None:
+            raise Unavailable(_UNSIGNED, path=path)
+        own = {"Content-Length": str(size_bytes)}
+        with self._connection.open_signed(
+            "PUT", place.presigned_url, about=path, content=content, headers=own
+        ) as response:
+            # Encryption by other keys than the store's own makes a tag that looks like an MD5 and is none.
+            encryption = response.headers.get(_SSE, "AES256")
+            if encryption == "AES256" and f"{_SSE}-customer-algorithm" not in response.headers:
+                sent.check(path, None, response.headers.get("ETag", "").strip('"'))
+        return self._connection.do(
+            objects.LINK_PHYSICAL_ADDRESS,
+            repository,
+            branch,
+            body=StagingMetadata(
+                staging=place,
+                checksum=sent.checksum,
+                size_bytes=size_bytes,
+                user_metadata=dict(metadata or {}),
+                content_type=content_type,
+            ),
+            query={"path": path},
+            headers={"If-None-Match": "*"} if if_absent else None,
+        )
 
     def upload_stream(
         self,
@@ -114,18 +154,28 @@ class Files:
         headers = upload_headers(content_type, metadata, size_bytes=None, if_absent=if_absent)
         return self._upload(repository, branch, path, content, headers, sent, once=True)
 
-    def download(self, repository: str, ref: str, path: str, target: Path, *, progress: Progress = _ignore) -> int:
+    def download(
+        self,
+        repository: str,
+        ref: str,
+        path: str,
+        target: Path,
+        *,
+        presigned: bool = False,
+        progress: Progress = _ignore,
+    ) -> int:
         """Fetch an object into a file, all or nothing, as the head of this file says; its size in bytes.
 
-        Folders above the target must exist.
+        Folders above the target must exist. `presigned`: as `download_to`.
 
         Raises:
             Missing: no such object.
             Damaged: what arrived is not what was announced.
             Unreachable: the connection broke again and again.
+            Unavailable: `presigned`, and the server signs no URLs, or the object store refused.
         """
         with _replacing(target) as file:
-            return self.download_to(repository, ref, path, file, progress=progress, seekable=True)
+            return self.download_to(repository, ref, path, file, presigned=presigned, progress=progress, seekable=True)
 
     def download_to(
         self,
@@ -134,21 +184,23 @@ class Files:
         path: str,
         file: IO[bytes],
         *,
+        presigned: bool = False,
         progress: Progress = _ignore,
         seekable: bool = False,
     ) -> int:
         """Fetch an object into an open file, and check it at the end. Its size in bytes.
 
         Where the file is not `seekable`, an object that changes while its connection breaks is an error; else it is
-        fetched again from its start.
+        fetched again from its start. `presigned`: the bytes come from the object store, by a URL that the server signs.
 
         Raises:
             As `download`.
         """
         received, etag, size_bytes = _Moved(progress), "", None
+        signed = self._sign(repository, ref, path) if presigned else None
         for resumes in range(_RESUMES_MAX + 1):
             try:
-                with self._open_at(repository, ref, path, received.size_bytes, etag) as response:
+                with self._open_at(repository, ref, path, received.size_bytes, etag, signed) as response:
                     if received.size_bytes and response.status_code == 200:
                         _start_over(file, received, path, seekable=seekable)
                     if not received.size_bytes:
@@ -162,8 +214,23 @@ class Files:
                     raise Unreachable(
                         f"{path}: the connection broke {resumes + 1} times: {error}", path=path
                     ) from error
-        received.check(path, size_bytes, etag.strip('"'))
+        if signed is not None:
+            # The store's own tag is an MD5 only sometimes, and may look like one: encryption changes it.
+            received.check(path, signed.size_bytes, signed.checksum)
+        else:
+            received.check(path, size_bytes, etag.strip('"'))
         return received.size_bytes
+
+    def _sign(self, repository: str, ref: str, path: str) -> ObjectStats:
+        """Return the object with a signed URL as its address.
+
+        Raises:
+            Unavailable: the server signs none.
+        """
+        stats = self._connection.do(objects.STAT_OBJECT, repository, ref, query={"path": path, "presign": True})
+        if stats.physical_address_expiry is None:
+            raise Unavailable(_UNSIGNED, path=path)
+        return stats
 
     def _upload(
         self,
@@ -189,14 +256,18 @@ class Files:
         return stats
 
     @contextmanager
-    def _open_at(self, repository: str, ref: str, path: str, start: int, etag: str) -> Iterator[httpx.Response]:
+    def _open_at(
+        self, repository: str, ref: str, path: str, start: int, etag: str, signed: ObjectStats | None
+    ) -> Iterator[httpx.Response]:
         """The object from `start` on if it is still the one of this etag (206), or whole (200)."""
         # Without this httpx asks for compressed bytes, and neither sizes nor ranges would be those of the object.
         headers = {"Accept-Encoding": "identity"}
         if start and etag:
             headers |= {"Range": byte_range(start, None), "If-Range": etag}
-        with self._connection.open(
-            objects.GET_OBJECT, repository, ref, query={"path": path}, headers=headers
+        with (
+            self._connection.open(objects.GET_OBJECT, repository, ref, query={"path": path}, headers=headers)
+            if signed is None
+            else self._connection.open_signed("GET", signed.physical_address, about=path, headers=headers)
         ) as response:
             if response.status_code == 206 and response.headers.get("ETag", "") != etag:
                 raise Unavailable(f"{path} changed while it was being fetched", path=path)
@@ -222,11 +293,15 @@ class _Moved:
         self.size_bytes += len(chunk)
         self._progress(len(chunk))
 
+    @property
+    def checksum(self) -> str:
+        return self._md5.hexdigest()
+
     def check(self, path: str, size_bytes: int | None, checksum: str) -> None:
         if size_bytes is not None and size_bytes != self.size_bytes:
             raise Damaged(f"{path}: {self.size_bytes} bytes moved, but it is {size_bytes} bytes long", path=path)
-        if _MD5.fullmatch(checksum) and checksum != self._md5.hexdigest():
-            raise Damaged(f"{path}: its checksum is {checksum}, that of the bytes {self._md5.hexdigest()}", path=path)
+        if _MD5.fullmatch(checksum) and checksum != self.checksum:
+            raise Damaged(f"{path}: its checksum is {checksum}, that of the bytes {self.checksum}", path=path)
 
 
 def byte_range(start: int, end: int | None) -> str:

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         session_on_demand,
         session_options,
     )
-    from .status import ListedRun, RunStatus, go_on_command, run_status_by_record
+    from .status import ListedRun, RunStatus, apply_command, run_status_by_record
 
 __all__ = [
     "TASKS",
@@ -123,10 +123,10 @@ __all__ = [
     "Where",
     "WindowTooLate",
     "apply",
+    "apply_command",
     "check_spark",
     "diff",
     "find_java",
-    "go_on_command",
     "ledger",
     "local_session",
     "plan",
@@ -156,7 +156,7 @@ _NAMES: Final = {
     ".resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",
     ".session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning SparkDidNotStart check_spark "
     "local_session session_on_demand session_options",
-    ".status": "ListedRun RunStatus go_on_command run_status_by_record",
+    ".status": "ListedRun RunStatus apply_command run_status_by_record",
     "lakebed.gc.protocol": "ApplyRequest BadGrace BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
     "PlanMissing PlanRequest PurgeReport PurgeRequest RestoreReport RunAbandoned RunRequest Total Totals UnknownAnswer "
     "UnknownChoice",

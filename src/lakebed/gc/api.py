@@ -129,7 +129,11 @@ def active_session() -> SparkSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """Collect the garbage of one repository. `engine` and `tasks` are for requests that name none."""
+    """Collect the garbage of one repository. `engine` and `tasks` are for requests that name none.
+
+    `deleted` is the uid of a deleted repository that had this name, or ONLY where no other had it.
+    `command_options`: what the commands that it names must repeat, such as `--data DIR`.
+    """
 
     client: Caller
     repository: str
@@ -139,6 +143,12 @@ class Collector:
     tasks: int = TASKS
     progress: Progress = silent
     metadata: MetadataRule = field(default_factory=MetadataRule)
+    deleted: str = ""
+    command_options: tuple[str, ...] = ()
+
+    def command(self, run_id: str, kind: RunKind) -> str:
+        """Return the command that applies the run."""
+        return go_on_command(self.repository, run_id, kind, self.command_options)
 
     def engine_of(self, request: Request) -> EngineName:
         return request.engine or self.engine
@@ -213,8 +223,9 @@ class Collector:
         """
         request.check()
         run_id = request.run_id
-        command = go_on_command(self.repository, run_id)
-        with reporting_where(run_id, lambda: self.run_status(run_id), command, self.progress):
+        with reporting_where(
+            lambda kind: self.command(run_id, kind), run_id, lambda: self.run_status(run_id), self.progress
+        ):
             window, grace_s = request.window, _grace_s(request)
             return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
 
@@ -259,7 +270,7 @@ class Collector:
             Denied: the caller may not plan, or not erase.
             BadInput, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
         """
-        check_selection(order.selection)
+        order = msgspec.structs.replace(order, selection=check_selection(order.selection))
         finish(check_planning(self._service(), (RunKind.ERASURE,), None))
         return self._act(PlanRequest(engine=engine), lambda context: flow.plan(context, Erasure(order)))
 
@@ -572,7 +583,9 @@ class Collector:
             )
             context = RunContext(
                 repository=self.repository,
-                service=Service(HttpRequests(RetryingCaller(self.client, self.progress), self.repository)),
+                service=Service(
+                    HttpRequests(RetryingCaller(self.client, self.progress), self.repository, deleted=self.deleted)
+                ),
                 engine=engine,
                 store=store,
                 ports=live_ports(),
@@ -584,7 +597,7 @@ class Collector:
             return files.act(with_store)
 
     def _service(self) -> Service:
-        return Service(HttpRequests(self.client, self.repository))
+        return Service(HttpRequests(self.client, self.repository, deleted=self.deleted))
 
     def _lake(self) -> Lake:
         return Lake(uri=finish(self._service().namespace()), options=self.objectstore)
@@ -617,7 +630,7 @@ def _kinds(request: PlanRequest | RunRequest) -> Sequence[RunKind]:
     if request.kinds:
         return [kind for kind in RunKind if kind in request.kinds]
     has_rules = isinstance(request, PlanRequest) and request.rules is not None
-    unasked = {RunKind.LIFECYCLE, RunKind.ERASURE, *([RunKind.METADATA] if has_rules else [])}
+    unasked = {RunKind.LIFECYCLE, RunKind.ERASURE, RunKind.DELETED, *([RunKind.METADATA] if has_rules else [])}
     return [kind for kind in RunKind if kind not in unasked]
 
 

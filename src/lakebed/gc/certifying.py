@@ -1,4 +1,6 @@
-"""Certify an erasure: look at the store for each object that was selected, and for what still has its content.
+"""Certify an erasure, or foresee it: what still has the selected content, and why.
+
+A certificate looks at the store for each object that was selected:
 
 1. Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
 2. Ask the store for each of these objects, and for each that the plan named.
@@ -6,41 +8,49 @@
 4. Ask what is staged at the paths, what waits in the queue of hard delete, what deferred runs and legal
    holds keep, and whether the bucket keeps versions.
 
-Publishes and deletes nothing, so it may be done at any time.
+A plan's outlook is the same look before anything goes, at what the plan does not take. It reads all ranges only where
+these have few rows, or on request. Neither publishes or deletes anything.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from lakebed.base import FOREIGN_SLICE, RangeId, RunKind, count_of, format_address, key_inside
+from lakebed.base import FOREIGN_SLICE, NotFound, RangeId, RunKind, count_of, format_address, key_inside, parse_address
 from lakebed.gc import protocol
 from lakebed.gc.protocol import (
-    CERTIFIED_MAX,
     CLOCK_KEY,
+    COPIES_ROWS_MAX,
     LEDGER_PREFIX,
+    STANDING_MAX,
     BadInput,
     Certificate,
     ErasedObject,
+    ErasureOrder,
+    Manifest,
+    Outlook,
     PreparedCommits,
+    StagedEntry,
     Standing,
+    StartedRun,
     certificate_path,
     encode_certificate,
 )
-from lakebed.gc.rules import Selection
+from lakebed.gc.rules import Holds, Selection
 from lakebed.objectstore import ObjectMissing, keeps_versions
 
-from .context import RunContext, read_plan
+from .context import RunContext, read_plan, slice_numbers
 from .engines import Task
-from .erasing import at_selected_paths, deferred_runs, read_ranges_by_span
+from .erasing import at_selected_paths, deferred_runs, held_paths, key_of, read_ranges_by_span
 from .ranges import effort_of_whole, get_range
 from .resume import garbage_of
-from .selecting import Flags, read_rows, selected
+from .selecting import Flags, matching, read_rows, selected
 from .tables import Table, required
 
 NAMES: Final = Table(
@@ -50,6 +60,7 @@ NAMES: Final = Table(
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
     "bytes that were overwritten or deleted before a commit had them have no path on record: collect uncommitted data",
+    "nor have addresses that were handed out and are not linked yet, and parts of uploads that were completed",
     "backups of the namespace or the key-value store, and copies in other buckets, were not looked at",
 )
 
@@ -70,6 +81,16 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
         ErasedObject(address=address, paths=(path,), size_bytes=size, checksum=staged.get(address, ""))
         for address, path, size in zip(*columns, strict=True)
     )
+    # What the plan could not take is selected all the same: only the store says that it is gone.
+    asked = frozenset(one.address for one in planned)
+    others: dict[str, ErasedObject] = {}
+    for one in plan.erasure.staged:
+        address = key_of(one, plan.namespace)
+        if address not in asked:
+            paths = tuple(sorted({one.path, *(others[address].paths if address in others else ())}))
+            others[address] = ErasedObject(
+                address=address, paths=paths, size_bytes=one.size_bytes, checksum=one.checksum
+            )
     made = Certificate(
         repository=plan.repository,
         namespace=plan.namespace,
@@ -80,7 +101,7 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
         planned_ms=plan.now_ms,
         plan=plan.garbage.digest(),
         ledger=await _ledger(context, run_id),
-        objects=planned,
+        objects=(*planned, *others.values()),
     )
     made = await verify(context, made, by=by)
     await context.store.put(certificate_path(run_id), encode_certificate(made))
@@ -98,14 +119,15 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     run = await context.service.start(RunKind.ERASURE)
 
     async def look(prepared: PreparedCommits) -> Certificate:
-        return await _look(context, before, prepared, run.run_id, by=by)
+        return await _look(context, before, prepared, run, by=by)
 
     return await context.reread(lambda: context.service.commits_for_erasure(run.run_id), look)
 
 
 async def _look(
-    context: RunContext, before: Certificate, prepared: PreparedCommits, run_id: str, *, by: str
+    context: RunContext, before: Certificate, prepared: PreparedCommits, run: StartedRun, *, by: str
 ) -> Certificate:
+    run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
     commits = await context.read(prepared.commits, protocol.COMMITS)
     meeting, apart = await read_ranges_by_span(context.engine, commits, before.selection)
     found = await _names(context, meeting, before.selection, lambda rows: selected(rows, before.selection))
@@ -122,37 +144,27 @@ async def _look(
         lambda rows: _is_other(rows, before.selection, whole, there, context.store.uri.rstrip("/")),
     )
     stands = [
-        Standing(what="object", where=address, why=_why(address, objects[address], prepared, others))
+        Standing(
+            what="object",
+            where=address,
+            why=_why(address, objects[address].paths, prepared.holds, others, _open_or(address, closed, _LATER)),
+        )
         for address in sorted(there)
     ]
-    copies: dict[str, list[str]] = {}
-    for path, address, checksum in zip(*(others[name].to_pylist() for name in NAMES_OF_COPIES), strict=True):
-        if checksum in checksums and address not in objects:
-            copies.setdefault(address, []).append(path)
-    left = await _there(context, copies)
+    stands += (await _copies(context, others, checksums, objects))[:STANDING_MAX]
     stands += [
-        Standing(what="copy", where=address, why=f"has an erased checksum, at {', '.join(sorted(copies[address])[:3])}")
-        for address in sorted(left)[:CERTIFIED_MAX]
-    ]
-    stands += [
-        Standing(what="staged", where=one.path, why=f"is staged on branch {one.branch}")
+        Standing(what="staged", where=one.path, why=one.where)
         for one in await context.service.staged(run_id, before.selection)
     ]
+    queued = {one.address: one.path for one in await queued_of(context, run_id, before.selection, narrowed=True)}
+    waiting = await _there(context, queued.keys() - objects.keys())
     stands += [
-        Standing(what="queued", where=one.address, why=f"waits in the queue of hard delete, was at {one.path}")
-        for one in await context.service.staged(run_id, before.selection, in_queue=True)
+        Standing(what="queued", where=address, why=f"waits in the queue of hard delete, was at {queued[address]}")
+        for address in sorted(waiting)
     ]
     stands += await _deferred(context, before.selection)
-    remains = list(REMAINS)
-    match await keeps_versions(context.store, CLOCK_KEY):
-        case True:
-            stands.append(
-                Standing(what="bucket", where=context.store.uri, why="keeps versions: a delete leaves the old")
-            )
-        case None:
-            remains.append("whether the bucket keeps versions or locks objects could not be asked")
-        case False:
-            pass
+    bucket, unknown = await _bucket(context)
+    stands += bucket
     return replace(
         before,
         made_ms=context.ports.clock.now_ms(),
@@ -160,8 +172,172 @@ async def _look(
         commits_read=commits.num_rows,
         objects=tuple(replace(one, is_absent=address not in there) for address, one in sorted(objects.items())),
         stands=tuple(stands),
-        remains=tuple(remains),
+        remains=(*REMAINS, *unknown),
     )
+
+
+async def foresee(
+    context: RunContext,
+    run: StartedRun,
+    order: ErasureOrder,
+    prepared: PreparedCommits,
+    *,
+    queued: Sequence[StagedEntry],
+    meeting: pa.Table,
+    apart: pa.Table,
+    garbage: Manifest,
+) -> Outlook:
+    """List what an erasure of this plan would leave. RANGES that meet the selection are read again; the others only
+    where an object is shared, or copies are looked for.
+
+    Raises:
+        NothingSelected: there is nothing that the order selects.
+    """
+    selection = order.selection
+    found = await _names(context, meeting, selection, lambda rows: selected(rows, selection))
+    taken = await context.read(garbage, protocol.GARBAGE)
+    paths = _texts(found["path"], taken["path"], [one.path for one in (*order.staged, *queued)])
+    checksums = _texts(found["checksum"], [one.checksum for one in order.staged])
+    deferred = await _deferred(context, selection)
+    if not selection.metadata:
+        held = await _held_and_deferred(context, selection, prepared.holds)
+        paths = _texts(paths, [path for path, _ in held])
+        deferred += [standing for _, standing in held]
+    unmatched = _unmatched(selection, paths, checksums)
+    if not (len(paths) or deferred):
+        raise NothingSelected("no commit, branch or deferred run has what is selected: nothing was planned")
+    left = _left(found, (*order.staged, *queued), taken["address"])
+    there = await _there(context, left)
+    ranges = pa.concat_tables([meeting, apart])
+    # By digest alone every entry with the content is selected.
+    finds_copies = selection.is_by_path or bool(selection.metadata)
+    looks_far = finds_copies and (order.finds_copies or (pc.sum(ranges["count"]).as_py() or 0) <= COPIES_ROWS_MAX)
+    wanted = sorted(set(checksums.to_pylist()) - {""}) if looks_far else []
+    whole = Selection(digests=tuple(wanted) or ("-",))
+    others = NAMES.schema.empty_table()
+    if there or wanted:
+        uri = context.store.uri.rstrip("/")
+        others = await _names(context, ranges, whole, lambda rows: _is_other(rows, selection, whole, there, uri))
+    closed, kept = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
+    stands = [
+        Standing(
+            what="object",
+            where=address,
+            why=_why(address, left[address], prepared.holds, others, _open_or(address, closed, kept)),
+        )
+        for address in sorted(there)
+    ]
+    known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
+    stands += await _copies(context, others, wanted, known)
+    stands += [
+        Standing(what="staged", where=one.path, why=f"a commit of branch {one.branch} may be taking it: plan again")
+        for one in order.staged
+        if one.is_sealed
+    ]
+    stands += deferred
+    bucket, unknown = await _bucket(context)
+    # Never cut off: of all that stands this is the one that no second plan can mend.
+    named = (*bucket, *stands[:STANDING_MAX])
+    missing = () if looks_far or not finds_copies else (_NO_COPIES,)
+    return Outlook(
+        stands=named,
+        stands_count=len(stands) + len(bucket),
+        unmatched=unmatched,
+        remains=(*missing, *REMAINS, *unknown),
+    )
+
+
+_LATER: Final = "is not deleted yet: it was staged, under way, held by a commit, or came after the plan; plan again"
+_UNKNOWN: Final = "something else keeps it: `lakebed gc why` says what"
+_NO_COPIES: Final = "copies at other paths were not looked for: --copies does, and reads every checksum"
+
+
+class NothingSelected(NotFound):
+    """Nothing that the repository has, or had, is selected. Nothing was planned."""
+
+
+def _texts(*columns: pa.ChunkedArray | pa.Array | list[str]) -> pa.Array:
+    """Return each text of these once."""
+    return pc.unique(pa.chunked_array([piece for one in columns for piece in _pieces(one)], pa.string()))
+
+
+def _pieces(column: pa.ChunkedArray | pa.Array | list[str]) -> list[pa.Array]:
+    if isinstance(column, pa.ChunkedArray):
+        return [*column.chunks]
+    return [column if isinstance(column, pa.Array) else pa.array(column, pa.string())]
+
+
+def _unmatched(selection: Selection, paths: pa.Array, checksums: pa.Array) -> tuple[str, ...]:
+    """Return the paths, globs and digests of a selection at which nothing was found."""
+    found = frozenset((*paths.to_pylist(), *checksums.to_pylist()))
+    names = [name for name in (*selection.paths, *selection.digests) if name not in found]
+    patterns = zip(selection.globs, selection.patterns(), strict=True)
+    return (*names, *(glob for glob, pattern in patterns if not matching(paths, pattern).any()))
+
+
+def _left(found: pa.Table, staged: Sequence[StagedEntry], goes: pa.ChunkedArray) -> dict[str, tuple[str, ...]]:
+    """Return the paths of each selected object that is not among those that go."""
+    rows = found.filter(pc.invert(pc.is_in(found["address"], value_set=goes.combine_chunks())))
+    left: dict[str, set[str]] = {}
+    for address, path in zip(rows["address"].to_pylist(), rows["path"].to_pylist(), strict=True):
+        left.setdefault(address, set()).add(path)
+    taken = frozenset(goes.to_pylist()) if staged else frozenset()
+    for one in staged:
+        if one.address not in taken and not one.is_sealed:
+            left.setdefault(one.address, set()).add(one.path)
+    return {address: tuple(sorted(paths)) for address, paths in left.items()}
+
+
+def _open_or(address: str, closed: Collection[int], otherwise: str) -> str:
+    place = parse_address(address)
+    is_open = place is not None and place[0] not in closed
+    return "its slice is still written to: plan again when its server has moved on" if is_open else otherwise
+
+
+def _held_or_unknown(holds: Holds) -> str:
+    names = ", ".join(one.name for one in holds.holds if one.commit_ids())
+    return f"a commit that has it is held by {names}" if names else _UNKNOWN
+
+
+async def _copies(
+    context: RunContext, others: pa.Table, checksums: Collection[str], known: Collection[str]
+) -> list[Standing]:
+    """Return the objects that are there, have one of these checksums, and are not known as selected."""
+    copies: dict[str, set[str]] = {}
+    wanted = frozenset(checksums)
+    for path, address, checksum in zip(*(others[name].to_pylist() for name in NAMES_OF_COPIES), strict=True):
+        if checksum in wanted and address not in known:
+            copies.setdefault(address, set()).add(path)
+    left = await _there(context, copies)
+    return [
+        Standing(what="copy", where=address, why=f"has an erased checksum, at {', '.join(sorted(copies[address])[:3])}")
+        for address in sorted(left)
+    ]
+
+
+async def queued_of(
+    context: RunContext, run_id: str, selection: Selection, *, narrowed: bool = False
+) -> Sequence[StagedEntry]:
+    """Return what waits in the queue of hard delete and was at a selected path.
+
+    The queue knows neither digests nor metadata. So where metadata narrow a path down none of it is selected; with
+    `narrowed` what may be is returned.
+    """
+    if not (selection.paths or selection.globs) or (selection.metadata and not narrowed):
+        return ()
+    return await context.service.staged(run_id, selection, in_queue=True)
+
+
+async def _bucket(context: RunContext) -> tuple[list[Standing], list[str]]:
+    """Return that the bucket keeps versions, or that this could not be asked."""
+    match await keeps_versions(context.store, CLOCK_KEY):
+        case True:
+            why = "keeps versions: a delete leaves the old"
+            return [Standing(what="bucket", where=context.store.uri, why=why)], []
+        case None:
+            return [], ["whether the bucket keeps versions or locks objects could not be asked"]
+        case False:
+            return [], []
 
 
 async def _deferred(context: RunContext, selection: Selection) -> list[Standing]:
@@ -178,6 +354,17 @@ async def _deferred(context: RunContext, selection: Selection) -> list[Standing]
             objects = count_of(count, "object")
             why = f"is deferred and may keep erased content: {objects}, digests and metadata are not on record"
             found.append(Standing(what="deferred", where=f"run {view.run_id}", why=why))
+    return found
+
+
+async def _held_and_deferred(context: RunContext, selection: Selection, holds: Holds) -> list[tuple[str, Standing]]:
+    """Return what legal holds keep at selected paths of what deferred runs hold, each with its path."""
+    found: list[tuple[str, Standing]] = []
+    for view in await deferred_runs(context) if holds.paths() else ():
+        async for rows in at_selected_paths(context, await garbage_of(context.store, view), selection):
+            for row in rows.filter(pa.array(held_paths(rows, holds))).select(["path", "address"]).to_pylist():
+                why = f"is deferred by run {view.run_id}; legal hold {', '.join(holds.of(path=row['path']))} keeps it"
+                found.append((row["path"], Standing(what="object", where=row["address"], why=why)))
     return found
 
 
@@ -257,17 +444,17 @@ async def _there(context: RunContext, addresses: Collection[str]) -> set[str]:
     return {address async for address, found in context.ports.tasks.ahead([*addresses], is_there) if found}
 
 
-def _why(address: str, one: ErasedObject, prepared: PreparedCommits, others: pa.Table) -> str:
+def _why(address: str, paths: Sequence[str], in_force: Holds, others: pa.Table, otherwise: str) -> str:
     if "://" in address:
         return "lies outside of the storage namespace"
-    holds = sorted({name for path in one.paths for name in prepared.holds.of(path=path)})
+    holds = sorted({name for path in paths for name in in_force.of(path=path)})
     if holds:
         return f"legal hold {', '.join(holds)} keeps it"
-    rows = zip(others["path"].to_pylist(), others["address"].to_pylist(), strict=True)
-    names = sorted({path for path, other in rows if other == address} - set(one.paths))
+    rows = others.filter(pc.equal(others["address"], address))
+    names = sorted(set(rows["path"].to_pylist()) - set(paths))
     if names:
         return f"entries that are not selected name it: {', '.join(names[:3])}"
-    return "is not deleted yet: it was staged, under way, held by a commit, or came after the plan; plan again"
+    return otherwise
 
 
 async def _ledger(context: RunContext, run_id: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Branches with equal periods are one class. So the work is not that of branches times rows:
 
 1. Walk the commits once: each gets the set of classes that reach it (rules/lifecycle/reach.py).
-2. Read the metaranges: each range gets the union of the sets of all commits that have it.
+2. Read the metaranges (trees.py): each range gets the union of the sets of all commits that have it.
 3. A range of which nothing can be due is read at its end only: its slice summary says what stays.
 4. Read the others. A row is due, or it stays. An object goes if it is due and stays nowhere (mark.py subtracts).
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RangeId, format_address
-from lakebed.gc.rules import BrokenHistory, EmptyLiveSet
+from lakebed.gc.rules import BrokenHistory, EmptyLiveSet, one_piece
 from lakebed.gc.rules.lifecycle import (
     NO_BRANCH,
     BranchClasses,
@@ -36,12 +36,13 @@ from lakebed.gc.rules.lifecycle import (
 from lakebed.ranges import RangeCorrupt, decode_range
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
-from .engines import Effort, Engine, Task
+from .engines import Engine, Task
 from .packing import Cause, Integers, LiveSet
 from .places import Namespace
-from .ranges import each_metarange, effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
+from .ranges import effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
 from .selecting import matching, with_metadata
 from .tables import CANDIDATES, LIVE, PARTS, Table, required
+from .trees import RangeFacts
 
 LIFECYCLE: Final = "lifecycle"
 """The reason that plans give."""
@@ -49,17 +50,6 @@ LIFECYCLE: Final = "lifecycle"
 REACHED: Final = Table(
     "a metarange, and the number of a set of classes that reach a commit with it; each pair once",
     required(("metarange_id", pa.string()), ("set", pa.int32())),
-)
-SPANS: Final = Table(
-    "a range that a metarange with this set names; a pair may come several times",
-    required(
-        ("range_id", pa.string()),
-        ("count", pa.int64()),
-        ("file_bytes", pa.int64()),
-        ("min_key", pa.binary()),
-        ("max_key", pa.binary()),
-        ("set", pa.int32()),
-    ),
 )
 DUE_RANGES: Final = Table(
     "a range to read, and the number of its cut-offs",
@@ -110,6 +100,13 @@ class Reached:
     classes: BranchClasses
     pinned: int
 
+    def masks(self) -> dict[str, int]:
+        """Return for each metarange the union of its sets."""
+        found: dict[str, int] = {}
+        for name, number in zip(*(self.metaranges[column].to_pylist() for column in REACHED.schema.names), strict=True):
+            found[name] = found.get(name, 0) | self.sets[number]
+        return found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
@@ -146,7 +143,7 @@ def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reach
         roots.setdefault(commit, set()).add(classes.of[name])
     for _, commit in named["intent"]:
         roots.setdefault(commit, set()).add(nowhere)
-    ids, parents = commits["id"].combine_chunks(), commits["parents"].combine_chunks()
+    ids, parents = one_piece(commits["id"]), one_piece(commits["parents"])
     generations = commits["generation"].to_numpy()
     bits_by_root = {commit: sorted(bits) for commit, bits in roots.items()}
     swept = commits["swept"].to_numpy()
@@ -168,54 +165,30 @@ def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reach
     )
 
 
-async def read_spans(engine: Engine, metaranges: pa.Table) -> pa.Table:
-    """SPANS: the ranges of these metaranges (REACHED), each with every set that it was found with.
+def sort_out(masks: Mapping[str, int], facts: Mapping[str, RangeFacts], reached: Reached, policy: Policy) -> Ranges:
+    """Part the ranges that have nothing to give from the rest. `masks` are those of ranges.
 
     Raises:
         EmptyLiveSet: commits have entries, and yet no range was read.
     """
-
-    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        found: dict[tuple[str, int], tuple[Any, ...]] = {}
-        sets: dict[str, list[int]] = {}
-        for row in share.to_pylist():
-            sets.setdefault(row["metarange_id"], []).append(row["set"])
-        async for name, infos in each_metarange(task, list(sets)):
-            for info in infos:
-                for number in sets[name]:
-                    found[info.id, number] = (info.count, info.file_bytes, info.min_key, info.max_key)
-        rows = [(id_, *facts, number) for (id_, number), facts in found.items()]
-        columns = zip(*rows, strict=True) if rows else [()] * len(SPANS.schema)
-        yield SPANS.rows(dict(zip(SPANS.schema.names, columns, strict=True)))
-
-    spans = await engine.run(work, metaranges, SPANS, effort=Effort(requests=4 * metaranges.num_rows))
-    if metaranges.num_rows and not spans.num_rows:
+    if reached.metaranges.num_rows and not masks:
         raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
-    return spans
-
-
-def sort_out(spans: pa.Table, reached: Reached, policy: Policy) -> Ranges:
-    """Bring each range together with all its sets, and part those that have nothing to give from the rest."""
-    masks: dict[str, int] = {}
-    facts: dict[str, tuple[int, int, bytes, bytes]] = {}
-    for id_, *fact, number in zip(*(spans[name].to_pylist() for name in SPANS.schema.names), strict=True):
-        masks[id_] = masks.get(id_, 0) | reached.sets[number]
-        facts[id_] = (fact[0], fact[1], fact[2], fact[3])
     terms_of = {mask: terms(mask, reached, policy) for mask in set(masks.values())}
     numbers: dict[Terms, int] = {}
     due: list[tuple[str, int, int, int]] = []
     whole: list[tuple[str, int, int, int]] = []
     beginnings = [rule.pattern.literal_beginning() for rule in policy.rules]
     for id_ in sorted(masks):
-        count, file_bytes, min_key, max_key = facts[id_]
+        fact = facts[id_]
         found = terms_of[masks[id_]]
         # Of a rule that keeps versions all versions count, also those that are never due.
         meets = any(
-            (periods is not None or rule.keep_versions) and min_key[: len(start)] <= start <= max_key[: len(start)]
+            (periods is not None or rule.keep_versions)
+            and fact.min_key[: len(start)] <= start <= fact.max_key[: len(start)]
             for rule, periods, start in zip(policy.rules, found.periods, beginnings, strict=True)
         )
         number = numbers.setdefault(found, len(numbers))
-        (due if meets else whole).append((id_, count, file_bytes, number))
+        (due if meets else whole).append((id_, fact.entries, fact.file_bytes, number))
     tables = [
         DUE_RANGES.rows(dict(zip(DUE_RANGES.schema.names, zip(*rows, strict=True), strict=True)))
         if rows
@@ -353,7 +326,7 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
         facts = {row["range_id"]: row for row in share.to_pylist()}
         async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
             number = facts[name]["terms"]
-            rows = _read(RangeId(name), data, facts[name]["count"], policy)
+            rows = read_rows(RangeId(name), data, facts[name]["count"], policy)
             rule_of = match_rules(rows, policy)
             is_due = due_rows(rows, rule_of, judging.cutoffs(number))
             if counted:
@@ -391,7 +364,7 @@ def in_side(place: str, row: pa.Table) -> pa.Table:
     return row.set_column(0, row.schema.field("name"), [[place + row["name"][0].as_py()]])
 
 
-def _read(id_: RangeId, data: bytes, count: int, policy: Policy) -> pa.Table:
+def read_rows(id_: RangeId, data: bytes, count: int, policy: Policy) -> pa.Table:
     columns = ["key", "slice", "sequence", "address", "size_bytes", "modified_ms"]
     if any(rule.metadata for rule in policy.rules):
         columns.append("metadata")

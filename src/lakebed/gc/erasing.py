@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, RangeId, RunState, parse_address, path_to_key
+from lakebed.base import FOREIGN_SLICE, RangeId, RunState, key_inside, parse_address, path_to_key
 from lakebed.gc.protocol import Manifest, RunView, StagedEntry
-from lakebed.gc.rules import EmptyLiveSet, Selection, Spans
+from lakebed.gc.rules import EmptyLiveSet, Holds, Selection, Spans
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from .context import RunContext
@@ -28,8 +28,8 @@ from .engines import Effort, Engine, Task
 from .holding import metaranges_of, ranges_of
 from .packing import Cause, LiveSet
 from .places import Namespace
-from .ranges import each_metarange, effort_of_whole, get_range, in_closed_slices, pack_rows
-from .selecting import read_rows, selected, selected_paths
+from .ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
+from .selecting import Flags, read_rows, selected, selected_paths
 from .tables import CANDIDATES, LIVE, PARTS, RANGES, rows_of_parts
 from .verdicts import pack_garbage
 from .verdicts import read_rows as read_garbage
@@ -51,10 +51,9 @@ async def read_ranges_by_span(engine: Engine, commits: pa.Table, selection: Sele
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         found: dict[str, tuple[int, int, bool]] = {}
-        async for _, infos in each_metarange(task, share["metarange_id"].to_pylist()):
-            for info in infos:
-                if info.id not in found:
-                    found[info.id] = (info.count, info.file_bytes, not spans.meets(info.min_key, info.max_key))
+        async for _, _, listed in each_list(task, share["metarange_id"].to_pylist(), once=True):
+            for info in listed.besides(found):
+                found[info.id] = (info.count, info.file_bytes, not spans.meets(info.min_key, info.max_key))
         yield ranges_of(found)
 
     rows = metaranges_of(dict.fromkeys(trees, True))
@@ -123,6 +122,11 @@ async def at_selected_paths(context: RunContext, held: Manifest, selection: Sele
         yield rows.filter(pa.array(selected_paths(rows["path"], selection)))
 
 
+def held_paths(rows: pa.Table, holds: Holds) -> Flags:
+    """Return for each row whether a legal hold keeps it by its path."""
+    return selected_paths(rows["path"], holds.paths() or Selection())
+
+
 async def add_others(
     context: RunContext,
     dealt: Bucketed,
@@ -130,26 +134,34 @@ async def add_others(
     deferred: Sequence[Manifest],
     selection: Selection,
     *,
+    holds: Holds,
     uri: str,
     closed: Collection[int],
 ) -> Bucketed:
     """Return `dealt` with staged objects, and those at selected paths that deferred runs hold (tables GARBAGE).
 
     Those tables know neither digests nor metadata: by these nothing is taken of them, and the certificate says so.
+    Neither a commit nor a tag keeps these, so a legal hold keeps them by their path alone.
     """
     slices = pa.array(sorted(closed), pa.int64())
     dealer = Dealer(CANDIDATES)
-    for packed in _pack(_rows_of(staged), Namespace(uri)):
+    free = [one for one in staged if not holds.of(path=one.path)]
+    for packed in _pack(_rows_of(free), Namespace(uri)):
         dealer.add(in_closed_slices(packed, slices))
     # Metadata narrows a path down, so an object at a selected path may be one that was not selected.
     for manifest in () if selection.metadata else deferred:
         async for chosen in at_selected_paths(context, manifest, selection):
-            for packed in pack_garbage(chosen, ERASURE):
+            for packed in pack_garbage(chosen.filter(pa.array(~held_paths(chosen, holds))), ERASURE):
                 dealer.add(in_closed_slices(packed, slices))
     if not dealer.has_rows:
         return dealt
     more = files_of(dealt.folder, await dealer.write(context.store, dealt.folder))
     return Bucketed(folder=dealt.folder, files=(*dealt.files, *more.files))
+
+
+def key_of(one: StagedEntry, uri: str) -> str:
+    """Return the address of its object as tables have it: a key, or a full URI outside of the namespace."""
+    return key_inside(one.address, uri.rstrip("/")) or one.address
 
 
 def _rows_of(staged: Sequence[StagedEntry]) -> pa.Table:

@@ -152,6 +152,8 @@ async def apply(
         return await _report_of_ended(context, plan)
     if window is not None and plan.kind is RunKind.ERASURE:
         raise BadWindow("what is erased cannot be kept for a window: apply without one", window=window)
+    if window is not None and plan.kind is RunKind.DELETED:
+        raise BadWindow("a deleted repository had its window: apply without one", window=window)
     asked = window if plan.kind.takes_objects else None
     rules_version = await may_apply(context.service, plan, state)
     if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):
@@ -193,7 +195,7 @@ async def apply(
     swept = await sweep(context.engine, garbage, ledger, rule=kind.rule, fence=fence, held=held)
     if is_new:
         ledger_keys = [ledger.key(part.name) for part in plan.garbage.parts]
-        await save(context.store, plan, ledger_keys, objects_failed=swept.objects_failed)
+        await save(context.store, plan, bound, ledger_keys, objects_failed=swept.objects_failed)
     now_ms = context.ports.clock.now_ms()
     report = _report(
         plan,
@@ -231,7 +233,7 @@ async def _defer(
     context.progress(f"deferring {objects} for {window}")
     view = await context.service.deferred(plan.run_id, cleared.garbage, window)
     # The next run goes on from here: what this one holds is no candidate of it.
-    await save(context.store, plan, (), objects_failed=0)
+    await save(context.store, plan, cleared.garbage, (), objects_failed=0)
     report = _report(
         plan,
         cleared,
@@ -367,7 +369,7 @@ async def _resumed(context: RunContext, plan: Plan, view: RunView) -> Cleared:
 async def _wait_for_readers(context: RunContext, plan: Plan, garbage: Manifest, fence: Fence, grace_s: int) -> Ledger:
     """Return the ledger of the run's sweeps once no read can still use what goes."""
     started = await start_sweep(context, plan)
-    if garbage.rows and plan.kind.takes_objects:
+    if garbage.rows and plan.kind.has_readers:
         # A plan that publishes nothing was final when it was made: no read resolves what it holds since then.
         since_ms = plan.made_ms if plan.made_ms and not plan.kind.publishes else started.started_ms
         await let_readers_finish(

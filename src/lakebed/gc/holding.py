@@ -94,8 +94,13 @@ async def read_held(context: RunContext, plan: Plan, cleared: Cleared) -> Held:
     """
     holds = await context.service.holds()
     check_uncommitted(holds, plan.kind)
-    # What no commit names has no path; files of Lakebed's own go only where no commit that stays has them.
-    if not holds.holds or plan.kind in {RunKind.UNCOMMITTED, RunKind.METADATA} or not cleared.garbage.rows:
+    # What no commit names has no path; files of Lakebed's own go only where no commit that stays has them; a deleted
+    # repository with holds is not collected at all.
+    if (
+        not holds.holds
+        or plan.kind in {RunKind.UNCOMMITTED, RunKind.METADATA, RunKind.DELETED}
+        or not cleared.garbage.rows
+    ):
         return Held(holds=holds)
     context.progress(f"looking for what {count_of(len(holds.holds), 'legal hold')} keep")
     commits = await context.read(cleared.commits, COMMITS)

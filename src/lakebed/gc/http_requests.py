@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from lakebed.base import OutcomeUnknown, Unavailable
+from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.client import path_to
 from lakebed.gc.protocol import (
     Adopting,
@@ -57,6 +57,7 @@ from lakebed.gc.rules import Holds
 from lakebed.operations import Operation, collectors, history, holds, repositories
 
 RETRY_FOR_S: Final = 120.0
+ONLY: Final = "only"
 _NAP_MIN_S: Final = 0.5
 _NAP_MAX_S: Final = 5.0
 _STARTS: Final = "/gc/runs"
@@ -73,13 +74,19 @@ class Caller(Protocol):
 
 
 class HttpRequests:
-    """One repository's collection routes. Every method may raise the client's errors and UnknownAnswer."""
+    """One repository's collection routes. Every method may raise the client's errors and UnknownAnswer.
 
-    def __init__(self, client: Caller, repository: str) -> None:
+    `deleted` is the uid of a deleted repository, or ONLY for the only one that had the name.
+    """
+
+    def __init__(self, client: Caller, repository: str, *, deleted: str = "") -> None:
         self._client = client
         self._repository = repository
+        self._deleted = deleted
 
     async def namespace(self) -> str:
+        if self._deleted:
+            return (await self.planning()).namespace
         path = path_to(repositories.GET_REPOSITORY, self._repository)
         return convert(self._client.call("GET", path), _Repository).storage_namespace
 
@@ -92,11 +99,11 @@ class HttpRequests:
     async def adopting(self) -> Adopting:
         return self._ask(collectors.CHOOSE_GC_INSTALLATION)
 
-    async def find_missing(self) -> MissingCommits:
-        return self._ask(collectors.FIND_GC_MISSING)
+    async def find_missing(self, token: str | None = None) -> MissingCommits:
+        return self._ask_page(collectors.FIND_GC_MISSING, continuation_token=token)
 
-    async def mark_missing(self) -> MissingCommits:
-        return self._ask(collectors.MARK_GC_MISSING)
+    async def mark_missing(self, token: str | None = None) -> MissingCommits:
+        return self._ask_page(collectors.MARK_GC_MISSING, continuation_token=token)
 
     async def start(self, body: StartRun) -> StartedRun:
         return self._ask(collectors.START_GC_RUN, body=body)
@@ -156,14 +163,20 @@ class HttpRequests:
         return self._ask(collectors.RESTORE_GC_OBJECTS, body=body)
 
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
-        asked = {**question._asdict(), "continuation_token": token}
+        return self._ask_page(collectors.WHY_GC_OBJECT, **question._asdict(), continuation_token=token)
+
+    def _ask_page(self, operation: Operation[Any, A], **asked: str | None) -> A:
         query = urlencode({name: text for name, text in asked.items() if text}, quote_via=quote, safe="")
-        path = path_to(collectors.WHY_GC_OBJECT, self._repository)
-        return convert(self._client.call("GET", f"{path}?{query}"), WhyPage)
+        path = path_to(operation, self._repository)
+        return convert(self._client.call(operation.method, f"{path}?{query}" if query else path), operation.answer)
 
     def _ask(self, operation: Operation[B, A], *arguments: str, body: B | None = None) -> A:
+        if self._deleted and not any(one.name == "deleted" for one in operation.parameters):
+            # Without the parameter the server would answer for a repository in use that has the name now.
+            raise Conflict(f"a deleted repository has no {operation.id}", repository=self._repository)
         path = path_to(operation, self._repository, *arguments)
-        return convert(self._client.call(operation.method, path, json=body), operation.answer)
+        query = "?" + urlencode({"deleted": self._deleted}) if self._deleted else ""
+        return convert(self._client.call(operation.method, path + query, json=body), operation.answer)
 
 
 class RetryingCaller:
@@ -208,7 +221,7 @@ def _may_repeat(error: Unavailable | OutcomeUnknown, method: str, path: str) -> 
     if isinstance(error, Unavailable):
         return True
     # A server that answers with an error of its own is there.
-    return "status" not in error.facts and (method == "GET" or not path.endswith(_STARTS))
+    return "status" not in error.facts and (method == "GET" or not path.partition("?")[0].endswith(_STARTS))
 
 
 def message_of(client: Caller, repository: str, commit: str) -> str:

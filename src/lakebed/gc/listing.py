@@ -47,25 +47,25 @@ class Listed(NamedTuple):
 
 
 async def list_slices(
-    engine: Engine, slices: Sequence[int], *, folder: str, issued: Issued | None = None
+    engine: Engine, slices: Sequence[int], *, folder: str, issued: Issued | None = None, cause: Cause = UNREFERENCED
 ) -> tuple[Pieces, Found]:
     """List these slices into `folder`, as parts of CANDIDATES, each slice in one of them."""
     # A slice is a page or more of a thousand keys.
     effort = Effort(requests=16 * len(slices))
     rows = CLOSED.rows({"bucket": sorted(slices)})
-    written = await engine.run(listing_into(folder, issued or {}), rows, PARTS, effort=effort)
+    written = await engine.run(listing_into(folder, issued or {}, cause), rows, PARTS, effort=effort)
     found = Found()
     for note in written["note"].to_pylist():
         found = found.plus(msgspec.json.decode(note, type=Found))
     return Pieces(folder=folder, parts=tuple(parts_of(written.sort_by("name")))), found
 
 
-def listing_into(folder: str, issued: Issued) -> Work:
+def listing_into(folder: str, issued: Issued, cause: Cause = UNREFERENCED) -> Work:
     """The work of `list_slices`: from CLOSED to PARTS, each with a `Found` as its note."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async def flush() -> pa.Table:
-            table, found = _pack(held)
+            table, found = _pack(held, cause)
             name = f"slices-{next(iter(held))}.parquet"
             return await write_part(
                 task.store, folder, name, encode(CANDIDATES, table), rows=table.num_rows, note=found
@@ -86,7 +86,7 @@ def listing_into(folder: str, issued: Issued) -> Work:
     return work
 
 
-def _pack(held: Mapping[str, Listed]) -> tuple[pa.Table, Found]:
+def _pack(held: Mapping[str, Listed], cause: Cause) -> tuple[pa.Table, Found]:
     """CANDIDATES of all these slices at once: a table for each would cost as much as what is in it."""
     found = Found()
     for listed in held.values():
@@ -96,7 +96,7 @@ def _pack(held: Mapping[str, Listed]) -> tuple[pa.Table, Found]:
     sizes = np.concatenate([listed.sizes for listed in held.values()])
     seen_ms = np.concatenate([listed.seen_ms for listed in held.values()])
     slices = np.repeat(np.array(numbers, np.int64), counts)
-    return pack_numbered(slices, sequences, sizes, seen_ms, UNREFERENCED), found
+    return pack_numbered(slices, sequences, sizes, seen_ms, cause), found
 
 
 async def list_slice(store: ObjectStore, name: str) -> Listed:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import format_address
 from lakebed.gc.protocol import BadInput
+from lakebed.gc.rules import one_piece
 
 from .bucketed import buckets_of
 from .places import Namespace, Place
@@ -309,8 +310,7 @@ def named_by(live: pa.Table, objects: Unpacked) -> npt.NDArray[np.bool_]:
 
 def joined(table: pa.Table, name: str, kind: str) -> npt.NDArray[Any]:
     """The values one behind the other, as an Arrow array has them anyhow."""
-    column = table[name]
-    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    whole = one_piece(table[name])
     _, offsets, data = whole.buffers()
     if not len(whole) or data is None:
         return np.empty(0, kind)

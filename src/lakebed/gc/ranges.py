@@ -10,25 +10,30 @@ A file that is missing, cut short or changed stops the run with an error that na
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId
+from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId, SublistId
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import (
     MetarangeCorrupt,
     RangeCorrupt,
     RangeInfo,
+    RangeList,
     SliceSummary,
+    SublistCorrupt,
     decode_metarange,
     decode_range,
+    decode_sublist,
     metarange_key,
     range_key,
     read_end,
+    sublist_key,
     summary_of,
 )
 
@@ -48,7 +53,13 @@ _CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
 
 
 async def read_ranges(engine: Engine, metaranges: pa.Table, *, folder: str) -> pa.Table:
-    """RANGES, each range once: live if any metarange that names it is, else with what is known of the newest.
+    """RANGES, each range once: live if any metarange that names it is, else with what is known of the newest."""
+    found = await read_listed(engine, metaranges, folder=folder)
+    return found.filter(pc.greater(found["count"], 0))
+
+
+async def read_listed(engine: Engine, metaranges: pa.Table, *, folder: str) -> pa.Table:
+    """The same, and the sublists of wide trees beside them, as RANGES without entries.
 
     Tasks write what they find into `folder`, and each range is brought together in its bucket: commits share most of
     their ranges, so all tasks together find many times as many as there are.
@@ -114,24 +125,67 @@ def effort_of_whole(ranges: pa.Table) -> Effort:
 
 
 async def read_metaranges(task: Task, share: pa.Table) -> pa.Table:
-    """From METARANGES to RANGES, each range of the share once."""
-    rows = {row["metarange_id"]: row for row in share.to_pylist()}
+    """From METARANGES to RANGES, each range and each sublist of the share once."""
+    ranks = {row["metarange_id"]: (row["is_live"], *(row[column] for column in _CAUSE)) for row in share.to_pylist()}
     best: dict[str, tuple[Any, ...]] = {}
-    async for name, infos in each_metarange(task, [*rows]):
-        row = rows[name]
-        rank = (row["is_live"], *(row[column] for column in _CAUSE))
-        for info in infos:
-            have = best.get(info.id)
-            if have is None or have[2:] < rank:
-                best[info.id] = (info.count, info.file_bytes, *rank)
+    # The best first: so a sublist is read once, however many trees share it.
+    names = sorted(ranks, key=ranks.__getitem__, reverse=True)
+    async for name, sublist, listed in each_list(task, names, once=True):
+        rank = ranks[name]
+        if sublist is not None:
+            best.setdefault(sublist, (0, 0, *rank))
+        for info in listed.besides(best):
+            best[info.id] = (info.count, info.file_bytes, *rank)
     columns = zip(*((id_, *facts) for id_, facts in best.items()), strict=True)
     return RANGES.rows(dict(zip(RANGES.schema.names, columns, strict=True))) if best else RANGES.schema.empty_table()
 
 
-async def each_metarange(task: Task, names: Sequence[str]) -> AsyncIterator[tuple[str, Sequence[RangeInfo]]]:
+async def each_metarange(task: Task, names: Sequence[str]) -> AsyncIterator[tuple[str, Iterable[RangeInfo]]]:
     """Yield each metarange with its ranges."""
+    async for name, lists in each_tree(task, names):
+        yield name, chain.from_iterable(lists)
+
+
+async def each_tree(task: Task, names: Sequence[str]) -> AsyncIterator[tuple[str, list[RangeList]]]:
+    """Yield each metarange with its lists of ranges: one, or where the tree is wide one of each sublist."""
+    found: list[RangeList] = []
+    last: str | None = None
+    async for name, _, ranges in each_list(task, names):
+        if last is not None and last != name:
+            yield last, found
+            found = []
+        last = name
+        found.append(ranges)
+    if last is not None:
+        yield last, found
+
+
+async def each_list(
+    task: Task, names: Sequence[str], *, once: bool = False
+) -> AsyncIterator[tuple[str, SublistId | None, RangeList]]:
+    """Yield each metarange with its ranges; that of a wide tree several times, each time with those of one sublist.
+
+    With `once`, leaves out sublists that it yielded before.
+    """
+    known: dict[SublistId, RangeList] = {}
+    done: set[SublistId] = set()
     async for name, data in task.ahead(names, lambda id_: _get_metarange(task.store, MetarangeId(id_))):
-        yield name, decode_metarange(MetarangeId(name), data)
+        listed = decode_metarange(MetarangeId(name), data)
+        if isinstance(listed, RangeList):
+            yield name, None, listed
+            continue
+        ids = [info.id for info in listed]
+        # Neighbours share most of their sublists: keep those of one tree at a time.
+        known = {id_: known[id_] for id_ in ids if id_ in known}
+        unread = [id_ for id_ in ids if id_ not in known and id_ not in done]
+        async for id_, file in task.ahead(unread, lambda id_: _get_sublist(task.store, id_)):
+            known[id_] = decode_sublist(id_, file)
+        for id_ in ids:
+            if id_ not in done:
+                yield name, id_, known[id_]
+        if once:
+            done.update(ids)
+            known.clear()
 
 
 async def _get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:
@@ -139,6 +193,13 @@ async def _get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:
         return await store.get(metarange_key(id_))
     except NotFound as error:
         raise MetarangeCorrupt(id_, _MISSING).in_namespace(store.uri) from error
+
+
+async def _get_sublist(store: ObjectStore, id_: SublistId) -> bytes:
+    try:
+        return await store.get(sublist_key(id_))
+    except NotFound as error:
+        raise SublistCorrupt(id_, _MISSING).in_namespace(store.uri) from error
 
 
 async def get_range(store: ObjectStore, id_: RangeId, *, start: int = 0) -> bytes:
@@ -154,8 +215,7 @@ async def from_ranges(task: Task, share: pa.Table) -> AsyncIterator[Named]:
     sizes = dict(zip(ids, share["file_bytes"].to_pylist(), strict=True))
 
     async def read(name: str) -> tuple[SliceSummary, pa.Array | None]:
-        summary = await _summary(task.store, RangeId(name), sizes[name])
-        return summary, await _foreign_addresses(task.store, RangeId(name)) if summary.foreign else None
+        return await read_summary(task.store, RangeId(name), sizes[name])
 
     async for _, (summary, addresses) in task.ahead(ids, read):
         yield Named(_filler(summary), addresses)
@@ -167,6 +227,12 @@ def _filler(summary: SliceSummary) -> Callable[[LiveSet], None]:
             bitmap.or_into(live.room(bitmap.slice, bitmap.words_needed))
 
     return fill
+
+
+async def read_summary(store: ObjectStore, id_: RangeId, file_bytes: int) -> tuple[SliceSummary, pa.Array | None]:
+    """Return the end of a range, and its foreign addresses if it has any."""
+    summary = await _summary(store, id_, file_bytes)
+    return summary, await _foreign_addresses(store, id_) if summary.foreign else None
 
 
 async def _summary(store: ObjectStore, id_: RangeId, file_bytes: int) -> SliceSummary:

@@ -20,7 +20,7 @@ from lakebed.gc.rules.lifecycle import Policy, check_policy
 
 from .context import RunContext
 from .engines import Effort, Task
-from .kinds.lifecycle import mark_due, policy_of, read_due
+from .kinds.lifecycle import mark_due, policy_of
 from .protocol import REFS, PreparedCommits, RunKind, SimulatedRow, Simulation, StartedRun
 from .tables import Table, required, rows_of_parts
 from .verdicts import read_rows
@@ -74,9 +74,7 @@ async def _simulate(
     context: RunContext, run: StartedRun, prepared: PreparedCommits, *, days: int, policy: str
 ) -> Simulation:
     checked = await _check(context, prepared, policy) if policy else policy_of(prepared)
-    ranges, _ = await read_due(context, prepared.commits, prepared.refs, checked)
-    until_ms = run.now_ms + days * DAY_MS
-    garbage, totals = await mark_due(context, run, checked, ranges, until_ms=until_ms)
+    garbage, totals = await mark_due(context, run, checked, prepared, until_ms=run.now_ms + days * DAY_MS)
     objects = count_of(totals.all.objects, "object")
     context.progress(f"{objects} will go within {count_of(days, 'day')}")
     read, today = read_rows(garbage), run.now_ms // DAY_MS

@@ -7,7 +7,8 @@ costs a listing of a few names, and may be behind by the parts that are under wa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -207,24 +208,36 @@ def _listed(run_id: str, view: RunView | None, plan: Plan | None) -> ListedRun:
     )
 
 
-def go_on_command(repository: str, run_id: str) -> str:
-    return f"lakebed gc apply lakefs://{repository} {run_id}"
+def apply_command(kind: RunKind) -> str:
+    """Return the command that applies plans of this kind, and of no other."""
+    own = {
+        RunKind.LIFECYCLE: "lakebed lifecycle apply",
+        RunKind.ERASURE: "lakebed erase apply",
+        RunKind.DELETED: "lakebed gc deleted apply",
+    }
+    return own.get(kind, "lakebed gc apply")
+
+
+def go_on_command(repository: str, run_id: str, kind: RunKind, options: Sequence[str] = ()) -> str:
+    """Return the command that applies the run. `options`: those that it needs as the plan did."""
+    return shlex.join([*apply_command(kind).split(), f"lakefs://{repository}", run_id, *options])
 
 
 @contextlib.contextmanager
 def reporting_where(
-    run_id: str, run_status: Callable[[], RunStatus], command: str, progress: Progress
+    command: Callable[[RunKind], str], run_id: str, run_status: Callable[[], RunStatus], progress: Progress
 ) -> Iterator[None]:
     """Say how far an apply came and what goes on with it, if it is stopped or no server answers."""
     try:
         yield
     except (KeyboardInterrupt, Unavailable, OutcomeUnknown):
         try:
-            progress(left_off(run_status(), command))
+            found = run_status()
+            progress(left_off(found, command(found.kind)))
         except LakebedError:
             progress(
                 f"stopped; what was done of run {run_id} is recorded; if its deletes began, the next `gc run` goes on "
-                f"with it; at once: {command}"
+                f"with it, or at once an apply of the run"
             )
         raise
 

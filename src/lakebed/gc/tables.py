@@ -116,7 +116,7 @@ RANGES: Final = Table(
     "a range that some metarange names; the other columns are those of its metarange",
     required(
         ("range_id", pa.string()),
-        ("count", pa.int64()),  # entries, as its metarange says
+        ("count", pa.int64()),  # entries, as its metarange says; 0: a sublist
         ("file_bytes", pa.int64()),  # about
         ("is_live", pa.bool_()),
         ("seen_ms", pa.int64()),

@@ -38,7 +38,7 @@ _RUN_FILE: Final = re.compile(
     r"|[0-9a-z._]+/(?:(?:due|stays|versions)/)?[a-z]+-[0-9a-z-]+\.(?:parquet|arrow))",
     re.ASCII,
 )
-_TREE_FILE: Final = re.compile(r"_lakefs/(?:meta)?ranges/([0-9a-f]{64})\.parquet", re.ASCII)
+_TREE_FILE: Final = re.compile(r"_lakefs/(?:(?:meta)?ranges|sublists)/([0-9a-f]{64})\.parquet", re.ASCII)
 _OTHER: Final = re.compile(
     r"_lakefs/dummy"
     rf"|{CLAIM_KEY}"
@@ -55,7 +55,7 @@ _OTHER: Final = re.compile(
 
 
 def tree_file(key: str) -> str | None:
-    """Return the id of the range or metarange whose file this is; None for any other key."""
+    """Return the id of the range, sublist or metarange whose file this is; None for any other key."""
     found = _TREE_FILE.fullmatch(key)
     return None if found is None else found[1]
 

@@ -80,14 +80,17 @@ class Ref:
         """Return an object's bytes, or half open those from `start` to `end`, in memory."""
         return self._client.objects.read(self.repository, self.name, path, start=start, end=end)
 
-    def download(self, path: str, target: str | Path) -> int:
+    def download(self, path: str, target: str | Path, *, presigned: bool = False) -> int:
         """Fetch an object into a file, all or nothing, checked; its size in bytes. Folders above it must exist.
+
+        `presigned`: the bytes come straight from the object store, by a URL that the server signs.
 
         Raises:
             NotFound: there is no such object.
             Corrupt: what arrived is not what was announced.
+            Unavailable: `presigned`, and the server signs no URLs.
         """
-        return self._client.files.download(self.repository, self.name, path, Path(target))
+        return self._client.files.download(self.repository, self.name, path, Path(target), presigned=presigned)
 
     @overload
     def open(self, path: str, mode: Literal["rb"] = "rb", *, encoding: str = "utf-8") -> BinaryIO: ...
@@ -186,11 +189,15 @@ class Branch(Ref):
         content_type: str = TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
         if_absent: bool = False,
+        presigned: bool = False,
     ) -> wire.ObjectStats:
         """Send a file of any size.
 
+        `presigned`: the bytes go straight into the object store, by a URL that the server signs; up to 5 GiB.
+
         Raises:
             AlreadyExists: `if_absent`, and there is such an object.
+            Unavailable: `presigned`, and the server signs no URLs.
         """
         return self._client.files.upload(
             self.repository,
@@ -200,6 +207,7 @@ class Branch(Ref):
             content_type=content_type,
             metadata=metadata,
             if_absent=if_absent,
+            presigned=presigned,
         )
 
     def copy(self, source: str, path: str, *, source_ref: str | Ref = "") -> wire.ObjectStats:

@@ -12,11 +12,11 @@ from .operation import (
     PUBLIC,
     PUBLIC_BYTES_MAX,
     Operation,
+    Parameter,
     create,
     delete,
     flag,
     get,
-    later,
     listing,
 )
 from .resources import ALL, GROUP, NEW_GROUP, NEW_POLICY, NEW_USER, POLICY, USER, on
@@ -212,35 +212,58 @@ DELETE_POLICY: Final = delete(
 )
 
 _PRINCIPALS: Final = _USER + "/external/principals"
-EXTERNAL_PRINCIPAL_LOGIN: Final = later(
-    "externalPrincipalLogin", "POST", "/auth/external/principal/login", LOGGED_IN, "Log in with another identity."
+_PRINCIPAL: Final = Parameter("principalId", is_required=True)
+EXTERNAL_PRINCIPAL_LOGIN: Final = Operation(
+    "externalPrincipalLogin",
+    "POST",
+    "/auth/external/principal/login",
+    wire.ExternalLoginInformation,
+    wire.AuthenticationToken,
+    PUBLIC,
+    "Log in with an identity of another provider: an `id_token` of OpenID Connect, or an `identity_token` of AWS.",
+    body_bytes_max=PUBLIC_BYTES_MAX,
 )
-STS_LOGIN: Final = later("stsLogin", "POST", "/sts/login", LOGGED_IN, "Log in with a token of another provider.")
-CREATE_USER_EXTERNAL_PRINCIPAL: Final = later(
+STS_LOGIN: Final = Operation(
+    "stsLogin",
+    "POST",
+    "/sts/login",
+    wire.StsAuthRequest,
+    wire.AuthenticationToken,
+    PUBLIC,
+    "Log in with a code of the provider of OpenID Connect.",
+    body_bytes_max=PUBLIC_BYTES_MAX,
+)
+CREATE_USER_EXTERNAL_PRINCIPAL: Final = Operation(
     "createUserExternalPrincipal",
     "POST",
     _PRINCIPALS,
+    wire.ExternalPrincipalCreation,
+    NOTHING,
     on(USER, "auth:CreateUserExternalPrincipal"),
-    "Give a user another identity.",
+    "Let an identity of another provider stand for a user.",
+    (_PRINCIPAL,),
+    status=201,
+    creates=True,
 )
-DELETE_USER_EXTERNAL_PRINCIPAL: Final = later(
+DELETE_USER_EXTERNAL_PRINCIPAL: Final = delete(
     "deleteUserExternalPrincipal",
-    "DELETE",
     _PRINCIPALS,
     on(USER, "auth:DeleteUserExternalPrincipal"),
-    "Take an identity from a user.",
+    "Let an identity stand for its user no more, and end its logins.",
+    _PRINCIPAL,
 )
 LIST_USER_EXTERNAL_PRINCIPALS: Final = listing(
     "listUserExternalPrincipals",
     _PRINCIPALS + "/ls",
     wire.ExternalPrincipalList,
     on(USER, "auth:ReadUser"),
-    "List the other identities of a user. None has any on this server.",
+    "List the identities of other providers that stand for a user.",
 )
-GET_EXTERNAL_PRINCIPAL: Final = later(
+GET_EXTERNAL_PRINCIPAL: Final = get(
     "getExternalPrincipal",
-    "GET",
     "/auth/external/principals",
+    wire.ExternalPrincipal,
     on(ALL, "auth:ReadExternalPrincipal"),
-    "Return the user of another identity.",
+    "Return the user that an identity of another provider stands for.",
+    _PRINCIPAL,
 )

@@ -23,6 +23,8 @@ _JOB: Final = _JOBS + "/{job_id}"
 _PLANNING: Final = on(REPOSITORY, "gc:Plan")
 _APPLYING: Final = on(REPOSITORY, "gc:Apply")
 _ERASING: Final = on(REPOSITORY, "gc:Erase")
+_DELETED: Final = Parameter("deleted")
+"""The uid of a deleted repository that had the name, or `only` where one had it: ask after that one."""
 _READ_RUNS: Final = on(REPOSITORY, "gc:ReadRuns")
 _READ_RULES: Final = on(REPOSITORY, "gc:ReadRules")
 _WRITE_RULES: Final = on(REPOSITORY, "gc:WriteRules")
@@ -81,7 +83,7 @@ EXPLAIN_GC_RULES: Final = get(
 
 # Runs of our collectors.
 
-LIST_GC_RUNS: Final = get("listGcRuns", _RUNS, protocol.RunList, _READ_RUNS, "List runs, newest first.")
+LIST_GC_RUNS: Final = get("listGcRuns", _RUNS, protocol.RunList, _READ_RUNS, "List runs, newest first.", _DELETED)
 START_GC_RUN: Final = Operation(
     "startGcRun",
     "POST",
@@ -90,9 +92,10 @@ START_GC_RUN: Final = Operation(
     protocol.StartedRun,
     _PLANNING,
     "Begin a run.",
+    (_DELETED,),
     status=201,
 )
-GET_GC_RUN: Final = get("getGcRun", _RUN, protocol.RunView, _READ_RUNS, "Return a run.")
+GET_GC_RUN: Final = get("getGcRun", _RUN, protocol.RunView, _READ_RUNS, "Return a run.", _DELETED)
 READ_GC_UNCOMMITTED: Final = Operation(
     "readGcUncommitted",
     "POST",
@@ -101,6 +104,7 @@ READ_GC_UNCOMMITTED: Final = Operation(
     protocol.UncommittedPage,
     _PLANNING,
     "Write a page of what is staged, being uploaded or copied into the run's folder.",
+    (_DELETED,),
     is_body_optional=True,
 )
 READ_GC_COMMITS: Final = Operation(
@@ -111,6 +115,7 @@ READ_GC_COMMITS: Final = Operation(
     protocol.PreparedCommits,
     _PLANNING,
     "Write the commits and refs into the run's folder.",
+    (_DELETED,),
     is_body_optional=True,
 )
 MARK_GC_RUN: Final = Operation(
@@ -130,6 +135,7 @@ CHECK_GC_PLANNING: Final = Operation(
     protocol.Planning,
     _PLANNING,
     "Succeed if the caller may plan. Begins nothing.",
+    (_DELETED,),
 )
 CHECK_GC_PURGING: Final = Operation(
     "checkGcPurging",
@@ -148,6 +154,7 @@ CHOOSE_GC_INSTALLATION: Final = Operation(
     protocol.Adopting,
     on(REPOSITORY, "gc:Adopt"),
     "Let this installation go on, where several share a namespace.",
+    (_DELETED,),
 )
 FIND_GC_MISSING: Final = get(
     "findGcMissing",
@@ -155,6 +162,7 @@ FIND_GC_MISSING: Final = get(
     protocol.MissingCommits,
     _READ_RUNS,
     "Find commits whose trees lack files, as after a restore of an older backup.",
+    Parameter("continuation_token"),
 )
 MARK_GC_MISSING: Final = Operation(
     "markGcMissing",
@@ -164,6 +172,7 @@ MARK_GC_MISSING: Final = Operation(
     protocol.MissingCommits,
     on(REPOSITORY, "gc:Adopt"),
     "Mark as gone the commits whose trees lack files, but for those that a ref names.",
+    (Parameter("continuation_token"),),
 )
 APPLY_GC_RUN: Final = Operation(
     "applyGcRun",
@@ -173,6 +182,7 @@ APPLY_GC_RUN: Final = Operation(
     protocol.RunView,
     _APPLYING,
     "Succeed if this plan may be applied now.",
+    (_DELETED,),
 )
 EXPIRE_GC_COMMITS: Final = Operation(
     "expireGcCommits",
@@ -182,7 +192,11 @@ EXPIRE_GC_COMMITS: Final = Operation(
     protocol.RecheckInputs,
     _APPLYING,
     "Publish the commits that expire, and write what is alive now.",
-    asked_later=(Permission("gc:Erase", REPOSITORY, when="the run is an erasure"),),
+    (_DELETED,),
+    asked_later=(
+        Permission("gc:Erase", REPOSITORY, when="the run is an erasure"),
+        Permission("gc:CollectDeleted", REPOSITORY, when="the repository is deleted"),
+    ),
 )
 FIND_GC_STAGED: Final = Operation(
     "findGcStaged",
@@ -221,6 +235,7 @@ SWEEP_GC_RUN: Final = Operation(
     protocol.RunView,
     _APPLYING,
     "Allow the deletion of a plan that was looked at again.",
+    (_DELETED,),
 )
 DEFER_GC_RUN: Final = Operation(
     "deferGcRun",
@@ -249,6 +264,7 @@ END_GC_RUN: Final = Operation(
     protocol.RunView,
     _APPLYING,
     "End a run: all of its plan is deleted.",
+    (_DELETED,),
 )
 ABANDON_GC_RUN: Final = Operation(
     "abandonGcRun",
@@ -258,6 +274,7 @@ ABANDON_GC_RUN: Final = Operation(
     protocol.RunView,
     on(REPOSITORY, "gc:Abandon"),
     "End a run that deletes nothing more.",
+    (_DELETED,),
 )
 WHY_GC_OBJECT: Final = get(
     "whyGcObject",

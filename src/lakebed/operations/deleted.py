@@ -16,8 +16,9 @@ LIST_DELETED_REPOSITORIES: Final = get(
     "/deleted/repositories",
     wire.DeletedRepositoryList,
     on(ALL, "fs:ListRepositories"),
-    "List deleted repositories by name, and until when each is kept.",
+    "List deleted repositories by name, and until when each is kept. A page has all of a name.",
     PREFIX,
+    *PAGE,
 )
 UNDELETE_REPOSITORY: Final = Operation(
     "undeleteRepository",
@@ -60,6 +61,8 @@ LIST_DELETED_BRANCHES: Final = get(
     wire.DeletedRefList,
     on(REPOSITORY, "fs:ListBranches"),
     "List deleted branches that can come back, by name, the newest of a name first.",
+    PREFIX,
+    *PAGE,
 )
 LIST_DELETED_TAGS: Final = get(
     "listDeletedTags",
@@ -67,6 +70,8 @@ LIST_DELETED_TAGS: Final = get(
     wire.DeletedRefList,
     on(REPOSITORY, "fs:ListTags"),
     "List deleted tags that can come back, by name, the newest of a name first.",
+    PREFIX,
+    *PAGE,
 )
 UNDELETE_BRANCH: Final = Operation(
     "undeleteBranch",

@@ -211,6 +211,14 @@ GET_META_RANGE: Final = get(
 GET_RANGE: Final = get(
     "getRange", _METADATA + "/range/{range}", wire.StorageUri, _READ_FILES, "Return where a range of a tree lies."
 )
-GET_METADATA_OBJECT: Final = later(
-    "getMetadataObject", "GET", _METADATA + "/object/{type}/{object_id}", _READ_FILES, "Return a file of a tree."
+GET_METADATA_OBJECT: Final = Operation(
+    "getMetadataObject",
+    "GET",
+    _METADATA + "/object/{type}/{object_id}",
+    NOTHING,
+    bytes,
+    _READ_FILES,
+    "Return a file of a tree, in Lakebed's own format (docs/formats), or redirect to a signed URL (presign).",
+    (flag("presign"),),
+    other_statuses=(302,),
 )

@@ -16,7 +16,9 @@ from .resources import ONE_REPOSITORY, REPOSITORY, on
 _HOLDS: Final = ONE_REPOSITORY + "/holds"
 _READ: Final = on(REPOSITORY, "gc:ReadRuns")
 
-GET_LEGAL_HOLDS: Final = get("getLegalHolds", _HOLDS, Holds, _READ, "Return the legal holds in force.")
+GET_LEGAL_HOLDS: Final = get(
+    "getLegalHolds", _HOLDS, Holds, _READ, "Return the legal holds in force.", Parameter("deleted")
+)
 ADD_LEGAL_HOLD: Final = Operation(
     "addLegalHold",
     "POST",

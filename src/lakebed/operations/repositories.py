@@ -49,6 +49,7 @@ CREATE_REPOSITORY: Final = create(
     ),
     "Make a repository over an unused storage namespace, with a first commit and a default branch.",
     flag("bare"),
+    flag("reuse"),
 )
 GET_REPOSITORY: Final = get(
     "getRepository", ONE_REPOSITORY, wire.Repository, on(REPOSITORY, "fs:ReadRepository"), "Return a repository."

@@ -35,12 +35,18 @@ from .view import KeyColumn
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRule:
     """Set the numbers above. They are part of the format: trees cut by other numbers share no files. Tests use small
-    ones."""
+    ones.
+
+    The same is true of lists: one in `listed` ranges ends a sublist (`ends_sublist`), and a tree that is cut into fewer
+    than `sublists_min` of them is not wide: its metarange lists its ranges.
+    """
 
     strong: int
     weak: int
     weak_from: int
     rows_max: int
+    listed: int = 256
+    sublists_min: int = 8
 
     def is_complete(self, max_key: bytes, count: int) -> bool:
         """Return True where a range of `count` rows ends in a cut, and not because the stream ended."""

@@ -328,4 +328,5 @@ def _canonical(array: pa.Array) -> list[memoryview]:
         width = array.type.bit_width // 8
         return [memoryview(array.buffers()[1])[array.offset * width : (array.offset + len(array)) * width]]
     offsets, data = text_buffers(array)
-    return [memoryview(np.diff(offsets).tobytes()), data]
+    # For a short column `np.diff` takes ten times as long.
+    return [memoryview((offsets[1:] - offsets[:-1]).tobytes()), data]

@@ -37,6 +37,7 @@ from lakebed.auth import (
     NotPermitted,
     Permissions,
     Policies,
+    Principals,
     load_server_keys,
 )
 from lakebed.base import Denied, Invalid, LakebedError, RepositoryUid
@@ -67,7 +68,8 @@ from .health import Probe
 from .hooks import ScriptReads, make_hooks
 from .logs import REQUEST_ID, access, log_access
 from .metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
-from .pairing import pair
+from .pairing import check_file, pair
+from .providers import ProviderOptions, Providers, provider_options
 from .requests import RestRequest
 from .responses import answer, text
 from .rest import (
@@ -136,6 +138,8 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     holds,
 )
 TREE_CACHE_BYTES: Final = 256 << 20
+TREE_CACHE_BYTES_MIN: Final = 16 << 20
+"""A quarter of this holds the largest range and sublist, decoded."""
 PRESIGN_S: Final = 15 * 60
 BLOCKSTORES: Final = ("local", "s3", "gs", "az")
 """What LAKEBED_BLOCKSTORE may say; the first where it says nothing."""
@@ -156,6 +160,7 @@ class ServerOptions:
     `store_uri` None: a SQLite file in the data folder. `server_secret` None: made on the first start and stored.
     `setup_secret` None: callers on this machine may set up, without a secret.
     `audit`: which requests the audit log has; `audit_days`: for how long, 0 for ever.
+    `cache_bytes`: how much a process keeps of what it decoded from committed data.
     `trust_denials`: where the object store refuses to say whether a namespace is marked, it is not.
     `presign`: hand out signed URLs, where the object store has such. `s3`: the S3 gateway's.
     """
@@ -170,13 +175,21 @@ class ServerOptions:
     audit: AuditMode = "changes"
     audit_days: int = 0
     deleted_days: int = DELETED_DAYS
+    cache_bytes: int = TREE_CACHE_BYTES
     presign: bool = True
     s3: S3Options = field(default_factory=S3Options)
     hooks: HookOptions = field(default_factory=HookOptions)
+    providers: ProviderOptions = field(default_factory=ProviderOptions)
 
     @property
     def metadata_uri(self) -> str:
-        """The key-value store: the one given, or the SQLite file in the data folder."""
+        """The key-value store: the one given, or the SQLite file in the data folder.
+
+        Raises:
+            WrongMetadata: none is given, and the folder was served with another than the file.
+        """
+        if not self.store_uri:
+            check_file(self.data_dir)
         return self.store_uri or sqlite_uri(self.data_dir / STORE_FILE)
 
     @property
@@ -197,12 +210,12 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
 
     LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
-    LAKEBED_DELETED_DAYS, LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, those of hooks, and those of the object
-    stores.
+    LAKEBED_DELETED_DAYS, LAKEBED_CACHE_BYTES, LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and those of hooks,
+    of providers of identities (`provider_options`) and of the object stores.
 
     Raises:
         UnknownObjectStore: a kind of object store that there is no driver for.
-        InvalidSetting: the audit log cannot be kept like this.
+        InvalidSetting: the audit log cannot be kept like this, or a number is none or too small.
     """
     secret = environment.get("LAKEBED_SERVER_SECRET")
     blockstore = environment.get("LAKEBED_BLOCKSTORE") or BLOCKSTORES[0]
@@ -219,9 +232,11 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
         audit=_audit_mode(environment.get("LAKEBED_AUDIT") or "changes"),
         audit_days=_days("LAKEBED_AUDIT_DAYS", environment.get("LAKEBED_AUDIT_DAYS") or "0"),
         deleted_days=_days("LAKEBED_DELETED_DAYS", environment.get("LAKEBED_DELETED_DAYS") or str(DELETED_DAYS)),
+        cache_bytes=_cache_bytes(environment.get("LAKEBED_CACHE_BYTES") or str(TREE_CACHE_BYTES)),
         presign=environment.get("LAKEBED_PRESIGN") != "0",
         s3=s3_options(environment),
         hooks=hook_options(environment),
+        providers=provider_options(environment),
     )
 
 
@@ -231,6 +246,14 @@ def _audit_mode(text: str) -> AuditMode:
             return text
         case _:
             raise InvalidSetting(f"LAKEBED_AUDIT is {text!r}: known are changes, all and off")
+
+
+def _cache_bytes(text: str) -> int:
+    if not text.isdecimal() or int(text) < TREE_CACHE_BYTES_MIN:
+        raise InvalidSetting(
+            f"LAKEBED_CACHE_BYTES is {text!r}: it is a number of at least {TREE_CACHE_BYTES_MIN:,} bytes"
+        )
+    return int(text)
 
 
 def _days(name: str, text: str) -> int:
@@ -255,6 +278,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
             yield state
         finally:
             await state.importing.close()
+            await state.providers.close()
             await state.collectors.close()
             state.audit.close()
             await state.hard_deleting.close()
@@ -278,15 +302,16 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
     store = MeasuredStore(bare_store, metrics)
     keys = await load_server_keys(store, ports.ids, options.server_secret)
     accounts = Accounts(store, ports, keys)
-    authenticator = Authenticator(accounts, keys, ports)
+    principals = Principals(store, ports, accounts)
+    authenticator = Authenticator(accounts, keys, ports, principals)
     groups = Groups(store, ports, accounts)
     policies = Policies(store, ports, accounts, groups)
-    cache = TreeCache(TREE_CACHE_BYTES)
+    cache = TreeCache(options.cache_bytes)
     owner = Options(owner=ports.ids.fresh(), deleted_refs_ms=options.deleted_days * DAY_MS)
     objectstore = options.objects_options
 
-    def make_versions(uid: RepositoryUid, namespace: ObjectStore) -> Versions:
-        trees = Trees(namespace, cache, ports)
+    def make_versions(uid: RepositoryUid, namespace: ObjectStore, salt: str) -> Versions:
+        trees = Trees(namespace, cache, ports, salt=salt)
         return Versions(uid=uid, store=store, objectstore=namespace, trees=trees, ports=ports, options=owner)
 
     presign = options.presign and options.blockstore == "s3"
@@ -309,6 +334,8 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         accounts=accounts,
         groups=groups,
         policies=policies,
+        principals=principals,
+        providers=Providers(options.providers, ports.clock),
         authenticator=authenticator,
         collectors=Collectors({**os.environ, **environment_of(objectstore)}, authenticator),
         authorizer=Authorizer(policies, ports),

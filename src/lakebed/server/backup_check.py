@@ -30,7 +30,7 @@ from lakebed.catalog import RepositoryRecord, RepositoryState
 from lakebed.gc.service import read_snapshot
 from lakebed.kv import Store, scan_prefix
 from lakebed.objectstore import ObjectStore
-from lakebed.ranges import decode_metarange, decode_range, metarange_key, range_key, rows_from_table
+from lakebed.ranges import decode_range, metarange_key, range_key, rows_from_table
 from lakebed.versions import (
     BranchRecord,
     Commit,
@@ -46,6 +46,8 @@ from lakebed.versions import (
     keys,
 )
 
+LISTS_BYTES: Final = 64 << 20
+"""Commits of a wide tree share sublists: this much of them is read once."""
 MISSING_SHOWN: Final = 1000
 _TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 
@@ -105,7 +107,7 @@ class _Repository:
             uid=uid,
             store=store,
             objectstore=namespace,
-            trees=Trees(namespace, TreeCache(0), ports),
+            trees=Trees(namespace, TreeCache(LISTS_BYTES), ports),
             ports=ports,
             options=Options(),
         )
@@ -173,7 +175,7 @@ class _Repository:
     async def _ranges_of(self, metarange: MetarangeId) -> set[RangeId]:
         key = metarange_key(metarange)
         try:
-            return {info.id for info in decode_metarange(metarange, await self._namespace.get(key))}
+            return {info.id for info in await self._versions.trees.ranges(metarange)}
         except LakebedError as error:
             self._checked.miss(self._name, f"{key}: {error}")
             return set()

@@ -28,7 +28,7 @@ METADATA_FILE: Final = "metadata"
 OBJECTS_FOLDER: Final = "objects"
 BACKUP_FILE: Final = "backup.json"
 UNFINISHED_FILE: Final = "unfinished"
-FORMAT: Final = 4
+FORMAT: Final = 5
 
 RESERVE_FILE: Final = "reserve"
 RESERVE_BYTES: Final = 4 << 20

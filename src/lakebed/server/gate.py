@@ -74,7 +74,12 @@ class Gate:
         for permission, places in self._asked:
             if permissions.allows_everywhere(permission.action):
                 continue
-            names = {name: await self._value(request, name, place) for name, place in places}
+            # A body may be large, and is decoded only for a caller who may do this to something.
+            is_refused = permissions.allows_nowhere(permission.action)
+            names = {
+                name: "*" if is_refused and place == "body" else await self._value(request, name, place)
+                for name, place in places
+            }
             require((permission,), permissions, names)
 
     async def _value(self, request: RestRequest, name: str, place: _Place) -> str | Sequence[str]:

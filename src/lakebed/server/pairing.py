@@ -23,7 +23,7 @@ import msgspec
 from lakebed.base import Ids, Invalid
 from lakebed.kv import Held, PredicateFailed, Store
 
-from .folder import MARKER_FILE, METADATA_FILE, DataFolderFormat, DataFolderUnavailable
+from .folder import MARKER_FILE, METADATA_FILE, STORE_FILE, DataFolderFormat, DataFolderUnavailable
 
 PARTITION: Final = b"server"
 FOLDER: Final = b"server/folder"
@@ -64,6 +64,17 @@ async def pair(folder: Path, store: Store, ids: Ids, *, holds_objects: bool) -> 
         _note(folder, msgspec.json.decode(found.value, type=Pairing).store)
 
 
+def check_file(folder: Path) -> None:
+    """Check that the folder's own SQLite file is there, unless no server has run on the folder yet.
+
+    Raises:
+        WrongMetadata: the folder was served with another database.
+    """
+    # Before the file is opened: that would leave an empty one, which the next command would take for the metadata.
+    if not (folder / STORE_FILE).exists() and _known_store(folder) is not None:
+        raise _new_beside(folder)
+
+
 async def check_pair(folder: Path, store: Store, *, holds_objects: bool) -> Held | None:
     """Return the store's record if the two belong together, or None if no server has run on the store yet.
 
@@ -74,11 +85,7 @@ async def check_pair(folder: Path, store: Store, *, holds_objects: bool) -> Held
     found = await store.get(PARTITION, FOLDER)
     if found is None:
         if known is not None:
-            raise WrongMetadata(
-                f"{folder} was served with another database, and this one is new: name the other by --kv or"
-                " LAKEBED_STORE_URI. If it is gone for good, restore a backup; docs/guide/databases.md says how",
-                folder=str(folder),
-            )
+            raise _new_beside(folder)
         return None
     pairing = msgspec.json.decode(found.value, type=Pairing)
     if known is not None and known != pairing.store:
@@ -93,6 +100,14 @@ async def check_pair(folder: Path, store: Store, *, holds_objects: bool) -> Held
             folder=str(folder),
         )
     return found
+
+
+def _new_beside(folder: Path) -> WrongMetadata:
+    return WrongMetadata(
+        f"{folder} was served with another database, and this one is new: name the other by --kv or"
+        " LAKEBED_STORE_URI. If it is gone for good, restore a backup; docs/guide/databases.md says how",
+        folder=str(folder),
+    )
 
 
 async def _write(store: Store, pairing: Pairing, seen: Held | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lakebed.auth import Accounts, Authenticator, Authorizer, Groups, Policies
+from lakebed.auth import Accounts, Authenticator, Authorizer, Groups, Policies, Principals
 from lakebed.base import Ports
 from lakebed.catalog import Catalog
 from lakebed.kv import Store
@@ -17,6 +17,7 @@ from .draining import Drain
 from .hard_delete import HardDeleting
 from .importing import Importing
 from .metrics import Metrics
+from .providers import Providers
 from .s3.options import S3Options
 
 
@@ -31,6 +32,8 @@ class AppState:
     accounts: Accounts
     groups: Groups
     policies: Policies
+    principals: Principals
+    providers: Providers
     authenticator: Authenticator
     authorizer: Authorizer
     collectors: Collectors

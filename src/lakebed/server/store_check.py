@@ -17,11 +17,12 @@ from .app import ServerOptions, namespace_opener
 from .backup_check import check_named
 from .folder import MARKER_FILE
 from .pairing import PARTITION as SERVER_PARTITION
-from .pairing import check_pair
+from .pairing import WrongMetadata, check_pair
 
 USERS_LOOKED_AT: Final = 1000
 FREE_BYTES_WORTH_IT: Final = 64 << 20
 SHOWN: Final = 3
+PAIR_ADVICE: Final = "name the right pair of --data and --kv"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,8 @@ def _advice_to_open(error: LakebedError) -> str:
     match error:
         case InvalidStoreUri():
             return "mend the URI in --kv or LAKEBED_STORE_URI (docs/guide/databases.md)"
+        case WrongMetadata():
+            return PAIR_ADVICE
         case Corrupt():
             return "serve it with the release that made it, or bring a backup back: `lakebed backup restore`"
         case _:
@@ -72,7 +75,7 @@ async def _checks(options: ServerOptions, store: Store, *, objects: bool) -> Asy
     try:
         await check_pair(options.data_dir, store, holds_objects=options.holds_objects)
     except Invalid as error:
-        yield Finding(name="folder", passed=False, found=str(error), advice="name the right pair of --data and --kv")
+        yield Finding(name="folder", passed=False, found=str(error), advice=PAIR_ADVICE)
         return
     yield Finding(name="folder", passed=True, found="belongs to this database")
     ports = live_ports()

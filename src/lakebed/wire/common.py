@@ -6,12 +6,24 @@ import msgspec
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
-    """Say which lifecycle run took an object, by which rule of which policy, and when (Unix seconds)."""
+    """Say which lifecycle run took an object, by which rule of which policy, and when (Unix seconds).
+
+    An erasure has no policy: its version is 0, and its rule `erasure`.
+    """
 
     policy_version: int
     rule: str
     run: str
     date: int
+
+    @property
+    def is_erased(self) -> bool:
+        return self.policy_version == 0 and self.rule == "erasure"
+
+    @property
+    def word(self) -> str:
+        """Return how people call what happened to the object."""
+        return "erased" if self.is_erased else "expired"
 
 
 class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

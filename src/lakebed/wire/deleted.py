@@ -9,7 +9,8 @@ from .repositories import RepositoryName
 
 
 class DeletedRepository(msgspec.Struct, frozen=True, kw_only=True):
-    """A deleted repository. `state` is kept, restoring or purging; of the last two nothing can be asked."""
+    """A deleted repository. `state` is kept, restoring, collecting, collected, purging or gone; only a kept one comes
+    back."""
 
     id: str
     uid: str
@@ -21,6 +22,7 @@ class DeletedRepository(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedRepositoryList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
     results: list[DeletedRepository]
 
 
@@ -49,6 +51,7 @@ class DeletedRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedRefList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
     results: list[DeletedRef]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.cli.conftest import Shell
@@ -15,9 +16,16 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
         shell.ok("object", "upload", "-", f"{lake}/main/{name}", stdin=content)
     shell.ok("commit", f"{lake}/main", "-m", "users")
 
+    planned = shell.ok("erase", "plan", lake, "users/ann", "users/nan", "--why", "request 12", *here).out
+    assert "not found: users/nan" in planned
+    assert "nothing that is selected would stand" in planned
+    assert re.search(f"to carry it out: lakebed erase apply {lake} [0-9a-z]+ --data {data}\n", planned)
     (plan,) = shell.ok("erase", "plan", lake, "users/ann", "--why", "request 12", *here, "-o", "json").json
     assert plan["totals"]["all"]["objects"] == 1
     assert shell("erase", "apply", lake, plan["run_id"], *here).code == 2
+    for other in ("gc", "lifecycle"):
+        refused = shell(other, "apply", lake, plan["run_id"], *here, "--yes")
+        assert (refused.code, "lakebed erase apply carries it out" in refused.err) == (2, True)
     cert, page = tmp_path / "cert.json", tmp_path / "cert.html"
     applied = shell.ok(
         *("erase", "apply", lake, plan["run_id"], *here, "--yes", "--readers-grace", "0"),
@@ -29,6 +37,9 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
     gone = shell("object", "cat", f"{lake}/main/users/ann")
     assert gone.code == 3
     assert f"erased by run {plan['run_id']}" in gone.err
+    assert f" by run {plan['run_id']}" in shell.ok("object", "stat", f"{lake}/main/users/ann").out
+    assert "Erased" in shell.ok("object", "stat", f"{lake}/main/users/ann").out
+    assert "(erased)" in shell.ok("object", "ls", f"{lake}/main/users/").out
     assert shell.ok("object", "cat", f"{lake}/main/users/bob").out == "other"
     shell.ok("erase", "verify", lake, str(cert), *here)
     shell.ok("object", "upload", "-", f"{lake}/main/copy", stdin="secret")
@@ -58,3 +69,7 @@ def test_an_erasure_of_nothing_is_refused(shell: Shell, lake: str, data: Path) -
 
     assert outcome.code != 0
     assert "nothing is selected" in outcome.err
+    here = ("--engine", "local", "--data", str(data))
+    outcome = shell("erase", "plan", lake, "users/nan", "--why", "none", *here)
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "nothing was planned" in outcome.err

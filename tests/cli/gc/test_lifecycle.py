@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.cli.conftest import Shell
@@ -74,7 +75,8 @@ def test_the_status_has_the_policy_in_force_and_its_runs(shell: Shell, lake: str
     assert "no lifecycle policy is set" in shell.ok("lifecycle", "status", lake).out
     shell.ok("lifecycle", "policy", "set", lake, written(tmp_path, LOGS))
     here = ("--engine", "local", "--data", str(data))
-    [plan] = shell.ok("lifecycle", "plan", lake, *here, "-o", "json").json
+    [plan] = shell.ok("lifecycle", "plan", lake, *here, "--clean", "-o", "json").json
+    assert plan["mode_note"] == "asked for"
     assert "no run was applied yet" in shell.ok("lifecycle", "status", lake).out
 
     shell.ok("lifecycle", "apply", lake, plan["run_id"], *here)
@@ -109,3 +111,34 @@ def test_a_plan_and_a_simulation_show_what_would_go(shell: Shell, lake: str, dat
     assert [(row["rule"], row["branch"], row["objects"]) for row in found["rows"]] == [("logs: logs/ 10d", "main", 1)]
     assert text.splitlines()[0].split() == ["DAY", "RULE", "LAST", "KEPT", "BY", "OBJECTS", "BYTES"]
     assert "1 object, 4 B, within 30 days" in text
+
+
+def test_why_says_when_each_path_of_an_object_is_due_and_what_keeps_it(
+    shell: Shell, lake: str, put: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    put(f"{lake}/main/logs/a", "one")
+    shell.ok("commit", f"{lake}/main", "-m", "logs")
+    shell.ok("lifecycle", "policy", "set", lake, written(tmp_path, LOGS))
+
+    text = shell.ok("lifecycle", "why", f"{lake}/main/logs/a").out
+    [found] = shell.ok("lifecycle", "why", f"{lake}/main/logs/a", "-o", "json").json["objects"]
+    by_address = shell.ok("lifecycle", "why", lake, found["address"], "-o", "json").json["objects"]
+
+    assert "due from" in text
+    assert "logs: logs/ 10d, main 5d" in text
+    assert [(name["path"], name["branches"]) for name in found["due_names"]] == [("logs/a", ["main"])]
+    assert by_address == [found]
+    assert "`lakebed lifecycle why` has more" in shell.ok("gc", "why", f"{lake}/main/logs/a").out
+
+
+def test_why_without_a_policy_says_that_none_is_set_and_shows_the_commits(
+    shell: Shell, lake: str, put: Callable[[str, str], None]
+) -> None:
+    put(f"{lake}/main/logs/a", "one")
+    commit = shell.ok("commit", f"{lake}/main", "-m", "logs", "-o", "json").json["id"]
+
+    text = shell.ok("lifecycle", "why", f"{lake}/main/logs/a").out
+
+    assert "no lifecycle policy is set" in text
+    assert "no commit names it" not in text
+    assert commit[:16] in text

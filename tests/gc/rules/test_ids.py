@@ -29,15 +29,19 @@ IDS = st.one_of(
 
 
 @settings(deadline=None)
-@given(ids=IDS, data=st.data(), cut=st.integers(0, 2))
+@given(ids=IDS, data=st.data(), cut=st.integers(0, 2), second=st.integers(0, 10))
 def test_each_name_is_found_where_it_is_and_not_where_its_twin_is(
-    ids: list[str], data: st.DataObject, cut: int
+    ids: list[str], data: st.DataObject, cut: int, second: int
 ) -> None:
     known = [*ids, *map(long_id, range(3)), *map(twin, range(3)), "other"]
     names = data.draw(st.lists(st.sampled_from(known), max_size=10))
 
     found = find_ids(pa.array(ids, pa.string()).slice(cut), pa.array(names, pa.string()))
+    in_pieces = find_ids(
+        pa.array(ids, pa.string()).slice(cut), pa.chunked_array([names[:second], names[second:]], pa.string())
+    )
 
+    assert found == in_pieces
     assert found.to_pylist() == [ids[cut:].index(name) if name in ids[cut:] else None for name in names]
 
 

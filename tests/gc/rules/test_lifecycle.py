@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lakebed.base import CommitId, MetarangeId, format_address, slice_name
@@ -239,6 +239,24 @@ def test_a_glob_matches_whole_paths(pattern: str, path: str, is_match: bool) -> 
 
     assert found.matches(path) is is_match
     assert pa.compute.match_substring_regex(pa.array([path]), found.regex()).to_pylist() == [is_match]
+
+
+@given(
+    pieces=st.lists(st.sampled_from(["a", "b", "/", "*", "**", "**/"]), max_size=7),
+    path=st.text(alphabet="ab/", max_size=9),
+)
+def test_a_glob_matches_what_its_regular_expression_matches(pieces: list[str], path: str) -> None:
+    assume("***" not in "".join(pieces))
+    pattern = PathPattern("".join(pieces), False)
+
+    assert pattern.matches(path) is pa.compute.match_substring_regex(pa.array([path]), pattern.regex())[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"), [("*a" * 8, "a" * 1_000 + "b"), ("**/a" * 8, "a/" * 500 + "b"), ("**a" * 8, "a" * 1_000 + "b")]
+)
+def test_a_glob_with_many_wildcards_takes_no_time_to_speak_of(pattern: str, path: str) -> None:
+    assert not PathPattern(pattern, False).matches(path)
 
 
 def test_a_prefix_is_plain_text_and_no_folder() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.base import CommitId, MetarangeId, RangeId
+from lakebed.base import CommitId, MetarangeId, RangeId, SublistId
 from lakebed.gc.rules import (
     DAY_MS,
     CommitFacts,
@@ -46,6 +48,13 @@ def run(number: int, *, state: str = "ended", days_ago: float = 100, kind: str =
 def test_commits_that_were_not_swept_name_their_tree_and_its_ranges() -> None:
     assert named_files(history(("c1", "m1", True), ("c2", "m2", False)), TREES) == {"m2", "r2"}
     assert named_files(history(("c1", "m1", False), ("c2", "m2", True)), TREES) == {"m1", "r1", "r2"}
+
+
+def test_a_wide_tree_keeps_its_sublists_too() -> None:
+    trees = replace(TREES, sublists={MetarangeId("m2"): [SublistId("s2")]})
+
+    assert named_files(history(("c1", "m1", False), ("c2", "m2", False)), trees) == {"m1", "m2", "s2", "r1", "r2"}
+    assert named_files(history(("c1", "m1", False), ("c2", "m2", True)), trees) == {"m1", "r1", "r2"}
 
 
 def test_a_tree_that_two_commits_have_goes_only_when_both_were_swept() -> None:

@@ -74,6 +74,24 @@ class Clocked(Lake):
         await self.service.defer(run_id, Defer(plan=plan, window=window))
         return run_id, plan
 
+    async def expiring(self) -> tuple[RunId, Manifest, Manifest]:
+        """A run of committed data with one commit that expires, its plan, and the commits it was made from."""
+        await self.service.rules.write(days_rules(1, {}))
+        await self.put("main", "a")
+        old = await self.commit("main")
+        await self.put("main", "a", "newer")
+        await self.commit("main")
+        self.days(2)
+        await self.put("main", "b")
+        await self.commit("main")
+        run_id = RunId((await self.service.start(StartRun(kind=RunKind.COMMITTED))).run_id)
+        inputs = Inputs(self.objectstore, RunKind.COMMITTED, run_id)
+        expired = await inputs.write_table(EXPIRED, EXPIRED.name, pa.table({"id": pa.array([old.id], pa.string())}))
+        answer = await self.service.expire(run_id, Expire(commits=expired, rules_version=1))
+        plan = await inputs.write_table(GARBAGE, GARBAGE.name, plan_of(frozenset(), reason="expired"))
+        assert answer.commits is not None
+        return run_id, plan, answer.commits
+
 
 @pytest.fixture
 async def lake() -> Clocked:
@@ -244,29 +262,27 @@ async def test_a_page_of_one_look_does_not_go_on_in_another() -> None:
 
 
 async def test_a_run_of_committed_data_is_deferred_once_its_commits_are_swept(lake: Clocked) -> None:
-    await lake.service.rules.write(days_rules(1, {}))
-    await lake.put("main", "a")
-    old = await lake.commit("main")
-    await lake.put("main", "a", "newer")
-    await lake.commit("main")
-    lake.days(2)
-    await lake.put("main", "b")
-    await lake.commit("main")
-    started = await lake.service.start(StartRun(kind=RunKind.COMMITTED))
-    inputs = Inputs(lake.objectstore, RunKind.COMMITTED, RunId(started.run_id))
-    expiring = await inputs.write_table(EXPIRED, EXPIRED.name, pa.table({"id": pa.array([old.id], pa.string())}))
-    answer = await lake.service.expire(started.run_id, Expire(commits=expiring, rules_version=1))
-    plan = await inputs.write_table(GARBAGE, GARBAGE.name, plan_of(frozenset(), reason="expired"))
+    run_id, plan, commits = await lake.expiring()
     with pytest.raises(RunMoved):
-        await lake.service.defer(started.run_id, Defer(plan=plan, window="7d"))
-    assert answer.commits is not None
-    await lake.service.sweep(started.run_id, Sweep(plan=plan, commits=answer.commits))
+        await lake.service.defer(run_id, Defer(plan=plan, window="7d"))
+    await lake.service.sweep(run_id, Sweep(plan=plan, commits=commits))
 
-    view = await lake.service.defer(started.run_id, Defer(plan=plan, window="7d"))
+    view = await lake.service.defer(run_id, Defer(plan=plan, window="7d"))
 
     assert (view.state, view.window) == (RunState.SWEEPING, "7d")
     written = await lake.service.rules.write(days_rules(2, {}))
     assert written.counts_after == ()
+
+
+async def test_a_deferred_run_lists_no_commits_as_expiring_any_more(lake: Clocked) -> None:
+    run_id, plan, commits = await lake.expiring()
+    await lake.service.sweep(run_id, Sweep(plan=plan, commits=commits))
+    listed = await lake.versions.retired.expiring(run_id)
+
+    await lake.service.defer(run_id, Defer(plan=plan, window="7d"))
+
+    assert len(listed) == 1
+    assert await lake.versions.retired.expiring(run_id) == []
 
 
 async def test_a_list_of_what_waits_that_was_changed_is_not_believed(lake: Clocked) -> None:

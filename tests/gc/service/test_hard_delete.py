@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 
 from lakebed.gc.protocol import LEDGER_PREFIX, SERVED_S, NewHold, decode_ledger, plain_rows
@@ -14,7 +17,7 @@ from lakebed.gc.service import (
     find_deleted,
     find_queued,
 )
-from lakebed.objectstore import DeleteFailure, MemoryDeleter
+from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore
 from lakebed.versions import LetGoBy, QueuedRecord
 
 from .conftest import Lake
@@ -194,6 +197,46 @@ async def test_a_key_that_stays_is_counted_and_tried_again(lake: Lake) -> None:
 class Refusing(MemoryDeleter):
     async def delete(self, keys):  # type: ignore[no-untyped-def]  # as its base
         return [DeleteFailure(key=key, reason="no") for key in keys]
+
+
+async def test_a_write_does_not_wait_for_a_worker_that_hangs(lake: Lake) -> None:
+    """The queue grows meanwhile, and another worker takes it."""
+    first = await overwrite(lake)
+    lake.clock.ms += GRACE_MS
+    begun = asyncio.Event()
+    hangs = Hanging(lake.objectstore, begun)
+    hanging = asyncio.create_task(QueueWorker(lake.versions, hangs, linger_ms=0).work())
+    await begun.wait()
+
+    second = await overwrite(lake, "b")
+    lake.clock.ms += GRACE_MS
+    await worker(lake).work()
+
+    assert {first, second}.isdisjoint(await objects(lake))
+    assert not hanging.done()
+    hanging.cancel()
+
+
+class Hanging(MemoryDeleter):
+    def __init__(self, store: MemoryObjectStore, begun: asyncio.Event) -> None:
+        super().__init__(store)
+        self._begun = begun
+
+    async def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        self._begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError(keys)
+
+
+async def test_the_note_of_a_worker_that_died_goes_with_a_later_page(lake: Lake) -> None:
+    await lake.versions.hard_delete.begin_page()
+    lake.clock.ms += lake.versions.context.options.claim_age_ms_max
+    await overwrite(lake)
+    lake.clock.ms += GRACE_MS
+
+    assert await lake.versions.hard_delete.is_deleting()
+    await worker(lake).work()
+    assert not await lake.versions.hard_delete.is_deleting()
 
 
 async def test_what_a_legal_hold_names_stays_until_its_release(lake: Lake) -> None:

@@ -11,11 +11,13 @@ import pytest
 
 from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunId, StagingToken
 from lakebed.gc.protocol import (
+    EXPIRED,
     GARBAGE,
     LEFTOVERS,
     Apply,
     BadInput,
     End,
+    Expire,
     Mark,
     ReadUncommitted,
     RetireLeftovers,
@@ -31,12 +33,13 @@ from lakebed.gc.service import RunMoved, RunNotFound, ServiceOptions, StalePlan,
 from lakebed.gc.service.inputs import Inputs
 from lakebed.gc.service.metadata import MetadataRuns
 from lakebed.gc.service.runs import RunBook
-from lakebed.objectstore import DeleteFailure, ObjectMissing
+from lakebed.objectstore import DeleteFailure, MemoryObjectStore, ObjectMissing
 from lakebed.ranges import MetarangeCorrupt, metarange_key
 from lakebed.versions import Applied, Commit, CommitExpired, RetiredBy, Versions, keys, none_retired
 from tests.gc.service.conftest import Lake
 from tests.gc.shipped import MetadataCollector
 from tests.gc.specified import plan_of
+from tests.versions.conftest import HookedStore
 
 NOW = MetadataRule(file_age_ms_min=-(10**13), runs_newest=0, run_age_ms_min=-(10**13))
 """Everything is old enough, by whatever clock."""
@@ -52,7 +55,7 @@ def collector(lake: Lake, rule: MetadataRule = NOW, *, options: ServiceOptions =
 
 async def tree_files(lake: Lake) -> set[str]:
     listed = {stat.key async for page in lake.objectstore.list("_lakefs/") for stat in page}
-    return {key for key in listed if key.startswith(("_lakefs/ranges/", "_lakefs/metaranges/"))}
+    return {key for key in listed if key.startswith(("_lakefs/ranges/", "_lakefs/sublists/", "_lakefs/metaranges/"))}
 
 
 async def files_of(lake: Lake, commit: Commit) -> set[str]:
@@ -444,6 +447,28 @@ async def test_a_plan_that_was_retired_can_not_be_published(lake: Lake) -> None:
     assert await planned.context.service.run(plan.run_id) is None, "refused before a record was written"
 
 
+async def test_a_plan_whose_folder_is_taken_just_before_its_record_is_written_is_not_published() -> None:
+    """The taker finds no record, so the publisher must look once more, after it."""
+    store = HookedStore()
+    lake = Lake(store, MemoryObjectStore("mem://tests"))
+    await lake.versions.commits.initialise("main")
+    expired = await commit(lake, "a")
+    run_id = RunId((await lake.service.start(StartRun(kind=RunKind.COMMITTED))).run_id)
+    inputs = Inputs(lake.objectstore, RunKind.COMMITTED, run_id)
+    table = pa.table({"id": pa.array([expired.id], pa.string())})
+    body = Expire(commits=await inputs.write_table(EXPIRED, EXPIRED.name, table), rules_version=1)
+    await lake.service.rules.write(days_rules(1))
+    taker = MetadataRuns(lake.versions, RunBook(lake.versions, BRIEF), BRIEF)
+
+    async def take() -> None:
+        assert await taker.publish(RunId("other"), files=[], runs=[run_id]) == []
+
+    store.before("set_if", keys.RUN + run_id.encode(), take)
+
+    with pytest.raises(RunMoved):
+        await lake.service.expire(run_id, body)
+
+
 # Bad input and bad order
 
 
@@ -452,6 +477,15 @@ async def leftovers(lake: Lake, run_id: str, rows: list[tuple[str, str]]) -> tup
     columns: list[Any] = [[kind for kind, _ in rows], [id_ for _, id_ in rows]]
     table = pa.table(columns, schema=arrow_schema(LEFTOVERS))
     return inputs, RetireLeftovers(leftovers=await inputs.write_table(LEFTOVERS, LEFTOVERS.name, table))
+
+
+async def test_a_list_of_another_table_retires_nothing(lake: Lake) -> None:
+    started = await lake.service.start(StartRun(kind=RunKind.METADATA))
+    inputs = Inputs(lake.objectstore, RunKind.METADATA, RunId(started.run_id))
+    table = await inputs.write_table(GARBAGE, LEFTOVERS.name, plan_of(frozenset(), reason="unreferenced"))
+
+    with pytest.raises(BadInput, match="is no leftovers table"):
+        await lake.service.retire(started.run_id, RetireLeftovers(leftovers=table))
 
 
 @pytest.mark.parametrize("harm", ["delete", "truncate", "flip", "version"])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from lakebed.base import CommitId
-from lakebed.gc.protocol import RunKind, RunState
-from lakebed.gc.rules import Rules
-from lakebed.gc.service import OtherInstallation
-from lakebed.ranges import MetarangeCorrupt
+from lakebed.gc.protocol import RunKind, RunState, Service
+from lakebed.gc.rules import Rules, days_rules
+from lakebed.gc.service import CollectionService, OtherInstallation, Searches, ServiceOptions
+from lakebed.ranges import MetarangeCorrupt, metarange_key
 from lakebed.versions import CommitExpired
 from tests.gc.service.conftest import Lake
 from tests.gc.service.test_installation import clone
-from tests.gc.service.test_metadata import collector
+from tests.gc.service.test_metadata import FILES, collector
 
 
 async def restored_after_collections(lake: Lake) -> tuple[Lake, CommitId]:
@@ -74,6 +74,82 @@ async def test_a_commit_that_a_ref_names_is_not_marked_until_the_ref_is_moved(la
     assert (kept.marked, kept.named, marked.marked) == (0, 1, 1)
     with pytest.raises(CommitExpired):
         await backup.versions.refs.create_branch("old", gone)
+
+
+async def test_what_is_missing_comes_in_pages_and_all_of_it_is_listed_and_marked(lake: Lake) -> None:
+    gone = await commits_without_trees(lake, 5)
+    service = in_pages(lake, files_a_page=1)
+
+    first = await service.find_missing()
+    found = await Service(service).missing(marks=False)
+    marked = await Service(service).missing(marks=True)
+
+    assert (first.count, first.read, bool(first.continuation_token)) == (0, 1, True)
+    assert {commit.id for commit in found.commits} == set(gone)
+    assert (found.count, marked.marked, bool(marked.run_id), marked.commits) == (5, 5, True, ())
+
+
+async def test_a_page_that_is_asked_for_again_is_the_same(lake: Lake) -> None:
+    """Its answer may have been lost."""
+    await commits_without_trees(lake, 5)
+    service = in_pages(lake)
+    first = await service.find_missing()
+
+    second, again = [await service.find_missing(first.continuation_token) for _ in range(2)]
+
+    assert second == again
+    assert not {commit.id for commit in first.commits} & {commit.id for commit in second.commits}
+
+
+async def test_a_page_goes_on_where_another_process_of_the_server_answers(lake: Lake) -> None:
+    gone = await commits_without_trees(lake, 5)
+    processes = [in_pages(lake) for _ in range(2)]
+    page = await processes[0].find_missing()
+    found = [commit.id for commit in page.commits]
+    while page.continuation_token:
+        page = await processes[len(found) % 4 // 2].find_missing(page.continuation_token)
+        found += [commit.id for commit in page.commits]
+
+    assert sorted(found) == sorted(gone)
+
+
+async def test_a_commit_swept_within_the_day_whose_tree_is_gone_stops_no_collection_of_metadata(lake: Lake) -> None:
+    """The backup is from after the sweep, and from before the collection that took the tree."""
+    await lake.put("main", "a")
+    first = await lake.commit("main")
+    await sweep_expired_but_head(lake)
+    await lake.deleter.delete([metarange_key(first.metarange_id)])
+
+    taken = await collector(lake, FILES, options=ServiceOptions()).collect()
+
+    # No tree says which ranges it had, so none goes while a reader may have one of them.
+    assert not [key for key in taken if key.startswith("_lakefs/ranges/")]
+
+
+def in_pages(lake: Lake, *, files_a_page: int = 1_000) -> CollectionService:
+    searches = Searches(lake.versions.ports, files_a_page=files_a_page, commits_a_page=2)
+    return CollectionService(lake.versions, user_id="test", searches=searches)
+
+
+async def sweep_expired_but_head(lake: Lake) -> None:
+    await lake.service.rules.write(days_rules(default_days=1, branch_days={}))
+    lake.days(3)
+    await lake.put("main", "later")
+    await lake.commit("main")
+    lake.days(3)
+    await lake.collector().collect_committed()
+
+
+async def commits_without_trees(lake: Lake, count: int) -> list[CommitId]:
+    """Commits that a newer head follows, and whose metaranges were deleted."""
+    commits = []
+    for number in range(count):
+        await lake.put("main", f"path {number}")
+        commits.append(await lake.commit("main"))
+    await lake.put("main", "head")
+    await lake.commit("main")
+    await lake.deleter.delete([metarange_key(commit.metarange_id) for commit in commits])
+    return [commit.id for commit in commits]
 
 
 async def test_nothing_is_marked_before_a_person_chose_the_installation(lake: Lake) -> None:

@@ -138,6 +138,15 @@ async def test_searches_that_nobody_asks_for_make_room(lake: Lake) -> None:
     assert (await searches.page(lake.versions, question)).continuation_token
 
 
+async def test_searches_that_have_their_answer_make_room(lake: Lake) -> None:
+    question = Question(address=await history(lake))
+    searches = Searches(lake.versions.ports)
+
+    answers = [(await searches.page(lake.versions, question)).answer for _ in range(20)]
+
+    assert None not in answers
+
+
 async def test_a_search_that_fails_is_forgotten(lake: Lake) -> None:
     question = Question(address=await history(lake))
     searches = one_by_one(lake)

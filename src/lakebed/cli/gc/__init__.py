@@ -7,6 +7,8 @@ applying and purging may run Spark on this machine; the rest does not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,16 +24,18 @@ from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 
 from .aside import ledger, purge, purge_text, restore
+from .deleted import app as deleted
 from .jobs import app as jobs
 from .options import Deleting, Looking, Working, asked
 from .rules import app as rules
 from .session import (
     RootOption,
     RunArgument,
+    adopt_by,
     check,
+    check_applies,
     checked_collector,
     collector_of,
-    go_on,
     is_plan,
     no_such_run,
     read_run,
@@ -62,13 +66,14 @@ from .why import why
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
     from lakebed.gc import Collector, PurgeReport
-    from lakebed.gc.protocol import Plan, RunReport
+    from lakebed.gc.protocol import ApplyRequest, Plan, RunReport
 
 __all__ = ["app", "plan_text"]
 
 app = noun("Find and delete what is no longer reachable.")
 app.add_typer(rules, name="rules")
 app.add_typer(jobs, name="job")
+app.add_typer(deleted, name="deleted")
 
 
 SHOWN: Final = 100
@@ -106,7 +111,7 @@ def plan(
     check(session, collector, request)
     warn_of_unfinished(session, collector)
     with with_spark(session, collector) as collector:
-        session.show_all(collector.plan(request), plan_texts)
+        session.show_all(collector.plan(request), partial(plan_texts, command=collector.command))
 
 
 @app.command("show")
@@ -163,32 +168,44 @@ def diff(
     session.show(collector.diff(first, second, limit=limit), diff_text)
 
 
-@app.command("apply")
-@command
-def apply(
-    session: Session,
-    uri: RepositoryArgument,
-    run: RunArgument,
-    deleting: Deleting,
-    working: Working,
-    yes: YesOption = False,
-    local_root: RootOption = None,
+def apply(name: str) -> Callable[..., None]:
+    """Return the command `lakebed NAME apply`, which takes plans of its kinds and of no other."""
+
+    def act(
+        session: Session,
+        uri: RepositoryArgument,
+        run: RunArgument,
+        deleting: Deleting,
+        working: Working,
+        yes: YesOption = False,
+        local_root: RootOption = None,
+    ) -> None:
+        """Carry out one plan: delete what it names. May be repeated after a crash, or where objects failed."""
+        request: Any = asked("apply", deleting, working, run_id=run)
+        collector = checked_collector(session, uri, local_root)
+        run = run_named(session, collector, run)
+        found = read_run(collector, run)
+        check_applies(found, f"lakebed {name} apply")
+        _carry_out(session, uri, collector, found, msgspec.structs.replace(request, run_id=run), yes=yes)
+
+    return command(act)
+
+
+app.command("apply")(apply("gc"))
+
+
+def _carry_out(
+    session: Session, uri: str, collector: Collector, found: Plan, request: ApplyRequest, *, yes: bool
 ) -> None:
-    """Carry out one plan: delete what it names. May be repeated after a crash, or where objects failed."""
-    request: Any = asked("apply", deleting, working, run_id=run)
-    collector = checked_collector(session, uri, local_root)
-    run = run_named(session, collector, run)
-    found = read_run(collector, run)
     what = amount(found.totals.all)
-    applied = collector.finished(run)
+    applied = collector.finished(found.run_id)
     if applied is not None:
         session.show(applied, applied_text)
         return
-    request = msgspec.structs.replace(request, run_id=run)
     check(session, collector, request)
-    later = f"Defer {what} of {uri}, to be deleted after {deleting.window}?"
+    later = f"Defer {what} of {uri}, to be deleted after {request.window}?"
     if found.totals.all.objects or found.commit_counts.expired:
-        session.confirm(later if deleting.window else f"Delete {what} of {uri} for good?", yes=yes)
+        session.confirm(later if request.window else f"Delete {what} of {uri} for good?", yes=yes)
     with with_spark(session, collector) as collector:
         _show_reports(session, [collector.apply(request)])
 
@@ -258,7 +275,7 @@ def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_ro
     collector = collector_of(session, uri, local_root)
     run = run_named(session, collector, run)
     found = read_run_status(collector, run)
-    session.show(found, lambda found: run_status_text(found, go_on(collector, run)))
+    session.show(found, lambda found: run_status_text(found, collector.command(run, found.kind)))
 
 
 @app.command("abandon")
@@ -285,12 +302,7 @@ def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: Ye
 @command
 def adopt(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
     """Let this installation collect where collections stopped because another one uses the namespace."""
-    session.confirm(
-        f"Collect in {uri} by what this server knows? Objects that only another installation names, or a newer state of"
-        " this one, may then be deleted.",
-        yes=yes,
-    )
-    session.show(collector_of(session, uri).adopt(), lambda adopted: [f"adopted by {adopted.adopted_by}"])
+    adopt_by(session, uri, collector_of(session, uri), yes=yes)
 
 
 @app.command("missing")

@@ -7,6 +7,7 @@ and why. `verify` asks the same again. Both exit with 0 only where nothing stand
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +16,13 @@ import typer
 from lakebed.base import count_of
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse, describe
-from lakebed.cli.output import printable
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 
 from .options import GraceOption, Working, asked
 from .report import certificate_html
-from .session import RootOption, RunArgument, check, checked_collector, read_run, run_named, with_spark
-from .text import amount, plan_texts, report_text
+from .session import RootOption, RunArgument, check, check_applies, checked_collector, read_run, run_named, with_spark
+from .text import amount, plan_texts, report_text, standing_text
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
@@ -55,18 +55,25 @@ def plan(
     shared: Annotated[
         bool, typer.Option("--shared", help="Also objects that other entries name: these then read as erased.")
     ] = False,
+    copies: Annotated[
+        bool, typer.Option("--copies", help="Look for the content at other paths, however many rows there are.")
+    ] = False,
     local_root: RootOption = None,
 ) -> None:
-    """Find every object that these entries ever named, and write down what goes. Deletes nothing."""
+    """Find every object that these entries ever named. Write down what goes, and what stays. Deletes nothing."""
     from lakebed.gc.protocol import ErasureOrder
 
     request: Any = asked("plan", working, kinds=[])
     order = ErasureOrder(
-        selection=_selection(paths or [], file, digests or [], metadata or []), why=why, takes_shared=shared
+        selection=_selection(paths or [], file, digests or [], metadata or []),
+        why=why,
+        takes_shared=shared,
+        finds_copies=copies,
     )
     collector = checked_collector(session, uri, local_root)
     with with_spark(session, collector) as collector:
-        session.show_all([collector.plan_erasure(order, engine=request.engine)], plan_texts)
+        made = collector.plan_erasure(order, engine=request.engine)
+        session.show_all([made], partial(plan_texts, command=collector.command))
 
 
 OutOption = Annotated[
@@ -92,8 +99,7 @@ def apply(
     collector = checked_collector(session, uri, local_root)
     run = run_named(session, collector, run)
     found = read_run(collector, run)
-    if found.erasure is None:
-        raise Misuse(f"run {run} is no erasure: lakebed gc apply carries it out")
+    check_applies(found, "lakebed erase apply")
     request: Any = asked("apply", working, run_id=run, readers_grace=readers_grace)
     is_done = collector.finished(run) is not None
     if not is_done:
@@ -149,10 +155,7 @@ def _tell(session: Session, made: Certificate, out: Path | None, html: Path | No
 def _certificate_text(made: Certificate) -> Iterator[str]:
     absent = sum(one.is_absent for one in made.objects)
     yield f"run {made.run_id}: {absent:,} of {count_of(len(made.objects), 'object')} absent"
-    yield from (
-        typer.style("stands ", fg="red") + f"{one.what} {printable(one.where)}: {printable(one.why)}"
-        for one in made.stands
-    )
+    yield from map(standing_text, made.stands)
     yield from (f"remains: {text}" for text in made.remains)
 
 

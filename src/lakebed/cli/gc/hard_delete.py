@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from lakebed.cli.output import human_time, table
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
-from lakebed.wire import HardDeletedList, HardDeleteStatus, SetHardDelete
+from lakebed.wire import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 
 app = noun("Replaced objects that go at once, without a collection.")
 
@@ -27,8 +28,11 @@ def on(
         str | None, typer.Option("--grace", help="How long readers have: 900 (seconds), 15m or 1h; `default`.")
     ] = None,
 ) -> None:
-    """Delete at once what is replaced before a commit has it. All servers must be of this release."""
-    _change(session, uri, SetHardDelete(is_on=True, is_paused=False, grace_s=_seconds(grace)))
+    """Delete at once what is replaced before a commit has it. All servers must be of this release.
+
+    A pause stays until `resume`.
+    """
+    _change(session, uri, SetHardDelete(is_on=True, grace_s=_seconds(grace)))
 
 
 @app.command("off")
@@ -75,7 +79,8 @@ def why(
     if bool(path) == bool(address):
         raise Misuse("give either --path or --address")
     query = {"path": path or None, "address": address or None}
-    session.show(session.client.do(hard_delete.WHY_HARD_DELETED, parse_repository(uri), query=query), _why_text)
+    found = session.client.do(hard_delete.WHY_HARD_DELETED, parse_repository(uri), query=query)
+    session.show(found, partial(_why_text, given="path" if path else "address"))
 
 
 def _change(session: Session, uri: str, body: SetHardDelete) -> None:
@@ -106,20 +111,23 @@ def _status_text(found: HardDeleteStatus) -> str:
     return "\n".join(lines)
 
 
-def _why_text(found: HardDeletedList) -> str:
+def _why_text(found: HardDeletedList, *, given: str) -> str:
+    """`given`: path or address, which the caller named: in the table it would be the same in each row."""
     if not found.results:
         return "hard delete knows nothing of it: see `lakebed gc why`"
-    rows = [
-        (
-            f"deleted {human_time(one.deleted_ms // 1000)}"
-            if one.deleted_ms
-            else f"waits until {human_time(one.due_ms // 1000)}",
-            one.reason,
-            one.path,
-            one.address,
-            human_size(one.size_bytes),
-            one.error,
-        )
-        for one in found.results
-    ]
-    return "\n".join(table(("what", "reason", "path", "address", "size", "error"), rows))
+    columns = {
+        "what": [_fate(one) for one in found.results],
+        "reason": [one.reason for one in found.results],
+        "path": [one.path for one in found.results],
+        "address": [one.address for one in found.results],
+        "size": [human_size(one.size_bytes) for one in found.results],
+        "error": [one.error for one in found.results],
+    }
+    shown = {name: cells for name, cells in columns.items() if name != given and any(cells)}
+    return "\n".join(table(tuple(shown), zip(*shown.values(), strict=True)))
+
+
+def _fate(one: HardDeleted) -> str:
+    if one.deleted_ms:
+        return f"deleted {human_time(one.deleted_ms // 1000)}"
+    return f"waits until {human_time(one.due_ms // 1000)}"

@@ -60,7 +60,7 @@ def add(
     )
     written = session.client.do(holds.ADD_LEGAL_HOLD, parse_repository(uri), body=hold)
     for run in written.counts_after:
-        session.note(f"warning: run {run} had begun to take data; what it has not deleted yet stays")
+        session.warn(f"warning: run {run} had begun to take data; what it has not deleted yet stays")
     session.done(f"{uri}: {name} is held", version=written.version, counts_after=written.counts_after)
 
 

@@ -1,12 +1,14 @@
 """`lakebed lifecycle`: objects go by path, branch and age although commits still name them.
 
 `policy` sets, shows and checks the policy, a file in JSON. The server keeps every version. `plan` and `simulate` say
-what goes by it, now and on each coming day; they delete nothing. `apply` is that of `lakebed gc`.
+what goes by it, now and on each coming day; they delete nothing. `apply` carries out such a plan. `why` explains one
+object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +27,7 @@ from . import apply
 from .options import Working, asked
 from .session import RootOption, check, checked_collector, versions_of, with_spark
 from .text import plan_texts
+from .why import lifecycle_why
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
@@ -36,7 +39,8 @@ BAR = 40
 app = noun("Which objects go by path, branch and age although commits still name them.")
 policies = noun("The lifecycle policy, and its former versions.")
 app.add_typer(policies, name="policy")
-app.command("apply")(apply)
+app.command("apply")(apply("lifecycle"))
+app.command("why")(command(lifecycle_why))
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as `get` shows it.")]
 
@@ -66,7 +70,7 @@ def set_policy(session: Session, uri: RepositoryArgument, file: FileArgument) ->
     query = {"if_version": found.version}
     written = session.client.do(lifecycle.SET_LIFECYCLE_POLICY, repository, body=_read(file), query=query)
     for warning in written.warnings:
-        session.note(f"warning: {_place(warning)}{warning.message}")
+        session.warn(f"warning: {_place(warning)}{warning.message}")
     session.done(f"{uri}: the policy is that of {file}, version {written.version}", version=written.version)
 
 
@@ -107,13 +111,19 @@ def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None
 
 @app.command("plan")
 @command
-def plan(session: Session, uri: RepositoryArgument, working: Working, local_root: RootOption = None) -> None:
+def plan(
+    session: Session,
+    uri: RepositoryArgument,
+    working: Working,
+    clean: Annotated[bool, typer.Option("--clean", help="Read everything: go on from no run before.")] = False,
+    local_root: RootOption = None,
+) -> None:
     """Decide what goes by the policy, and write it down. Deletes nothing."""
-    request: Any = asked("plan", working, kinds=["lifecycle"])
+    request: Any = asked("plan", working, kinds=["lifecycle"], mode="clean" if clean else None)
     collector = checked_collector(session, uri, local_root)
     check(session, collector, request)
     with with_spark(session, collector) as collector:
-        session.show_all(collector.plan(request), plan_texts)
+        session.show_all(collector.plan(request), partial(plan_texts, command=collector.command))
 
 
 @app.command("simulate")

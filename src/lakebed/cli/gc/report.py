@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lakebed.base import count_of, human_size
 from lakebed.cli.output import human_time, printable
 
-from .text import in_order_of_age, open_text, state_text
+from .text import in_order_of_age, open_text, selection_text, state_text
 
 if TYPE_CHECKING:
     from lakebed.gc.protocol import Certificate, ExpiringCommit, Manifest, Plan, RunReport, Total
@@ -86,6 +86,7 @@ def certificate_html(made: Certificate) -> str:
     title = f"{made.repository}: certificate of erasure {made.run_id}"
     absent = sum(one.is_absent for one in made.objects)
     facts = [
+        ("erased", selection_text(made.selection) + (", with shared objects" if made.takes_shared else "")),
         ("reason", made.why),
         ("planned", human_time(made.planned_ms // 1000)),
         ("looked at", f"{human_time(made.made_ms // 1000)} by {made.made_by}"),
@@ -123,6 +124,9 @@ def text(name: str) -> str:
 
 
 def _head(plan: Plan, title: str, report: RunReport | None) -> Iterator[str]:
+    # Here: it loads Arrow, for which `--help` need not wait.
+    from lakebed.gc import apply_command
+
     yield f"<h1>{text(title)}</h1>"
     kind = f"{plan.kind.value} data, planned {human_time(plan.now_ms // 1000)}"
     yield f'<p class="dim">{text(kind)} · {text(plan.namespace)}</p>'
@@ -135,7 +139,7 @@ def _head(plan: Plan, title: str, report: RunReport | None) -> Iterator[str]:
             "can be applied only if they are the rules by then.</p>"
         )
     else:
-        yield '<p class="dim">A plan deletes nothing. It is carried out by <code>lakebed gc apply</code>.</p>'
+        yield f'<p class="dim">A plan deletes nothing. <code>{apply_command(plan.kind)}</code> carries it out.</p>'
 
 
 def _sums(plan: Plan) -> Iterator[str]:

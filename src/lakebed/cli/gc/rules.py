@@ -289,7 +289,7 @@ def _change(session: Session, repository: str, edit: Callable[[Rules], Rules], m
     found = _read(session, repository)
     changed = check_rules(edit(found.rules or Rules(default=FOREVER)))
     if found.rules is None and changed.default == FOREVER:
-        session.note("no default is set: what no rule matches stays for ever")
+        session.warn("no default is set: what no rule matches stays for ever")
     _write(session, repository, found, changed, message)
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from lakebed.gc.rules import Rules
     from lakebed.operations import Operation
 
+ONLY: Final = "only"
+"""The deleted repository of this name, where there is only one."""
 LATEST: Final = "latest"
 SUPPOSED: Final = "supposed"
 """The state of a plan by rules that are not saved."""
@@ -57,7 +59,7 @@ RootOption = Annotated[
 ]
 
 
-def checked_collector(session: Session, uri: str, local_root: Path | None) -> Collector:
+def checked_collector(session: Session, uri: str, local_root: Path | None, *, deleted: str = "") -> Collector:
     """Make a collector for what reads or writes the namespace, and find out whether that is within reach.
 
     Raises:
@@ -67,7 +69,7 @@ def checked_collector(session: Session, uri: str, local_root: Path | None) -> Co
     from lakebed.gc import NamespaceMissing
     from lakebed.objectstore import InvalidNamespace
 
-    collector = collector_of(session, uri, local_root)
+    collector = collector_of(session, uri, local_root, deleted=deleted)
     try:
         collector.check_namespace()
     except InvalidNamespace as error:
@@ -82,7 +84,7 @@ def checked_collector(session: Session, uri: str, local_root: Path | None) -> Co
     return collector
 
 
-def collector_of(session: Session, uri: str, local_root: Path | None = None) -> Collector:
+def collector_of(session: Session, uri: str, local_root: Path | None = None, *, deleted: str = "") -> Collector:
     """Make a collector for what only asks the server."""
     from dataclasses import replace
 
@@ -91,6 +93,10 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None) -> 
     from lakebed.objectstore import options_from_environment
 
     repository = parse_repository(uri)
+    # Only what was typed: what the environment or the profile says holds for the next command as well.
+    typed = [] if local_root is None else ["--data", str(local_root)]
+    if deleted not in {"", ONLY}:
+        typed += ["--uid", deleted]
     objectstore = options_from_environment(session.environment)
     if local_root is None and objectstore.local_root is None and session.settings.data:
         local_root = Path(session.settings.data)
@@ -103,7 +109,19 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None) -> 
         engine=engine_from(session.environment),
         tasks=session_options(session.environment).tasks,
         progress=timed(session.note),
+        deleted=deleted,
+        command_options=tuple(typed),
     )
+
+
+def adopt_by(session: Session, uri: str, collector: Collector, *, yes: bool) -> None:
+    """Let this installation collect in the namespace, once a person agrees."""
+    session.confirm(
+        f"Collect in {uri} by what this server knows? Objects that only another installation names, or a newer state of"
+        " this one, may then be deleted.",
+        yes=yes,
+    )
+    session.show(collector.adopt(), lambda adopted: [f"adopted by {adopted.adopted_by}"])
 
 
 def run_named(session: Session, collector: Collector, name: str) -> str:
@@ -189,15 +207,20 @@ def read_run_status(collector: Collector, run: str) -> RunStatus:
         return run_status_by_record(view)
 
 
-def go_on(collector: Collector, run: str) -> str:
-    from lakebed.gc import go_on_command
+def check_applies(found: Plan, command: str) -> None:
+    """
+    Raises:
+        Misuse: another command applies plans of this kind.
+    """
+    from lakebed.gc import apply_command
 
-    return go_on_command(collector.repository, run)
+    if (other := apply_command(found.kind)) != command:
+        raise Misuse(f"run {found.run_id} is of kind {found.kind.value}: {other} carries it out")
 
 
 def warn_of_unfinished(session: Session, collector: Collector) -> None:
     for run in collector.unfinished():
-        session.note(unfinished_text(run, go_on(collector, run.run_id)))
+        session.note(unfinished_text(run, collector.command(run.run_id, run.kind)))
 
 
 def check_run(collector: Collector, run: str) -> None:

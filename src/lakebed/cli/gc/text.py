@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+import typer
 
 from lakebed.base import count_of, human_size
 from lakebed.cli.output import fields, human_time, printable, table, terminal_width
@@ -16,15 +18,20 @@ if TYPE_CHECKING:
         GarbageObject,
         MissingCommits,
         OnlyIn,
+        Outlook,
         Plan,
         PlanDiff,
+        RunKind,
         RunReport,
         RunView,
+        Standing,
         Total,
     )
+    from lakebed.gc.rules import Selection
 
 TOP: Final = 10
 """Name this many branches and folders, and sum up the others."""
+STANDING_SHOWN: Final = 20
 NAME_MAX: Final = 40
 BAR_MIN: Final = 8
 BAR_MAX: Final = 40
@@ -35,27 +42,38 @@ def amount(total: Total) -> str:
     return f"{count_of(total.objects, 'object')}, {human_size(total.size_bytes)}"
 
 
-def plan_texts(plans: Iterable[Plan]) -> Iterator[str]:
+def plan_texts(plans: Iterable[Plan], *, command: Callable[[str, RunKind], str]) -> Iterator[str]:
+    """Yield each plan, and the `command` that applies it."""
     for place, found in enumerate(plans):
         if place:
             yield ""
         yield from plan_text(found)
         if found.totals.all.objects and not found.what_if:
             yield ""
-            yield f"to carry it out: lakebed gc apply lakefs://{found.repository} {found.run_id}"
+            yield f"to carry it out: {command(found.run_id, found.kind)}"
 
 
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
     """Yield what goes and why, then what that rests on. `width` in characters, else that of the terminal. `state` says
     what came of the plan."""
-    commits = plan.commit_counts
+    commits, ranges = plan.commit_counts, plan.range_counts
     facts: list[tuple[str, str]] = [
         ("plan", f"{plan.run_id} ({plan.kind})"),
         ("made", human_time(plan.now_ms // 1000)),
         ("goes", amount(plan.totals.all)),
-        ("commits", f"{commits.all:,}, of which {commits.expired:,} expire and {commits.swept:,} went before"),
-        ("ranges", f"{plan.range_counts.live:,} stay, {plan.range_counts.expired:,} go"),
     ]
+    if plan.erasure is None:
+        facts += [
+            ("commits", f"{commits.all:,}, of which {commits.expired:,} expire and {commits.swept:,} went before"),
+            ("ranges", f"{ranges.live:,} stay, {ranges.expired:,} go"),
+        ]
+    else:
+        facts += [
+            ("erases", selection_text(plan.erasure.selection)),
+            ("reason", printable(plan.erasure.why)),
+            ("commits", f"{commits.all:,}, of which {commits.swept:,} went before"),
+            ("ranges", f"{ranges.expired:,} may have such entries, {ranges.live:,} cannot"),
+        ]
     if state:
         facts.insert(1, ("state", state))
     if plan.what_if:
@@ -72,8 +90,9 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
     yield from fields(facts)
     totals = plan.totals
     for title, sums in (
-        ("reason", totals.by_reason),
-        ("rule", totals.by_rule),
+        # Of an erasure both say only that it is one.
+        ("reason", totals.by_reason if plan.erasure is None else {}),
+        ("rule", totals.by_rule if plan.erasure is None else {}),
         ("age", in_order_of_age(totals.by_age)),
         ("branch", totals.by_branch),
         ("folder", totals.by_prefix),
@@ -82,6 +101,38 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
             yield ""
             yield from bars(title, sums, width=width)
     yield from (f"unknown file: {printable(key)}" for key in plan.unknown_files[:TOP])
+    if plan.outlook is not None:
+        yield from outlook_text(plan.outlook)
+
+
+def outlook_text(found: Outlook) -> Iterator[str]:
+    """Yield what an erasure would leave, in red, and what was not found or not looked at."""
+    yield ""
+    shown = found.stands[:STANDING_SHOWN]
+    yield from map(standing_text, shown)
+    if found.stands_count > len(shown):
+        yield f"… and {found.stands_count - len(shown):,} more stand: -o json names up to {len(found.stands):,}"
+    if not found.stands:
+        yield "nothing that is selected would stand"
+    for name in found.unmatched[:STANDING_SHOWN]:
+        yield f"not found: {printable(name)}"
+    if len(found.unmatched) > STANDING_SHOWN:
+        yield f"… and {len(found.unmatched) - STANDING_SHOWN:,} more were not found: -o json has them"
+    yield from (f"remains: {text}" for text in found.remains)
+
+
+def standing_text(one: Standing) -> str:
+    return typer.style("stands ", fg="red") + f"{one.what} {printable(one.where)}: {printable(one.why)}"
+
+
+def selection_text(selection: Selection) -> str:
+    """Return what is selected in one line: at most `TOP` of each kind of name."""
+    names: list[str] = []
+    for noun, found in (("", selection.paths), ("", selection.globs), ("digest ", selection.digests)):
+        names += [f"{noun}{printable(name)}" for name in found[:TOP]]
+        names += [f"{len(found) - TOP:,} more"] if len(found) > TOP else []
+    names += [f"metadata {printable(key)}={printable(value)}" for key, value in sorted(selection.metadata.items())]
+    return ", ".join(names)
 
 
 def open_text(slices: int) -> str:
@@ -248,8 +299,6 @@ def missing_text(missing: MissingCommits) -> Iterator[str]:
     yield f"{count_of(missing.count, 'commit')} without the files of the tree, {missing.named} named by a ref"
     for commit in missing.commits:
         yield f"  {commit.id}  {', '.join(commit.refs)}".rstrip()
-    if missing.count > len(missing.commits):
-        yield f"  and {missing.count - len(missing.commits)} more"
     if missing.named:
         yield "reset or delete the refs named above: what they name cannot be read, and is never marked"
 

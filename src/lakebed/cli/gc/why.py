@@ -1,9 +1,12 @@
-"""`lakebed gc why`: what keeps an object and until when, or which run took it. The server looks, a page at a time."""
+"""`lakebed gc why` and `lakebed lifecycle why`: what keeps an object and until when, or which run took it.
+
+The server looks, a page at a time. Both show one answer: the first by retention, the second by the lifecycle policy.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -16,7 +19,7 @@ from lakebed.cli.session import Session, connect
 from lakebed.cli.uris import parse_object, parse_repository
 
 if TYPE_CHECKING:
-    from lakebed.gc.protocol import LedgerRow, WhyAnswer, WhyObject, WhyProgress
+    from lakebed.gc.protocol import DueName, LedgerRow, WhyAnswer, WhyObject, WhyProgress
     from lakebed.gc.rules import Stay
 
 SHOWN: Final = 10
@@ -36,6 +39,15 @@ AddressArgument = Annotated[
 
 def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> None:
     """Explain what keeps an object and until when, or which run took it, when and by which rule."""
+    _ask(session, uri, address, why_text)
+
+
+def lifecycle_why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> None:
+    """Explain when an object is due by the policy: each path with rule, branches and date, and what keeps it."""
+    _ask(session, uri, address, lifecycle_text)
+
+
+def _ask(session: Session, uri: str, address: str, text: Callable[[WhyAnswer], Iterator[str]]) -> None:
     from lakebed.gc import Collector
 
     if address:
@@ -52,7 +64,7 @@ def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> No
             **asked, progress=lambda progress: line.update(lambda: progress_text(progress))
         )
     if session.is_json or answer.objects:
-        session.show(answer, why_text)
+        session.show(answer, text)
     if not answer.objects:
         raise NotFound(f"{printable(address or uri)}: no commit and no ledger names it")
 
@@ -65,13 +77,24 @@ def progress_text(progress: WhyProgress) -> str:
 
 
 def why_text(answer: WhyAnswer) -> Iterator[str]:
+    yield from _objects_text(answer, _object_text)
+
+
+def lifecycle_text(answer: WhyAnswer) -> Iterator[str]:
+    if answer.policy_version is None:
+        yield "no lifecycle policy is set, so nothing goes by one"
+        yield ""
+    yield from _objects_text(answer, _due_text)
+
+
+def _objects_text(answer: WhyAnswer, text: Callable[[WhyObject, WhyAnswer], Iterator[str]]) -> Iterator[str]:
     if answer.path and not answer.at_ref:
         yield f"{printable(answer.path)} is not at {printable(answer.ref)} now; it was:"
         yield ""
     for place, found in enumerate(answer.objects):
         if place:
             yield ""
-        yield from _object_text(found, answer)
+        yield from text(found, answer)
     if answer.objects_count > len(answer.objects):
         yield f"… and {count_of(answer.objects_count - len(answer.objects), 'object')} more"
 
@@ -80,9 +103,9 @@ def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
     facts = [("object", printable(found.address)), ("why", _verdict(found, answer))]
     if found.size_bytes is not None and found.modified_ms is not None:
         facts.append(("size", f"{human_size(found.size_bytes)}, written {human_time(found.modified_ms // 1000)}"))
-    for name in found.uncommitted[:SHOWN]:
-        where = f" at {printable(name.path)}" if name.path else ""
-        facts.append((name.source, f"branch {name.branch}{where}, since {human_time(name.since_ms // 1000)}"))
+    facts += _uncommitted(found)
+    if answer.policy_version is not None and found.due_names:
+        facts.append(("policy", f"{_due(found, answer)}; `lakebed lifecycle why` has more"))
     facts += [
         ("kept by" if stay.keeps_at(answer.now_ms) else "let go by", _stay(stay, answer))
         for stay in found.stays[:SHOWN]
@@ -94,15 +117,100 @@ def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
     if found.slice_closed is False and found.size_bytes is not None:
         facts.append(("slice", "not closed: no run looks at it before uploads into it have ended"))
     yield from fields(facts)
-    if found.commits:
+    yield from _commits_text(found)
+
+
+def _commits_text(found: WhyObject) -> Iterator[str]:
+    if not found.commits:
+        return
+    yield ""
+    rows = [
+        (name.commit[:16], human_time(name.created_ms // 1000), printable(name.path), name.run)
+        for name in found.commits[:SHOWN]
+    ]
+    yield from table(("commit", "made", "path", "expired by"), rows)
+    if found.commits_count > len(rows):
+        yield f"… and {count_of(found.commits_count - len(rows), 'commit')} more"
+
+
+def _uncommitted(found: WhyObject) -> list[tuple[str, str]]:
+    facts = []
+    for name in found.uncommitted[:SHOWN]:
+        where = f" at {printable(name.path)}" if name.path else ""
+        facts.append((name.source, f"branch {name.branch}{where}, since {human_time(name.since_ms // 1000)}"))
+    return facts
+
+
+def _due_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
+    facts = [("object", printable(found.address)), ("why", _due(found, answer))]
+    facts += _uncommitted(found)
+    facts += [("held by", f"legal hold {printable(name)}") for name in found.holds]
+    facts += [("run", _deed(row)) for row in found.taken[:SHOWN]]
+    if found.fate.value == "deferred":
+        facts.append(("run", _verdict(found, answer)))
+    if found.slice_closed is False and found.size_bytes is not None:
+        facts.append(("slice", "not closed: no run looks at it before uploads into it have ended"))
+    yield from fields(facts)
+    if found.due_names:
         yield ""
         rows = [
-            (name.commit[:16], human_time(name.created_ms // 1000), printable(name.path), name.run)
-            for name in found.commits[:SHOWN]
+            (
+                printable(name.path),
+                human_time(name.modified_ms // 1000),
+                name.rule,
+                _due_of_name(name),
+                _branches(name),
+                f"{name.commit[:12]}{f' and {name.commits_count - 1:,} more' if name.commits_count > 1 else ''}",
+            )
+            for name in found.due_names[:SHOWN]
         ]
-        yield from table(("commit", "made", "path", "expired by"), rows)
-        if found.commits_count > len(rows):
-            yield f"… and {count_of(found.commits_count - len(rows), 'commit')} more"
+        yield from table(("path", "written", "rule", "due", "on branches", "in commit"), rows)
+        if found.due_names_count > len(rows):
+            yield f"… and {found.due_names_count - len(rows):,} more"
+    else:
+        # Without a policy nothing has a date, and the commits that name it are all there is to say.
+        yield from _commits_text(found)
+
+
+def _due(found: WhyObject, answer: WhyAnswer) -> str:
+    """Say when it goes by the lifecycle policy."""
+    if found.fate.value == "taken":
+        return "a run took it"
+    if answer.policy_version is None:
+        return "no lifecycle run takes it: no policy is set"
+    if found.fate.value in _OTHERS:
+        return f"no lifecycle run takes it: it {_OTHERS[found.fate.value]}"
+    if not found.due_names:
+        return "no lifecycle run takes it: no commit names it"
+    if found.due_ms is None:
+        return f"never due: {_KEEPS[found.due_names[0].keeps.value].format(found.due_names[0].branch or 'no branch')}"
+    date = human_time(found.due_ms // 1000)
+    when = "due since" if found.due_ms <= answer.now_ms else "due from"
+    if found.holds or found.uncommitted:
+        return f"{when} {date}, and stays while what is named below keeps it"
+    return f"{when} {date}, if nothing changes; the next lifecycle run then takes it"
+
+
+_OTHERS: Final = {"own": "is Lakebed's own", "outside": "lies outside of this repository's namespace"}
+_KEEPS: Final = {
+    "no_rule": "no rule covers one of its paths",
+    "pin": "a pin keeps it",
+    "versions": "it is one of the newest versions of its path",
+    "branch": "{} keeps it for ever",
+}
+
+
+def _due_of_name(name: DueName) -> str:
+    if name.due_ms is None:
+        return f"never: {_KEEPS[name.keeps.value].format(name.branch or 'no branch')}"
+    by = f", by {name.branch}" if name.branch else ""
+    return f"{human_time(name.due_ms // 1000)}{by}"
+
+
+def _branches(name: DueName) -> str:
+    shown = ", ".join(branch or "(none)" for branch in name.branches)
+    more = name.branches_count - len(name.branches)
+    return f"{shown}{f' and {more:,} more' if more else ''}"
 
 
 def _verdict(found: WhyObject, answer: WhyAnswer) -> str:

@@ -77,6 +77,7 @@ def _family(error: LakebedError) -> str:
 
 _ERROR: Final = re.compile(r"^\s*(?:Caused by: )?([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 LINE_MAX: Final = 300
+_LACKS_US: Final = "No module named 'lakebed"
 
 
 class SparkFailed(LakebedError):
@@ -123,4 +124,6 @@ def telling_line(text: str) -> str:
         line = f"{kind.rpartition('.')[2]}: {message.strip()}"
     else:
         line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+    if _LACKS_US in line:
+        return "Spark's workers do not have this package: install lakebed[spark] wherever driver and workers run"
     return line if len(line) <= LINE_MAX else line[: LINE_MAX - 1] + "…"

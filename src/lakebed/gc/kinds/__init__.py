@@ -6,6 +6,7 @@ from lakebed.gc.protocol import InvalidRequest, Mode, Plan, RunKind, RunMode, Un
 from lakebed.gc.rules import MetadataRule
 
 from .committed import Committed
+from .deleted import Deleted
 from .erasure import Erasure
 from .kind import Kind, Look, SweepRule
 from .lifecycle import Lifecycle
@@ -23,7 +24,9 @@ def kind_to_plan(name: RunKind, options: UncommittedOptions, metadata: MetadataR
         case RunKind.METADATA:
             return Metadata(metadata)
         case RunKind.LIFECYCLE:
-            return Lifecycle()
+            return Lifecycle(options.mode)
+        case RunKind.DELETED:
+            return Deleted()
         case RunKind.ERASURE:
             raise InvalidRequest("an erasure says what it erases: lakebed erase plan")
         case RunKind.UNCOMMITTED if options.mode is Mode.OLD_LAYOUT:

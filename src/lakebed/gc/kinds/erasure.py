@@ -2,17 +2,19 @@
 
 Applied as a lifecycle run is (docs/design/protocols.md, "A lifecycle run"), with an order in place of the policy:
 
-1. staged entries that the plan names are deleted from their branches, where they still are what they were
+1. staged entries whose objects the plan takes are deleted from their branches, where they still are what they were;
+   uploads in parts, all of whose parts it takes, are given up
 2. the service publishes the run, writes down what is staged, uploaded or copied, and reads refs and commits again
 3. of the plan's objects, those are let off that any of this names, an entry that is not selected (unless shared objects
    go too), or a legal hold; the rest is a second table, `garbage.<recheck>`
 
-Entries stay where they are, and reading one says that it was erased. What a deferred run keeps for a window goes too,
-where its path alone selects it.
+Entries stay where they are, and reading one says that it was erased. What a deferred run keeps for a window, or
+waits in the queue of hard delete, goes too, where its path alone selects it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -20,8 +22,9 @@ from msgspec.structs import replace
 from lakebed.base import Conflict, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import Bucketed
+from lakebed.gc.certifying import foresee, queued_of
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
-from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, read_ranges_by_span
+from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.named import deal_live, from_tables
@@ -36,6 +39,7 @@ from lakebed.gc.protocol import (
     RangeCounts,
     RecheckInputs,
     RunKind,
+    StagedEntry,
     StartedRun,
 )
 from lakebed.gc.recheck import deal_ranges, whole
@@ -64,9 +68,10 @@ class Erasure:
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
         order = replace(self.order, staged=await context.service.staged(run.run_id, self.order.selection))
+        queued = await queued_of(context, run.run_id, self.order.selection)
 
         async def decide(prepared: PreparedCommits) -> Plan:
-            return await _plan(context, run, order, prepared)
+            return await _plan(context, run, order, queued, prepared)
 
         return await context.reread(lambda: context.service.commits_for_erasure(run.run_id), decide)
 
@@ -75,8 +80,9 @@ class Erasure:
         if holds.version != plan.holds_version:
             raise HoldsChanged(f"the legal holds changed since run {plan.run_id} was planned; plan again")
         staged = [one for one in self.order.staged if not one.is_sealed and not holds.of(path=one.path)]
-        if staged:
-            count = await context.service.unstage(plan.run_id, staged)
+        going = await _that_go(context, plan, self.order, staged)
+        if going:
+            count = await context.service.unstage(plan.run_id, going)
             context.progress(f"deleted {count_of(count, 'staged entry', 'staged entries')}")
         nothing = protocol.arrow_schema(protocol.EXPIRED).empty_table()
         commits = await write_input(context.store, folder_in(plan, protocol.EXPIRED.name), protocol.EXPIRED, nothing)
@@ -92,7 +98,27 @@ class Erasure:
         )
 
 
-async def _plan(context: RunContext, run: StartedRun, order: ErasureOrder, prepared: PreparedCommits) -> Plan:
+async def _that_go(
+    context: RunContext, plan: Plan, order: ErasureOrder, staged: Sequence[StagedEntry]
+) -> Sequence[StagedEntry]:
+    """Return those whose objects the plan takes. Any other entry or upload stays, for a later plan to find its path."""
+    if not staged:
+        return ()
+    goes = frozenset((await context.read(plan.garbage, protocol.GARBAGE))["address"].to_pylist())
+    in_parts = any(one.multipart_id for one in staged)
+    # An upload ends with all of its parts, so those that came after the plan count, too.
+    now = await context.service.staged(plan.run_id, order.selection) if in_parts else ()
+    kept = {one.multipart_id for one in (*staged, *now) if one.multipart_id and key_of(one, plan.namespace) not in goes}
+    return [one for one in staged if key_of(one, plan.namespace) in goes and one.multipart_id not in kept]
+
+
+async def _plan(
+    context: RunContext,
+    run: StartedRun,
+    order: ErasureOrder,
+    queued: Sequence[StagedEntry],
+    prepared: PreparedCommits,
+) -> Plan:
     commits = await context.read(prepared.commits, protocol.COMMITS)
     meeting, apart = await read_ranges_by_span(context.engine, commits, order.selection)
     context.progress(
@@ -109,7 +135,14 @@ async def _plan(context: RunContext, run: StartedRun, order: ErasureOrder, prepa
     )
     deferred = [await garbage_of(context.store, view) for view in await deferred_runs(context)]
     candidates = await add_others(
-        context, found, order.staged, deferred, order.selection, uri=run.namespace, closed=closed
+        context,
+        found,
+        (*order.staged, *queued),
+        deferred,
+        order.selection,
+        holds=prepared.holds,
+        uri=run.namespace,
+        closed=closed,
     )
     sides = [await deal_held(context, run, commits, prepared.holds, name="holds")]
     if not order.takes_shared:
@@ -119,11 +152,13 @@ async def _plan(context: RunContext, run: StartedRun, order: ErasureOrder, prepa
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
+    outlook = await foresee(context, run, order, prepared, queued=queued, meeting=meeting, apart=apart, garbage=garbage)
     swept = int(commits["swept"].to_numpy().sum())
     frame = plan_frame(context, run, prepared) | {"rules": None, "rules_version": 0}
     return Plan(
         **frame,
         erasure=order,
+        outlook=outlook,
         commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
         range_counts=RangeCounts(live=apart.num_rows, expired=meeting.num_rows),
         garbage=garbage,

@@ -9,11 +9,16 @@ lifecycle run"). So:
    commits and refs as they are now; the rest is a second table, `garbage.<recheck>`
 
 What an earlier run took is in no later plan, although commits still name it.
+
+A run costs what changed since the last one: it goes on from the hours that this one saved (dues.py, learning.py).
+Where anything about them is amiss, or the policy is another, it makes a clean run, and says why. A policy that keeps
+versions, and a lake with too many rows, know no hours: each of their runs reads everything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -22,7 +27,8 @@ from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import Bucketed
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
-from lakebed.gc.due import Judging, Ranges, deal_due, reach_metaranges, read_spans, sort_out
+from lakebed.gc.due import Judging, Ranges, Reached, deal_due, reach_metaranges
+from lakebed.gc.dues import with_hours
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.named import deal_live, from_tables
@@ -32,11 +38,13 @@ from lakebed.gc.protocol import (
     CommitCounts,
     Expire,
     Manifest,
+    Mode,
     Plan,
     PreparedCommits,
     RangeCounts,
     RecheckInputs,
     RunKind,
+    RunMode,
     RunState,
     RunView,
     StartedRun,
@@ -48,7 +56,13 @@ from lakebed.gc.rules.lifecycle import Policy, check_policy
 from lakebed.gc.verdicts import deal_again
 
 from .kind import Look, SweepRule
+from .learning import Base, Learned, learn, only_ranges, read_known
+from .saving import NoSavedState, read_saved_dues
 
+CLEAN_EVERY: Final = 90
+"""Begin anew after this many runs: the saved files also know ranges and trees that are gone."""
+
+NO_HOURS: Final = "the policy keeps versions, or there are too many rows"
 NO_POLICY: Final = "no lifecycle policy is set: `lakebed lifecycle policy set` says which objects go"
 
 
@@ -56,7 +70,10 @@ class NoPolicy(Invalid):
     """No lifecycle policy is set, so nothing goes by one."""
 
 
+@dataclass(frozen=True, slots=True)
 class Lifecycle:
+    mode: Mode = Mode.AUTOMATIC
+
     @property
     def name(self) -> RunKind:
         return RunKind.LIFECYCLE
@@ -69,7 +86,7 @@ class Lifecycle:
         """docs/design/0003-lifecycle.md. Staged data is looked at when the plan is applied."""
 
         async def decide(prepared: PreparedCommits) -> Plan:
-            return await _plan(context, run, prepared)
+            return await _plan(context, run, prepared, self.mode)
 
         return await context.reread(lambda: context.service.commits_and_policy(run.run_id), decide)
 
@@ -92,15 +109,34 @@ class Lifecycle:
         )
 
 
-async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits) -> Plan:
+async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits, mode: Mode) -> Plan:
     policy = policy_of(prepared)
-    ranges, commits = await read_due(context, prepared.commits, prepared.refs, policy)
+    base, note = await _choose(context, run, prepared, mode)
+    commits, reached = await _reach(context, prepared.commits, prepared.refs, policy)
+    learned = await learn(context, run, policy, reached, base)
+    if base is not None and learned.base is None:
+        note = learned.note or NO_HOURS
+        if mode is Mode.OPTIMISED:
+            raise NoSavedState(f"no optimised run can be made: {note}")
     views = await context.service.runs()
     held = await held_tables(context, views, runs_over(views))
-    gone = [*held.values(), *await _taken_tables(context, views, held)]
+    gone = await taken_tables(context, views, held)
+    besides = [*held.values()]
+    if learned.known is None:
+        besides += gone.values()
+        due, stays = await _deal(context, run, policy, learned.ranges, closed=slice_numbers(run.closed_slices))
+    else:
+        await learned.known.take(context, gone)
+        # Foreign keys are in no array.
+        besides += gone.values() if learned.known.has_foreign else ()
+        due, stays = await deal_known(context, run, policy, learned, closed=slice_numbers(run.closed_slices))
     kept = await deal_held(context, run, commits, prepared.holds, name="holds")
-    garbage, totals = await mark_due(
-        context, run, policy, ranges, besides=[await _named_in(context, run, gone, "held"), kept]
+    garbage, totals = await mark_expired(
+        context.engine,
+        due,
+        [*stays, await _named_in(context, run, besides, "held"), kept],
+        into=folder_in(run, protocol.GARBAGE.name),
+        now_ms=run.now_ms,
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
@@ -108,12 +144,38 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
     return Plan(
         **plan_frame(context, run, prepared),
         policy=prepared.policy,
+        mode=RunMode.CLEAN if learned.base is None else RunMode.OPTIMISED,
+        mode_note=note,
+        based_on="" if learned.base is None else learned.base.run_id,
+        dues=None if learned.known is None else await learned.known.keep(context, run, learned.base),
         beside=tuple(held),
         commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
-        range_counts=RangeCounts(live=ranges.whole.num_rows, expired=ranges.due.num_rows),
+        range_counts=RangeCounts(live=learned.ranges.whole.num_rows, expired=learned.ranges.due.num_rows),
         garbage=garbage,
         totals=totals,
     )
+
+
+async def _choose(
+    context: RunContext, run: StartedRun, prepared: PreparedCommits, mode: Mode
+) -> tuple[Base | None, str]:
+    """Return what the run goes on from, if anything, and for people why.
+
+    Raises:
+        NoSavedState: nothing but an optimised run was asked for, and it cannot be made.
+    """
+    if mode is Mode.CLEAN:
+        return None, "asked for"
+    try:
+        saved = await read_saved_dues(context, run, prepared.policy)
+        base = await read_known(context.store, saved.run_id, saved.dues)
+    except BadInput as error:
+        if mode is Mode.OPTIMISED:
+            raise NoSavedState(f"no optimised run can be made: {error}") from error
+        return None, str(error)
+    if saved.dues.runs_since_clean + 1 >= CLEAN_EVERY and mode is not Mode.OPTIMISED:
+        return None, f"{saved.dues.runs_since_clean} optimised runs since clean run {saved.dues.clean_run}"
+    return base, f"goes on from run {saved.run_id}"
 
 
 def policy_of(prepared: PreparedCommits) -> Policy:
@@ -126,33 +188,47 @@ def policy_of(prepared: PreparedCommits) -> Policy:
     return check_policy(prepared.policy.encode())
 
 
-async def read_due(context: RunContext, commits: Manifest, refs: Manifest, policy: Policy) -> tuple[Ranges, pa.Table]:
-    """Return the ranges that may have rows that are due, those that have none, and the rows of COMMITS."""
+async def _reach(context: RunContext, commits: Manifest, refs: Manifest, policy: Policy) -> tuple[pa.Table, Reached]:
+    """Return the rows of COMMITS, and what reaches their trees."""
     rows = await context.read(commits, protocol.COMMITS)
-    reached = reach_metaranges(rows, await context.read(refs, protocol.REFS), policy)
-    trees = count_of(reached.metaranges.num_rows, "tree")
-    context.progress(f"reading {trees} of {count_of(rows.num_rows, 'commit')}")
-    return sort_out(await read_spans(context.engine, reached.metaranges), reached, policy), rows
+    return rows, reach_metaranges(rows, await context.read(refs, protocol.REFS), policy)
 
 
 async def mark_due(
     context: RunContext,
     run: StartedRun,
     policy: Policy,
-    ranges: Ranges,
+    prepared: PreparedCommits,
     *,
-    besides: Sequence[Bucketed] = (),
-    until_ms: int | None = None,
+    until_ms: int,
 ) -> tuple[Manifest, Totals]:
-    """Write GARBAGE: what is due, now or by `until_ms`, and neither stays anywhere nor is named `besides` (LIVE).
-
-    See `Judging` for `until_ms`.
-    """
+    """Write GARBAGE: what is due by `until_ms`, and neither stays anywhere, nor is held, nor went. See `Judging`."""
+    _, reached = await _reach(context, prepared.commits, prepared.refs, policy)
+    ranges = (await learn(context, run, policy, reached, None, reads_rows=False)).ranges
     closed = slice_numbers(run.closed_slices)
     due, stays = await _deal(context, run, policy, ranges, closed=closed, until_ms=until_ms)
+    gone = await taken_tables(context, await context.service.runs(), ())
     return await mark_expired(
-        context.engine, due, [*stays, *besides], into=folder_in(run, protocol.GARBAGE.name), now_ms=run.now_ms
+        context.engine,
+        due,
+        [*stays, await _named_in(context, run, [*gone.values()], "held")],
+        into=folder_in(run, protocol.GARBAGE.name),
+        now_ms=run.now_ms,
     )
+
+
+async def deal_known(
+    context: RunContext, run: StartedRun, policy: Policy, learned: Learned, *, closed: Collection[int]
+) -> tuple[Bucketed, list[Bucketed]]:
+    """CANDIDATES that are due, read where hours say so, and all sides of LIVE that stay."""
+    assert learned.known is not None, "the caller looked"
+    known, ranges = learned.known, learned.ranges
+    hours = known.dues.hours_before(run.now_ms)
+    chosen = only_ranges(ranges, with_hours(known.ranges, hours))
+    # A row may be due in a range that is read, and the object stay: by its hour, which is that of another range.
+    slices = {slice_ for id_ in chosen.due["range_id"].to_pylist() for slice_ in known.ranges[id_].slices}
+    due, stays = await _deal(context, run, policy, chosen, closed=closed)
+    return due, [*stays, await known.deal_staying(context, run, slices, folder=folder_in(run, "hours.tasks"))]
 
 
 async def _deal(
@@ -190,8 +266,17 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
         raise BadInput("the server did not say which refs there are", run_id=plan.run_id)
     suffix = f".{commits.digest()[:16]}"
     policy, closed = check_policy(plan.policy.encode()), slice_numbers(answer.closed_slices)
-    ranges, _ = await read_due(context, commits, answer.refs, policy)
-    _, stays = await _deal(context, plan, policy, ranges, closed=closed, suffix=suffix)
+    _, reached = await _reach(context, commits, answer.refs, policy)
+    base = None if plan.dues is None else await read_known(context.store, plan.run_id, plan.dues)
+    slices = [] if base is None else [*base.known.dues.going(plan.now_ms)]
+    learned = await learn(context, plan, policy, reached, base, reads_rows=base is not None, suffix=suffix)
+    if learned.known is None:
+        _, stays = await _deal(context, plan, policy, learned.ranges, closed=closed, suffix=suffix)
+    else:
+        foreign = only_ranges(learned.ranges, with_hours(learned.known.ranges, ()))
+        _, stays = await _deal(context, plan, policy, foreign, closed=closed, suffix=suffix)
+        folder = folder_in(plan, f"hours.tasks{suffix}")
+        stays.append(await learned.known.deal_staying(context, plan, slices, folder=folder))
     views = [view for view in await context.service.runs() if view.run_id != plan.run_id]
     held = [*(await held_tables(context, views, runs_over(views))).values()]
     source, rows, effort = from_tables([uncommitted], protocol.UNCOMMITTED)
@@ -217,16 +302,17 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
     return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
 
 
-async def _taken_tables(context: RunContext, views: Sequence[RunView], held: Collection[str]) -> list[Manifest]:
-    """Return what ended lifecycle runs took: tables GARBAGE.
+async def taken_tables(context: RunContext, views: Sequence[RunView], held: Collection[str]) -> dict[str, Manifest]:
+    """Return by run what ended lifecycle runs and erasures took: tables GARBAGE.
 
     A table that is gone, with the folder of an old run, is left out: a later run finds these objects gone once more.
     """
-    found: list[Manifest] = []
+    found: dict[str, Manifest] = {}
     for view in views:
-        if view.kind is RunKind.LIFECYCLE and view.state is RunState.ENDED and view.plan and view.run_id not in held:
+        takes = view.kind in {RunKind.LIFECYCLE, RunKind.ERASURE}
+        if takes and view.state is RunState.ENDED and view.plan and view.run_id not in held:
             try:
-                found.append(await garbage_of(context.store, view))
+                found[view.run_id] = await garbage_of(context.store, view)
             except BadInput:
                 context.progress(f"what run {view.run_id} took is not known any more")
     return found

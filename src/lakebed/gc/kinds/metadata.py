@@ -1,4 +1,4 @@
-"""A collection of metadata: range and metarange files that no commit names, and folders of old runs.
+"""A collection of metadata: files of trees that no commit names, and folders of old runs.
 
 What lies under `_lakefs/` is listed first, and only then is read what may name it: every commit record, and the
 metarange of each that was not swept. A plan publishes nothing and makes no writer wait. When it is applied, the service
@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, count_of
+from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, SublistId, count_of
 from lakebed.gc import protocol
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, read_garbage, write_input
 from lakebed.gc.engines import Effort, Task
@@ -39,7 +39,7 @@ from lakebed.gc.protocol import (
     StartedRun,
     run_folder,
 )
-from lakebed.gc.ranges import read_ranges
+from lakebed.gc.ranges import read_listed
 from lakebed.gc.rules import MetadataRule, RunFacts, old_runs, unnamed_files
 from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS
 from lakebed.gc.unknown_files import (
@@ -53,13 +53,14 @@ from lakebed.gc.unknown_files import (
 )
 from lakebed.gc.verdicts import sum_parts, write_portions
 from lakebed.objectstore import ObjectStat, ObjectStore
-from lakebed.ranges import metarange_key, range_key
+from lakebed.ranges import metarange_key, range_key, sublist_key
 
 from .kind import Look, SweepRule
 
 UNNAMED: Final = "unnamed"
 OLD_RUN: Final = "old-run"
-_RANGES: Final = "_lakefs/ranges/"
+_OF_TREES: Final = ("_lakefs/ranges/", "_lakefs/sublists/")
+"""Files in these folders are named by other files: those of a tree that cannot be read stay."""
 
 TREE_FILES: Final = pa.schema(
     [("id", pa.string()), ("key", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
@@ -106,11 +107,13 @@ class Metadata:
         metaranges = metaranges_of_all(commits)
         trees = count_of(metaranges.num_rows, "metarange")
         context.progress(f"reading {trees} of {count_of(commits.num_rows, 'commit')}")
-        ranges = await read_ranges(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
-        check_live(metaranges, ranges.num_rows)
-        nameless = without_ids(special.files, metaranges["metarange_id"], ranges["range_id"])
+        listed = await read_listed(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
+        ranges = int(pc.sum(pc.greater(listed["count"], 0)).as_py() or 0)
+        check_live(metaranges, ranges)
+        nameless = without_ids(special.files, metaranges["metarange_id"], listed["range_id"])
         if prepared.has_lost_trees:
-            nameless = nameless.filter(pc.invert(pc.starts_with(nameless["key"], _RANGES)))
+            for folder in _OF_TREES:
+                nameless = nameless.filter(pc.invert(pc.starts_with(nameless["key"], folder)))
         written_ms = dict(zip(nameless["id"].to_pylist(), nameless["modified_ms"].to_pylist(), strict=True))
         ids = unnamed_files(written_ms, (), rule=self.by, now_ms=run.now_ms)
         facts = facts_of(special, await context.service.runs())
@@ -122,7 +125,7 @@ class Metadata:
             **plan_frame(context, run, prepared),
             leftovers=await _write_leftovers(context.store, run, sorted(ids), sorted(runs)),
             commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
-            range_counts=RangeCounts(live=ranges.num_rows, expired=len(ids)),
+            range_counts=RangeCounts(live=ranges, expired=len(ids)),
             garbage=garbage,
             totals=totals,
             **around.plus(special.unknown_files).facts(),
@@ -141,7 +144,7 @@ class Metadata:
         alive = [run_folder(kind, RunId(run_id)) for kind in RunKind for run_id in answer.runs_alive]
         alive += await _taken_up(context.store, plan)
         if answer.has_lost_trees:
-            alive.append(_RANGES)
+            alive += _OF_TREES
         parts = await _filter(context.store, plan, folder, spared, alive)
         return Cleared(garbage=protocol.manifest_of(protocol.GARBAGE, folder, parts), commits=answer.commits)
 
@@ -261,9 +264,11 @@ async def _named_since(context: RunContext, plan: Plan, answer: LeftoversRetired
         return pa.array([], pa.string())
     context.progress(f"rechecking against {count_of(new.num_rows, 'new metarange')}")
     folder = folder_in(plan, f"ranges.tasks.{answer.commits.digest()[:16]}")
-    ranges = await read_ranges(context.engine, new, folder=folder)
+    listed = await read_listed(context.engine, new, folder=folder)
     keys = [metarange_key(MetarangeId(id_)) for id_ in new["metarange_id"].to_pylist()]
-    return pa.array(keys + [range_key(RangeId(id_)) for id_ in ranges["range_id"].to_pylist()], pa.string())
+    for id_, count in zip(listed["range_id"].to_pylist(), listed["count"].to_pylist(), strict=True):
+        keys.append(range_key(RangeId(id_)) if count else sublist_key(SublistId(id_)))
+    return pa.array(keys, pa.string())
 
 
 async def _taken_up(store: ObjectStore, plan: Plan) -> list[str]:

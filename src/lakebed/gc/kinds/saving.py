@@ -1,4 +1,4 @@
-"""Saved information: what a run of uncommitted data leaves, and what the next makes of it (docs/formats/gc-saved.md).
+"""Saved information: what a run leaves, and what the next makes of it (docs/formats/gc-saved.md).
 
 Written after the deletes, as one file that names all others with their digests. Read with suspicion: it must be that of
 a run which this repository's server knows, whose record bears the same plan; of this format; and every part must be
@@ -27,15 +27,19 @@ from lakebed.gc.packing import LiveSet, pack_numbered
 from lakebed.gc.protocol import (
     DELETES_ALLOWED,
     BadInput,
+    Manifest,
     Pieces,
     Plan,
     RunKind,
     RunState,
     RunView,
     Saved,
+    SavedDues,
     StartedRun,
     decode_saved,
+    decode_saved_dues,
     encode_saved,
+    encode_saved_dues,
     saved_path,
 )
 from lakebed.gc.recording import failed, only
@@ -91,7 +95,7 @@ def _may_have_saved(view: RunView) -> bool:
     return view.kind is RunKind.UNCOMMITTED and view.state in DELETES_ALLOWED | {RunState.ENDED}
 
 
-def _check_same(saved: Saved, view: RunView, run: StartedRun) -> None:
+def _check_same(saved: Saved | SavedDues, view: RunView, run: StartedRun) -> None:
     if saved.plan != view.plan:
         raise BadInput(f"the saved state of run {saved.run_id} is of another plan than its record", input="saved")
     if saved.namespace != run.namespace:
@@ -129,11 +133,43 @@ async def _numbered(store: ObjectStore, pieces: Pieces, table: Table) -> pa.Tabl
     return rows
 
 
-async def save(store: ObjectStore, plan: Plan, ledger_keys: Sequence[str], *, objects_failed: int) -> None:
+async def read_saved_dues(context: RunContext, run: StartedRun, policy: str) -> SavedDues:
+    """The saved state of the latest lifecycle run, if it is one of this policy.
+
+    Raises:
+        BadInput: there is none, or something about it is not as it must be.
+    """
+    for view in (await context.service.runs())[:RUNS_LOOKED_AT]:
+        if view.kind is not RunKind.LIFECYCLE or view.state not in DELETES_ALLOWED | {RunState.ENDED}:
+            continue
+        data = await find(context.store, saved_path(view.run_id, view.kind))
+        if data is not None:
+            saved = decode_saved_dues(data, view.run_id)
+            _check_same(saved, view, run)
+            if saved.policy != policy:
+                raise BadInput(f"the policy is not that of run {saved.run_id}", input="saved")
+            return saved
+    raise BadInput("no run has saved its state yet", input="saved")
+
+
+async def save(
+    store: ObjectStore, plan: Plan, bound: Manifest, ledger_keys: Sequence[str], *, objects_failed: int
+) -> None:
     """Write down, after a sweep, what the next run may go on from; again when the plan is applied again.
 
-    `ledger_keys` are those of the plan's parts. A plan that keeps nothing saves nothing.
+    `bound` is the table that the run was let to delete, `ledger_keys` are those of the plan's parts. A plan that keeps
+    nothing saves nothing.
     """
+    if plan.dues is not None:
+        saved_dues = SavedDues(
+            run_id=plan.run_id,
+            repository=plan.repository,
+            namespace=plan.namespace,
+            plan=bound.digest(),
+            policy=plan.policy,
+            dues=plan.dues,
+        )
+        await store.put(saved_path(plan.run_id, plan.kind), encode_saved_dues(saved_dues))
     if plan.keeps is None:
         return
     folder = f"{plan.folder}failed/"

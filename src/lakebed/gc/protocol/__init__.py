@@ -4,15 +4,24 @@ from lakebed.base import RunKind, RunState
 
 from .certificates import (
     CERTIFICATE_KEY,
-    CERTIFIED_MAX,
     Certificate,
     ErasedObject,
-    Standing,
     certificate_path,
     decode_certificate,
     encode_certificate,
 )
-from .erasures import ErasureOrder, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
+from .erasures import (
+    COPIES_ROWS_MAX,
+    STANDING_MAX,
+    ErasureOrder,
+    FindStaged,
+    Outlook,
+    StagedEntry,
+    StagedPage,
+    Standing,
+    Unstage,
+    Unstaged,
+)
 from .holds import HOLDS_KEY, HOLDS_PREFIX, HoldsHistory, HoldsVersion, HoldsWritten, NewHold, holds_mark
 from .jobs import LINES_MAX, JobDeed, JobList, JobResult, JobState, JobView, StartJob
 from .ledger import (
@@ -162,14 +171,19 @@ from .sealed import (
     BadWindow,
     Deferred,
     Keeps,
+    KnownDues,
     Pieces,
     RunMode,
     Saved,
+    SavedDues,
+    TreePart,
     decode_deferred,
     decode_saved,
+    decode_saved_dues,
     deferred_path,
     encode_deferred,
     encode_saved,
+    encode_saved_dues,
     purge_path,
     saved_path,
     window_end_ms,
@@ -191,14 +205,14 @@ from .tables import (
     ColumnType,
     Table,
 )
-from .why import CommittedName, Fate, Question, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress
+from .why import CommittedName, DueName, Fate, Question, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress
 
 __all__ = [
     "AGES",
     "CERTIFICATE_KEY",
-    "CERTIFIED_MAX",
     "CLOCK_KEY",
     "COMMITS",
+    "COPIES_ROWS_MAX",
     "DATA_PREFIX",
     "DEFERRED_FORMAT",
     "DELETES_ALLOWED",
@@ -226,6 +240,7 @@ __all__ = [
     "SAVED_FORMAT",
     "SERVED_S",
     "SIGNED_S",
+    "STANDING_MAX",
     "TABLES",
     "UNCOMMITTED",
     "UNKNOWN_FILES_MAX",
@@ -245,6 +260,7 @@ __all__ = [
     "Deferred",
     "DifferentKinds",
     "DifferingObject",
+    "DueName",
     "End",
     "EngineName",
     "ErasedObject",
@@ -267,6 +283,7 @@ __all__ = [
     "JobState",
     "JobView",
     "Keeps",
+    "KnownDues",
     "LedgerPage",
     "LedgerQuery",
     "LedgerRow",
@@ -279,6 +296,7 @@ __all__ = [
     "Mode",
     "NewHold",
     "OnlyIn",
+    "Outlook",
     "Part",
     "PartWriter",
     "Pieces",
@@ -325,6 +343,7 @@ __all__ = [
     "RunState",
     "RunView",
     "Saved",
+    "SavedDues",
     "Service",
     "SetPolicy",
     "Side",
@@ -341,6 +360,7 @@ __all__ = [
     "Table",
     "Total",
     "Totals",
+    "TreePart",
     "UncommittedName",
     "UncommittedOptions",
     "UncommittedPage",
@@ -369,6 +389,7 @@ __all__ = [
     "decode_plan",
     "decode_report",
     "decode_saved",
+    "decode_saved_dues",
     "deferred_path",
     "diff_plans",
     "encode_certificate",
@@ -379,6 +400,7 @@ __all__ = [
     "encode_plan",
     "encode_report",
     "encode_saved",
+    "encode_saved_dues",
     "engine_from",
     "garbage_rows",
     "grace_s_of",

@@ -13,13 +13,12 @@ import msgspec
 
 from lakebed.gc.rules import Selection
 
+from .erasures import Standing
 from .sealed import seal, unseal
 
 CERTIFICATE_FORMAT: Final = 1
 CERTIFICATES_PREFIX: Final = "_lakefs/retention/erasures/"
 CERTIFICATE_KEY: Final = rf"{CERTIFICATES_PREFIX}[0-9a-z][0-9a-z-]*\.json"
-CERTIFIED_MAX: Final = 1_000
-"""How many copies a certificate tells one by one."""
 
 
 class ErasedObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,15 +29,6 @@ class ErasedObject(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     checksum: str = ""
     is_absent: bool = False
-
-
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Something of the erased content can still be read, or may be: `what` is object, copy, staged, queued,
-    deferred or bucket."""
-
-    what: str
-    where: str
-    why: str
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,12 +9,17 @@ import msgspec
 from lakebed.gc.rules import Selection
 
 UNSTAGED_AT_ONCE: Final = 500
+STANDING_MAX: Final = 1_000
+"""Name at most this many objects that a plan leaves, or copies of a certificate. The others are counted."""
+COPIES_ROWS_MAX: Final = 5_000_000
+"""A plan looks for copies by itself in at most this many rows: every checksum is read for that."""
 
 
 class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry that is staged on a branch. `is_sealed`: a commit may be taking it, so it cannot be taken away now.
 
-    Of an object that waits in the queue of hard delete there is no branch and no checksum any more.
+    Or, with `multipart_id`, a part of an upload that was begun: it has no checksum. Of an object that waits in the
+    queue of hard delete there is neither a branch nor a checksum any more.
     """
 
     branch: str
@@ -24,17 +29,47 @@ class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str
     modified_ms: int
     is_sealed: bool = False
+    multipart_id: str = ""
+
+    @property
+    def where(self) -> str:
+        """Return where it is, for people."""
+        return f"is {'being uploaded in parts to' if self.multipart_id else 'staged on'} branch {self.branch}"
 
 
 class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Erase every object that an entry selected by `selection` ever named. `takes_shared`: also those that entries
-    name which are not selected. `staged` are the staged entries that go with the objects.
+    name which are not selected. `staged` are the staged entries that go with the objects. `finds_copies`: the plan
+    looks for copies of the content at other paths, however many rows have to be read.
     """
 
     selection: Selection
     why: str = ""
     takes_shared: bool = False
+    finds_copies: bool = False
     staged: tuple[StagedEntry, ...] = ()
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Something of the erased content can still be read, or may be: `what` is object, copy, staged, queued,
+    deferred or bucket."""
+
+    what: str
+    where: str
+    why: str
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """List what an erasure would leave, as things were when it was planned. A certificate says what it left.
+
+    `stands_count` counts what stands, of which at most `STANDING_MAX` are named. `unmatched` are the paths, globs and
+    digests of the order at which nothing was found. `remains` is what was not looked at.
+    """
+
+    stands: tuple[Standing, ...] = ()
+    stands_count: int = 0
+    unmatched: tuple[str, ...] = ()
+    remains: tuple[str, ...] = ()
 
 
 class FindStaged(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +86,7 @@ class StagedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unstage(msgspec.Struct, frozen=True, kw_only=True):
-    """Delete these entries, at most 500, where they still are what is staged."""
+    """Delete these entries, at most 500, where they still are what is staged. Uploads in parts are given up."""
 
     entries: tuple[StagedEntry, ...]
 

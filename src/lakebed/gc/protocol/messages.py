@@ -1,6 +1,8 @@
 """What server and collectors say to each other over HTTP (JSON), beside the files. One record a body.
 
-Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tells the order and the why):
+Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tells the order and the why). With the
+query `deleted=UID` each is of the deleted repository that had this name; with `deleted=only` of the only one that had
+it.
 
     POST planning                  (empty)           -> Planning            before anything that is slow begins
     POST runs                      StartRun          -> StartedRun
@@ -21,6 +23,7 @@ Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tel
     GET  ../holds                                    -> Holds               in force now
     GET  missing                                     -> MissingCommits      after a restore of an older backup
     POST missing                   (empty)           -> MissingCommits      marks what no ref names
+                                   both in pages, with &continuation_token=TOKEN
 """
 
 from __future__ import annotations
@@ -35,10 +38,11 @@ from .manifests import Manifest, Part
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
     """Tell a caller that may plan here what it needs to know. Without rules no committed data can be planned but by
-    rules to suppose.
+    rules to suppose. `namespace` is the storage namespace's URI.
     """
 
     has_rules: bool
+    namespace: str = ""
 
 
 class StartRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,16 +169,19 @@ class MissingCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MissingCommits(msgspec.Struct, frozen=True, kw_only=True):
-    """Commits whose trees lack files: `count`, of which refs name `named`; at most 1,000 are listed, these first.
+    """A page of the commits whose trees lack files: `count` in all, of which refs name `named`. These come first.
 
     Of a call that marks: `marked` went by the run `run_id`, and the others are those that are left.
+    With a continuation token ask again: the search goes on, or more commits follow. `read` files were read so far.
     """
 
-    count: int
-    named: int
-    commits: tuple[MissingCommit, ...]
+    count: int = 0
+    named: int = 0
+    commits: tuple[MissingCommit, ...] = ()
     marked: int = 0
     run_id: str = ""
+    read: int = 0
+    continuation_token: str | None = None
 
 
 class Expire(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,10 +14,10 @@ import msgspec
 from lakebed.base import NotFound, RunId, RunKind
 from lakebed.gc.rules import Rules
 
-from .erasures import ErasureOrder
+from .erasures import ErasureOrder, Outlook
 from .manifests import BadInput, Manifest
 from .paths import run_folder
-from .sealed import Keeps, RunMode, seal, unseal
+from .sealed import Keeps, KnownDues, RunMode, seal, unseal
 
 PLAN_FORMAT: Final = 1
 UNKNOWN_FILES_MAX: Final = 1000
@@ -90,8 +90,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict and all it rests on. `expired` and `rules` are for committed runs, `leftovers` (what is wanted) for
     those of metadata, these for uncommitted ones:
 
-    `erasure` is what was asked for, of an erasure. `policy` (JSON) is for lifecycle runs, whose `rules_version` is
-    the policy's. It takes nothing that legal holds of `holds_version` keep.
+    `erasure` is what was asked for, of an erasure, and `outlook` what it would leave. `policy` (JSON) is for
+    lifecycle runs, whose `rules_version` is the policy's. It takes nothing that legal holds of `holds_version` keep.
+
+    `dues` is what a lifecycle run saves for the next one. Of those and of uncommitted ones:
 
     `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
@@ -118,6 +120,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rules_version: int
     policy: str = ""
     erasure: ErasureOrder | None = None
+    outlook: Outlook | None = None
     holds_version: int = 0
     commits: Manifest
     refs: Manifest
@@ -130,6 +133,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     based_on: str = ""
     beside: tuple[str, ...] = ()
     keeps: Keeps | None = None
+    dues: KnownDues | None = None
     token_expiry_ms: int = 0
     slices_skipped: int = 0
     last_read_slice: str = ""

@@ -276,8 +276,10 @@ def _check_planning(request: _Planning) -> None:
         raise InvalidRequest("old-layout is for uncommitted data alone: name the kind uncommitted, and no other")
     if request.older_than is not None and request.mode is not Mode.OLD_LAYOUT:
         raise InvalidRequest("older-than is for old-layout; rules say how long other data stays")
+    # A lifecycle run goes on from the one before, too.
+    is_of_others = request.mode is not Mode.AUTOMATIC and RunKind.LIFECYCLE not in request.kinds
     ways = {
-        request.mode.value: request.mode is not Mode.AUTOMATIC,
+        request.mode.value: is_of_others,
         "clean-every": request.clean_every is not None,
         "clean-after": request.clean_after is not None,
         "token-expiry": request.token_expiry is not None,

@@ -7,15 +7,15 @@ The digest is over the bytes of the value that is sealed. A reader believes all 
 - `deferred.json` and `purge.json`: the objects whose deletes wait for the end of a window
   (docs/design/0010-deferred-delete.md). The end stands in the run's record alone, where one conditional write decides
   between a longer window and the deletes.
-- `saved.json` (docs/formats/gc-saved.md): what a run of uncommitted data leaves for the next one. It is written when
-  every delete of the run was tried. A run that finds anything amiss makes a clean run instead.
+- `saved.json` (docs/formats/gc-saved.md): what a run of uncommitted data or by a policy leaves for the next one. It is
+  written when every delete of the run was tried. A run that finds anything amiss makes a clean run instead.
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -56,6 +56,26 @@ def unseal(data: bytes, kind: type[T], *, name: str, what: str, format_number: i
         raise BadInput(f"the {what} is unreadable: {error}", input=name) from error
 
 
+class _OfRun(Protocol):
+    @property
+    def run_id(self) -> str: ...
+
+
+OfRun = TypeVar("OfRun", bound=_OfRun)
+
+
+def _unseal_of_run(data: bytes, kind: type[OfRun], run_id: str, *, name: str, what: str, format_number: int) -> OfRun:
+    """Unseal what this run left.
+
+    Raises:
+        BadInput: as `unseal`, or it is another run's.
+    """
+    found = unseal(data, kind, name=name, what=what, format_number=format_number)
+    if found.run_id != run_id:
+        raise BadInput(f"the {what} is that of run {found.run_id}", input=name)
+    return found
+
+
 DEFERRED_FORMAT: Final = 1
 
 
@@ -90,10 +110,7 @@ def decode_deferred(data: bytes, run_id: str) -> Deferred:
         BadInput: unreadable, of another format, another run's, or changed.
     """
     what = f"list of what run {run_id} defers"
-    found = unseal(data, Deferred, name="deferred", what=what, format_number=DEFERRED_FORMAT)
-    if found.run_id != run_id:
-        raise BadInput(f"the {what} is that of run {found.run_id}", input="deferred")
-    return found
+    return _unseal_of_run(data, Deferred, run_id, name="deferred", what=what, format_number=DEFERRED_FORMAT)
 
 
 def window_end_ms(window: str, begin_ms: int) -> int:
@@ -166,8 +183,57 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     failed: Pieces
 
 
-def saved_path(run_id: str) -> str:
-    return f"{run_folder(RunKind.UNCOMMITTED, RunId(run_id))}saved.json"
+class TreePart(msgspec.Struct, frozen=True, kw_only=True):
+    """Some metaranges (`trees`) with the ranges that they have, in a folder of a run (docs/formats/gc-saved.md)."""
+
+    folder: str
+    trees: Part
+    ranges: Part
+
+
+class KnownDues(msgspec.Struct, frozen=True, kw_only=True):
+    """Name what a lifecycle run found out about all that commits name, in its own folder.
+
+    `ranges` were read, by `terms`: for each rule the periods of the branches that reach a range, None for never.
+    `hours` say from when each object is due. What the runs in `taken` took is marked in them. `clean_run` is the run at
+    the beginning of the chain, `runs_since_clean` counts those that went on from it.
+    """
+
+    trees: tuple[TreePart, ...]
+    ranges: Pieces
+    hours: Pieces
+    terms: tuple[tuple[tuple[str, ...] | None, ...], ...]
+    taken: tuple[str, ...] = ()
+    clean_run: str
+    runs_since_clean: int = 0
+
+
+class SavedDues(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` is the digest of what the run was let to delete, which its record has too. The hours are by `policy`."""
+
+    run_id: str
+    repository: str
+    namespace: str
+    plan: str
+    policy: str
+    dues: KnownDues
+
+
+def encode_saved_dues(saved: SavedDues) -> bytes:
+    return seal(saved, name="saved", format_number=SAVED_FORMAT)
+
+
+def decode_saved_dues(data: bytes, run_id: str) -> SavedDues:
+    """
+    Raises:
+        BadInput: unreadable, of another format, another run's, or changed.
+    """
+    what = f"saved state of run {run_id}"
+    return _unseal_of_run(data, SavedDues, run_id, name="saved", what=what, format_number=SAVED_FORMAT)
+
+
+def saved_path(run_id: str, kind: RunKind = RunKind.UNCOMMITTED) -> str:
+    return f"{run_folder(kind, RunId(run_id))}saved.json"
 
 
 def encode_saved(saved: Saved) -> bytes:
@@ -180,7 +246,4 @@ def decode_saved(data: bytes, run_id: str) -> Saved:
         BadInput: unreadable, of another format, another run's, or changed.
     """
     what = f"saved state of run {run_id}"
-    saved = unseal(data, Saved, name="saved", what=what, format_number=SAVED_FORMAT)
-    if saved.run_id != run_id:
-        raise BadInput(f"the {what} is that of run {saved.run_id}", input="saved")
-    return saved
+    return _unseal_of_run(data, Saved, run_id, name="saved", what=what, format_number=SAVED_FORMAT)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from lakebed.gc.rules import Stay
+from lakebed.gc.rules.lifecycle import Keeps
 
 from .ledger import LedgerRow
 
@@ -65,6 +66,26 @@ class CommittedName(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
 
 
+class DueName(msgspec.Struct, frozen=True, kw_only=True):
+    """A path that commits have the object at, by the lifecycle policy. Equal ones of several commits are one.
+
+    `due_ms` is the first instant at which it is due, None for never, which `keeps` explains. `rule` counts for it, as a
+    plan shows it. `branch` keeps it longest; empty for commits that no branch reaches. Of the branches that reach the
+    commits some are shown, and all counted. `commit` is the newest of them.
+    """
+
+    path: str
+    modified_ms: int
+    rule: str = ""
+    due_ms: int | None = None
+    keeps: Keeps = Keeps.NOTHING
+    branch: str = ""
+    branches: tuple[str, ...] = ()
+    branches_count: int = 0
+    commit: str
+    commits_count: int = 1
+
+
 class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     """One object. `address` is relative to the namespace, or absolute outside of it.
 
@@ -73,6 +94,9 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     Of `stays` (those that keep it first), `commits` (newest first) and `uncommitted` some are shown, and all counted.
     `taken` is what the ledger says of one that is not there, the latest deed first. `run` is the run that deletes one
     that is deferred, which `goes_ms` then is about. `holds` are the legal holds that keep it, by name.
+
+    By the lifecycle policy it is due once all of `due_names` are (the latest first; some are shown, and all counted),
+    which is at `due_ms`: None for never, and where no policy is set or no commit names it.
     """
 
     address: str
@@ -90,12 +114,16 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     taken: tuple[LedgerRow, ...] = ()
     holds: tuple[str, ...] = ()
     run: str = ""
+    due_ms: int | None = None
+    due_names: tuple[DueName, ...] = ()
+    due_names_count: int = 0
 
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that the question is about: the one at the path, or those that were ever there, the newest first.
 
     `at_ref`: whether the path names an object at the ref now. `objects_count` counts those that are not shown, too.
+    `policy_version` is that of the lifecycle policy in force, None where there is none.
     """
 
     repository_uri: str
@@ -106,6 +134,7 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     rules_version: int
     has_rules: bool
+    policy_version: int | None = None
     objects: tuple[WhyObject, ...]
     objects_count: int
 

@@ -1,9 +1,10 @@
 """The rules of forgetting in plain Python: the executable specification that the collectors must agree with. Pure."""
 
-from .active import Lines, first_parent_indices, kept_indices, lines_of, places_of, repeated, rows_of
+from .active import Lines, first_parent_indices, kept_indices, lines_of, one_piece, places_of, repeated, rows_of
 from .bases import merge_bases
 from .committed import EmptyLiveSet, Namespace, Trees, garbage_addresses, slice_of
-from .durations import DAY_MS, DAYS_MAX, FOREVER, Duration, InvalidDuration, parse_duration
+from .deleted import judge_deleted
+from .durations import DAY_MS, DAYS_MAX, FOREVER, HOUR_MS, Duration, InvalidDuration, parse_duration
 from .erasure import ErasureVerdict, Stands, judge_erasure
 from .explaining import Considered, Explanation, RuleChange, diff_rules, explain
 from .history import (
@@ -41,6 +42,7 @@ __all__ = [
     "DAYS_MAX",
     "DAY_MS",
     "FOREVER",
+    "HOUR_MS",
     "KEEP_LAST_MAX",
     "NOTHING_SAVED",
     "Ancestry",
@@ -94,6 +96,7 @@ __all__ = [
     "held_keys",
     "in_days",
     "judge_commits",
+    "judge_deleted",
     "judge_erasure",
     "kept_commits",
     "kept_indices",
@@ -105,6 +108,7 @@ __all__ = [
     "named_files",
     "new_addresses",
     "old_runs",
+    "one_piece",
     "optimised_run",
     "parse_duration",
     "places_of",

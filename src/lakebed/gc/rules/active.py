@@ -167,20 +167,42 @@ def places_of(
     return first_parent, found[len(above) :].tolist()
 
 
+def one_piece(column: pa.ChunkedArray) -> pa.Array:
+    """Return the column as one array; without a copy where it is one already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 _ID_BYTES: Final = 64
+_COMPARED_TOGETHER: Final = 65_536
 Words = npt.NDArray[np.uint64]
 
 
-def find_ids(ids: pa.Array, names: pa.Array) -> pa.Array:
-    """For each name its row among the ids, or null. About 0.15 µs each."""
+def find_ids(ids: pa.Array, names: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """For each name its row among the ids, or null. About 0.15 µs each, and 50 bytes: no text is copied."""
     if not len(names):
         return pa.array([], pa.int32())
-    id_words, words = _words(ids), _words(names)
-    if id_words is not None and words is not None:
-        rows = pc.index_in(_mixed(words), value_set=_mixed(id_words))
-        if not rows.null_count and (id_words[rows.to_numpy()] == words).all():
+    pieces = [piece for piece in (names.chunks if isinstance(names, pa.ChunkedArray) else [names]) if len(piece)]
+    id_words, words = _words(ids), [_words(piece) for piece in pieces]
+    if id_words is not None and all(one is not None for one in words):
+        sound = [one for one in words if one is not None]
+        rows = pc.index_in(pa.chunked_array([_mixed(one) for one in sound]), value_set=_mixed(id_words))
+        rows = rows.combine_chunks()
+        if not rows.null_count and _are_at(id_words, rows.to_numpy(), sound):
             return rows
-    return pc.index_in(names, value_set=ids)
+    found = pc.index_in(names, value_set=ids)
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def _are_at(id_words: Words, rows: npt.NDArray[np.int32], pieces: Sequence[Words]) -> bool:
+    """Return whether the ids in these rows are the words of the pieces, one behind the other. Copies few at a time."""
+    done = 0
+    for words in pieces:
+        for start in range(0, len(words), _COMPARED_TOGETHER):
+            part = words[start : start + _COMPARED_TOGETHER]
+            if (id_words[rows[done : done + len(part)]] != part).any():
+                return False
+            done += len(part)
+    return True
 
 
 def repeated(ids: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

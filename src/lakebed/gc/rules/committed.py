@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from lakebed.base import Corrupt, MetarangeId, RangeId, key_inside, parse_address, parse_slice_name
+from lakebed.base import Corrupt, MetarangeId, RangeId, SublistId, key_inside, parse_address, parse_slice_name
 
 from .history import History, Verdict
 
@@ -28,10 +28,14 @@ class EmptyLiveSet(Corrupt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """Committed contents: the ranges of each metarange, and the addresses (as entries have them) of each range."""
+    """Committed contents: the ranges of each metarange, and the addresses (as entries have them) of each range.
+
+    `sublists` has the metaranges of wide trees.
+    """
 
     ranges: Mapping[MetarangeId, Collection[RangeId]]
     addresses: Mapping[RangeId, Collection[str]]
+    sublists: Mapping[MetarangeId, Collection[SublistId]] = field(default_factory=dict)
 
     def ranges_of(self, metaranges: Iterable[MetarangeId]) -> set[RangeId]:
         """KeyError for a metarange that was not read: doubt stops the run."""

@@ -1,9 +1,9 @@
-"""Decide which of a repository's own files may go: range and metarange files that no commit names, folders of old runs.
+"""Decide which of a repository's own files may go: files of trees that no commit names, folders of old runs.
 
 A commit whose data was swept names nothing, and so does one that can never be published; every other commit record,
-published or not, keeps its metarange and the ranges in it. A young file stays, for its commit may be on its way: that
-saves a writer the trouble of writing it again under another name, and nothing rests on it (docs/design/protocols.md,
-"A collection of metadata", is what the safety rests on).
+published or not, keeps its metarange and the sublists and ranges in it. A young file stays, for its commit may be on
+its way: that saves a writer the trouble of writing it again under another name, and nothing rests on it
+(docs/design/protocols.md, "A collection of metadata", is what the safety rests on).
 
 A run's folder holds its inputs, its plan and its report. It may go when no process works on the run, it is old, and
 there are enough newer ones of its kind. What the last runs of uncommitted data saved for the next one stays. The ledger
@@ -53,9 +53,10 @@ class RunFacts:
 
 
 def named_files(history: History, trees: Trees) -> set[str]:
-    """Ids of every metarange and range that a commit names which was not swept."""
+    """Ids of every metarange, sublist and range that a commit names which was not swept."""
     metaranges = {commit.metarange_id for commit in history.commits.values() if not commit.swept} - {MetarangeId("")}
-    return {*metaranges, *trees.ranges_of(metaranges)}
+    sublists = {id_ for metarange in metaranges for id_ in trees.sublists.get(metarange, ())}
+    return {*metaranges, *sublists, *trees.ranges_of(metaranges)}
 
 
 def unnamed_files(

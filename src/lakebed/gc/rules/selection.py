@@ -7,19 +7,22 @@ metadata.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from lakebed.base import Invalid
+from lakebed.base import Invalid, InvalidName, path_to_key
 
 from .lifecycle.paths import PathPattern, wrong_in_glob
 
 PATHS_MAX: Final = 100_000
 GLOBS_MAX: Final = 1_000
-PATH_BYTES_MAX: Final = 1_024
+_MD5: Final = re.compile(r"[0-9a-fA-F]{32}(-[0-9]{1,5})?")
+_DIGEST: Final = re.compile(r"[0-9A-Za-z+/=_.:-]{8,128}")
+"""Imported objects have the ETag of their store, which may be almost any text."""
 
 
 class InvalidSelection(Invalid):
@@ -84,17 +87,33 @@ def check_selection(selection: Selection) -> Selection:
         selection,
         paths=tuple(sorted(set(selection.paths))),
         globs=tuple(sorted(set(selection.globs))),
-        digests=tuple(sorted(set(selection.digests))),
+        digests=tuple(sorted({text.lower() if _MD5.fullmatch(text) else text for text in selection.digests})),
     )
     if not (made.paths or made.globs or made.digests or made.metadata):
         raise InvalidSelection("nothing is selected: name paths, globs, digests or metadata")
     if len(made.paths) + len(made.digests) > PATHS_MAX or len(made.globs) > GLOBS_MAX:
         raise InvalidSelection(f"at most {PATHS_MAX:,} paths and digests, and {GLOBS_MAX:,} globs")
     check_globs(made.globs)
-    for text in (*made.paths, *made.digests):
-        if not text or len(text.encode()) > PATH_BYTES_MAX:
-            raise InvalidSelection(f"a path or digest has 1 to {PATH_BYTES_MAX:,} bytes: {text[:80]!r}")
+    for text in made.paths:
+        _check_path(text)
+    for wrong in (text for text in made.digests if not _DIGEST.fullmatch(text)):
+        raise InvalidSelection(
+            f"{wrong[:80]!r} is no checksum as `object stat` shows it: an MD5 sum, or a store's ETag"
+        )
     return made
+
+
+def _check_path(text: str) -> None:
+    """
+    Raises:
+        InvalidSelection: no entry can be there.
+    """
+    try:
+        path_to_key(text)
+    except InvalidName as error:
+        raise InvalidSelection(f"{text[:80]!r}: {error}") from error
+    if text.startswith("lakefs://"):
+        raise InvalidSelection(f"{text[:80]}: name the path alone, without repository and branch")
 
 
 def check_globs(globs: Iterable[str]) -> None:
@@ -103,8 +122,7 @@ def check_globs(globs: Iterable[str]) -> None:
         InvalidSelection: one of them is malformed.
     """
     for text in globs:
-        if not text or len(text.encode()) > PATH_BYTES_MAX:
-            raise InvalidSelection(f"a glob has 1 to {PATH_BYTES_MAX:,} bytes: {text[:80]!r}")
+        _check_path(text)
         wrong = "a folder with stars has no slash at its end: write **" if text.endswith("/") and "*" in text else None
         if wrong := wrong or wrong_in_glob(text):
             raise InvalidSelection(f"{text}: {wrong}")

@@ -4,6 +4,7 @@ from .collection_service import CollectionService, rules_version
 from .commits import read_snapshot
 from .continuing import Reader
 from .deferring import WindowOpen
+from .deleted import DeletedCollections, DeletedOnly, open_deleted
 from .errors import (
     BadContinuation,
     OtherInstallation,
@@ -45,6 +46,8 @@ __all__ = [
     "REASONS",
     "BadContinuation",
     "CollectionService",
+    "DeletedCollections",
+    "DeletedOnly",
     "HoldBook",
     "HoldExists",
     "HoldNotFound",
@@ -90,6 +93,7 @@ __all__ = [
     "count_queue",
     "find_deleted",
     "find_queued",
+    "open_deleted",
     "read_snapshot",
     "rules_version",
 ]

@@ -127,7 +127,10 @@ class CollectionService:
 
         Raises:
             OtherInstallation: there is another one, or was one when this one last looked.
+            WrongKind: the repository is not deleted.
         """
+        if body.kind is RunKind.DELETED:
+            raise WrongKind("the repository is in use: only a deleted one is collected as a whole")
         await self._installation.step()
         if body.kind is RunKind.UNCOMMITTED:
             run_id, record = await self._runs.start_marking()
@@ -396,18 +399,18 @@ class CollectionService:
         adopted = await self._installation.adopt(by=self._user_id)
         return Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms)
 
-    async def find_missing(self) -> MissingCommits:
-        """See `Missing.find`."""
-        return await self._missing.find()
+    async def find_missing(self, token: str | None = None) -> MissingCommits:
+        """Look for a second or so, then answer a page or say how to go on. See `Searches.missing`."""
+        return await self._searches.missing(self._versions, self._missing, token)
 
-    async def mark_missing(self) -> MissingCommits:
-        """See `Missing.mark`.
+    async def mark_missing(self, token: str | None = None) -> MissingCommits:
+        """The same, and mark what no ref names once all is looked at.
 
         Raises:
             OtherInstallation: adopt first; the other one may know what became of these commits.
         """
         await self._installation.check()
-        return await self._missing.mark()
+        return await self._searches.missing(self._versions, self._missing, token, marks=True)
 
     # Looking
 
@@ -417,7 +420,7 @@ class CollectionService:
 
     async def planning(self) -> Planning:
         """Begin nothing: a caller who may not plan, or cannot, learns it before any slow step."""
-        return Planning(has_rules=(await self.rules.read()).rules is not None)
+        return Planning(has_rules=(await self.rules.read()).rules is not None, namespace=self._versions.objectstore.uri)
 
     async def rules_in_force(self) -> RulesVersion:
         """Return the rules in force, with their version."""

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lakebed.base import CommitId, MetarangeId, RunState
 from lakebed.gc.protocol import COMMITS, REFS, arrow_schema
 from lakebed.gc.rules import Rules, deleted_name, first_parent_indices, kept_indices, merge_bases, rows_of
-from lakebed.ranges import MetarangeCorrupt, metarange_key, range_key
+from lakebed.ranges import MetarangeCorrupt, metarange_key, range_key, sublist_key
 from lakebed.versions import (
     BranchRecord,
     DeletedRefRecord,
@@ -38,8 +38,7 @@ from .orphaned import find_orphaned, is_missing
 
 PART_ROWS: Final = 1 << 17
 METARANGES: Final = "_lakefs/metaranges/"
-MARKED_MISSING: Final = "missing"
-"""Where the record of a run has the digest of its list: it marks commits whose trees lack files (missing.py)."""
+SUBLISTS: Final = "_lakefs/sublists/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +170,13 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
     record is gone began before that), or by one that still deletes, for a legal hold may name paths in them (holding.py
     of the collectors); and those that merges and cherry-picks compare with (rules/bases.py).
 
-    One that was marked as gone because its metarange is missing has no tree that could be read.
+    One without a metarange file has no tree that could be read: it was marked as gone for that, or a collection took
+    the file and a backup from before that was restored.
     """
     snapshot = await read_snapshot(versions)
     since_ms = versions.ports.clock.now_ms() - grace_ms
     young = {
-        run: record
+        run
         for run, record in await versions.retired.runs()
         if record.started_ms > since_ms or record.state is RunState.SWEEPING
     }
@@ -184,26 +184,38 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
     lost: set[str] = set()
     if young:
         swept = [(name, record.run) async for name, record in versions.inventory.every(SweptRecord)]
-        stays |= {name for name, run in swept if run in young}
-        marking = {run for run, record in young.items() if record.listed == MARKED_MISSING}
-        lost = await _lost(versions, snapshot, {name for name, run in swept if run in marking})
+        recent = {name for name, run in swept if run in young}
+        stays |= recent
+        lost = await _lost(versions, snapshot, recent)
     if not stays:
         return snapshot
     return replace(snapshot, swept=snapshot.swept - (stays - lost), has_lost_trees=bool(lost))
 
 
-async def _lost(versions: Versions, snapshot: Snapshot, marked: set[str]) -> set[str]:
-    """Return the commits that have no metarange file. Costs a listing of these files, or nothing."""
-    keys = {
-        id_: metarange_key(facts.metarange_id)
-        for id_, facts in (snapshot.commits if marked else ())
-        if id_ in marked and facts.metarange_id
+async def _lost(versions: Versions, snapshot: Snapshot, recent: set[str]) -> set[str]:
+    """Return which of these commits have trees that cannot be read. Costs what `missing_lists` does, or nothing."""
+    trees = {
+        id_: facts.metarange_id
+        for id_, facts in (snapshot.commits if recent else ())
+        if id_ in recent and facts.metarange_id
     }
-    missing = set(keys.values())
-    if missing:
-        async for page in versions.objectstore.list(METARANGES):
-            missing.difference_update(stat.key for stat in page)
-    return {id_ for id_, key in keys.items() if key in missing}
+    lacking = await _without_lists(versions, set(trees.values())) if trees else set()
+    return {id_ for id_, tree in trees.items() if tree in lacking}
+
+
+async def _without_lists(versions: Versions, trees: AbstractSet[MetarangeId]) -> set[MetarangeId]:
+    """Return which of these trees lack their metarange or a sublist.
+
+    Costs a listing of all metaranges, and of the sublists where one of these trees is wide; and a read of each tree's
+    metarange.
+    """
+    there = {stat.key async for page in versions.objectstore.list(METARANGES) for stat in page}
+    whole = [tree for tree in sorted(trees) if metarange_key(tree) in there]
+    read = versions.ports.tasks.ahead(whole, versions.trees.sublists)
+    wide = {tree: {sublist_key(info.id) for info in sublists} async for tree, sublists in read if sublists}
+    if wide:
+        there = {stat.key async for page in versions.objectstore.list(SUBLISTS) for stat in page}
+    return {*trees} - {*whole} | {tree for tree, sublists in wide.items() if not sublists <= there}
 
 
 async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
@@ -215,12 +227,13 @@ async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
     found: set[str] = set()
     for id_, metarange in snapshot.swept_bases():
         try:
-            ranges = await versions.context.trees.ranges(metarange)
+            sublists = [info.id for info in await versions.context.trees.sublists(metarange)]
+            ranges = [info.id for info in await versions.context.trees.ranges(metarange)]
         except MetarangeCorrupt:
             continue
         # A retired id does not mean that its file is gone: this very run retires what it lists, and then looks again.
-        taken = await versions.retired.retired_by([metarange, *(info.id for info in ranges)])
-        names = [metarange_key(metarange), *(range_key(info.id) for info in ranges)]
+        taken = await versions.retired.retired_by([metarange, *sublists, *ranges])
+        names = [metarange_key(metarange), *map(sublist_key, sublists), *map(range_key, ranges)]
         retired = [name for name, by in zip(names, taken, strict=True) if by]
         if not any([await is_missing(versions, name) for name in retired]):
             found.add(id_)

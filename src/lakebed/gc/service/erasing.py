@@ -1,8 +1,8 @@
-"""Staged entries that an erasure selects: found page by page, and deleted from their branches. Also what waits to be
-deleted at once, for a certificate.
+"""Staged entries that an erasure selects: found page by page, and deleted from their branches. Likewise uploads in
+parts that were begun, which are given up; and what waits to be deleted at once.
 
 A delete here is a user's delete: it stages a tombstone, and a commit carries it on. It goes ahead only where the
-entry's content is still what was planned, so what was written to the path since stays.
+entry still names the object that was planned, so what was written to the path since stays, be it the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Erasing:
         self._options = options
 
     async def find(self, body: FindStaged) -> StagedPage:
-        """Return the selected entries of one branch, and the token of the next.
+        """Return the selected entries of one branch, and the token of the next. After the last come uploads in parts.
 
         Raises:
             InvalidSelection: it selects nothing.
@@ -44,7 +44,7 @@ class Erasing:
             raise BadContinuation("not a continuation token")
         found = await self._versions.inventory.next_branch(after.removeprefix("after:"))
         if found is None:
-            return StagedPage(entries=())
+            return StagedPage(entries=tuple(await self._in_parts(selection)))
         name, record = found
         return StagedPage(
             entries=tuple(await self._staged(name, record, selection)), continuation_token=f"after:{name}"
@@ -71,6 +71,24 @@ class Erasing:
         token = None if page.next_start is None else page.next_start.decode()
         return StagedPage(entries=tuple(entries), continuation_token=token)
 
+    async def _in_parts(self, selection: Selection) -> list[StagedEntry]:
+        """Return the parts that came of uploads to selected paths. Their checksums are not those of an entry."""
+        parts = self._versions.parts
+        return [
+            StagedEntry(
+                branch=record.branch,
+                path=key_to_path(record.path),
+                address=part.address,
+                size_bytes=part.size_bytes,
+                checksum="",
+                modified_ms=record.created_ms,
+                multipart_id=multipart_id,
+            )
+            for multipart_id, record in await parts.begun_on("")
+            if selection.matches(key_to_path(record.path), metadata=record.metadata)
+            for _, part in await parts.every(multipart_id)
+        ]
+
     async def _staged(self, branch: str, record: BranchRecord, selection: Selection) -> list[StagedEntry]:
         found: list[StagedEntry] = []
         for token in record.tokens():
@@ -95,16 +113,21 @@ class Erasing:
         return found
 
     async def unstage(self, body: Unstage) -> Unstaged:
-        """Stage a tombstone in place of each entry that is still there with its content."""
+        """Stage a tombstone in place of each entry that still names its object, and give up uploads in parts."""
         count = 0
+        for multipart_id in sorted({entry.multipart_id for entry in body.entries} - {""}):
+            await self._versions.parts.end(multipart_id)
+            count += 1
         for entry in body.entries:
+            if entry.multipart_id:
+                continue
             try:
                 await self._versions.staging.write(
                     entry.branch,
                     path_to_key(entry.path),
                     TOMBSTONE,
                     TOMBSTONE_ROW,
-                    condition=Condition(if_match=entry.checksum),
+                    condition=Condition(if_address=entry.address),
                 )
             except (NotFound, PreconditionFailed):
                 continue

@@ -4,9 +4,10 @@ Nothing here decides that an object is garbage: it is, when its record is in the
 
     1  the setting, read anew: paused or not, and the readers' grace
     2  whether this installation is the only one of the namespace: a copy of the store must not delete
-    3  delete those that are older than the grace, lie in a slice, and are under no legal hold
-    4  a file of the ledger
-    5  remove their records; those that failed stay
+    3  note that a page is under way, then read the legal holds: a hold that comes later names this worker, as too late
+    4  delete those that are older than the grace, lie in a slice, and are under no hold
+    5  a file of the ledger
+    6  remove their records; those that failed stay; then the note
 
 A worker that stops in between leaves records, and the next one does the page again. The file of the ledger is named by
 what is in it, so the same page makes the same file. Any number of workers may be at one queue.
@@ -40,11 +41,9 @@ from lakebed.gc.protocol import (
 from lakebed.objectstore import Deleter
 from lakebed.versions import LetGoBy, QueuedRecord, Versions
 
-from .holds import HoldBook
+from .holds import RUN_ID, HoldBook
 from .installation import Installation
 
-RUN_ID: Final = "hard-delete"
-"""Stands in the ledger for the id of a run."""
 FULL_PAGE: Final = 1_000
 LINGER_MS: Final = 60_000
 """A page that is not full waits this long after its grace for more: each page makes a file of the ledger."""
@@ -130,6 +129,8 @@ class QueueWorker:
         await Installation(self._versions).check()
         by_address = {record.address: record for _, record in items if parse_address(record.address) is not None}
         errors = {record.address: _REFUSED for _, record in items if record.address not in by_address}
+        # Before the holds are read: who adds one later finds the note.
+        note = await self._queue.begin_page()
         errors |= await self._held(by_address.values())
         failures = await self._deleter.delete([address for address in by_address if address not in errors])
         errors |= {failure.key: failure.reason or "no reason given" for failure in failures}
@@ -141,6 +142,8 @@ class QueueWorker:
         now_ms = self._versions.ports.clock.now_ms()
         failed = [record for _, record in items if record.address in errors]
         await self._queue.put([replace(record, error=errors[record.address], tried_ms=now_ms) for record in failed])
+        # Not where the delete failed: a request of it may take effect yet.
+        await self._queue.end_page(note)
         return Worked(len(gone), sum([record.size_bytes for record in gone]), Counter(errors.values()))
 
     async def _held(self, records: Iterable[QueuedRecord]) -> dict[str, str]:

@@ -21,6 +21,8 @@ from lakebed.versions import Versions, decode_record, keys
 from .versioned import VersionedSetting, VersionRecord
 
 _MARK: Final = re.compile(HOLDS_KEY, re.ASCII)
+RUN_ID: Final = RunId("hard-delete")
+"""Stands for the id of a run, in the ledger and in answers, where the worker of hard delete is meant."""
 HOLDS_MAX: Final = 200
 BYTES_MAX: Final = 100_000
 """All holds are one value of the key-value store, and each version is kept."""
@@ -87,8 +89,10 @@ class HoldBook(VersionedSetting[HoldsRecord]):
 
         await self._versions.retired.check_not_expiring(map(CommitId, made.commit_ids()))
         written = await self._write(with_it, by=by, what=f"added {made.name}: {made.why}")
-        # After the record: a run that publishes from now on reads it before it may take anything.
-        return written, await self.counts_after()
+        # After the record: a run that publishes from now on reads it before it may take anything, and so does a worker
+        # of hard delete that begins a page.
+        runs = await self.counts_after()
+        return written, (*runs, RUN_ID) if await self._versions.hard_delete.is_deleting() else runs
 
     async def release(self, name: str, *, why: str, by: str = "") -> HoldsRecord:
         """Hold no longer.

@@ -81,7 +81,7 @@ class Inputs:
             parts += manifest.parts
         if found != digest:
             raise BadInput(f"a page of {name} was written again while the reading went on: begin again", input=name)
-        return await self._complete(table, name, parts)
+        return await self.complete(table, name, parts)
 
     async def check_complete(self, name: str) -> None:
         """
@@ -116,9 +116,10 @@ class Inputs:
         for data in tables:
             if data.num_rows:
                 parts.append(await self.write_part(name, len(parts), encode_part(table, data), rows=data.num_rows))
-        return await self._complete(table, name, parts)
+        return await self.complete(table, name, parts)
 
-    async def _complete(self, table: Table, name: str, parts: list[Part]) -> Manifest:
+    async def complete(self, table: Table, name: str, parts: list[Part]) -> Manifest:
+        """Write the manifest of an input whose parts are there."""
         manifest = manifest_of(table, self.folder(name), parts)
         await self._objectstore.put(manifest_path(self.kind, self.run_id, name), encode_manifest(manifest))
         return manifest

@@ -14,24 +14,62 @@ A commit that a branch, a tag or a hard reset names is never marked: a person fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, MetarangeId, RunId
 from lakebed.gc.protocol import MissingCommit, MissingCommits, RunKind, RunState
 from lakebed.gc.rules import plain_name
-from lakebed.ranges import metarange_key, range_key
+from lakebed.ranges import metarange_key, range_key, sublist_key
 from lakebed.versions import RunRecord, Versions
 
-from .commits import MARKED_MISSING, METARANGES, Snapshot, read_snapshot
+from .commits import METARANGES, SUBLISTS, Snapshot, read_snapshot
 from .continuing import fresh_secret
+from .orphaned import is_missing
 from .runs import RunBook
 
-SHOWN_MAX: Final = 1_000
 TOGETHER: Final = 16
-_TREES: Final = (METARANGES, "_lakefs/ranges/")
+_KEYS_A_FILE: Final = 100  # Listing these costs about as much as reading a file.
+_TREES: Final = (METARANGES, SUBLISTS, "_lakefs/ranges/")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """A step of a search: `files` were read since the last one, `read` in all. A listing counts by its keys."""
+
+    files: int
+    read: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """Commits whose trees lack files, those that refs name first; and what a run marked, if it was asked to."""
+
+    commits: tuple[MissingCommit, ...]
+    marked: int = 0
+    run_id: str = ""
+
+    def page(self, after: str, *, most: int) -> tuple[MissingCommits, str | None]:
+        """Return the page that follows a commit, and the last commit of it if more follow.
+
+        From the start where that commit is not listed: two processes may have looked at different times.
+        """
+        start = next((number for number, commit in enumerate(self.commits, 1) if commit.id == after), 0)
+        shown = self.commits[start : start + most]
+        page = MissingCommits(
+            count=len(self.commits),
+            named=sum(bool(commit.refs) for commit in self.commits),
+            commits=shown,
+            marked=self.marked,
+            run_id=self.run_id,
+        )
+        return page, shown[-1].id if start + len(shown) < len(self.commits) else None
 
 
 class Missing:
@@ -39,37 +77,54 @@ class Missing:
         self._versions = versions
         self._runs = runs
 
-    async def find(self) -> MissingCommits:
-        """Name the commits whose trees lack files. Costs a listing of the trees' files and a read of every tree."""
-        snapshot = await read_snapshot(self._versions)
-        return _answer(snapshot, await self._lacking(snapshot))
+    async def steps(self, *, marks: bool) -> AsyncGenerator[Looked | Lacking, None]:
+        """Name the commits whose trees lack files. With `marks` mark as swept those that no ref names, name the others.
 
-    async def mark(self) -> MissingCommits:
-        """Mark as swept those that no ref names, and name the others."""
+        Costs a listing of the trees' files and a read of every tree. What marks is one step, the last.
+        """
         snapshot = await read_snapshot(self._versions)
-        lacking = await self._lacking(snapshot)
-        wanted = sorted(lacking.keys() - _named(snapshot))
-        if not wanted:
-            return _answer(snapshot, lacking)
+        lacking: dict[CommitId, dict[str, str]] = {}
+        read = 0
+        async for files in self._look(snapshot, lacking):
+            read += files
+            yield Looked(files=files, read=read)
+        if marks and (wanted := sorted(lacking.keys() - _named(snapshot))):
+            yield await self._mark(wanted, lacking)
+        else:
+            yield _answer(snapshot, lacking)
+
+    async def _mark(self, wanted: list[CommitId], lacking: dict[CommitId, dict[str, str]]) -> Lacking:
         run_id = await self._publish(wanted)
-        await self._versions.retired.retire(
-            run_id, ids=sorted({id_ for one in wanted for id_ in lacking[one]}), runs=[]
-        )
-        for branch, _ in await self._versions.context.branches.every():
-            await self._versions.fencing.bump(branch)
+        ids = {id_ for one in wanted for id_ in lacking[one].values()}
+        await self._versions.retired.retire(run_id, ids=sorted(ids), runs=[])
+        branches = [branch for branch, _ in await self._versions.context.branches.every()]
+        await self._each(branches, self._versions.fencing.bump)
         snapshot = await read_snapshot(self._versions)
-        lacking = await self._lacking(snapshot)
-        # Retired ids whose files are missing make a commit that nothing leads to an orphaned one, so it lacks no more.
-        swept = sorted(set(wanted) - _named(snapshot) - self._whole(snapshot, lacking))
+        # One that lacks other files than before is not looked for, and stays: only what still lacks the same may go.
+        whole = set(wanted) - {one for one, still in await self._each(wanted, self._lacks(lacking)) if still}
+        swept = sorted(set(wanted) - _named(snapshot) - whole)
         await self._versions.retired.note_swept(run_id, swept)
         record, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.EXPIRING)
         await self._runs.write(run_id, replace(record, state=RunState.ENDED, swept=True), held)
         await self._versions.retired.release(run_id, wanted)
-        left = {commit: files for commit, files in lacking.items() if commit not in set(swept)}
-        return replace(_answer(snapshot, left), run_id=run_id, marked=len(swept))
+        found = _answer(snapshot, lacking.keys() - whole - set(swept))
+        return Lacking(commits=found.commits, run_id=run_id, marked=len(swept))
 
-    def _whole(self, snapshot: Snapshot, lacking: dict[CommitId, list[str]]) -> set[CommitId]:
-        return {id_ for id_, _ in snapshot.commits if id_ not in lacking and id_ not in snapshot.swept}
+    def _lacks(self, lacking: dict[CommitId, dict[str, str]]) -> Callable[[CommitId], Awaitable[bool]]:
+        seen: dict[str, bool] = {}
+
+        async def look(commit: CommitId) -> bool:
+            for key in lacking[commit]:
+                if key not in seen:
+                    seen[key] = await is_missing(self._versions, key)
+                if seen[key]:
+                    return True
+            return False
+
+        return look
+
+    async def _each(self, items: Sequence[T], do: Callable[[T], Awaitable[R]]) -> list[tuple[T, R]]:
+        return [done async for done in self._versions.ports.tasks.ahead(items, do, most=TOGETHER)]
 
     async def _publish(self, commits: list[CommitId]) -> RunId:
         """Begin a run that expires these commits: from now on nothing names one of them without being seen."""
@@ -79,7 +134,7 @@ class Missing:
             kind=RunKind.COMMITTED,
             state=RunState.PLANNING,
             started_ms=ports.clock.now_ms(),
-            listed=MARKED_MISSING,
+            listed="missing",  # In the place of a digest: no apply goes on with this run.
             secret=fresh_secret(ports.ids),
         )
         held = await self._runs.write(run_id, record, None)
@@ -87,24 +142,35 @@ class Missing:
         await self._runs.write(run_id, replace(record, state=RunState.EXPIRING), held)
         return run_id
 
-    async def _lacking(self, snapshot: Snapshot) -> dict[CommitId, list[str]]:
-        """For each commit that was not swept the ids of files that its tree lacks, where it lacks any."""
+    async def _look(self, snapshot: Snapshot, lacking: dict[CommitId, dict[str, str]]) -> AsyncGenerator[int, None]:
+        """Fill in key and id of the files that a commit's tree lacks, for each commit that was not swept."""
         trees: dict[MetarangeId, list[CommitId]] = {}
         for id_, facts in snapshot.commits:
             if facts.metarange_id and id_ not in snapshot.swept:
                 trees.setdefault(facts.metarange_id, []).append(id_)
-        there = {
-            stat.key for prefix in _TREES async for page in self._versions.objectstore.list(prefix) for stat in page
-        }
-        whole = [tree for tree in trees if metarange_key(tree) in there]
-        gone: dict[MetarangeId, list[str]] = {tree: [tree] for tree in trees if metarange_key(tree) not in there}
-        for start in range(0, len(whole), TOGETHER):
-            batch = whole[start : start + TOGETHER]
-            found = await self._versions.ports.tasks.gather([self._versions.trees.ranges(tree) for tree in batch])
-            for tree, ranges in zip(batch, found, strict=True):
-                if lost := [info.id for info in ranges if range_key(info.id) not in there]:
-                    gone[tree] = list(lost)
-        return {id_: files for tree, files in gone.items() for id_ in trees[tree]}
+        there: set[str] = set()
+        for prefix in _TREES:
+            async for page in self._versions.objectstore.list(prefix):
+                there.update(stat.key for stat in page)
+                yield max(1, len(page) // _KEYS_A_FILE)
+        whole = []
+        for tree, commits in trees.items():
+            if metarange_key(tree) in there:
+                whole.append(tree)
+            else:
+                lacking.update((id_, {metarange_key(tree): tree}) for id_ in commits)
+
+        async def look(tree: MetarangeId) -> dict[str, str]:
+            lists = {sublist_key(info.id): str(info.id) for info in await self._versions.trees.sublists(tree)}
+            if lost := {key: id_ for key, id_ in lists.items() if key not in there}:
+                return lost  # Without them the ranges cannot be read.
+            ranges = await self._versions.trees.ranges(tree)
+            return {key: str(info.id) for info in ranges if (key := range_key(info.id)) not in there}
+
+        async for tree, lost in self._versions.ports.tasks.ahead(whole, look, most=TOGETHER):
+            if lost:
+                lacking.update((id_, lost) for id_ in trees[tree])
+            yield 1
 
 
 def _named(snapshot: Snapshot) -> set[CommitId]:
@@ -112,7 +178,7 @@ def _named(snapshot: Snapshot) -> set[CommitId]:
     return {commit for _, name, commit, _ in snapshot.refs if plain_name(name) == name}
 
 
-def _answer(snapshot: Snapshot, lacking: Iterable[CommitId]) -> MissingCommits:
+def _answer(snapshot: Snapshot, lacking: Iterable[CommitId]) -> Lacking:
     names: dict[CommitId, list[str]] = {}
     for kind, name, commit, _ in snapshot.refs:
         if plain_name(name) != name:
@@ -120,7 +186,4 @@ def _answer(snapshot: Snapshot, lacking: Iterable[CommitId]) -> MissingCommits:
         names.setdefault(commit, []).append(f"{kind} {name}")
     # Those that a person has to see to come first.
     found = sorted(lacking, key=lambda commit: (commit not in names, commit))
-    shown = [MissingCommit(id=commit, refs=tuple(sorted(names.get(commit, ())))) for commit in found[:SHOWN_MAX]]
-    return MissingCommits(
-        count=len(found), named=sum(commit in names for commit in found), commits=tuple(shown), run_id="", marked=0
-    )
+    return Lacking(commits=tuple(MissingCommit(id=one, refs=tuple(sorted(names.get(one, ())))) for one in found))

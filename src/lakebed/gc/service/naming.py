@@ -9,8 +9,8 @@ can be cut into pages (searches.py).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +34,14 @@ from lakebed.ranges import (
     MetarangeCorrupt,
     RangeCorrupt,
     RangeInfo,
+    RangeList,
     SliceSummary,
     decode_metarange,
     decode_range,
     metarange_key,
     range_key,
     read_end,
+    sublist_key,
     summary_of,
 )
 from lakebed.versions import (
@@ -60,12 +62,20 @@ SCAN_CELLS: Final = 5_000
 CELLS_A_FILE: Final = 500
 """Reading this many cells costs about what the end of a range does."""
 
-_COLUMNS: Final = ["key", "slice", "sequence", "address"]
+_COLUMNS: Final = ["key", "slice", "sequence", "address", "modified_ms", "size_bytes", "metadata"]
 _SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
     1 + ROW_FIELDS.index(name) for name in ("slice", "sequence", "address", "modified_ms")
 )
-Named = tuple[str, str]
-"""A wanted address, and the path that names it."""
+
+
+class Named(NamedTuple):
+    """A wanted address, the path that names it, and what its entry says besides: `metadata` as ranges have it."""
+
+    address: str
+    path: str
+    modified_ms: int = 0
+    size_bytes: int = 0
+    metadata: bytes = b""
 
 
 class Work(NamedTuple):
@@ -127,16 +137,28 @@ class Search:
         self, path: bytes, metaranges: Sequence[MetarangeId], found: dict[str, None]
     ) -> AsyncIterator[Work]:
         """Return the addresses that entries of this path have, each once, those of the first metarange first."""
-        looked: set[RangeId] = set()
-        async for _, infos in self._metaranges(metaranges):
-            at_path = [info for info in infos if info.min_key <= path <= info.max_key and info.id not in looked]
-            for info in at_path:
-                looked.add(info.id)
+        entries: dict[MetarangeId, list[Named]] = {}
+        async for work in self.entries_at([path], metaranges, entries):
+            yield work
+        found |= dict.fromkeys(named.address for rows in entries.values() for named in rows)
+
+    async def entries_at(
+        self, paths: Collection[bytes], metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
+    ) -> AsyncIterator[Work]:
+        """Find the entries that these metaranges have at these paths."""
+        looked: dict[RangeId, list[Named]] = {}
+        async for id_, infos in self._metaranges(metaranges):
+            at_path = [info for info in infos if any(info.min_key <= path <= info.max_key for path in paths)]
+            fresh = [info for info in at_path if info.id not in looked]
+            for info in fresh:
                 rows = await self._rows(info)
-                rows = rows.filter(pc.equal(rows["key"], pa.scalar(path, rows["key"].type)))
-                for row in rows.select(_COLUMNS[1:]).to_pylist():
-                    found[canonical(row["slice"], row["sequence"], row["address"], self._uri)] = None
-            yield Work(1 + len(at_path), 1)
+                wanted = pc.is_in(rows["key"], value_set=pa.array(sorted(paths), rows["key"].type))
+                looked[info.id] = [
+                    _named(canonical(row["slice"], row["sequence"], row["address"], self._uri), row)
+                    for row in rows.filter(wanted).to_pylist()
+                ]
+            found[id_] = [named for info in at_path for named in looked[info.id]]
+            yield Work(1 + len(fresh), 1)
 
     async def committed(
         self, wanted: Wanted, metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
@@ -161,16 +183,43 @@ class Search:
         There is no path to it.
         """
         async for id_, infos in self._metaranges(metaranges):
+            # A list that is no RangeList was put together from sublists.
+            sublists = () if isinstance(infos, RangeList) else await self._versions.trees.sublists(id_)
             files = {metarange_key(id_), *(range_key(info.id) for info in infos)}
+            files |= {sublist_key(info.id) for info in sublists}
             if not files.isdisjoint(names):
-                found[id_] = [(name, "") for name in sorted(files.intersection(names))]
+                found[id_] = [Named(name, "") for name in sorted(files.intersection(names))]
             yield Work(1, 1)
 
-    async def _metaranges(self, ids: Sequence[MetarangeId]) -> AsyncIterator[tuple[MetarangeId, list[RangeInfo]]]:
+    async def foreign(self, metaranges: Sequence[MetarangeId], found: dict[str, None]) -> AsyncIterator[Work]:
+        """Find every full URI that these metaranges name. Reads the ends of ranges, and the rows of those with any."""
+        looked: set[RangeId] = set()
+        async for _, infos in self._metaranges(metaranges):
+            for batch in batches([info for info in infos if info.id not in looked]):
+                looked.update(info.id for info in batch)
+                for addresses in await self._together(batch, self._foreign_in):
+                    found.update(dict.fromkeys(addresses))
+                yield Work(len(batch), 0)
+            yield Work(1, 1)
+
+    async def _foreign_in(self, info: RangeInfo) -> list[str]:
+        if not (await self._summary(info)).foreign:
+            return []
+        rows = await self._rows(info)
+        addresses: list[str] = rows.filter(pc.equal(rows["slice"], FOREIGN_SLICE))["address"].to_pylist()
+        return addresses
+
+    async def _summary(self, info: RangeInfo) -> SliceSummary:
+        return summary_of(
+            info.id, await read_end(info.id, info.file_bytes, lambda start: self._read_range(info, start=start))
+        )
+
+    async def _metaranges(self, ids: Sequence[MetarangeId]) -> AsyncIterator[tuple[MetarangeId, Sequence[RangeInfo]]]:
         for batch in batches(ids):
             files = await self._together(batch, self._read_metarange)
             for id_, data in zip(batch, files, strict=True):
-                yield id_, decode_metarange(id_, data)
+                listed = decode_metarange(id_, data)
+                yield id_, listed if isinstance(listed, RangeList) else await self._versions.trees.ranges(id_)
                 # The server answers others between two files.
                 await self._versions.ports.clock.sleep(0)
 
@@ -190,15 +239,13 @@ class Search:
         return decode_range(info.id, await self._read_range(info), _COLUMNS)
 
     async def _look_into(self, info: RangeInfo, wanted: Wanted) -> list[Named]:
-        end = await read_end(info.id, info.file_bytes, lambda start: self._read_range(info, start=start))
-        summary = summary_of(info.id, end)
+        summary = await self._summary(info)
         if not summary.foreign and not wanted.is_in(summary):
             return []
         rows = await self._rows(info)
         rows = rows.take(wanted.maybe(rows["slice"].to_numpy(), rows["sequence"].to_numpy()))
-        columns = zip(*(rows[name].to_pylist() for name in _COLUMNS), strict=True)
-        found = [(wanted.find(slice_, sequence, text), key) for key, slice_, sequence, text in columns]
-        return [(address, key_to_path(key)) for address, key in found if address is not None]
+        found = ((wanted.find(row["slice"], row["sequence"], row["address"]), row) for row in rows.to_pylist())
+        return [_named(address, row) for address, row in found if address is not None]
 
     async def _together(self, items: Sequence[T], read: Callable[[T], Awaitable[R]]) -> list[R]:
         return await self._versions.ports.tasks.gather([read(item) for item in items])
@@ -242,6 +289,10 @@ class Search:
                     found.setdefault(named, []).append(name)
             await self._versions.ports.clock.sleep(0)
             yield Work(1 + len(page.keys) // CELLS_A_FILE, 0)
+
+
+def _named(address: str, row: Mapping[str, Any]) -> Named:
+    return Named(address, key_to_path(row["key"]), row["modified_ms"], row["size_bytes"], row["metadata"] or b"")
 
 
 def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -12,19 +12,22 @@ file that is missing and was never retired is damage, and stops every reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import CommitId, MetarangeId, RangeId
+from lakebed.base import CommitId, MetarangeId, RangeId, SublistId
 from lakebed.objectstore import ObjectMissing
-from lakebed.ranges import MetarangeCorrupt, metarange_key, range_key
+from lakebed.ranges import MetarangeCorrupt, metarange_key, range_key, sublist_key
 from lakebed.versions import Versions
 
 from .commit_columns import CommitColumns, packed, texts
+
+Id = TypeVar("Id", RangeId, SublistId)
 
 
 async def find_orphaned(
@@ -49,9 +52,9 @@ async def find_orphaned(
         return frozenset()
     broken = set()
     for tree, taken_by in zip(suspects, await versions.retired.retired_by(suspects), strict=True):
-        # A tree that is there may still lack a range: its writer slept between the two, and put it after the deletes.
+        # A tree that is there may lack what it lists: its writer slept between the two, and put it after the deletes.
         is_gone = bool(taken_by) and await is_missing(versions, metarange_key(MetarangeId(tree)))
-        if is_gone or await _lacks_ranges(versions, MetarangeId(tree)):
+        if is_gone or await _lacks_files(versions, MetarangeId(tree)):
             broken.add(tree)
     is_orphaned = pc.is_in(loose["metarange_id"].combine_chunks(), value_set=packed(sorted(broken)))
     orphaned = frozenset(map(CommitId, texts(loose["id"].combine_chunks().filter(is_orphaned)).to_pylist()))
@@ -59,14 +62,22 @@ async def find_orphaned(
     return orphaned - _reachable(heads, commits, orphaned) if orphaned else orphaned
 
 
-async def _lacks_ranges(versions: Versions, tree: MetarangeId) -> bool:
+async def _lacks_files(versions: Versions, tree: MetarangeId) -> bool:
     try:
+        sublists = [info.id for info in await versions.trees.sublists(tree)]
+        # First: without one of these the ranges cannot be read.
+        if sublists and await _lacks_retired(versions, sublists, sublist_key):
+            return True
         ranges = [info.id for info in await versions.trees.ranges(tree)]
     except MetarangeCorrupt:
         return False
-    taken = [range_ for range_, by in zip(ranges, await versions.retired.retired_by(ranges), strict=True) if by]
-    for range_ in taken:
-        if await is_missing(versions, range_key(RangeId(range_))):
+    return await _lacks_retired(versions, ranges, range_key)
+
+
+async def _lacks_retired(versions: Versions, ids: Sequence[Id], key_of: Callable[[Id], str]) -> bool:
+    taken = [id_ for id_, by in zip(ids, await versions.retired.retired_by(ids), strict=True) if by]
+    for id_ in taken:
+        if await is_missing(versions, key_of(id_)):
             return True
     return False
 

@@ -39,7 +39,7 @@ from lakebed.versions import (
 
 from .inputs import Inputs, digest_of_pages
 from .options import ServiceOptions
-from .rows import Address, AddressRows, address_of
+from .rows import Address, AddressRows, Rows, address_of
 
 UPLOADS: Final = "uploads"
 
@@ -98,7 +98,7 @@ class Reading:
         writer = PartWriter(UNCOMMITTED)
         rows = AddressRows(writer, group_rows=self._options.group_rows)
         while cursor.phase is not Phase.DONE and not self._is_full(rows, writer):
-            cursor = await self._step(cursor, rows)
+            cursor = await self.step(cursor, rows)
             # The server answers others between two scans: an embedded store reads without ever waiting.
             await self._versions.ports.clock.sleep(0)
         rows.flush()
@@ -122,7 +122,8 @@ class Reading:
     def _is_full(self, rows: AddressRows, writer: PartWriter) -> bool:
         return rows.count >= self._options.page_rows or writer.size_bytes >= self._options.part_bytes
 
-    async def _step(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+    async def step(self, cursor: Cursor, rows: Rows) -> Cursor:
+        """Do one scan, or look at one branch."""
         match cursor.phase:
             case Phase.CELLS:
                 return await self._step_cells(cursor, rows)
@@ -136,7 +137,7 @@ class Reading:
                 return cursor
         assert_never(cursor.phase)
 
-    async def _step_cells(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+    async def _step_cells(self, cursor: Cursor, rows: Rows) -> Cursor:
         if cursor.tokens:
             return await self._scan_token(cursor, rows)
         found = await self._versions.inventory.next_branch(cursor.branch)
@@ -145,7 +146,7 @@ class Reading:
         name, record = found
         return replace(cursor, branch=name, tokens=record.tokens(), key=b"")
 
-    async def _step_bump(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+    async def _step_bump(self, cursor: Cursor, rows: Rows) -> Cursor:
         if cursor.tokens:
             token = cursor.tokens[0]
             after = await self._scan_token(cursor, rows)
@@ -165,14 +166,14 @@ class Reading:
         await self._versions.fencing.bump(cursor.branch, only_sealed=True)
         return replace(cursor, inside=False, read=())
 
-    async def _scan_token(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+    async def _scan_token(self, cursor: Cursor, rows: Rows) -> Cursor:
         page = await self._versions.inventory.cells(cursor.tokens[0], cursor.key, self._options.scan_page)
         rows.add_cells(page.values, branch=cursor.branch, namespace=self._namespace)
         if page.next_start is not None:
             return replace(cursor, key=page.next_start)
         return replace(cursor, tokens=cursor.tokens[1:], key=b"")
 
-    async def _step_uploads(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+    async def _step_uploads(self, cursor: Cursor, rows: Rows) -> Cursor:
         page = await self._versions.inventory.page(UploadRecord, cursor.key, self._options.scan_page)
         for name, record in zip(page.names, page.records, strict=True):
             # One that is expired can be linked no more: what its client put there is garbage like any other.
@@ -180,7 +181,7 @@ class Reading:
                 rows.add(self._address(name, created_ms=record.issued_ms), source="upload", branch=record.branch)
         return _following(cursor, page.next_start, Phase.COPIES)
 
-    async def _step_copies(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+    async def _step_copies(self, cursor: Cursor, rows: Rows) -> Cursor:
         page = await self._versions.inventory.page(CopyRecord, cursor.key, self._options.scan_page)
         for record in page.records:
             rows.add(self._address(record.address, created_ms=record.started_ms), source="copy", branch=record.branch)

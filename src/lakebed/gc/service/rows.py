@@ -7,7 +7,7 @@ they come, and the 27 characters of our own addresses are made for a whole row g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,13 @@ class Address(NamedTuple):
     sequence: int
     foreign: str
     created_ms: int
+
+
+class Rows(Protocol):
+    """Takes what a reading finds."""
+
+    def add(self, address: Address, *, source: str, branch: str) -> None: ...
+    def add_cells(self, values: Sequence[bytes], *, branch: str, namespace: str) -> None: ...
 
 
 class AddressRows:

@@ -1,4 +1,4 @@
-"""Searches that take minutes, in pages that take seconds: what `lakebed gc why` asks, as a server answers it.
+"""Searches that take minutes, in pages that take seconds: what `gc why`, `gc missing` and `gc deleted` ask a server.
 
 A search remembers which of a hundred thousand files it read, and what they named; a token could not hold that. So it
 stays in the memory of the process that began it, and the token is its name. Nothing rests on it: where a token is not
@@ -11,19 +11,25 @@ A page ends after a number of files, not after a time: about a second's work.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from lakebed.base import Ports, Unavailable
-from lakebed.gc.protocol import Question, WhyAnswer, WhyPage, WhyProgress
+from lakebed.gc.protocol import MissingCommits, Question, WhyAnswer, WhyPage, WhyProgress
 from lakebed.versions import Versions
 
+from .elsewhere import Elsewhere, NamedElsewhere
 from .errors import BadContinuation
+from .missing import Lacking, Looked, Missing
 from .rules import RuleBook
 from .why import Why
 
 FILES_A_PAGE: Final = 1_000
+COMMITS_A_PAGE: Final = 1_000
 SEARCHES_MAX: Final = 16
 IDLE_MS: Final = 60_000
 _TOKEN_CHARS_MAX: Final = 64
@@ -33,21 +39,31 @@ class TooManySearches(Unavailable):
     """This process is at work on SEARCHES_MAX searches, and a client waits for each."""
 
 
+class _Step(Protocol):
+    """Say how far a search is. `files` were read since the last step."""
+
+    @property
+    def files(self) -> int: ...
+
+
 @dataclass(slots=True)
 class _Search:
-    steps: AsyncGenerator[WhyProgress | WhyAnswer, None]
-    page: WhyPage
+    token: str
+    steps: AsyncGenerator[_Step | WhyAnswer | Lacking | NamedElsewhere, None]
     touched_ms: int
+    progress: _Step | None = None
+    answer: WhyAnswer | Lacking | NamedElsewhere | None = None
     is_busy: bool = False
 
 
 class Searches:
     """One for each process of a server."""
 
-    def __init__(self, ports: Ports, *, files_a_page: int = FILES_A_PAGE) -> None:
+    def __init__(self, ports: Ports, *, files_a_page: int = FILES_A_PAGE, commits_a_page: int = COMMITS_A_PAGE) -> None:
         self._ports = ports
         self._files_a_page = files_a_page
-        self._searches: dict[tuple[str, str, Question], _Search] = {}
+        self._commits_a_page = commits_a_page
+        self._searches: dict[tuple[str, str, object], _Search] = {}
 
     async def page(self, versions: Versions, question: Question, token: str | None = None) -> WhyPage:
         """The answer, if it is found within this page; else a token to ask for the next one with. See `Why.steps`.
@@ -56,14 +72,58 @@ class Searches:
             BadContinuation: nothing that could be a token.
             TooManySearches: others are at work; this one is not begun.
         """
+        steps = partial(Why(versions, RuleBook(versions)).steps, **question._asdict())
+        search = await self._step(versions.uid, question, token, steps)
+        if isinstance(search.answer, WhyAnswer):
+            return WhyPage(answer=search.answer)
+        progress = search.progress if isinstance(search.progress, WhyProgress) else None
+        return WhyPage(progress=progress, continuation_token=search.token)
+
+    async def missing(
+        self, versions: Versions, missing: Missing, token: str | None = None, *, marks: bool = False
+    ) -> MissingCommits:
+        """A page of the commits, if they are found within this page; else how far it is. See `Missing.steps`.
+
+        Raises:
+            BadContinuation, TooManySearches: as above.
+        """
+        # What was listed last, too: a page whose answer was lost must not be passed over.
+        name, _, after = (token or "").partition("-")
+        search = await self._step(
+            versions.uid, ("missing", marks), None if token is None else name, partial(missing.steps, marks=marks)
+        )
+        if isinstance(search.answer, Lacking):
+            page, last = search.answer.page(after, most=self._commits_a_page)
+            return replace(page, continuation_token=f"{search.token}-{last}" if last else None)
+        read = search.progress.read if isinstance(search.progress, Looked) else 0
+        return MissingCommits(read=read, continuation_token=search.token)
+
+    async def elsewhere(
+        self, uid: str, run_id: str, elsewhere: Elsewhere, token: str | None
+    ) -> tuple[str, NamedElsewhere | None]:
+        """The token to ask for the next page with, and the names, if they are found within this page.
+
+        Raises:
+            BadContinuation, TooManySearches: as above.
+        """
+        search = await self._step(uid, ("elsewhere", run_id), token, elsewhere.steps)
+        return search.token, search.answer if isinstance(search.answer, NamedElsewhere) else None
+
+    async def _step(
+        self,
+        uid: str,
+        question: object,
+        token: str | None,
+        steps: Callable[[], AsyncGenerator[_Step | WhyAnswer | Lacking | NamedElsewhere, None]],
+    ) -> _Search:
         if token is not None and not (0 < len(token) <= _TOKEN_CHARS_MAX and token.isascii() and token.isalnum()):
             raise BadContinuation("this is no continuation token")
-        name = (versions.uid, token or self._ports.ids.fresh(), question)
-        search = self._searches.get(name) or await self._begin(name, versions)
+        name = (uid, token or self._ports.ids.fresh(), question)
+        search = self._searches.get(name) or await self._begin(name, steps)
         if search.is_busy:
             # The same page asked for twice, by a client that had not waited for the first: he may ask again.
             await self._ports.clock.sleep(1)
-            return search.page
+            return search
         search.is_busy = True
         try:
             await self._go_on(search)
@@ -72,27 +132,35 @@ class Searches:
             raise
         finally:
             search.is_busy, search.touched_ms = False, self._ports.clock.now_ms()
-        return search.page
+        return search
 
-    async def _begin(self, name: tuple[str, str, Question], versions: Versions) -> _Search:
+    async def _begin(
+        self,
+        name: tuple[str, str, object],
+        steps: Callable[[], AsyncGenerator[_Step | WhyAnswer | Lacking | NamedElsewhere, None]],
+    ) -> _Search:
         now_ms = self._ports.clock.now_ms()
         for other, search in list(self._searches.items()):
             if not search.is_busy and not 0 <= now_ms - search.touched_ms < IDLE_MS:
                 del self._searches[other]
                 await search.steps.aclose()
         if len(self._searches) >= SEARCHES_MAX:
+            # One that has its answer is kept for a client that asks again. Without it the search begins anew.
+            done = [other for other, search in self._searches.items() if search.answer is not None]
+            for other in done[:1]:
+                del self._searches[other]
+        if len(self._searches) >= SEARCHES_MAX:
             raise TooManySearches(f"{SEARCHES_MAX} searches are at work here; ask again in a minute")
-        steps = Why(versions, RuleBook(versions)).steps(**name[2]._asdict())
-        found = self._searches[name] = _Search(steps, WhyPage(continuation_token=name[1]), now_ms)
+        found = self._searches[name] = _Search(name[1], steps(), now_ms)
         return found
 
     async def _go_on(self, search: _Search) -> None:
         left = self._files_a_page
-        while search.page.answer is None and left > 0:
+        while search.answer is None and left > 0:
             step = await anext(search.steps)
-            if isinstance(step, WhyAnswer):
-                search.page = WhyPage(answer=step)
+            if isinstance(step, (WhyAnswer, Lacking, NamedElsewhere)):
+                search.answer = step
                 await search.steps.aclose()
             else:
                 left -= step.files
-                search.page = WhyPage(progress=step, continuation_token=search.page.continuation_token)
+                search.progress = step

@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,6 +49,7 @@ from lakebed.gc.protocol import (
     plain_rows,
 )
 from lakebed.gc.rules import Ancestry, Holds, Rules, goes_ms, parse_duration, stays_of
+from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.versions import (
     CommitExpired,
@@ -61,8 +63,10 @@ from lakebed.versions import (
 from .commit_columns import CommitColumns, packed, texts
 from .commits import Snapshot, read_snapshot
 from .deferring import DeferredRun, DeferredRuns
+from .due_names import DueNames
 from .holds import HoldBook
 from .naming import Named, Search, Wanted, Work, batches
+from .policies import PolicyBook
 from .rules import RuleBook
 
 SHOWN: Final = 100
@@ -97,11 +101,13 @@ class _Found:
     stats: dict[str, ObjectStat | None] = field(default_factory=dict)
     taken: list[LedgerRow] = field(default_factory=list)
     deferred: dict[str, DeferredRun] = field(default_factory=dict)
+    versions: dict[MetarangeId, list[Named]] = field(default_factory=dict)
 
 
 class Why:
     def __init__(self, versions: Versions, rules: RuleBook) -> None:
         self._versions = versions
+        self._policies = PolicyBook(versions)
         self._rules = rules
         self._search = Search(versions)
         self._deferred = DeferredRuns(versions)
@@ -151,6 +157,13 @@ class Why:
         if late := [tree for tree in _metaranges(known.snapshot) if tree not in looked]:
             async for step in self._find_committed(shown, late, found):
                 yield step
+        policy = await self._policies.read()
+        due = None if policy.policy is None else DueNames(check_policy(policy.policy), known.snapshot)
+        if due is not None:
+            every = _metaranges(known.snapshot)
+            searching = due.find_versions(self._search, found.committed, every, found.versions)
+            async for step in _reported("commits", searching, len(every)):
+                yield step
         yield WhyAnswer(
             repository_uri=self._versions.objectstore.uri,
             address=address,
@@ -160,7 +173,8 @@ class Why:
             now_ms=known.now_ms,
             rules_version=current.version,
             has_rules=current.rules is not None,
-            objects=tuple([await self._object(one, known, found) for one in shown]),
+            policy_version=None if due is None else policy.version,
+            objects=tuple([_with_due(await self._object(one, known, found), due, found) for one in shown]),
             objects_count=len(addresses),
         )
 
@@ -358,6 +372,19 @@ class Why:
         return [decode_ledger(data, name=name) for name, data in zip(names, files, strict=True)]
 
 
+def _with_due(object_: WhyObject, due: DueNames | None, found: _Found) -> WhyObject:
+    """Add when it is due by the lifecycle policy. What lies elsewhere and our own files never are."""
+    if due is None or is_absolute(object_.address) or _is_own(object_.address):
+        return object_
+    names = due.of(object_.address, found.committed, found.versions)
+    return msgspec.structs.replace(
+        object_,
+        due_ms=names[0].due_ms if names else None,
+        due_names=tuple(names[:SHOWN]),
+        due_names_count=len(names),
+    )
+
+
 def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedArray:
     """Return which rows are of these addresses, or of this path if there is one."""
     asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
@@ -408,9 +435,9 @@ def _commits_naming(
 ) -> list[tuple[int, CommittedName]]:
     """Rows and names, the newest commit first."""
     paths = {
-        metarange: min(path for named, path in rows if named == address)
+        metarange: min(row.path for row in rows if row.address == address)
         for metarange, rows in committed.items()
-        if any(named == address for named, _ in rows)
+        if any(row.address == address for row in rows)
     }
     commits = known.snapshot.commits
     named = pc.is_in(commits.column("metarange_id"), value_set=packed(sorted(paths)))

@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Final
+
+from starlette.responses import RedirectResponse, Response
 
 from lakebed import wire
 from lakebed.base import path_to_key
-from lakebed.objectstore import ObjectMissing
+from lakebed.catalog import Repository
+from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.operations import history
 from lakebed.server.errors import Answer, InvalidParameter
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import page_of
+from lakebed.server.responses import StreamedResponse, page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, RefNotFound
+
+_TREE_FOLDERS: Final = {"range": "ranges", "meta_range": "metaranges", "sublist": "sublists"}
+"""The contract knows the first two. The metarange of a wide tree lists sublists."""
 
 
 class Commits:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
+        self._presign_s = state.presign_s
 
     async def commit(self, request: RestRequest, body: wire.CommitCreation) -> wire.Commit:
         repository = await self._catalog.get(request.args[0])
@@ -110,15 +118,23 @@ class Commits:
 
     async def _file(self, request: RestRequest, folder: str, noun: str) -> wire.StorageUri:
         repository = await self._catalog.get(request.args[0])
-        file_id = request.args[1]
-        if not _is_digest(file_id):
-            raise Answer(404, f"{noun} not found")
-        key = f"_lakefs/{folder}/{file_id}.parquet"
-        try:
-            await repository.objectstore.stat(key)
-        except ObjectMissing as error:
-            raise Answer(404, f"{noun} not found") from error
-        return wire.StorageUri(location=repository.full_address(key))
+        found = await _find_file(repository, folder, request.args[1], noun)
+        return wire.StorageUri(location=repository.full_address(found.key))
+
+    async def tree_file(self, request: RestRequest) -> Response:
+        """Answer with the bytes of a range or metarange, in Lakebed's format. Other servers do not read it."""
+        kind = request.args[1]
+        if kind not in _TREE_FOLDERS:
+            raise InvalidParameter(f'parameter "type" in path is {kind!r}: it is range, meta_range or sublist')
+        repository = await self._catalog.get(request.args[0])
+        found = await _find_file(repository, _TREE_FOLDERS[kind], request.args[2], kind)
+        if request.flag("presign") and self._presign_s is not None:
+            url = await repository.objectstore.presign_get(found.key, expires_s=self._presign_s)
+            if url is not None:
+                return RedirectResponse(url, 302)
+        stream = repository.objectstore.stream(found.key)
+        headers = {"content-type": "application/octet-stream", "content-length": str(found.size_bytes)}
+        return StreamedResponse(await anext(stream, b""), stream, status=200, headers=headers)
 
 
 def routes(state: AppState) -> list[Route]:
@@ -131,6 +147,7 @@ def routes(state: AppState) -> list[Route]:
         Route(history.LOG_COMMITS, here.log),
         Route(history.GET_META_RANGE, here.metarange),
         Route(history.GET_RANGE, here.range),
+        Route(history.GET_METADATA_OBJECT, here.tree_file),
     ]
 
 
@@ -165,6 +182,15 @@ def _milliseconds(date_time: str) -> int | None:
     except ValueError as error:
         raise InvalidParameter('parameter "since" in query has an error: not a date-time of RFC 3339') from error
     return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+async def _find_file(repository: Repository, folder: str, file_id: str, noun: str) -> ObjectStat:
+    if not _is_digest(file_id):
+        raise Answer(404, f"{noun} not found")
+    try:
+        return await repository.objectstore.stat(f"_lakefs/{folder}/{file_id}.parquet")
+    except ObjectMissing as error:
+        raise Answer(404, f"{noun} not found") from error
 
 
 def _is_digest(text: str) -> bool:

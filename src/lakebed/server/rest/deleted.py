@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
+from typing import TypeVar
+
 from lakebed import wire
 from lakebed.catalog import DeletedRepository
 from lakebed.operations import deleted
@@ -14,6 +17,8 @@ from lakebed.versions import RefKind
 
 from .repositories import repository_record
 
+D = TypeVar("D", wire.DeletedRepository, wire.DeletedRef)
+
 
 class Deleted:
     def __init__(self, state: AppState) -> None:
@@ -21,7 +26,8 @@ class Deleted:
 
     async def list(self, request: RestRequest) -> wire.DeletedRepositoryList:
         found = await self._catalog.deleted.list(prefix=request.query("prefix"))
-        return wire.DeletedRepositoryList(results=[_deleted(one) for one in found])
+        page, pagination = _page(request, [_deleted(one) for one in found])
+        return wire.DeletedRepositoryList(pagination=pagination, results=page)
 
     async def undelete(self, request: RestRequest, body: wire.RepositoryUndeletion) -> wire.Repository:
         if body.name:
@@ -61,8 +67,10 @@ class DeletedRefs:
                 kept_until=one.kept_until_ms // 1000,
             )
             for one in found
+            if one.name.startswith(request.query("prefix"))
         ]
-        return wire.DeletedRefList(results=results)
+        page, pagination = _page(request, results)
+        return wire.DeletedRefList(pagination=pagination, results=page)
 
     async def undelete_branch(self, request: RestRequest) -> wire.Ref:
         changes = (await self._catalog.get(request.args[0])).changes
@@ -85,6 +93,17 @@ class DeletedRefs:
         ]
         last = str(found[-1].at_ms) if found else ""
         return wire.RefMoveList(pagination=page_of(results, has_more=has_more, last=last), results=results)
+
+
+def _page(request: RestRequest, found: builtins.list[D]) -> tuple[builtins.list[D], wire.Pagination]:
+    """Cut a page from what is in order of name. It ends with a name, of which it has all."""
+    after, amount = request.query("after"), request.amount()
+    rest = [one for one in found if one.id > after]
+    end = min(amount, len(rest))
+    while 0 < end < len(rest) and rest[end].id == rest[end - 1].id:
+        end += 1
+    page = rest[:end]
+    return page, page_of(page, has_more=end < len(rest), last=page[-1].id if page else "")
 
 
 def _deleted(one: DeletedRepository) -> wire.DeletedRepository:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from lakebed import wire
 from lakebed.base import RunId
 from lakebed.gc import protocol
 from lakebed.gc.protocol import BadInput, Manifest, RunKind, check_manifest, input_folder
-from lakebed.gc.service import BadContinuation, CollectionService, Reader, Searches
+from lakebed.gc.service import BadContinuation, CollectionService, Reader, Searches, open_deleted
 from lakebed.operations import collections, collectors
 from lakebed.server.errors import InvalidBody
 from lakebed.server.gate import require
@@ -24,6 +24,10 @@ from lakebed.server.state import AppState
 from lakebed.versions import Options
 
 logger = logging.getLogger(__name__)
+
+ONLY: Final = "only"
+"""In place of the uid of a deleted repository: the only one that had the name."""
+_OWN_PERMISSIONS: Final = {RunKind.ERASURE: "gc:Erase", RunKind.DELETED: "gc:CollectDeleted"}
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -84,20 +88,33 @@ class Runs:
         self._searches = Searches(state.ports)
 
     async def _service(self, request: RestRequest) -> CollectionService:
+        user_id = request.identity.user_id
+        # Of the steps that a collection of a deleted repository has. The others know repositories in use alone.
+        if "deleted" in request.parameters and (deleted := request.query("deleted")):
+            uid = "" if deleted == ONLY else deleted
+            return await open_deleted(self._catalog, request.args[0], uid, user_id=user_id, searches=self._searches)
         repository = await self._catalog.get(request.args[0])
-        return CollectionService(repository.versions, user_id=request.identity.user_id, searches=self._searches)
+        return CollectionService(repository.versions, user_id=user_id, searches=self._searches)
 
     def ask(self, call: Callable[[CollectionService], Awaitable[A]]) -> Callable[[RestRequest], Awaitable[A]]:
         async def handle(request: RestRequest) -> A:
-            return await call(await self._service(request))
+            answer: A = await self._bound(call, await self._service(request))()
+            return answer
 
         return handle
+
+    @staticmethod
+    def _bound(call: Callable[..., object], service: CollectionService) -> Callable[..., Any]:
+        """Return the service's own method of this name: that of a deleted repository has others."""
+        own: Callable[..., Any] = getattr(service, call.__name__)
+        return own
 
     def ask_of_run(
         self, call: Callable[[CollectionService, str], Awaitable[A]]
     ) -> Callable[[RestRequest], Awaitable[A]]:
         async def handle(request: RestRequest) -> A:
-            return await call(await self._service(request), request.args[1])
+            answer: A = await self._bound(call, await self._service(request))(request.args[1])
+            return answer
 
         return handle
 
@@ -106,14 +123,16 @@ class Runs:
     ) -> Callable[[RestRequest, B], Awaitable[A]]:
         async def handle(request: RestRequest, body: B) -> A:
             _check_manifests(body)
-            return await call(await self._service(request), request.args[1], body)
+            answer: A = await self._bound(call, await self._service(request))(request.args[1], body)
+            return answer
 
         return handle
 
     async def expire(self, request: RestRequest, body: protocol.Expire) -> protocol.RecheckInputs:
-        """An erasure is published here, so here is where its own permission counts."""
-        if body.kind is RunKind.ERASURE:
-            require(collectors.EXPIRE_GC_COMMITS.asked_later, request.permissions, {"repository": request.args[0]})
+        """An erasure is published here, and so is a deleted repository, so here is where their permissions count."""
+        if (action := _OWN_PERMISSIONS.get(body.kind)) is not None:
+            asked = [one for one in collectors.EXPIRE_GC_COMMITS.asked_later if one.action == action]
+            require(asked, request.permissions, {"repository": request.args[0]})
         _check_manifests(body)
         return await (await self._service(request)).expire(request.args[1], body)
 
@@ -131,9 +150,14 @@ class Runs:
         return adopted
 
     async def mark_missing(self, request: RestRequest) -> protocol.MissingCommits:
-        marked = await (await self._service(request)).mark_missing()
-        logger.warning("gc: run %s marked %d commits of %s as gone", marked.run_id, marked.marked, request.args[0])
-        return marked
+        token = request.query("continuation_token") or None
+        page = await (await self._service(request)).mark_missing(token)
+        if page.run_id and (token is None or "-" not in token):
+            logger.warning("gc: run %s marked %d commits of %s as gone", page.run_id, page.marked, request.args[0])
+        return page
+
+    async def find_missing(self, request: RestRequest) -> protocol.MissingCommits:
+        return await (await self._service(request)).find_missing(request.query("continuation_token") or None)
 
 
 def routes(state: AppState) -> list[Route]:
@@ -152,7 +176,7 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.CHECK_GC_PLANNING, runs.ask(CollectionService.planning)),
         Route(collectors.CHECK_GC_PURGING, runs.ask(CollectionService.purging)),
         Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),
-        Route(collectors.FIND_GC_MISSING, runs.ask(CollectionService.find_missing)),
+        Route(collectors.FIND_GC_MISSING, runs.find_missing),
         Route(collectors.MARK_GC_MISSING, runs.mark_missing),
         Route(collectors.APPLY_GC_RUN, runs.step(CollectionService.apply)),
         Route(collectors.EXPIRE_GC_COMMITS, runs.expire),

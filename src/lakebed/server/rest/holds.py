@@ -11,12 +11,17 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
+from .gc import ONLY
+
 
 class LegalHolds:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
     async def get(self, request: RestRequest) -> Holds:
+        if deleted := request.query("deleted"):
+            _, versions = await self._catalog.open_deleted(request.args[0], "" if deleted == ONLY else deleted)
+            return await HoldBook(versions).in_force()
         return await HoldBook((await self._repository(request)).versions).in_force()
 
     async def add(self, request: RestRequest, body: NewHold) -> HoldsWritten:

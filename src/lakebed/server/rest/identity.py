@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.auth import SESSION_COOKIE, TOKEN_LIFETIME_S, UserRecord
+from lakebed.auth import SESSION_COOKIE, TOKEN_LIFETIME_S, PrincipalRecord, UserRecord
 from lakebed.operations import accounts, sessions
+from lakebed.server.errors import InvalidParameter
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer, nothing, page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
+
+PRINCIPAL_LIFETIME_S: Final = 3600
+PRINCIPAL_LIFETIME_MAX_S: Final = 12 * 3600
 
 
 class Identities:
@@ -19,6 +25,8 @@ class Identities:
         self._authenticator = state.authenticator
         self._authorizer = state.authorizer
         self._groups = state.groups
+        self._principals = state.principals
+        self._providers = state.providers
 
     async def log_in(self, request: RestRequest, body: wire.LoginInformation) -> Response:
         token, expires_s = await self._authenticator.log_in(body.access_key_id, body.secret_access_key)
@@ -29,6 +37,20 @@ class Identities:
             SESSION_COOKIE, token, max_age=TOKEN_LIFETIME_S, httponly=True, samesite="strict", secure=secure
         )
         return response
+
+    async def log_in_as_principal(
+        self, _: RestRequest, body: wire.ExternalLoginInformation
+    ) -> wire.AuthenticationToken:
+        lifetime_s = _lifetime_s(body.token_expiration_duration)
+        return await self._token_of(await self._providers.identify(body.identity_request), lifetime_s)
+
+    async def log_in_with_code(self, _: RestRequest, body: wire.StsAuthRequest) -> wire.AuthenticationToken:
+        lifetime_s = _lifetime_s(body.ttl_seconds)
+        return await self._token_of(await self._providers.exchange(body.code, body.redirect_uri), lifetime_s)
+
+    async def _token_of(self, principal: str, lifetime_s: int) -> wire.AuthenticationToken:
+        token, expires_s = await self._authenticator.log_in_as(principal, lifetime_s=lifetime_s)
+        return wire.AuthenticationToken(token=token, token_expiration=expires_s)
 
     async def log_out(self, request: RestRequest) -> Response:
         await self._authenticator.log_out(request.identity)
@@ -42,6 +64,7 @@ class Identities:
                 wire.LoginSession(
                     id=session.id,
                     access_key_id=session.access_key_id,
+                    principal=session.principal,
                     creation_date=session.created_ms // 1000,
                     expiration_date=session.expires_ms // 1000,
                 )
@@ -74,8 +97,22 @@ class Identities:
         return user_record(await self._accounts.get_user(request.args[0]))
 
     async def list_principals(self, request: RestRequest) -> wire.ExternalPrincipalList:
-        await self._accounts.get_user(request.args[0])
-        return wire.ExternalPrincipalList(pagination=page_of([], has_more=False, last=""), results=[])
+        found, has_more = await self._principals.list(
+            request.args[0], prefix=request.query("prefix"), after=request.query("after"), limit=request.amount()
+        )
+        pagination = page_of(found, has_more=has_more, last=found[-1].id if found else "")
+        return wire.ExternalPrincipalList(pagination=pagination, results=[_principal(record) for record in found])
+
+    async def get_principal(self, request: RestRequest) -> wire.ExternalPrincipal:
+        return _principal(await self._principals.get(request.required("principalId")))
+
+    async def attach_principal(self, request: RestRequest, body: wire.ExternalPrincipalCreation) -> Response:
+        await self._principals.attach(request.args[0], request.required("principalId"), body.settings or [])
+        return Response(status_code=201)
+
+    async def detach_principal(self, request: RestRequest) -> None:
+        await self._principals.detach(request.args[0], request.required("principalId"))
+        self._authenticator.forget_all()
 
     async def delete_user(self, request: RestRequest) -> None:
         user = await self._accounts.get_user(request.args[0])
@@ -127,12 +164,32 @@ def routes(state: AppState) -> list[Route]:
         Route(accounts.CREATE_USER, here.create_user),
         Route(accounts.GET_USER, here.get_user),
         Route(accounts.DELETE_USER, here.delete_user),
+        Route(accounts.EXTERNAL_PRINCIPAL_LOGIN, here.log_in_as_principal),
+        Route(accounts.STS_LOGIN, here.log_in_with_code),
         Route(accounts.LIST_USER_EXTERNAL_PRINCIPALS, here.list_principals),
+        Route(accounts.GET_EXTERNAL_PRINCIPAL, here.get_principal),
+        Route(accounts.CREATE_USER_EXTERNAL_PRINCIPAL, here.attach_principal),
+        Route(accounts.DELETE_USER_EXTERNAL_PRINCIPAL, here.detach_principal),
         Route(accounts.LIST_USER_CREDENTIALS, here.list_credentials),
         Route(accounts.CREATE_CREDENTIALS, here.create_credentials),
         Route(accounts.GET_CREDENTIALS, here.get_credentials),
         Route(accounts.DELETE_CREDENTIALS, here.delete_credentials),
     ]
+
+
+def _principal(record: PrincipalRecord) -> wire.ExternalPrincipal:
+    return wire.ExternalPrincipal(id=record.id, user_id=record.user_id, settings=[*record.settings])
+
+
+def _lifetime_s(asked: int | None) -> int:
+    """
+    Raises:
+        InvalidParameter: it is not between a second and twelve hours.
+    """
+    lifetime_s = PRINCIPAL_LIFETIME_S if asked is None else asked
+    if not 1 <= lifetime_s <= PRINCIPAL_LIFETIME_MAX_S:
+        raise InvalidParameter(f"a token lasts between 1 and {PRINCIPAL_LIFETIME_MAX_S:,} seconds")
+    return lifetime_s
 
 
 def user_record(record: UserRecord) -> wire.User:

@@ -9,11 +9,13 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, RepositoryRecord, SettingChanged
+from lakebed.gc.service import CollectionService
 from lakebed.operations import repositories
 from lakebed.server.errors import Answer
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer, page_of
 from lakebed.server.routing import Route
+from lakebed.server.sample_data import add_sample_data
 from lakebed.server.state import AppState
 
 
@@ -37,14 +39,15 @@ class Repositories:
             raise Answer(501, "bare repositories are not supported")
         if body.storage_id:
             raise Answer(400, "storage id: invalid value: validation error: this server has one storage, without an id")
-        if body.sample_data:
-            raise Answer(501, "sample data is not supported: `lakebed quickstart` loads some")
+        if body.sample_data and body.read_only:
+            raise Answer(400, "a read-only repository takes no sample data")
         try:
             repository = await self._catalog.create(
                 body.name,
                 storage_namespace=body.storage_namespace,
                 default_branch=body.default_branch or "main",
                 read_only=bool(body.read_only),
+                reuse=request.flag("reuse"),
             )
         except NamespaceNested as error:
             message = f"failed to create repository: {error}: a storage namespace holds one repository and no other"
@@ -56,6 +59,12 @@ class Repositories:
                 f"failed to create repository: found lakeFS objects in the storage {where}: "
                 "storage namespace already in use",
             ) from error
+        if repository.record.salted:
+            # What the earlier repository left of marks is higher than ours: without this no collection goes on.
+            await CollectionService(repository.versions, user_id=request.identity.user_id).adopting()
+        if body.sample_data:
+            branch = repository.record.default_branch
+            await add_sample_data(repository, branch, committer=request.identity.user_id)
         return repository_record(repository.id, repository.record)
 
     async def get(self, request: RestRequest) -> wire.Repository:

@@ -134,6 +134,7 @@ BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     versions.PathExists: "PreconditionFailed",
     versions.PreconditionFailed: "PreconditionFailed",
     versions.UploadRefused: "NoSuchUpload",
+    versions.CopyGivenUp: "OperationAborted",
     versions.MultipartNotFound: "NoSuchUpload",
     catalog.PartMissing: "InvalidPart",
     versions.ContentsGone: "InvalidObjectState",

@@ -330,8 +330,17 @@ class Objects:
         if found is ROOT:
             raise S3Error("NoSuchKey")
         if source.repository == place.repository:
+            # Shallow: many clients move an object by a copy and a delete, and bytes need not follow it. Its date is
+            # new, as S3 has it: policies count the age of a copy from there.
+            now_ms = repository.versions.ports.clock.now_ms()
             entry = await repository.objects.copy(
-                source.ref, source.path, place.ref, place.path, alter=altered, if_none_match=if_none_match
+                source.ref,
+                source.path,
+                place.ref,
+                place.path,
+                shallow=True,
+                alter=lambda entry: msgspec.structs.replace(altered(entry), modified_ms=now_ms),
+                if_none_match=if_none_match,
             )
         else:
             target, wanted = await self._catalog.get(place.repository), altered(found)

@@ -18,7 +18,7 @@ from lakebed.objectstore import ObjectMissing
 from lakebed.versions import keys
 from lakebed.versions.cells import EXCLUSIVE, decode_cell, encode_cell, is_gone
 from lakebed.versions.context import Context
-from lakebed.versions.errors import AddressNotAllowed, PathNotFound, UploadRefused
+from lakebed.versions.errors import AddressNotAllowed, CopyGivenUp, PathNotFound
 from lakebed.versions.records import BranchRecord, CopyRecord, CopyState, encode_record
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
@@ -122,12 +122,12 @@ class Copies:
         # Only a commit's entry may be due by a lifecycle policy: a cell keeps what it names.
         if source.token is None and not await self.stays(entry, copy_key, predicate):
             return await self._copy_bytes(entry, branch, key, alter, condition)
-        target = _copied(entry, alter, entry.address, entry.modified_ms)
+        target = _copied(entry, alter, entry.address)
 
         async def still_pending(_: BranchRecord) -> None:
             now = await self._context.read(CopyRecord, copy_key)
             if now is None or now[0] != pending:
-                raise UploadRefused("the copy was given up; copy again", address=entry.address)
+                raise CopyGivenUp("the copy was given up; copy again", address=entry.address)
 
         await self._staging.write(branch, key, 0, to_row(key, target), before=still_pending, condition=condition)
         await self.finish(copy_key, replace(pending, state=CopyState.DONE), predicate)
@@ -228,19 +228,22 @@ class Copies:
         try:
             await self._context.set_if(key, value, held.predicate)
         except PredicateFailed:
-            raise UploadRefused("the copy was given up; copy again", address=done.address) from None
+            raise CopyGivenUp("the copy was given up; copy again", address=done.address) from None
         except OutcomeUnknown:
             now = await self._context.after_lost(self._context.get(key))
             if now is None or now.value != value:
                 raise
 
 
-def _copied(entry: Entry, alter: Callable[[Entry], Entry] | None, address: str, modified_ms: int) -> Entry:
-    """
+def _copied(
+    entry: Entry, alter: Callable[[Entry], Entry] | None, address: str, modified_ms: int | None = None
+) -> Entry:
+    """`modified_ms` None: the date is the source's, or what `alter` made of it.
+
     Raises:
         AddressNotAllowed: `alter` changed what is not its to change.
     """
     altered = alter(entry) if alter else entry
     if altered.address != entry.address:
         raise AddressNotAllowed("a copy may not change the address", address=altered.address)
-    return replace(altered, address=address, modified_ms=modified_ms)
+    return replace(altered, address=address, modified_ms=altered.modified_ms if modified_ms is None else modified_ms)

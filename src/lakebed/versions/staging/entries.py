@@ -58,7 +58,7 @@ from .slices import Place, Slices
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Say what must be at the path for a write to go ahead: nothing, or an entry of this checksum.
+    """Say what must be at the path for a write to go ahead: nothing, an entry of this checksum, or of this address.
 
     `own`: the identity of what the write itself may have put there before it began again. `on_top`: instead, that the
     current token has nothing there.
@@ -68,6 +68,7 @@ class Condition:
     if_match: str | None = None
     own: int | None = None
     on_top: bool = False
+    if_address: str | None = None
 
     def check(self, visible: Row | None) -> None:
         """
@@ -81,10 +82,12 @@ class Condition:
             raise PathExists("path already exists")
         if self.if_match is not None and (visible is None or visible[5] != self.if_match):
             raise PreconditionFailed("the object at this path is not the one named in If-Match")
+        if self.if_address is not None and (visible is None or from_row(visible).address != self.if_address):
+            raise PreconditionFailed("another object is at this path by now")
 
     @property
     def is_any(self) -> bool:
-        return not self.if_none_match and self.if_match is None and not self.on_top
+        return not self.if_none_match and self.if_match is None and self.if_address is None and not self.on_top
 
 
 ANY = Condition()

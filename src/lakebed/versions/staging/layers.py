@@ -17,6 +17,9 @@ from lakebed.versions.context import Context
 from lakebed.versions.records import BranchRecord
 
 LISTING_PAGE = 1000
+FOLDER_PAGE = 8
+ROWS_A_SEEK = 32
+"""Seeking past a folder costs about as much as reading this many of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,12 @@ class Layers:
         page = min(limit + 1, LISTING_PAGE)
         while start is not None:
             span = await self._page(view, start, page)
-            page = min(2 * page, LISTING_PAGE)  # A short page must not go through many tombstones two by two.
+            before = len(items)
             start = _take(span, items, prefix=prefix, delimiter=delimiter, limit=limit)
+            if before < len(items) < before + len(span.keys) / ROWS_A_SEEK:
+                page = max(page // 4, FOLDER_PAGE)  # Nearly all of it lay in folders that are skipped.
+            else:
+                page = min(2 * page, LISTING_PAGE)  # A short page must not go through many tombstones two by two.
             if len(items) > limit:
                 return Listing(items[:limit], has_more=True)
         return Listing(items, has_more=False)

@@ -6,18 +6,25 @@ The tombstone goes where the source still is the very row that was copied (docs/
     set_if   in the current token, exactly over what lies there, a tombstone like no other
     look     at the branch again; the same record: done; another: from the start
 
-A tombstone that came to hide another version, which a merge brought meanwhile, is taken back. Both cells of a move are
-shared, so nothing that was moved is ever deleted at once.
+A tombstone that came to hide another version, which a merge brought meanwhile, is taken back. The mover may die before:
+so where nothing was staged, the tombstone names the version that it hides, and a commit buries no other one. Such a
+move ends in two steps more, or a later merge and commit would bring its source back:
+
+    set_if   exactly over that tombstone one that hides whatever is beneath, as a delete does
+    look     at the branch; the same token: done, for no commit has read the first one; another: from the start
+
+Both cells of a move are shared, so nothing that was moved is ever deleted at once.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 
 from lakebed.base import CommitId, Entry, OutcomeUnknown, Row, StagingToken, to_row
 from lakebed.kv import Held, PredicateFailed
-from lakebed.versions.cells import REPEATED, TOMBSTONE, decode_cell, encode_cell, is_gone
+from lakebed.versions.cells import REPEATED, TOMBSTONE, decode_cell, encode_cell, is_gone, tombstone_of
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import MovedAsCopy, PathExists, PathNotFound
 from lakebed.versions.records import BranchRecord, Sealed
@@ -25,9 +32,17 @@ from lakebed.versions.records import BranchRecord, Sealed
 from .copies import Copies
 
 
+class Place(Enum):
+    """Say where the source lies that a move may take away."""
+
+    STAGED = "staged"
+    HEAD = "head"
+    NOWHERE = "nowhere"
+
+
 @dataclass(slots=True)
 class Moved:
-    """A move whose copy is done. `tombstone` is the row of its tombstones.
+    """A move whose copy is done. `name` is in its tombstones, and in no others.
 
     `put`: the tokens that may hold one, and whether it took the place of the very cell that was moved. Then all that is
     beneath is older. `base`: the head when one was first put over nothing, so that the source was beneath.
@@ -37,9 +52,19 @@ class Moved:
     key: bytes
     row: Row
     target: Entry
-    tombstone: Row
+    name: str
     put: dict[StagingToken, bool] = field(default_factory=dict)
     base: CommitId | None = None
+
+    def tombstone(self, *, hides_all: bool) -> bytes:
+        """Make the cell that takes the source away: this one version of it, or whatever is beneath."""
+        row = tombstone_of(self.row, self.name)
+        return encode_cell(TOMBSTONE | REPEATED if self.put else TOMBSTONE, (0, *row[1:]) if hides_all else row)
+
+    def is_mine(self, held: Held) -> bool:
+        """Answer whether a cell is a tombstone of this move."""
+        flags, row = decode_cell(held.value)
+        return is_gone(flags) and row[1:] == tombstone_of(self.row, self.name)[1:]
 
     def covers(self, sealed: Sealed) -> bool:
         return any(self.put.get(token, False) for token in (sealed.token, *sealed.stands_for))
@@ -55,7 +80,7 @@ class Moves:
     ) -> Entry:
         """Move what is at a path of one branch to a path of this or another branch.
 
-        Costs a shallow copy, and as much as a delete. A move onto itself changes nothing.
+        Costs a shallow copy and a delete, and of what is committed one more write and read. Onto itself: no change.
 
         Raises:
             BranchNotFound, PathNotFound: there is no such source.
@@ -81,9 +106,8 @@ class Moves:
         target = await self._copies.copy(
             source_branch, source_key, branch, key, alter=noted, shallow=True, if_none_match=if_none_match
         )
-        tombstone: Row = (0, 0, 0, "", 0, self._context.ports.ids.fresh(), 0, "", b"")
-        row = to_row(source_key, copied[-1])
-        return Moved(branch=source_branch, key=source_key, row=row, target=target, tombstone=tombstone)
+        row, name = to_row(source_key, copied[-1]), self._context.ports.ids.fresh()
+        return Moved(branch=source_branch, key=source_key, row=row, target=target, name=name)
 
     async def take_away(self, moved: Moved) -> None:
         """The second half: the source is gone.
@@ -97,46 +121,62 @@ class Moves:
             token = seen.record.staging_token
             partition = self._context.token_partition(token)
             held = await store.get(partition, moved.key)
-            if not await self._is_there(moved, seen.record, held):
+            place = await self._find(moved, seen.record, held)
+            if place is Place.NOWHERE:
                 await self._give_way(moved, seen, held)
                 raise MovedAsCopy("the source changed meanwhile: it stays, and the target is a copy", key=moved.key)
-            if held is None or decode_cell(held.value)[1] != moved.tombstone:
+            if held is None or not moved.is_mine(held):
                 # Also where one is in a token that was sealed since: a commit may have read that before.
-                value = encode_cell(TOMBSTONE | REPEATED if moved.put else TOMBSTONE, moved.tombstone)
+                value = moved.tombstone(hides_all=place is Place.STAGED)
                 if held is None and moved.base is None:
                     moved.base = seen.record.commit_id
+                was_held = held is not None
                 try:
-                    await store.set_if(partition, moved.key, value, held.predicate if held is not None else None)
+                    predicate = await store.set_if(partition, moved.key, value, held.predicate if held else None)
                 except PredicateFailed:
                     continue
                 except OutcomeUnknown as error:
-                    moved.put[token] = held is not None
+                    moved.put[token] = was_held
                     retry.lost(error)
                     continue
-                moved.put[token] = held is not None
+                moved.put[token] = was_held
+                held = Held(value, predicate)
             again = await branches.fresh(moved.branch)
             # The whole record: a merge moves the head alone, and may bring another version of the path.
             if again.is_same(seen):
-                return
+                # Without a digest it hides whatever is beneath.
+                if decode_cell(held.value)[1][0] == 0:
+                    return
+                # Only from here on: what a merge brings later was never the mover's to spare.
+                with suppress(PredicateFailed):  # A later write or delete, or a cleaner after a commit: see below.
+                    try:
+                        await store.set_if(partition, moved.key, moved.tombstone(hides_all=True), held.predicate)
+                    except OutcomeUnknown as error:
+                        retry.lost(error)
+                        continue
+                again = await branches.fresh(moved.branch)
+                if again.record.staging_token == token:
+                    return
+                # A commit may have read the first one, and spared what a merge brought.
             seen = again
 
-    async def _is_there(self, moved: Moved, record: BranchRecord, held: Held | None) -> bool:
-        """Answer whether the source is the row that was moved, but for this move's own tombstones, and no other version
-        came meanwhile. `held`: the current token's cell.
+    async def _find(self, moved: Moved, record: BranchRecord, held: Held | None) -> Place:
+        """Find the row that was moved where its path leads now, past this move's own tombstones. Nowhere, if another
+        version came meanwhile. `held`: the current token's cell.
         """
         for number, sealed in enumerate((Sealed(record.staging_token), *record.sealed)):
             cell = held if number == 0 else await self._context.store.get(self._partition(sealed.token), moved.key)
             if cell is not None:
                 flags, row = decode_cell(cell.value)
-                if row != moved.tombstone:
-                    return not is_gone(flags) and row[1:] == moved.row[1:]
+                if not moved.is_mine(cell):
+                    return Place.STAGED if not is_gone(flags) and row[1:] == moved.row[1:] else Place.NOWHERE
                 if moved.covers(sealed):
-                    return True
+                    return Place.STAGED
         row_or_none = await self._committed(record.commit_id, moved.key)
         if row_or_none is None and moved.put:
             # A commit took a tombstone, or another client's deletion: unless of another version, that is as good.
-            return await self._newer(moved, record.commit_id) is None
-        return row_or_none is not None and row_or_none[1:] == moved.row[1:]
+            return Place.NOWHERE if await self._newer(moved, record.commit_id) else Place.HEAD
+        return Place.HEAD if row_or_none is not None and row_or_none[1:] == moved.row[1:] else Place.NOWHERE
 
     async def _newer(self, moved: Moved, head: CommitId) -> CommitId | None:
         """Return the newest commit since `base` that has another version of the source."""
@@ -163,11 +203,13 @@ class Moves:
         """Take the tombstone back that hides another version, and bring the version back where a commit may have it."""
         partition, store, retry = self._partition(seen.record.staging_token), self._context.store, Retry()
         # Another's cell in its place is of a later write or delete, and stays.
-        while held is not None and decode_cell(held.value)[1] == moved.tombstone:
+        while held is not None and moved.is_mine(held):
             try:
                 await store.delete_if(partition, moved.key, held.predicate)
             except PredicateFailed:
-                break
+                # It may be this move's own, whose answer was lost and which came late.
+                held = await store.get(partition, moved.key)
+                continue
             except OutcomeUnknown as error:
                 retry.lost(error)
                 held = await self._context.after_lost(store.get(partition, moved.key))

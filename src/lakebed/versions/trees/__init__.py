@@ -1,6 +1,7 @@
 """The committed contents of one repository: immutable trees of entries, named by content.
 
-A tree is a metarange, which names ranges, which hold entries (`lakebed.ranges`). Equal entries are equal trees with
+A tree is a metarange, which names ranges, which hold entries (`lakebed.ranges`). Between the two a wide tree has
+sublists, so that nothing that is read or written grows with the whole tree. Equal entries are equal trees with
 equal ids, whatever history led to them (but where an id was retired, `RetiredBy`), and trees that differ little share
 almost all their ranges. So reading one
 entry decodes one range (and finds it in the cache the next time), and changing, comparing and merging trees cost what
@@ -31,7 +32,10 @@ from lakebed.ranges import (
     CutRule,
     KeyColumn,
     RangeInfo,
+    RangeList,
     Strategy,
+    SublistInfo,
+    SublistList,
     apply_changes,
     chunk,
 )
@@ -39,7 +43,7 @@ from lakebed.ranges import (
 from .builder import RetiredBy, TreeBuilder, none_retired
 from .cache import TreeCache
 from .diff import DiffRow, diff_trees
-from .files import Ahead, Tree, TreeFiles
+from .files import Ahead, Item, TreeFiles, ids_of
 from .merge import merge_trees
 
 CHANGES_TOGETHER: Final = 65_536
@@ -64,29 +68,36 @@ class Merged:
     conflict_count: int
 
 
-_Step: TypeAlias = tuple[RangeInfo | None, int, int, bool]
-"""A range or none; the changes that fall before its first key or into it, from, to; and whether it must be read."""
+_Step: TypeAlias = tuple[Item | None, int, int, bool]
+"""A range, a sublist or none; the changes that fall before its first key or into it, from, to; and whether it must be
+read."""
 
 
 class Trees:
     """Any method may raise MetarangeCorrupt and RangeCorrupt, which name the file and the namespace, and what the
-    ObjectStore raises. `rule` is for tests."""
+    ObjectStore raises. `rule` is for tests. `salt` makes names of files differ from those of an earlier repository in
+    the same namespace: a late delete of one must not meet ours."""
 
-    def __init__(self, objectstore: ObjectStore, cache: TreeCache, ports: Ports, *, rule: CutRule = CUT_RULE) -> None:
-        self._files = TreeFiles(objectstore, cache, ports)
+    def __init__(
+        self, objectstore: ObjectStore, cache: TreeCache, ports: Ports, *, rule: CutRule = CUT_RULE, salt: str = ""
+    ) -> None:
+        self._files = TreeFiles(objectstore, cache, ports, salt=salt)
         self._rule = rule
 
     async def ranges(self, metarange: MetarangeId) -> Sequence[RangeInfo]:
         """The tree's ranges, ascending."""
-        return (await self._files.tree(metarange)).ranges
+        tree = await self._files.tree(metarange)
+        return tree if isinstance(tree, RangeList) else [info async for info in self._files.ranges_from(tree, b"")]
+
+    async def sublists(self, metarange: MetarangeId) -> Sequence[SublistInfo]:
+        """The tree's sublists, ascending; none where it is not wide. Reads only the metarange."""
+        tree = await self._files.tree(metarange)
+        return tree if isinstance(tree, SublistList) else ()
 
     async def lookup(self, metarange: MetarangeId, key: bytes) -> Row | None:
         """About 10 µs where the range is in the cache."""
-        tree = await self._files.tree(metarange)
-        at = bisect_left(tree.max_keys, key)
-        if at == len(tree.max_keys) or key < tree.ranges[at].min_key:
-            return None
-        return (await self._files.view(tree.ranges[at])).get(key)
+        info = await self._files.range_at(await self._files.tree(metarange), key)
+        return None if info is None or key < info.min_key else (await self._files.view(info)).get(key)
 
     async def lookup_many(self, metarange: MetarangeId, keys: Sequence[bytes]) -> list[Row | None]:
         """Return for each key its row. Keys may come in any order; each range is loaded once."""
@@ -96,11 +107,9 @@ class Trees:
         for index in sorted(range(len(keys)), key=keys.__getitem__):
             key = keys[index]
             if info is None or key > info.max_key:
-                at = tree.position(key)
-                if at == len(tree.ranges):
+                info, view = await self._files.range_at(tree, key), None
+                if info is None:
                     break
-                info = tree.ranges[at]
-                view = None
             if key >= info.min_key:
                 view = view or await self._files.view(info)
                 rows[index] = view.get(key)
@@ -110,12 +119,13 @@ class Trees:
         """Up to `limit` entries at or after `start`, ascending. About 0.4 µs an entry where the cache has them."""
         tree = await self._files.tree(metarange)
         found: list[tuple[bytes, Row]] = []
-        for info in tree.ranges[tree.position(start) :]:
-            if len(found) >= limit:
-                break
-            view = await self._files.view(info)
-            first = view.position(start) if start > info.min_key else 0
-            found += view.rows(first, min(len(view), first + limit - len(found)))
+        if limit > 0:
+            async for info in self._files.ranges_from(tree, start):
+                view = await self._files.view(info)
+                first = view.position(start) if start > info.min_key else 0
+                found += view.rows(first, min(len(view), first + limit - len(found)))
+                if len(found) >= limit:
+                    break
         return found
 
     async def apply(
@@ -130,12 +140,15 @@ class Trees:
         assert changes.schema.equals(CHANGES_SCHEMA), changes.schema
         tree = await self._files.tree(metarange)
         changes = changes.combine_chunks()
-        steps = _plan(tree, KeyColumn(chunk(changes, "key")))
-        tables = Ahead(self._files, [info for info, _, _, read in steps if info and read], self._files.entries)
-        builder = TreeBuilder(self._files, self._rule, replaced=tree, retired_by=retired_by)
+        keys = KeyColumn(chunk(changes, "key"))
+        items = await self._files.opened(tree, lambda info: _falls_into(info, keys))
+        steps = _plan(items, keys)
+        read = [info for info, _, _, is_read in steps if isinstance(info, RangeInfo) and is_read]
+        tables = Ahead(self._files, read, self._files.entries)
+        builder = TreeBuilder(self._files, self._rule, safe={*ids_of(tree), *ids_of(items)}, retired_by=retired_by)
         added = changed = removed = 0
-        for info, start, stop, read in steps:
-            if info is not None and not read:
+        for info, start, stop, is_read in steps:
+            if info is not None and not is_read:
                 await builder.keep(info)
                 continue
             entries = ENTRIES_SCHEMA.empty_table() if info is None else await tables.next()
@@ -209,11 +222,17 @@ def _to_hash(change: Change) -> npt.NDArray[np.int64]:
     return change.fresh if last in change.fresh[-1:] else np.append(change.fresh, last)
 
 
-def _plan(tree: Tree, keys: KeyColumn) -> list[_Step]:
-    """Every range of the tree, in order, with the changes that belong to it; at the end those behind all ranges."""
+def _falls_into(info: SublistInfo, keys: KeyColumn) -> bool:
+    at = bisect_left(keys, info.min_key)
+    is_in: bool = at < len(keys) and keys[at] <= info.max_key
+    return is_in
+
+
+def _plan(items: Sequence[Item], keys: KeyColumn) -> list[_Step]:
+    """Every item, in order, with the changes that belong to it; at the end those behind all of them."""
     steps: list[_Step] = []
     at = 0
-    for info in tree.ranges:
+    for info in items:
         if at == len(keys) or keys[at] > info.max_key:
             steps.append((info, at, at, False))
             continue

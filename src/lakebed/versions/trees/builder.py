@@ -2,34 +2,43 @@
 
 The tree that comes out depends on its entries alone. A kept range goes over as it is while the stream stands at a cut:
 there, and only there, it would be cut again just so. Otherwise it is read, and its entries follow those before it
-through the cutter, until the stream is at a cut again.
+through the cutter, until the stream is at a cut again. The same holds of a kept sublist among the cuts of lists: where
+the stream stands between two sublists it goes over unread.
 
-Content gives a file its id, but for one case: a collection gave that id up for ever (docs/design/protocols.md, "A
-collection of metadata"). Then the file is salted until its id is not retired.
+Content gives a file its id, but for two cases. A collection gave that id up for ever (docs/design/protocols.md, "A
+collection of metadata"): then the file is salted until its id is not retired. And in a namespace that an earlier
+repository used, every file is salted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.base import MetarangeId
+from lakebed.base import MetarangeId, RangeId
 from lakebed.ranges import (
     CutRule,
     Cutter,
     RangeInfo,
+    SublistInfo,
     decode_range,
     encode_metarange,
     encode_range,
+    encode_sublist,
+    ends_sublist,
     metarange_key,
     range_key,
+    sublist_key,
 )
 
-from .files import TOGETHER, Tree, TreeFiles
+from .files import TOGETHER, Item, TreeFiles
+
+Named = TypeVar("Named", MetarangeId, SublistInfo)
 
 RetiredBy: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
 """For each id of a file that is about to be written: nothing, or, where that id was retired, what to salt it with.
@@ -42,30 +51,42 @@ async def none_retired(ids: Sequence[str]) -> Sequence[str]:
 
 
 class TreeBuilder:
-    """`replaced` is the tree that is being changed: what it names is safe from collectors for as long as the change is,
-    and is not written again. Holds at most one range's rows and TOGETHER encoded files."""
+    """Everything in `safe` is named by the tree that is being changed: it is safe from collectors for as long as the
+    change is, and is not written again. Holds at most one range's rows and TOGETHER encoded files, and the lists."""
 
-    def __init__(self, files: TreeFiles, rule: CutRule, *, replaced: Tree, retired_by: RetiredBy) -> None:
+    def __init__(self, files: TreeFiles, rule: CutRule, *, safe: set[str], retired_by: RetiredBy) -> None:
         self._files = files
         self._rule = rule
         self._cutter = Cutter(rule)
         self._retired_by = retired_by
-        self._safe = {info.id for info in replaced.ranges}
-        self._ranges: list[RangeInfo] = []
-        # Where it is among the ranges, and its file.
+        self._safe = safe
+        self._items: list[Item] = []
+        # The place of a range among the items, and its file.
         self._unwritten: list[tuple[int, bytes]] = []
-        # A range that ended with its old stream, not in a cut. Only if nothing follows does it go over as it is.
-        self._open: RangeInfo | None = None
+        # The last item of an old tree, if it does not end in a cut. Only if nothing follows does it go over as it is.
+        self._open: Item | None = None
 
-    async def keep(self, info: RangeInfo) -> None:
-        """A range of an old tree, whole."""
+    async def keep(self, info: Item) -> None:
+        """A range or a sublist of an old tree, whole."""
         await self._continue_open()
-        if not self._cutter.is_between:
+        if isinstance(info, SublistInfo):
+            if not self._cutter.is_between or (self._items and not ends_sublist(self._items[-1], self._rule)):
+                await self._keep_ranges(info)
+            elif ends_sublist(info, self._rule):
+                self._items.append(info)
+            else:
+                self._open = info
+        elif not self._cutter.is_between:
             await self._feed(await self._files.entries(info), np.array([info.count - 1]))
         elif self._rule.is_complete(info.max_key, info.count):
-            self._ranges.append(info)
+            self._items.append(info)
         else:
             self._open = info
+
+    async def _keep_ranges(self, info: SublistInfo) -> None:
+        for range_ in await self._files.sublist(info):
+            self._safe.add(range_.id)
+            await self.keep(range_)
 
     async def put(self, entries: pa.Table, fresh: npt.NDArray[np.int64] | None = None) -> None:
         """Entries; `fresh` as of `Cutter.feed`."""
@@ -74,35 +95,70 @@ class TreeBuilder:
             await self._feed(entries, fresh)
 
     async def finish(self, unchanged: MetarangeId) -> MetarangeId:
-        """The tree's id. Everything it names is durable. Ranges are written before the metarange that names them;
-        the metarange `unchanged` is there already."""
+        """The tree's id. Everything it names is durable: ranges and sublists are written before the metarange.
+        The metarange `unchanged` is there already."""
         rest = self._cutter.finish()
         if rest is not None:
             self._encode(rest)
         if self._open is not None:
-            self._ranges.append(self._open)
+            self._items.append(self._open)
         unwritten, self._unwritten = self._unwritten, []
-        id_, data = encode_metarange(self._ranges)
-        # One look for the last ranges and the metarange together: few trees have more to write.
-        ids = [self._ranges[place].id for place, _ in unwritten] + ([id_] if data and id_ != unchanged else [])
+        lists = await self._lists()
+        id_, data = encode_metarange(lists.items, salt=self._files.salt)
+        # One look for the last ranges and all lists together: few trees have more to write.
+        new = [self._items[place] for place, _ in unwritten] + [info for info, _ in lists.files]
+        ids: list[str] = [info.id for info in new] + ([id_] if data and id_ != unchanged else [])
         if ids and any(await self._retired_by(ids)):
             await self._write(unwritten)
-            id_, data = await self._salted_metarange()
-        else:
-            await self._files.put([(range_key(self._ranges[place].id), file) for place, file in unwritten])
+            lists = await self._lists(is_asked=True)
+            id_, data = await self._not_retired(partial(encode_metarange, lists.items))
+            unwritten = []
+        files = [(range_key(RangeId(self._items[place].id)), file) for place, file in unwritten]
+        await self._files.put(files + [(sublist_key(info.id), file) for info, file in lists.files])
         if data and id_ != unchanged:
             await self._files.put([(metarange_key(id_), data)])
         return id_
 
-    async def _salted_metarange(self) -> tuple[MetarangeId, bytes]:
-        id_, data = encode_metarange(self._ranges)
-        while salt := (await self._retired_by([id_]))[0]:
-            id_, data = encode_metarange(self._ranges, salt=salt)
-        return id_, data
+    async def _lists(self, *, is_asked: bool = False) -> _Lists:
+        """Cut the items into sublists; with `is_asked`, under ids that are not retired."""
+        groups: list[list[Item]] = [[]]
+        for item in self._items:
+            groups[-1].append(item)
+            if ends_sublist(item, self._rule):
+                groups.append([])
+        groups = [group for group in groups if group]
+        items: list[Item] = []
+        files: list[tuple[SublistInfo, bytes]] = []
+        if len(groups) < self._rule.sublists_min:
+            for item in self._items:
+                items += await self._files.sublist(item) if isinstance(item, SublistInfo) else [item]
+            return _Lists(items, files)
+        for group in groups:
+            ranges = [item for item in group if isinstance(item, RangeInfo)]
+            if not ranges:  # A kept sublist is a group of its own.
+                items += group
+                continue
+            info, data = encode_sublist(ranges, salt=self._files.salt)
+            if info.id not in self._safe:
+                if is_asked:
+                    info, data = await self._not_retired(partial(encode_sublist, ranges))
+                files.append((info, data))
+            items.append(info)
+        return _Lists(items, files)
+
+    async def _not_retired(self, encode: Callable[..., tuple[Named, bytes]]) -> tuple[Named, bytes]:
+        named, data = encode(salt=self._files.salt)
+        while salt := (await self._retired_by([named if isinstance(named, str) else named.id]))[0]:
+            named, data = encode(salt=salt)
+        return named, data
 
     async def _continue_open(self) -> None:
         info, self._open = self._open, None
+        if isinstance(info, SublistInfo):
+            await self._keep_ranges(info)
+            info, self._open = self._open, None
         if info is not None:
+            assert isinstance(info, RangeInfo), "of a sublist only its last range is open"
             await self._feed(await self._files.entries(info), np.empty(0, dtype=np.int64))
 
     async def _feed(self, entries: pa.Table, fresh: npt.NDArray[np.int64] | None) -> None:
@@ -113,20 +169,27 @@ class TreeBuilder:
                 await self._write(unwritten)
 
     def _encode(self, piece: pa.Table) -> None:
-        info, data = encode_range(piece)
-        self._ranges.append(info)
+        info, data = encode_range(piece, salt=self._files.salt)
+        self._items.append(info)
         if info.id not in self._safe:
-            self._unwritten.append((len(self._ranges) - 1, data))
+            self._unwritten.append((len(self._items) - 1, data))
 
     async def _write(self, files: Sequence[tuple[int, bytes]]) -> None:
         """Write each under an id that is not retired."""
         while files:
-            salts = await self._retired_by([self._ranges[place].id for place, _ in files])
+            salts = await self._retired_by([self._items[place].id for place, _ in files])
             free = [file for file, salt in zip(files, salts, strict=True) if not salt]
-            await self._files.put([(range_key(self._ranges[place].id), data) for place, data in free])
+            await self._files.put([(range_key(RangeId(self._items[place].id)), data) for place, data in free])
             files = [self._salted(*file, salt) for file, salt in zip(files, salts, strict=True) if salt]
 
     def _salted(self, place: int, data: bytes, salt: str) -> tuple[int, bytes]:
-        entries = decode_range(self._ranges[place].id, data)
-        self._ranges[place], data = encode_range(entries, salt=salt)
+        entries = decode_range(RangeId(self._items[place].id), data)
+        self._items[place], data = encode_range(entries, salt=salt)
         return place, data
+
+
+class _Lists(NamedTuple):
+    """Hold what the metarange lists, and the files of those sublists that are new."""
+
+    items: list[Item]
+    files: list[tuple[SublistInfo, bytes]]

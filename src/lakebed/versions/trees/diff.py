@@ -1,9 +1,9 @@
 """What differs between two trees, at a cost that follows the difference.
 
-Ranges that both trees have are left out without a look: a range is equal content over an equal stretch of keys, and
-no other range of either tree reaches into it. Of the others the column of digests is read, and of the row groups that
-hold rows which differ all columns on the right, and on the left the keys, unless the two files say that they have the
-same ones. All keys of a range are read only where a range of one tree ends inside a range of the other.
+Sublists and ranges that both trees have are left out without a look: a range is equal content over an equal stretch of
+keys, and no other range of either tree reaches into it. Of the others the column of digests is read, and of the row
+groups that hold rows which differ all columns on the right, and on the left the keys, unless the two files say that
+they have the same ones. All keys of a range are read only where a range of one tree ends inside a range of the other.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lakebed.base import Row
-from lakebed.ranges import RangeInfo, differing
+from lakebed.ranges import RangeList, differing
 
-from .files import Tree, TreeFiles
+from .files import Ahead, Item, Tree, TreeFiles
 from .sides import Side, Stretch
 
 DiffKind: TypeAlias = Literal["added", "removed", "changed"]
@@ -39,12 +39,26 @@ async def diff_trees(
     """Rows in key order, in batches that are never empty: keys at or after `start` that begin with `prefix`."""
     first, behind = max(start, prefix), _behind_prefix(prefix)
 
-    def side(tree: Tree, other: Tree) -> Side:
-        unlike = without_shared(tree.ranges, other.ranges)
-        asked = [info for info in unlike if info.max_key >= first and (behind is None or info.min_key < behind)]
-        return Side(files, asked, ahead=True)
+    def is_asked(info: Item) -> bool:
+        return info.max_key >= first and (behind is None or info.min_key < behind)
 
-    sides = side(left, right), side(right, left)
+    async def unlike(tree: Tree, other: Tree) -> list[RangeList]:
+        """Return the sublists asked for that the other tree does not have, where the tree is wide."""
+        if isinstance(tree, RangeList):
+            return [tree]
+        shared = {*other.ids}
+        own = [tree[row] for row, id_ in enumerate(tree.ids) if id_ not in shared]
+        lists = Ahead(files, own := [info for info in own if is_asked(info)], files.sublist)
+        return [await lists.next() for _ in own]
+
+    def side(lists: Sequence[RangeList], others: Sequence[RangeList]) -> Side:
+        # Ids first: they cost a tenth of what ranges do, and most are in both.
+        shared = {id_ for ranges in others for id_ in ranges.ids}
+        own = [ranges[row] for ranges in lists for row, id_ in enumerate(ranges.ids) if id_ not in shared]
+        return Side(files, [info for info in own if is_asked(info)], ahead=True)
+
+    lists = await unlike(left, right), await unlike(right, left)
+    sides = side(lists[0], lists[1]), side(lists[1], lists[0])
     while ends := [side.info.max_key for side in sides if side.info]:
         # One after the other: each side reads ahead by itself.
         stretches = [await side.until(min(ends)) for side in sides]
@@ -54,12 +68,6 @@ async def diff_trees(
         batch = [row for row in rows if first <= row.key and (behind is None or row.key < behind)]
         if batch:
             yield batch
-
-
-def without_shared(left: Sequence[RangeInfo], right: Sequence[RangeInfo]) -> list[RangeInfo]:
-    """The ranges of `left` that `right` does not have."""
-    shared = {info.id for info in right}
-    return [info for info in left if info.id not in shared]
 
 
 def _compare(left: Stretch, right: Stretch) -> list[DiffRow]:

@@ -8,10 +8,9 @@ each file once, and must not push out what others come back for.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -19,15 +18,22 @@ from lakebed.base import EMPTY_METARANGE, MetarangeId, Ports
 from lakebed.objectstore import ObjectCorrupt, ObjectMissing, ObjectStore
 from lakebed.ranges import (
     FileCorrupt,
+    InfoList,
     MetarangeCorrupt,
     RangeCorrupt,
     RangeFile,
     RangeInfo,
+    RangeList,
     RangeView,
+    SublistCorrupt,
+    SublistInfo,
+    SublistList,
     decode_metarange,
     decode_range,
+    decode_sublist,
     metarange_key,
     range_key,
+    sublist_key,
 )
 
 from .cache import TreeCache
@@ -39,30 +45,21 @@ about 1.5 MB where they are decoded."""
 MISSING: Final = "the file is missing"
 """The reason that a FileCorrupt gives then."""
 
+Listed = TypeVar("Listed", bound=RangeInfo | SublistInfo)
 T = TypeVar("T")
 
 
-class Tree:
-    """A decoded metarange: its ranges, ascending."""
+Tree: TypeAlias = RangeList | SublistList
+"""A decoded metarange: what it lists."""
 
-    __slots__ = ("max_keys", "nbytes", "ranges")
+Item: TypeAlias = RangeInfo | SublistInfo
 
-    def __init__(self, ranges: Sequence[RangeInfo]) -> None:
-        self.ranges = ranges
-        self.max_keys = [info.max_key for info in ranges]
-        # A record, its id and its keys, and their headers.
-        self.nbytes = sum(400 + len(info.min_key) + len(info.max_key) for info in ranges)
-
-    def position(self, key: bytes) -> int:
-        """The first range that does not end before the key."""
-        return bisect_left(self.max_keys, key)
-
-
-_EMPTY: Final = Tree([])
+_EMPTY: Final = RangeList()
 
 
 class TreeFiles:
-    def __init__(self, objectstore: ObjectStore, cache: TreeCache, ports: Ports) -> None:
+    def __init__(self, objectstore: ObjectStore, cache: TreeCache, ports: Ports, *, salt: str = "") -> None:
+        self.salt = salt
         self._objectstore = objectstore
         self._cache = cache
         self._tasks = ports.tasks
@@ -76,15 +73,63 @@ class TreeFiles:
         if id_ == EMPTY_METARANGE:
             return _EMPTY
         name = (self._uri, id_)
-        found = self._cache.find(name, Tree)
+        found = self._cache.find(name, InfoList)
+        if found is None:
+
+            async def load() -> Tree:
+                with self.naming():
+                    return decode_metarange(id_, await self._get(metarange_key(id_), MetarangeCorrupt, id_))
+
+            found = await self._cache.load(name, InfoList, load, self._tasks)
+        assert isinstance(found, RangeList | SublistList)
+        return found
+
+    async def sublist(self, info: SublistInfo) -> RangeList:
+        """The ranges of a sublist, kept in the cache.
+
+        Raises:
+            SublistCorrupt: the file is missing, short or altered.
+        """
+        name = (self._uri, info.id)
+        found = self._cache.find(name, RangeList)
         if found is not None:
             return found
 
-        async def load() -> Tree:
+        async def load() -> RangeList:
             with self.naming():
-                return Tree(decode_metarange(id_, await self._get(metarange_key(id_), MetarangeCorrupt, id_)))
+                return decode_sublist(info.id, await self._get(sublist_key(info.id), SublistCorrupt, info.id))
 
-        return await self._cache.load(name, Tree, load, self._tasks)
+        return await self._cache.load(name, RangeList, load, self._tasks)
+
+    async def range_at(self, tree: Tree, key: bytes) -> RangeInfo | None:
+        """The first range that does not end before the key."""
+        at = tree.position(key)
+        if at == len(tree):
+            return None
+        ranges = await self.sublist(tree[at]) if isinstance(tree, SublistList) else tree
+        return ranges[ranges.position(key)]
+
+    async def ranges_from(self, tree: Tree, key: bytes) -> AsyncIterator[RangeInfo]:
+        """Yield the ranges that do not end before the key, ascending. Reads sublists as the caller goes on."""
+        for row in range(tree.position(key), len(tree)):
+            item = tree[row]
+            if isinstance(item, RangeInfo):
+                yield item
+                continue
+            ranges = await self.sublist(item)
+            for place in range(ranges.position(key), len(ranges)):
+                yield ranges[place]
+
+    async def opened(self, tree: Tree, is_wanted: Callable[[SublistInfo], bool]) -> Sequence[Item]:
+        """Return what the tree lists, ascending, with the ranges of each wanted sublist in its place."""
+        if isinstance(tree, RangeList):
+            return tree
+        wanted = [is_wanted(info) for info in tree]
+        lists = Ahead(self, [info for info, is_open in zip(tree, wanted, strict=True) if is_open], self.sublist)
+        items: list[Item] = []
+        for info, is_open in zip(tree, wanted, strict=True):
+            items += await lists.next() if is_open else [info]
+        return items
 
     async def view(self, info: RangeInfo) -> RangeView:
         """A range to look things up in, kept in the cache.
@@ -145,10 +190,21 @@ class TreeFiles:
             raise error.in_namespace(self._uri) from error
 
 
-class Ahead(Generic[T]):
-    """Ranges read in order, some at a time, each as `read` gives it."""
+def ids_of(items: Sequence[RangeInfo] | Sequence[Item]) -> Sequence[str]:
+    """Return their ids, in order."""
+    return items.ids if isinstance(items, InfoList) else [item.id for item in items]
 
-    def __init__(self, files: TreeFiles, infos: Sequence[RangeInfo], read: Callable[[RangeInfo], Awaitable[T]]) -> None:
+
+def without_shared(left: Sequence[RangeInfo], right: Sequence[RangeInfo]) -> list[RangeInfo]:
+    """Return the ranges of `left` that `right` does not have."""
+    shared = {*ids_of(right)}
+    return [left[row] for row, id_ in enumerate(ids_of(left)) if id_ not in shared]
+
+
+class Ahead(Generic[Listed, T]):
+    """Files read in order, some at a time, each as `read` gives it."""
+
+    def __init__(self, files: TreeFiles, infos: Sequence[Listed], read: Callable[[Listed], Awaitable[T]]) -> None:
         self._files = files
         self._unread = list(reversed(infos))
         self._read = read

@@ -21,11 +21,10 @@ from typing import Final
 import numpy as np
 
 from lakebed.base import MetarangeId
-from lakebed.ranges import CutRule, MergedTable, Strategy, differing, merge_tables
+from lakebed.ranges import CutRule, MergedTable, RangeInfo, Strategy, differing, merge_tables
 
 from .builder import RetiredBy, TreeBuilder
-from .diff import without_shared
-from .files import Tree, TreeFiles
+from .files import Tree, TreeFiles, ids_of, without_shared
 from .sides import Side, Stretch
 
 CONFLICTS_LISTED_MAX: Final = 1000
@@ -56,15 +55,19 @@ async def merge_trees(
 ) -> tuple[MetarangeId, Conflicts]:
     """The merged tree; or, where there are conflicts, the destination and what they are. Ranges written before the
     first conflict was met stay behind, named by nothing."""
-    kept_ids = {info.id for info in source.ranges} & {info.id for info in destination.ranges}
-    kept = [info for info in reversed(destination.ranges) if info.id in kept_ids]
-    of_base = Side(files, without_shared(without_shared(base.ranges, source.ranges), destination.ranges), ahead=False)
-    of_source = Side(files, without_shared(without_shared(source.ranges, base.ranges), destination.ranges), ahead=False)
-    of_destination = Side(
-        files, without_shared(without_shared(destination.ranges, base.ranges), source.ranges), ahead=False
-    )
-    sides = (of_base, of_source, of_destination)
-    builder, conflicts = TreeBuilder(files, rule, replaced=destination, retired_by=retired_by), Conflicts()
+    # Sublists that all three have stay whole. Any other is opened wherever it is: a part of it may be in other trees.
+    whole = {*base.ids}.intersection(source.ids, destination.ids)
+    all_items = [await files.opened(tree, lambda info: info.id not in whole) for tree in (base, source, destination)]
+    kept_ids = {*ids_of(all_items[1])}.intersection(ids_of(all_items[2]))
+    kept = [info for info in reversed(all_items[2]) if info.id in kept_ids]
+    ranges = [[info for info in items if isinstance(info, RangeInfo)] for items in all_items]
+
+    def side(own: int, one: int, other: int) -> Side:
+        return Side(files, without_shared(without_shared(ranges[own], ranges[one]), ranges[other]), ahead=False)
+
+    sides = of_base, _, _ = side(0, 1, 2), side(1, 0, 2), side(2, 0, 1)
+    safe = {*ids_of(destination), *ids_of(all_items[2])}
+    builder, conflicts = TreeBuilder(files, rule, safe=safe, retired_by=retired_by), Conflicts()
 
     async def keep_before(key: bytes | None) -> None:
         while kept and (key is None or kept[-1].min_key < key):

@@ -15,10 +15,13 @@ from .due import (
     Due,
     Entry,
     Going,
+    Keeps,
     LifecycleVerdict,
     Occurrences,
+    PathVersions,
     branches_of,
     due_by_rule,
+    due_of,
     judge_objects,
     pinned_commits,
 )
@@ -35,7 +38,7 @@ from .policy import (
     check_policy,
     read_policy,
 )
-from .reach import BranchClasses, Potential, Reach, bits_of, classes_of, potential_rows, reach
+from .reach import BranchClasses, Potential, Reach, bits_of, branch_sets, classes_of, potential_rows, reach
 
 __all__ = [
     "ALL_BRANCHES",
@@ -49,10 +52,12 @@ __all__ = [
     "Entry",
     "Going",
     "InvalidPolicy",
+    "Keeps",
     "LifecycleRule",
     "LifecycleVerdict",
     "Occurrences",
     "PathPattern",
+    "PathVersions",
     "Period",
     "Pins",
     "Policy",
@@ -61,11 +66,13 @@ __all__ = [
     "Problem",
     "Reach",
     "bits_of",
+    "branch_sets",
     "branches_of",
     "check_policy",
     "classes_of",
     "current_rules",
     "due_by_rule",
+    "due_of",
     "earliest_by_branch",
     "judge_objects",
     "parse_period",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -43,11 +44,27 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
 
 
+class Keeps(StrEnum):
+    """Say why an occurrence is never due: no rule is for it, it is pinned, it is one of the newest versions of its
+    path, or a branch that reaches it keeps it for ever. `nothing`: it has a date."""
+
+    NOTHING = "nothing"
+    NO_RULE = "no_rule"
+    PIN = "pin"
+    VERSIONS = "versions"
+    BRANCH = "branch"
+
+
 class Due(NamedTuple):
-    """From when an occurrence is due, NEVER_MS for never, and by which rule, None where no rule matches."""
+    """From when an occurrence is due, NEVER_MS for never, and by which rule, None where no rule matches.
+
+    `branch` is the one that keeps it longest.
+    """
 
     due_ms: int
     rule: int | None
+    keeps: Keeps = Keeps.NOTHING
+    branch: str = NO_BRANCH
 
 
 class Going(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,10 +113,54 @@ def _add_to_ancestry(found: Mapping[CommitId, set[str]], history: History, head:
 
 def due_by_rule(rule: LifecycleRule, branches: Iterable[str], written_ms: int) -> int:
     """Return from when an entry with this date is due by the rule on all these branches."""
-    periods: set[str | None] = set()
-    for branch in branches:
-        periods |= {rule.period, *rule.periods()} if branch == NO_BRANCH else {rule.period_of(branch)}
+    return max(_due_on(rule, branch, written_ms) for branch in branches)
+
+
+def _due_on(rule: LifecycleRule, branch: str, written_ms: int) -> int:
+    periods = {rule.period, *rule.periods()} if branch == NO_BRANCH else {rule.period_of(branch)}
     return max(NEVER_MS if period is None else parse_period(period).due_ms(written_ms) for period in periods)
+
+
+class PathVersions:
+    """Hold the objects that commits on each branch have had at each path, to find the newest."""
+
+    def __init__(self) -> None:
+        self._dates: dict[tuple[str, str], dict[str, int]] = {}
+
+    def add(self, path: str, object_: str, modified_ms: int, branches: Iterable[str]) -> None:
+        for branch in branches:
+            dates = self._dates.setdefault((branch, path), {})
+            dates[object_] = max(modified_ms, dates.get(object_, modified_ms))
+
+    def keep(self, rule: LifecycleRule, path: str, object_: str, branches: Collection[str]) -> bool:
+        """Return whether the rule keeps the object as one of the newest of its path on a branch."""
+        if not rule.keep_versions:
+            return False
+        # Where a commit is on no branch yet, which versions are newer there is not known.
+        if NO_BRANCH in branches:
+            return True
+        return any(object_ in self._newest(branch, path)[: rule.keep_versions] for branch in branches)
+
+    def _newest(self, branch: str, path: str) -> list[str]:
+        dates = self._dates[branch, path]
+        return sorted(dates, key=lambda object_: (-dates[object_], object_))
+
+
+def due_of(
+    policy: Policy, entry: Entry, object_: str, branches: Collection[str], *, is_pinned: bool, versions: PathVersions
+) -> Due:
+    """Return from when one occurrence is due that these branches reach. `object_` is one text for each object."""
+    number = policy.rule_of(entry.path, entry.size_bytes, entry.metadata)
+    if number is None:
+        is_below_pin = any(entry.path.startswith(prefix) for prefix in policy.pins.prefixes)
+        return Due(NEVER_MS, None, Keeps.PIN if is_below_pin else Keeps.NO_RULE)
+    rule = policy.rules[number]
+    if is_pinned:
+        return Due(NEVER_MS, number, Keeps.PIN)
+    if versions.keep(rule, entry.path, object_, branches):
+        return Due(NEVER_MS, number, Keeps.VERSIONS)
+    due_ms, branch = max((_due_on(rule, branch, entry.modified_ms), branch) for branch in branches)
+    return Due(due_ms, number, Keeps.BRANCH if due_ms == NEVER_MS else Keeps.NOTHING, branch)
 
 
 def pinned_commits(history: History, policy: Policy) -> frozenset[CommitId]:
@@ -129,43 +190,19 @@ class Occurrences:
             if not commit.swept and commit.metarange_id
             for entry in contents[commit.metarange_id]
         ]
-        self._newest = self._newest_versions()
+        self._versions = PathVersions()
+        for _, branches, entry in self._all:
+            self._versions.add(entry.path, self._object_of(entry), entry.modified_ms, branches)
 
     def __iter__(self) -> Iterator[tuple[Entry, Due]]:
         for commit, branches, entry in self._all:
-            yield entry, self._due(commit, branches, entry)
-
-    def _due(self, commit: CommitId, branches: frozenset[str], entry: Entry) -> Due:
-        number = self._policy.rule_of(entry.path, entry.size_bytes, entry.metadata)
-        if number is None:
-            return Due(NEVER_MS, None)
-        rule = self._policy.rules[number]
-        if commit in self._pinned or self._keeps_version(rule, branches, entry):
-            return Due(NEVER_MS, number)
-        return Due(due_by_rule(rule, branches, entry.modified_ms), number)
-
-    def _keeps_version(self, rule: LifecycleRule, branches: frozenset[str], entry: Entry) -> bool:
-        if not rule.keep_versions:
-            return False
-        # Where a commit is on no branch yet, which versions are newer there is not known.
-        if NO_BRANCH in branches:
-            return True
-        object_ = self._object_of(entry)
-        return any(object_ in self._newest[branch, entry.path][: rule.keep_versions] for branch in branches)
+            is_pinned, object_ = commit in self._pinned, self._object_of(entry)
+            due = due_of(self._policy, entry, object_, branches, is_pinned=is_pinned, versions=self._versions)
+            yield entry, due
 
     def _object_of(self, entry: Entry) -> str:
         """Both spellings of one address are one version."""
         return self._namespace.key_of(entry.address) or entry.address
-
-    def _newest_versions(self) -> dict[tuple[str, str], list[str]]:
-        """For each branch and path the objects that commits on it have, the latest first."""
-        found: dict[tuple[str, str], dict[str, int]] = {}
-        for _, branches, entry in self._all:
-            for branch in branches:
-                dates = found.setdefault((branch, entry.path), {})
-                object_ = self._object_of(entry)
-                dates[object_] = max(entry.modified_ms, dates.get(object_, entry.modified_ms))
-        return {place: sorted(dates, key=lambda object_: (-dates[object_], object_)) for place, dates in found.items()}
 
 
 def judge_objects(

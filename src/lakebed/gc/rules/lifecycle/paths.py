@@ -8,6 +8,7 @@ were written never matters.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -37,7 +38,10 @@ class PathPattern(msgspec.Struct, frozen=True, order=True):
         return (self.text if self.is_prefix else _WILD.split(self.text, maxsplit=1)[0]).encode()
 
     def regex(self) -> str:
-        """Return the regular expression (of RE2 and `re`, in one-line mode) that whole paths match."""
+        """Return the regular expression (of RE2, in one-line mode) that whole paths match.
+
+        RE2 takes linear time. `re` may take for ever over several wildcards, so `matches` does without.
+        """
         if self.is_prefix:
             return f"(?s)^{re.escape(self.text)}"
         literals = [re.escape(piece) for piece in _WILD.split(self.text)]
@@ -45,7 +49,17 @@ class PathPattern(msgspec.Struct, frozen=True, order=True):
         return "(?s)^" + "".join(map("".join, zip(literals, [*wild, r"\z"], strict=True)))
 
     def matches(self, path: str) -> bool:
-        return re.search(self.regex().replace(r"\z", r"\Z"), path) is not None
+        if self.is_prefix:
+            return path.startswith(self.text)
+        literals, wild = _WILD.split(self.text), _WILD.findall(self.text)
+        # Where in the path the pattern up to here may end. A step costs at most the length of the path.
+        ends: Iterable[int] = (0,)
+        for literal, wildcard in zip(literals, wild, strict=False):
+            found = [end + len(literal) for end in ends if path.startswith(literal, end)]
+            if not found:
+                return False
+            ends = _ends_of(wildcard, path, found)
+        return any(path.endswith(literals[-1]) and end == len(path) - len(literals[-1]) for end in ends)
 
     def specificity(self) -> Specificity:
         """Sort the most specific first: the longer literal beginning, then more literals, then fewer wildcards."""
@@ -55,6 +69,21 @@ class PathPattern(msgspec.Struct, frozen=True, order=True):
         beginning = len(_WILD.split(self.text, maxsplit=1)[0])
         # A path without a wildcard is more specific than the prefix of the same text.
         return -beginning, -literals, len(_WILD.findall(self.text)), self.text
+
+
+def _ends_of(wildcard: str, path: str, starts: list[int]) -> Iterable[int]:
+    """Return where a wildcard may end that may begin at any of `starts`, which ascend."""
+    if wildcard == "**":
+        return range(starts[0], len(path) + 1)
+    if wildcard == "**/":
+        folders = {at for at in range(starts[0] + 1, len(path) + 1) if path[at - 1] == "/"}
+        return sorted(folders | set(starts))
+    ends: list[int] = []
+    for start in starts:
+        slash = path.find("/", start)
+        # What an earlier start reaches already is left out, or long runs would be walked once for each start.
+        ends += range(max(start, ends[-1] + 1 if ends else 0), (len(path) if slash < 0 else slash) + 1)
+    return ends
 
 
 def wrong_in_glob(text: str) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ class Period:
 
     def cutoff_ms(self, now_ms: int) -> int:
         """Return the instant before which an object was written that is due now."""
-        return self.duration.before_ms(now_ms - now_ms % self._step_ms)
+        return self.duration.before_ms(now_ms - now_ms % self.step_ms)
 
     def due_ms(self, written_ms: int) -> int:
         """Return the first instant at which `cutoff_ms` is later than `written_ms`, or NEVER_MS."""
@@ -35,22 +36,36 @@ class Period:
         # Before a full day or hour began, it is the one before that counts.
         over_ms = self.duration.over_ms(written_ms, written_ms)
         assert over_ms is not None, "only `forever` has no end"
-        due_ms = -(-over_ms // self._step_ms) * self._step_ms
+        due_ms = -(-over_ms // self.step_ms) * self.step_ms
         # At the end of a month several days have one date so many months before, so the next midnight may be too early.
         while self.cutoff_ms(due_ms) <= written_ms:
-            due_ms += self._step_ms
+            due_ms += self.step_ms
         return due_ms
 
     def due_all(self, written_ms: Instants) -> Instants:
         """Return `due_ms` of each."""
         # Cut-offs lie on full days or hours, so all instants of one day or hour are due together.
-        steps, places = np.unique(written_ms // self._step_ms, return_inverse=True)
-        due = [self.due_ms(step * self._step_ms) for step in steps.tolist()]
-        return np.array(due, np.int64)[places]
+        steps = written_ms // self.step_ms
+        if not len(steps):
+            return steps
+        first, last = int(steps.min()), int(steps.max())
+        if last - first > _STEPS_MAX:
+            distinct, places = np.unique(steps, return_inverse=True)
+            return np.array([_due_of_step(self, step) for step in distinct.tolist()], np.int64)[places]
+        # Most ranges are of few days, and looking up is ten times as fast as finding the distinct ones.
+        return np.array([_due_of_step(self, step) for step in range(first, last + 1)], np.int64)[steps - first]
 
     @property
-    def _step_ms(self) -> int:
+    def step_ms(self) -> int:
         return HOUR_MS if self.duration.unit == "h" else DAY_MS
+
+
+_STEPS_MAX: Final = 1_000
+
+
+@functools.lru_cache(maxsize=100_000)
+def _due_of_step(period: Period, step: int) -> int:
+    return period.due_ms(step * period.step_ms)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,0 +1,316 @@
+"""The collection of a deleted repository beside those who bring it back, name its objects, or use its namespace again.
+And a lifecycle run in a repository that is deleted meanwhile.
+
+Each actor is a process with a catalog of its own. The collector runs the shipped flow over the deleted repository. What
+it has in its run's folder no other actor looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+
+from lakebed.base import Conflict, Denied, Entry, Invalid, NotFound, Row, from_row, parse_address
+from lakebed.catalog import Catalog, DeletedState, Repository
+from lakebed.gc import flow
+from lakebed.gc.context import RunContext
+from lakebed.gc.engines import LocalEngine
+from lakebed.gc.kinds.deleted import Deleted
+from lakebed.gc.kinds.lifecycle import Lifecycle
+from lakebed.gc.protocol import Mode, Service
+from lakebed.gc.service import CollectionService, PolicyBook, ServiceOptions, open_deleted
+from lakebed.objectstore import DeleteFailure
+from lakebed.ranges import metarange_key
+from lakebed.versions import BranchRecord, Commit, RefState, decode_cell, decode_record, is_gone, keys
+
+from .actors import Actor, Ending, Program, Quick, Scene, Violation
+from .collecting import OPTIONS
+from .disk import Disk
+from .operations import Operation
+from .ports import SimDeleter, SimPorts
+from .repositories import NAME, OLD_MS, Namespace, catalog_of, deleted_records, repositories
+
+DAY_MS = 86_400_000
+ONE = "sim://one"
+OTHER = "other"
+PRIVATE = (f"{ONE}/_lakefs/retention/", f"{ONE}/_lakefs/installation/", "setting/installation")
+
+
+class NamespaceDeleter(SimDeleter):
+    """Deletes below one namespace."""
+
+    uri = ONE
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        return await super().delete([f"{ONE}/{key}" for key in keys])
+
+
+async def _upload(handle: Repository, path: str, data: bytes) -> str:
+    async def store_body(address: str) -> Entry:
+        await handle.versions.objectstore.put(address, data)
+        return Entry(address=address, size_bytes=len(data), checksum=path, modified_ms=0)
+
+    return (await handle.versions.staging.upload("main", path.encode(), store_body)).address
+
+
+async def _prepare(ports: SimPorts) -> None:
+    """Delete a repository with a commit and something staged."""
+    catalog = catalog_of(ports)
+    made = await catalog.create(NAME, storage_namespace=ONE)
+    await _upload(made, "a", b"1")
+    await made.versions.commits.commit("main", message="m", committer="sim")
+    await _upload(made, "b", b"2")
+    await catalog.delete(NAME)
+
+
+async def _prepare_named(ports: SimPorts) -> None:
+    """Let another repository stage an object of the deleted one, by a name that it must have had before."""
+    await _prepare(ports)
+    catalog = catalog_of(ports)
+    other = await catalog.create(OTHER, storage_namespace="sim://two")
+    assert ports.disk is not None
+    for key in sorted(ports.disk.objectstore):
+        if parse_address(key.removeprefix(f"{ONE}/")) is not None:
+            named = Entry(address=key, size_bytes=1, checksum=key, modified_ms=0)
+            await other.versions.staging.put("main", b"old", named)
+            return
+
+
+async def _prepare_due(ports: SimPorts) -> None:
+    """Make a repository whose policy lets `a` go, and nothing else. It has a commit and something staged."""
+    made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
+    await _upload(made, "a", b"1")
+    await _upload(made, "c", b"3")
+    await made.versions.commits.commit("main", message="m", committer="sim")
+    await _upload(made, "b", b"2")
+    await PolicyBook(made.versions).write(b'{"due": {"prefix": "a", "days": 1}}')
+    await made.versions.slices.end()
+
+
+async def _context(ports: SimPorts, catalog: Catalog) -> RunContext:
+    return _over(ports, await open_deleted(catalog, NAME, "", options=ServiceOptions(scan_page=100)))
+
+
+def _over(ports: SimPorts, service: CollectionService) -> RunContext:
+    store = Namespace(ports, ONE)
+    own = ports.objectstore.own
+    return RunContext(
+        repository=NAME,
+        service=Service(service),
+        engine=LocalEngine(store, ports.ports, open_deleter=lambda: NamespaceDeleter(own)),
+        store=store,
+        ports=ports.ports,
+        progress=lambda _: None,
+    )
+
+
+async def _collect(ports: SimPorts) -> None:
+    ports.clock.ms += 8 * DAY_MS
+    catalog = catalog_of(ports)
+    with suppress(NotFound, Conflict, Denied):
+        plan = await flow.plan(await _context(ports, catalog), Deleted())
+        await flow.apply(await _context(ports, catalog), plan.run_id)
+
+
+async def _collector(ports: SimPorts) -> None:
+    await ports.operations.run(Operation(ports.actor, "collect"), _collect(ports))
+
+
+async def _take_due(ports: SimPorts) -> None:
+    handle = await catalog_of(ports).get(NAME)
+    context = _over(ports, CollectionService(handle.versions, OPTIONS))
+    plan = await flow.plan(context, Lifecycle(Mode.CLEAN))
+    await flow.apply(context, plan.run_id)
+
+
+async def _lifecycle(ports: SimPorts) -> None:
+    await ports.operations.run(Operation(f"{ports.actor}{ports.life}", "run"), _take_due(ports))
+
+
+async def _delete(ports: SimPorts) -> None:
+    await ports.operations.run(Operation(f"{ports.actor}{ports.life}d", "delete"), catalog_of(ports).delete(NAME))
+
+
+async def _deleter_back(ports: SimPorts) -> None:
+    """Delete the repository, and bring it back."""
+    await _delete(ports)
+    await _undeleter(ports)
+
+
+async def _deleter(ports: SimPorts) -> None:
+    """Delete the repository, and collect it when its window is over."""
+    await _delete(ports)
+    await _collector(ports)
+
+
+async def _undeleter(ports: SimPorts) -> None:
+    catalog = catalog_of(ports)
+    name = f"{ports.actor}{ports.life}"
+
+    async def act() -> None:
+        await catalog.undelete(NAME)
+
+    await ports.operations.run(Operation(name, "undelete"), act())
+
+
+async def _mover(ports: SimPorts) -> None:
+    """Commit the name of another's object, and take it from staging so."""
+    handle = await catalog_of(ports).get(OTHER)
+    name = f"{ports.actor}{ports.life}"
+
+    async def act() -> None:
+        await handle.versions.commits.commit("main", message=name, committer="sim")
+
+    await ports.operations.run(Operation(name, "commit"), act())
+
+
+async def _renamer(ports: SimPorts) -> None:
+    """Give another's object another path, and delete the old one."""
+    handle = await catalog_of(ports).get(OTHER)
+    staging = handle.versions.staging
+    row = (await staging.list("main")).items
+    if row and row[0][1] is not None:
+        named = Entry(address=from_row(row[0][1]).address, size_bytes=1, checksum="new", modified_ms=0)
+        await staging.put("main", b"new", named)
+        await staging.delete("main", b"old")
+
+
+async def _reuser(ports: SimPorts) -> None:
+    """Use the namespace again as soon as it is free, with the same contents."""
+    catalog = catalog_of(ports)
+    ports.clock.ms += 9 * DAY_MS
+    for _ in range(3):
+        ports.clock.ms += OLD_MS
+        await catalog.clean()
+    with suppress(Invalid, Conflict):
+        made = await catalog.create("new", storage_namespace=ONE, reuse=True)
+        named = Entry(address="s3://elsewhere/a", size_bytes=1, checksum="a", modified_ms=0)
+        await made.versions.staging.put("main", b"a", named)
+        await made.versions.commits.commit("main", message="m", committer="sim")
+
+
+async def _prepare_foreign(ports: SimPorts) -> None:
+    """Make a deleted repository whose only tree names what lies elsewhere. Its successor writes the very same."""
+    catalog = catalog_of(ports)
+    made = await catalog.create(NAME, storage_namespace=ONE)
+    named = Entry(address="s3://elsewhere/a", size_bytes=1, checksum="a", modified_ms=0)
+    await made.versions.staging.put("main", b"a", named)
+    await made.versions.commits.commit("main", message="m", committer="sim")
+    await catalog.delete(NAME)
+
+
+async def _finish(ports: SimPorts) -> None:
+    for _ in range(2):
+        ports.clock.ms += OLD_MS
+        await catalog_of(ports).clean()
+
+
+# Checks
+
+
+def _named_by(disk: Disk, uid: str, *, due: bytes = b"") -> Iterator[str]:
+    """Yield the addresses that the branches of a repository name, and the trees of their heads, as keys on the disk.
+    What trees have at the path `due` does not count.
+    """
+    record = next(one for one in repositories(disk).values() if one.uid == uid)
+    root = f"{record.namespace_uri}/"
+    partition = uid.encode()
+    for key in disk.cells.get(partition, {}):
+        if not key.startswith(keys.BRANCH):
+            continue
+        branch = decode_record(BranchRecord, disk.value(partition, key) or b"")
+        if branch.state is not RefState.ACTIVE:
+            continue
+        for token in branch.tokens():
+            where = keys.token_partition(record.uid, token)
+            for cell in disk.cells.get(where, {}):
+                flags, row = decode_cell(disk.value(where, cell) or b"")
+                if not is_gone(flags):
+                    yield _key_of(row, root)
+        commit = decode_record(Commit, disk.value(partition, keys.COMMIT + branch.commit_id.encode()) or b"")
+        if commit.metarange_id:
+            tree = root + metarange_key(commit.metarange_id)
+            yield tree
+            for path, row in disk.objectstore.get(tree, ((),))[0]:
+                if path != due:
+                    yield _key_of(row, root)
+
+
+def _key_of(row: Row, root: str) -> str:
+    address = from_row(row).address
+    return address if "://" in address else root + address
+
+
+def nothing_named_is_deleted(ending: Ending, *, due: bytes = b"") -> None:
+    """Check that all that a branch in use names lies in this installation's namespaces, and its tree too."""
+    for record in repositories(ending.disk).values():
+        for key in _named_by(ending.disk, record.uid, due=due):
+            if key.startswith("sim://") and key not in ending.disk.objectstore:
+                raise Violation(f"a repository in use names {key}, which was deleted")
+
+
+def one_of_both(ending: Ending) -> None:
+    """A repository that was brought back is in use, and one that is being collected never is."""
+    in_use = {record.uid for record in repositories(ending.disk).values()}
+    for uid, record in deleted_records(ending.disk).items():
+        over = record.state in {
+            DeletedState.COLLECTING,
+            DeletedState.COLLECTED,
+            DeletedState.PURGING,
+            DeletedState.GONE,
+        }
+        if over and uid in in_use:
+            raise Violation(f"a repository in use is {record.state}")
+
+
+def nothing_is_left(ending: Ending) -> None:
+    """Check that nothing lies in the slices of a collected repository."""
+    for record in deleted_records(ending.disk).values():
+        if record.state in {DeletedState.COLLECTED, DeletedState.GONE}:
+            left = [key for key in ending.disk.objectstore if key.startswith(f"{ONE}/data/")]
+            if left:
+                raise Violation(f"collected, and there is {left}")
+
+
+def deleted_scenes() -> Iterator[Scene]:
+    collector = Actor("r", _collector)
+    worlds: dict[str, tuple[Program, tuple[Actor, ...]]] = {
+        "collector of a deleted repository, undeleter": (_prepare, (collector, Actor("u", _undeleter))),
+        "collector of a deleted repository, committer of its names": (
+            _prepare_named,
+            (collector, Actor("c", _mover)),
+        ),
+        "collector of a deleted repository, renamer of its names": (
+            _prepare_named,
+            (collector, Actor("w", _renamer)),
+        ),
+        "collector of a deleted repository, reuser of its namespace": (
+            _prepare_foreign,
+            (collector, Actor("n", _reuser)),
+        ),
+    }
+    for name, (prepare, actors) in worlds.items():
+        yield Scene(
+            name=name,
+            actors=actors,
+            prepare=prepare,
+            tidy=_finish,
+            checks=(nothing_named_is_deleted, one_of_both),
+            tidy_checks=(nothing_named_is_deleted, one_of_both, nothing_is_left),
+            private=PRIVATE,
+            is_lock_free=False,
+            # A commit takes many steps: with faults its world has up to 146,000 states.
+            quick=Quick.NO_FAULT if "committer" in name else Quick.ALL,
+        )
+    undue = partial(nothing_named_is_deleted, due=b"a")
+    for name, other in (("deleter that undeletes", _deleter_back), ("deleter that collects", _deleter)):
+        yield Scene(
+            name=f"lifecycle run of a repository, {name}",
+            actors=(Actor("r", _lifecycle), Actor("d", other)),
+            prepare=_prepare_due,
+            tidy=_finish,
+            checks=(undue, one_of_both),
+            tidy_checks=(undue, one_of_both, nothing_is_left),
+            is_lock_free=False,
+        )

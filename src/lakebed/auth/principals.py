@@ -1,0 +1,129 @@
+"""External principals: identities of other providers that stand for users here.
+
+A record lies under the hash of the principal's id, which may be long. So one principal stands for one user, and
+attaching it is one conditional write. One whose user is gone counts for nothing, and may be attached again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lakebed.base import AlreadyExists, Invalid, NotFound, Ports
+from lakebed.kv import PredicateFailed, Store, scan_prefix
+
+from .accounts import Accounts
+from .records import PARTITION, PRINCIPALS, PrincipalRecord, UserRecord, decode, encode
+
+_ID: Final = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
+
+
+class PrincipalExists(AlreadyExists):
+    """The principal stands for a user already."""
+
+
+class PrincipalNotFound(NotFound):
+    """The principal stands for no user, or not for this one."""
+
+
+class InvalidPrincipal(Invalid):
+    """The id has no character, more than 1,024, or control characters."""
+
+
+class Principals:
+    """Manage external principals. Every read goes to the store."""
+
+    def __init__(self, store: Store, ports: Ports, accounts: Accounts) -> None:
+        self._store = store
+        self._ports = ports
+        self._accounts = accounts
+
+    async def attach(self, user_id: str, principal: str, settings: Sequence[Mapping[str, str]] = ()) -> None:
+        """Let a principal stand for a user.
+
+        Raises:
+            UserNotFound, InvalidPrincipal.
+            PrincipalExists: it stands for a user already.
+        """
+        user, key = await self._accounts.get_user(user_id), _key(principal)
+        held = await self._store.get(PARTITION, key)
+        if held is not None and await self._owner(decode(PrincipalRecord, held.value)) is not None:
+            raise PrincipalExists(f"{principal} stands for a user already", principal=principal)
+        record = PrincipalRecord(
+            id=principal,
+            user_id=user.id,
+            user_uid=user.uid,
+            attachment=self._ports.ids.fresh(),
+            created_ms=self._ports.clock.now_ms(),
+            settings=tuple(dict(one) for one in settings),
+        )
+        try:
+            await self._store.set_if(PARTITION, key, encode(record), held.predicate if held else None)
+        except PredicateFailed as error:
+            raise PrincipalExists(f"{principal} stands for a user already", principal=principal) from error
+
+    async def detach(self, user_id: str, principal: str) -> None:
+        """Let a principal stand for its user no more, and end its logins.
+
+        Raises:
+            UserNotFound, InvalidPrincipal.
+            PrincipalNotFound: it does not stand for this user.
+        """
+        user, key = await self._accounts.get_user(user_id), _key(principal)
+        held = await self._store.get(PARTITION, key)
+        if held is None or decode(PrincipalRecord, held.value).user_uid != user.uid:
+            raise PrincipalNotFound(f"{principal} does not stand for {user_id}", principal=principal, user=user_id)
+        try:
+            await self._store.delete_if(PARTITION, key, held.predicate)
+        except PredicateFailed as error:
+            raise PrincipalNotFound(f"{principal} was attached anew", principal=principal, user=user_id) from error
+        await self._accounts.end_sessions_of(user, principal)
+
+    async def get(self, principal: str) -> PrincipalRecord:
+        """
+        Raises:
+            InvalidPrincipal.
+            PrincipalNotFound: it stands for no user.
+        """
+        return (await self._find(principal))[0]
+
+    async def list(
+        self, user_id: str, *, prefix: str = "", after: str = "", limit: int
+    ) -> tuple[list[PrincipalRecord], bool]:
+        """List a user's principals, ascending by id, and return whether more follow."""
+        user = await self._accounts.get_user(user_id)
+        records = [decode(PrincipalRecord, value) async for _, value in scan_prefix(self._store, PARTITION, PRINCIPALS)]
+        found = sorted(
+            (one for one in records if one.user_uid == user.uid and one.id.startswith(prefix) and one.id > after),
+            key=lambda one: one.id,
+        )
+        return found[:limit], len(found) > limit
+
+    async def user_of(self, principal: str) -> tuple[UserRecord, str]:
+        """Return the user that a principal stands for, and the id of its attachment.
+
+        Raises:
+            PrincipalNotFound: there is none.
+        """
+        record, user = await self._find(principal)
+        return user, record.attachment
+
+    async def _find(self, principal: str) -> tuple[PrincipalRecord, UserRecord]:
+        held = await self._store.get(PARTITION, _key(principal))
+        record = decode(PrincipalRecord, held.value) if held is not None else None
+        user = await self._owner(record) if record is not None else None
+        if record is None or user is None:
+            raise PrincipalNotFound(f"{principal} stands for no user", principal=principal)
+        return record, user
+
+    async def _owner(self, record: PrincipalRecord) -> UserRecord | None:
+        user = await self._accounts.find_user(record.user_id)
+        return user if user is not None and user.uid == record.user_uid else None
+
+
+def _key(principal: str) -> bytes:
+    if not _ID.fullmatch(principal):
+        raise InvalidPrincipal("a principal has 1 to 1,024 characters, and no control characters")
+    return PRINCIPALS + hashlib.sha256(principal.encode(errors="surrogatepass")).hexdigest().encode()

@@ -1,0 +1,140 @@
+"""`lakebed pulls`: ask for a merge, look at what it would bring, and merge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import typer
+
+from lakebed.wire import MergeResult, PullRequest
+
+from .arguments import BranchArgument, LimitOption, RepositoryArgument, YesOption, same_repository
+from .output import human_date, printable
+from .session import Session, command
+from .tree import noun
+from .uris import parse_ref, parse_repository
+
+app = noun("Ask for a merge, and merge what was asked for.")
+
+PullArgument = Annotated[str, typer.Argument(metavar="PULL", help="The id of a pull request.")]
+TitleOption = Annotated[str | None, typer.Option("--title", "-t", help="What it is about, in one line.")]
+DescriptionOption = Annotated[str | None, typer.Option("--description", "-d", help="Why, and what to look at.")]
+
+
+class Which(StrEnum):
+    OPEN = "open"
+    CLOSED = "closed"
+    ALL = "all"
+
+
+@app.command("list")
+@command
+def list_pulls(
+    session: Session,
+    uri: RepositoryArgument,
+    status: Annotated[Which, typer.Option("--status", help="Merged ones count as closed.")] = Which.OPEN,
+    limit: LimitOption = None,
+) -> None:
+    """List pull requests, the newest first."""
+    columns: dict[str, Callable[[PullRequest], object]] = {
+        "pull": lambda pull: pull.id,
+        "status": lambda pull: pull.status,
+        "from": lambda pull: pull.source_branch,
+        "into": lambda pull: pull.destination_branch,
+        "author": lambda pull: pull.author,
+        "title": lambda pull: pull.title,
+    }
+    session.show_table(session.client.pulls.list(parse_repository(uri), status=status.value, limit=limit), columns)
+
+
+@app.command("create")
+@command
+def create(
+    session: Session,
+    source: BranchArgument,
+    destination: BranchArgument,
+    title: Annotated[str, typer.Option("--title", "-t", help="What it is about, in one line.")],
+    description: DescriptionOption = None,
+) -> None:
+    """Ask to merge a branch into another."""
+    left, right = parse_ref(source), parse_ref(destination)
+    repository = same_repository(left, right)
+    pulls = session.client.pulls
+    pull = pulls.get(
+        repository, pulls.create(repository, left.ref, right.ref, title=title, description=description or "")
+    )
+    session.show(pull, lambda _: f"{pull.id}: {left} into {right}")
+
+
+@app.command("show")
+@command
+def show(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
+    """Show a pull request. `lakebed diff DESTINATION SOURCE` shows what it would bring."""
+    found = session.client.pulls.get(parse_repository(uri), pull)
+    facts = [
+        ("Pull request", found.id),
+        ("Title", found.title),
+        ("Status", found.status),
+        ("From", found.source_branch),
+        ("Into", found.destination_branch),
+        ("Author", found.author),
+        ("Created", human_date(found.creation_date)),
+    ]
+    if found.closed_date is not msgspec.UNSET:
+        facts.append(("Closed", human_date(found.closed_date)))
+    if found.merged_commit_id is not msgspec.UNSET:
+        facts.append(("Commit", found.merged_commit_id))
+    if found.description:
+        facts.append(("Description", printable(found.description)))
+    session.show_fields(found, facts)
+
+
+@app.command("edit")
+@command
+def edit(
+    session: Session,
+    uri: RepositoryArgument,
+    pull: PullArgument,
+    title: TitleOption = None,
+    description: DescriptionOption = None,
+) -> None:
+    """Change the title or the description."""
+    _update(session, uri, pull, title=title, description=description)
+
+
+@app.command("close")
+@command
+def close(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
+    """Close a pull request without a merge."""
+    _update(session, uri, pull, status="closed")
+
+
+@app.command("reopen")
+@command
+def reopen(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
+    """Open a closed pull request again."""
+    _update(session, uri, pull, status="open")
+
+
+@app.command("merge")
+@command
+def merge(session: Session, uri: RepositoryArgument, pull: PullArgument, yes: YesOption = False) -> None:
+    """Merge the source of a pull request into its destination."""
+    repository = parse_repository(uri)
+    found = session.client.pulls.get(repository, pull)
+    session.confirm(f"Merge {found.source_branch} into {found.destination_branch}?", yes=yes)
+    reference = session.client.pulls.merge(repository, pull)
+    session.show(
+        MergeResult(reference=reference),
+        lambda _: f"merged {found.source_branch} into {found.destination_branch}: {reference[:12]}",
+    )
+
+
+def _update(session: Session, uri: str, pull: str, **changes: str | None) -> None:
+    repository = parse_repository(uri)
+    session.client.pulls.update(repository, pull, **changes)
+    found = session.client.pulls.get(repository, pull)
+    session.show(found, lambda _: f"{found.id}: {found.status}, {printable(found.title)}")

@@ -1,0 +1,165 @@
+"""A deleted repository: every object that is its own by record, once it can be brought back no more.
+
+Own by record is what lies in slices of which the repository has a record, and Lakebed's files below `_lakefs/` by their
+forms: ranges, sublists, metaranges, folders of runs. Nothing else is taken: no imported or linked object outside of
+slices, no key of a namespace inside this one, no unknown file. The marker, the ledger, certificates, legal holds, marks
+of installations, and the folders of runs of this kind stay.
+
+1. plan: list the slices and the special folders; leave out what other repositories name
+2. clear: the service makes the repository `collecting`, from where nothing brings it back, and looks through the other
+   repositories again; what they name is a part of the plan that stays
+3. sweep, as other kinds. The run has ended when every object went; then the service lets the repository's records go
+
+`gc/rules/deleted.py` is the specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import pyarrow as pa
+
+from lakebed.base import parse_address
+from lakebed.gc import protocol
+from lakebed.gc.bucketed import HELD_MAX, Bucketed, Dealer, files_of
+from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
+from lakebed.gc.engines import Effort, Task
+from lakebed.gc.listing import list_slices
+from lakebed.gc.mark import mark_expired
+from lakebed.gc.named import deal_live, from_tables
+from lakebed.gc.packing import Cause, pack_foreign
+from lakebed.gc.places import may_be_swept
+from lakebed.gc.protocol import (
+    CommitCounts,
+    Expire,
+    Manifest,
+    Pieces,
+    Plan,
+    RangeCounts,
+    RunKind,
+    StartedRun,
+)
+from lakebed.gc.recheck import whole
+from lakebed.gc.tables import CANDIDATES, PARTS, decode, parts_of, read_part, rows_by_key
+from lakebed.gc.unknown_files import SPECIAL_PREFIX, find_unknown_files_around, is_metadata, unknown_files_of
+from lakebed.gc.verdicts import deal_again
+
+from .kind import Look, SweepRule
+from .metadata import Special, read_special
+
+CAUSE: Final = Cause(reason="deleted-repository", rule="deleted")
+
+
+def is_own(key: str) -> bool:
+    """Return whether a plan of this kind may delete the key: an address of a slice, or a file of trees or runs."""
+    return (parse_address(key) is not None and may_be_swept(key)) or is_metadata(key)
+
+
+class Deleted:
+    @property
+    def name(self) -> RunKind:
+        return RunKind.DELETED
+
+    @property
+    def rule(self) -> SweepRule:
+        return SweepRule(may_delete=is_own, look=Look.NONE)
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        context.progress(f"listing {len(run.closed_slices):,} slices")
+        slices = slice_numbers(run.closed_slices)
+        listed, found = await list_slices(context.engine, slices, folder=folder_in(run, "listed"), cause=CAUSE)
+        special = await read_special(context.store)
+        context.progress("looking for names of its objects in other repositories")
+        named = await context.service.uncommitted(run.run_id)
+        prepared = await context.service.commits(run.run_id)
+        garbage, totals = await mark_expired(
+            context.engine,
+            await _candidates(context, run, listed, special),
+            [await _named(context, run, named, "uncommitted.tasks")],
+            into=folder_in(run, protocol.GARBAGE.name),
+            now_ms=run.now_ms,
+        )
+        around = (await find_unknown_files_around(context.store)).plus(special.unknown_files)
+        return Plan(
+            **plan_frame(context, run, prepared),
+            uncommitted=named,
+            listing=found,
+            commit_counts=CommitCounts(all=0, kept=0, expired=0, swept=0),
+            range_counts=RangeCounts(live=0, expired=special.files.num_rows),
+            garbage=garbage,
+            totals=totals,
+            **around.plus(unknown_files_of(found)).facts(),
+        )
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+        nothing = protocol.arrow_schema(protocol.EXPIRED).empty_table()
+        commits = await write_input(context.store, folder_in(plan, protocol.EXPIRED.name), protocol.EXPIRED, nothing)
+        request = Expire(kind=RunKind.DELETED, commits=commits, rules_version=rules_version, planned_ms=plan.now_ms)
+        answer = await context.service.expire(plan.run_id, request)
+        commits, names = whole(answer)
+        suffix, closed = f".{commits.digest()[:16]}", slice_numbers(answer.closed_slices)
+        garbage, totals = await mark_expired(
+            context.engine,
+            await deal_again(
+                context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
+            ),
+            [await _named(context, plan, names, f"uncommitted.tasks{suffix}")],
+            into=folder_in(plan, f"{protocol.GARBAGE.name}{suffix}"),
+            now_ms=plan.now_ms,
+        )
+        return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
+
+
+async def _candidates(context: RunContext, run: StartedRun, listed: Pieces, special: Special) -> Bucketed:
+    """CANDIDATES: what was listed in slices, and Lakebed's own files."""
+    folder = folder_in(run, "again.tasks")
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        dealer = Dealer(CANDIDATES)
+        for part in parts_of(share):
+            dealer.add(decode(CANDIDATES, await read_part(task.store, "", part), part))
+            if dealer.held >= HELD_MAX:
+                yield await dealer.write(task.store, folder)
+        if dealer.has_rows:
+            yield await dealer.write(task.store, folder)
+
+    rows = rows_by_key([listed])
+    effort = Effort(size_bytes=listed.size_bytes)
+    dealt = files_of(folder, await context.engine.run(work, rows, PARTS, effort=effort))
+    dealer = Dealer(CANDIDATES)
+    for prefix, (keys, sizes, seen_ms) in _own_files(special).items():
+        dealer.add(pack_foreign(keys, sizes, seen_ms, CAUSE, prefix))
+    if not dealer.has_rows:
+        return dealt
+    more = files_of(folder, await dealer.write(context.store, folder))
+    return Bucketed(folder=folder, files=(*dealt.files, *more.files))
+
+
+def _own_files(special: Special) -> dict[str, tuple[list[str], list[int], list[int]]]:
+    """Keys, sizes and dates of Lakebed's own files that go, by the folder that totals show."""
+    columns = (special.files[name].to_pylist() for name in ("key", "size_bytes", "modified_ms"))
+    files = list(zip(*columns, strict=True))
+    for (kind, _), stats in special.runs.items():
+        if kind != RunKind.DELETED:
+            files += [(stat.key, stat.size_bytes, stat.modified_ms) for stat in stats]
+    found: dict[str, tuple[list[str], list[int], list[int]]] = {}
+    for key, size_bytes, modified_ms in files:
+        keys, sizes, seen_ms = found.setdefault(key[: key.index("/", len(SPECIAL_PREFIX)) + 1], ([], [], []))
+        keys.append(key)
+        sizes.append(size_bytes)
+        seen_ms.append(modified_ms)
+    return found
+
+
+async def _named(context: RunContext, run: StartedRun | Plan, names: Manifest, folder: str) -> Bucketed:
+    source, rows, effort = from_tables([names], protocol.UNCOMMITTED)
+    return await deal_live(
+        context.engine,
+        source,
+        rows,
+        uri=run.namespace,
+        folder=folder_in(run, folder),
+        with_keys=True,
+        effort=effort,
+    )

@@ -1,0 +1,188 @@
+"""Learn what all commits name for a lifecycle run, from what changed since a run before, or from all of it.
+
+A clean run is one with nothing to go on from, so both are one function. The tables are those of dues.py and trees.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import FOREIGN_SLICE, count_of
+from lakebed.gc import protocol
+from lakebed.gc.bucketed import Bucketed, Dealer, files_of
+from lakebed.gc.context import RunContext, folder_in, write_piece
+from lakebed.gc.due import Ranges, Reached, keeps_versions, sort_out
+from lakebed.gc.dues import (
+    DUES,
+    READ_RANGES,
+    ROWS_MAX,
+    Dues,
+    ReadRange,
+    TooSparse,
+    known_ranges,
+    read_dues,
+    read_hours,
+    read_pieces,
+    rows_of_known,
+    to_read,
+    write_hours,
+)
+from lakebed.gc.protocol import BadInput, KnownDues, Manifest, Plan, StartedRun, TreePart
+from lakebed.gc.rules.lifecycle import Policy
+from lakebed.gc.tables import LIVE, read_part
+from lakebed.gc.trees import RangeMasks, copy_part, read_trees
+from lakebed.objectstore import ObjectStore
+
+CHANGED_MAX: Final = 0.5
+
+
+@dataclass(slots=True)
+class Known:
+    """`taken` are the runs of which all that they took is marked in `dues`."""
+
+    trees: list[TreePart]
+    ranges: dict[str, ReadRange]
+    dues: Dues
+    taken: tuple[str, ...] = ()
+
+    @property
+    def has_foreign(self) -> bool:
+        return any(read.has_foreign for read in self.ranges.values())
+
+    async def take(self, context: RunContext, gone: Mapping[str, Manifest]) -> None:
+        """Mark what these runs took."""
+        for run_id, table in gone.items():
+            if run_id in self.taken:
+                continue
+            for part in table.parts:
+                data = await read_part(context.store, table.folder, part)
+                rows = protocol.read_part(table, protocol.GARBAGE, part, data, ["slice", "sequence"])
+                rows = rows.filter(pc.not_equal(rows["slice"], FOREIGN_SLICE))
+                self.dues.take(rows["slice"].to_numpy(), rows["sequence"].to_numpy())
+        self.taken = (*self.taken, *(run_id for run_id in gone if run_id not in self.taken))
+
+    async def deal_staying(
+        self, context: RunContext, run: StartedRun | Plan, slices: Iterable[int], *, folder: str
+    ) -> Bucketed:
+        """Write LIVE of all that is not due in these slices at the run's now."""
+        dealer = Dealer(LIVE)
+        dealer.add(self.dues.staying(slices, run.now_ms).rows())
+        return files_of(folder, await dealer.write(context.store, folder))
+
+    async def keep(self, context: RunContext, run: StartedRun, base: Base | None) -> KnownDues:
+        """Write it into the run's folder, for the next run."""
+        folder = folder_in(run, "known")
+        trees = [
+            part if part.folder == folder else await copy_part(context.store, part, folder=folder)
+            for part in self.trees
+        ]
+        rows, terms = rows_of_known(self.ranges)
+        return KnownDues(
+            trees=tuple(trees),
+            ranges=await write_piece(context.store, folder, "ranges-all.parquet", READ_RANGES, rows),
+            hours=await write_hours(context.store, folder, self.dues),
+            terms=terms,
+            taken=self.taken,
+            clean_run=run.run_id if base is None else base.clean_run,
+            runs_since_clean=0 if base is None else base.runs_since_clean + 1,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """Hold what a run before left, read."""
+
+    run_id: str
+    known: Known
+    clean_run: str
+    runs_since_clean: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """`known` None: hours cannot be known. `base` is what was gone on from in the end; `note` says why none was."""
+
+    ranges: Ranges
+    known: Known | None = None
+    base: Base | None = None
+    note: str = ""
+
+
+async def read_known(store: ObjectStore, run_id: str, saved: KnownDues) -> Base:
+    """
+    Raises:
+        BadInput: a part is missing or altered.
+    """
+    ranges: dict[str, ReadRange] = {}
+    async for rows in read_pieces(store, saved.ranges, READ_RANGES):
+        ranges |= known_ranges(rows, saved.terms)
+    known = Known(trees=[*saved.trees], ranges=ranges, dues=await read_hours(store, saved.hours), taken=saved.taken)
+    return Base(run_id=run_id, known=known, clean_run=saved.clean_run, runs_since_clean=saved.runs_since_clean)
+
+
+async def learn(
+    context: RunContext,
+    run: StartedRun | Plan,
+    policy: Policy,
+    reached: Reached,
+    base: Base | None,
+    *,
+    reads_rows: bool = True,
+    changed_max: float = CHANGED_MAX,
+    suffix: str = "",
+) -> Learned:
+    """Return the ranges of the history, and from when each object is due. What `base` knows becomes part of it.
+
+    Where more than `changed_max` of all ranges have to be read, all are.
+
+    Raises:
+        BadInput, EmptyLiveSet, TaskCorrupt: something was not read, or is not what it was.
+    """
+    masks, found, note = reached.masks(), RangeMasks(), ""
+    if base is not None:
+        try:
+            await found.add(context.store, base.known.trees, masks)
+        except BadInput as error:
+            base, found, note = None, RangeMasks(), str(error)
+    trees = [] if base is None else base.known.trees
+    new = sorted(masks.keys() - found.seen)
+    context.progress(f"reading {count_of(len(new), 'tree')} of {len(masks):,}")
+    read = await read_trees(context.engine, new, folder=folder_in(run, f"known{suffix}"))
+    await found.add(context.store, read, masks)
+    ranges = sort_out(found.masks, found.facts, reached, policy)
+    rows = sum(fact.entries for fact in found.facts.values())
+    if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:
+        return Learned(ranges=ranges, note=note)
+    known = Known(trees=[*trees, *read], ranges={}, dues=Dues())
+    todo = to_read(ranges, {} if base is None else base.known.ranges)
+    if base is not None and todo.ranges.num_rows > changed_max * len(found.masks):
+        base, note = None, "most of what is named has changed"
+        todo = to_read(ranges, {})
+    if base is not None:
+        known.dues, known.taken = base.known.dues, base.known.taken
+        known.dues.begin_anew(todo.anew)
+    context.progress(f"reading {count_of(todo.ranges.num_rows, 'range')} of {len(found.masks):,}")
+    periods = [terms.periods for terms in ranges.terms]
+    folder = folder_in(run, f"dues.tasks{suffix}")
+    dues, facts = await read_dues(context.engine, todo.ranges, periods, policy, uri=run.namespace, folder=folder)
+    try:
+        async for table in read_pieces(context.store, dues, DUES):
+            known.dues.add_rows(table)
+    except TooSparse:
+        return Learned(ranges=ranges)
+    known.ranges |= todo.known
+    async for table in read_pieces(context.store, facts, READ_RANGES):
+        known.ranges |= known_ranges(table, periods)
+    return Learned(ranges=ranges, known=known, base=base, note=note)
+
+
+def only_ranges(ranges: Ranges, chosen: Collection[str]) -> Ranges:
+    """Return ranges to read by their rows, and whole ones with foreign keys: all that `with_hours` chose."""
+    ids = pa.array(sorted(chosen), pa.string())
+    due, whole = (table.filter(pc.is_in(table["range_id"], value_set=ids)) for table in (ranges.due, ranges.whole))
+    return Ranges(due=due, terms=ranges.terms, whole=whole)

@@ -1,0 +1,177 @@
+"""Keep which ranges the metaranges of a history have, as bits: a lifecycle run asks every tree, and saves them.
+
+A part holds up to CHUNK metaranges and, in a second table, their ranges; each metarange has a bit for each range. Each
+row but the first is XORed with the one before. Trees of one branch differ by few ranges, so nearly all of it is zeros.
+Metaranges never change. So a later run reads the parts as they are, and of metaranges only those that are in none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.gc.protocol import Part, TreePart
+from lakebed.objectstore import ObjectStore
+from lakebed.ranges import RangeList
+
+from .engines import Effort, Engine, Task
+from .ranges import each_tree
+from .tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
+
+CHUNK: Final = 4_096
+
+TREES: Final = Table(
+    "a metarange, with a bit for each range of its part (bit n % 8 of byte n // 8), XORed with the row before",
+    required(("metarange_id", pa.string()), ("bits", pa.binary())),
+)
+TREE_RANGES: Final = Table(
+    "a range that metaranges of a part have; its place in the table is its bit",
+    required(
+        ("range_id", pa.string()),
+        ("count", pa.int64()),
+        ("file_bytes", pa.int64()),
+        ("min_key", pa.binary()),
+        ("max_key", pa.binary()),
+    ),
+)
+
+Bits = npt.NDArray[np.uint8]
+_FACTS: Final = ("count", "file_bytes", "min_key", "max_key")
+
+
+class RangeFacts(NamedTuple):
+    """Its entries, about its bytes, and the span of its keys."""
+
+    entries: int
+    file_bytes: int
+    min_key: bytes
+    max_key: bytes
+
+
+async def read_trees(engine: Engine, metaranges: Sequence[str], *, folder: str) -> list[TreePart]:
+    """Read these metaranges, and write parts of them into `folder`."""
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        chunk = _Chunk()
+        async for name, lists in each_tree(task, share["metarange_id"].to_pylist()):
+            chunk.add(name, lists)
+            if len(chunk.names) >= CHUNK:
+                yield await chunk.write(task.store, folder)
+                chunk = _Chunk()
+        if chunk.names:
+            yield await chunk.write(task.store, folder)
+
+    rows = pa.table({"metarange_id": pa.array(metaranges, pa.string())})
+    # A metarange is small, and decoding it takes a few times as long as reading it.
+    written = await engine.run(work, rows, PARTS, effort=Effort(requests=4 * len(metaranges)))
+    notes = [msgspec.json.decode(note, type=Part) for note in written["note"].to_pylist()]
+    parts = zip(parts_of(written), notes, strict=True)
+    return [TreePart(folder=folder, trees=trees, ranges=ranges) for trees, ranges in parts]
+
+
+class _Chunk:
+    """A part in the making."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._rows: list[Bits] = []
+        self._places: dict[bytes, int] = {}
+        self._facts: list[pa.Table] = []
+
+    def add(self, name: str, lists: Sequence[RangeList]) -> None:
+        listed = pa.concat_tables([ranges.table for ranges in lists])
+        ids: list[bytes] = listed["id"].to_pylist()
+        new = [place for place, id_ in enumerate(ids) if id_ not in self._places]
+        if new:
+            self._places |= {ids[place]: len(self._places) + count for count, place in enumerate(new)}
+            self._facts.append(listed.select(["id", *_FACTS]).take(pa.array(new)))
+        bits = np.zeros(len(self._places), np.bool_)
+        bits[[self._places[id_] for id_ in ids]] = True
+        self.names.append(name)
+        self._rows.append(np.packbits(bits, bitorder="little"))
+
+    async def write(self, store: ObjectStore, folder: str) -> pa.Table:
+        matrix = np.zeros((len(self._rows), -(-len(self._places) // 8)), np.uint8)
+        for place, row in enumerate(self._rows):
+            matrix[place, : len(row)] = row
+        matrix[1:] ^= matrix[:-1].copy()
+        facts = pa.concat_tables(self._facts)
+        ids = [id_.hex() for id_ in facts["id"].to_pylist()]
+        ranges = encode(TREE_RANGES, TREE_RANGES.rows({"range_id": ids, **{name: facts[name] for name in _FACTS}}))
+        trees = encode(TREES, TREES.rows({"metarange_id": self.names, "bits": _binary(matrix)}))
+        # Two tasks may find equal trees, and a task may run twice.
+        name = hashlib.sha256(trees + ranges).hexdigest()[:24]
+        note = await write_part(store, folder, f"ranges-{name}.parquet", ranges, rows=len(ids), note=None)
+        [part] = parts_of(note)
+        return await write_part(store, folder, f"trees-{name}.parquet", trees, rows=len(self.names), note=part)
+
+
+def _binary(matrix: Bits) -> pa.Array:
+    rows, width = matrix.shape
+    ends = pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * np.int32(width))
+    return pa.Array.from_buffers(pa.binary(), rows, [None, ends, pa.py_buffer(np.ascontiguousarray(matrix))])
+
+
+@dataclass(slots=True)
+class RangeMasks:
+    """The union of the masks of all metaranges that have a range, and what they say of it. `seen` are metaranges."""
+
+    masks: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, RangeFacts] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+
+    async def add(self, store: ObjectStore, parts: Sequence[TreePart], masks: Mapping[str, int]) -> None:
+        """`masks` are those of metaranges. One without a mask does not count, nor does a range that only such have.
+
+        Raises:
+            BadInput: a part is missing or altered.
+        """
+        for part in parts:
+            trees = decode(TREES, await read_part(store, part.folder, part.trees), part.trees)
+            ranges = decode(TREE_RANGES, await read_part(store, part.folder, part.ranges), part.ranges)
+            names = trees["metarange_id"].to_pylist()
+            self.seen.update(names)
+            of_part = _masks_in(trees, ranges.num_rows, [masks.get(name, 0) for name in names])
+            there = pa.array([mask != 0 for mask in of_part], pa.bool_())
+            columns = [ranges[name].filter(there).to_pylist() for name in TREE_RANGES.schema.names]
+            for mask, (id_, *fact) in zip(filter(None, of_part), zip(*columns, strict=True), strict=True):
+                self.masks[id_] = self.masks.get(id_, 0) | mask
+                self.facts[id_] = RangeFacts(*fact)
+
+
+def _masks_in(trees: pa.Table, count: int, masks: Sequence[int]) -> list[int]:
+    """Return for each range of a part the union of the masks of its rows."""
+    bits = trees["bits"].combine_chunks()
+    matrix = np.frombuffer(bits.buffers()[2] or b"", np.uint8)[: -(-count // 8) * len(bits)].reshape(len(bits), -1)
+    matrix = np.bitwise_xor.accumulate(matrix, axis=0)
+    distinct = sorted(set(masks) - {0})
+    places = {mask: place for place, mask in enumerate(distinct)}
+    numbers = np.array([places.get(mask, -1) for mask in masks], np.int64)
+    if not distinct:
+        return [0] * count
+    # One row for each mask: the ranges that trees with it have. Then the distinct columns, which are few.
+    unions = np.stack([np.bitwise_or.reduce(matrix[numbers == number], axis=0) for number in range(len(distinct))])
+    has = np.unpackbits(unions, axis=1, count=count, bitorder="little")
+    columns = np.ascontiguousarray(np.packbits(has, axis=0, bitorder="little").T)
+    _, first, inverse = np.unique(columns.view(f"V{columns.shape[1]}").ravel(), return_index=True, return_inverse=True)
+    of_column: list[int] = []
+    for place in first.tolist():
+        union = 0
+        for number in np.flatnonzero(has[:, place]).tolist():
+            union |= distinct[number]
+        of_column.append(union)
+    return [of_column[place] for place in inverse.tolist()]
+
+
+async def copy_part(store: ObjectStore, part: TreePart, *, folder: str) -> TreePart:
+    """Return the part as one of this folder: that of another run may be gone before ours."""
+    for one in (part.trees, part.ranges):
+        await store.put(folder + one.name, await read_part(store, part.folder, one))
+    return msgspec.structs.replace(part, folder=folder)

@@ -1,0 +1,373 @@
+"""Logins with an identity of another provider: OpenID Connect, and roles of AWS.
+
+A provider proves who the caller is, as the id of an external principal. Which user that stands for is ours to say
+(`lakebed.auth.Principals`). Nothing here is in force unless the operator sets it (docs/guide/server.md, "Other
+identities").
+
+OpenID Connect: the caller brings an id token, or a code that we exchange for one at the provider. Signature, issuer,
+audience and times of the token are checked. The principal is `ISSUER#SUBJECT`.
+
+AWS: the caller brings a signed request "who am I" that only AWS can check, so we send it there. Its signature covers a
+header with the name of this server; so a request that was signed for another server is worth nothing here. The
+principal is the caller's ARN without `arn:` and without the name of the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode
+from xml.etree import ElementTree as ET
+
+import httpx
+import jwt
+import msgspec
+
+from lakebed.auth import NotAuthenticated
+from lakebed.base import Clock, Invalid, Unavailable
+
+logger = logging.getLogger(__name__)
+
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Public keys only: a secret that the provider shares with its clients proves nothing."""
+LEEWAY_S: Final = 60
+"""Clocks of two machines may differ by this much."""
+ANSWER_BYTES_MAX: Final = 1 << 20
+KEYS_KEPT_MS: Final = 3_600_000
+KEYS_ASKED_MS: Final = 60_000
+"""Ask for the provider's keys at most this often, however many tokens name keys that we do not know."""
+TIMEOUT_S: Final = 10.0
+AT_ONCE: Final = 8
+WAITING_MAX: Final = 64
+SERVER_HEADER: Final = "x-lakefs-server-id"
+_STS_HOST: Final = re.compile(r"sts(\.[a-z]{2}(-[a-z]{1,20}){1,3}-\d)?\.amazonaws\.com")
+"""The host of a region, or of none: `sts.s3.amazonaws.com` is a customer's bucket."""
+_SAFE: Final = re.compile(r"[A-Za-z0-9/+=_.:%-]{0,8192}")
+_ARN: Final = re.compile(r"arn:(aws[a-z-]*:(?:sts|iam)::\d{12}:.{1,900})", re.DOTALL)
+
+
+class InvalidProvider(Invalid):
+    """A setting of a provider is missing or makes no sense."""
+
+
+class NoProvider(Invalid):
+    """This server takes no such identities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderOptions:
+    """`oidc_issuer` "": no OpenID Connect. `aws_server_id` "": no AWS. The secret is for exchanging codes only."""
+
+    oidc_issuer: str = ""
+    oidc_audience: str = ""
+    oidc_client_secret: str = field(default="", repr=False)
+    aws_server_id: str = ""
+    aws_sts_endpoint: str = ""
+
+
+def provider_options(environment: Mapping[str, str]) -> ProviderOptions:
+    """Read LAKEBED_OIDC_ISSUER, _AUDIENCE and _CLIENT_SECRET, LAKEBED_AWS_SERVER_ID and LAKEBED_AWS_STS_ENDPOINT.
+
+    Raises:
+        InvalidProvider: one is missing, or no URL.
+    """
+    options = ProviderOptions(
+        oidc_issuer=environment.get("LAKEBED_OIDC_ISSUER", ""),
+        oidc_audience=environment.get("LAKEBED_OIDC_AUDIENCE", ""),
+        oidc_client_secret=environment.get("LAKEBED_OIDC_CLIENT_SECRET", ""),
+        aws_server_id=environment.get("LAKEBED_AWS_SERVER_ID", ""),
+        aws_sts_endpoint=environment.get("LAKEBED_AWS_STS_ENDPOINT", ""),
+    )
+    if bool(options.oidc_issuer) != bool(options.oidc_audience):
+        raise InvalidProvider("LAKEBED_OIDC_ISSUER and LAKEBED_OIDC_AUDIENCE belong together")
+    for name, url in (
+        ("LAKEBED_OIDC_ISSUER", options.oidc_issuer),
+        ("LAKEBED_AWS_STS_ENDPOINT", options.aws_sts_endpoint),
+    ):
+        if url and not _is_safe_url(url):
+            raise InvalidProvider(f"{name} is {url!r}: it must be an https URL, or http on this machine")
+    return options
+
+
+def _is_safe_url(text: str) -> bool:
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        return False
+    is_here = url.host in {"127.0.0.1", "localhost", "::1"}
+    return bool(url.host) and (url.scheme == "https" or (url.scheme == "http" and is_here))
+
+
+class _Discovery(msgspec.Struct, kw_only=True):
+    """A provider describes itself so at `/.well-known/openid-configuration`."""
+
+    issuer: str
+    jwks_uri: str
+    token_endpoint: str = ""
+
+
+class _Tokens(msgspec.Struct, kw_only=True):
+    id_token: str
+
+
+class _AwsRequest(msgspec.Struct, kw_only=True):
+    """The parts of a signed GetCallerIdentity, as clients of the contract send them in base64."""
+
+    method: str
+    host: str
+    region: str
+    action: str
+    date: str
+    expiration_duration: str
+    access_key_id: str
+    signature: str
+    signed_headers: list[str]
+    version: str
+    algorithm: str
+    security_token: str | None = None
+
+
+class _Turns:
+    """Let a few requests go on at once, and some wait. The others are refused.
+
+    Raises:
+        Unavailable: too many wait.
+    """
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(AT_ONCE)
+        self._waiting = 0
+
+    async def __aenter__(self) -> None:
+        if self._waiting >= WAITING_MAX:
+            raise Unavailable("too many logins with other identities at once")
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._free.release()
+
+
+class Providers:
+    """Ask the configured providers who a caller is. One for each process; close it at the end."""
+
+    def __init__(self, options: ProviderOptions, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+        self._http = httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False)
+        self._discovery: _Discovery | None = None
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._keys_ms = 0
+        # Each login may cost a request to a provider, and anybody may ask for one: those of AWS delay no others.
+        self._turns, self._aws_turns = _Turns(), _Turns()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def identify(self, request: Mapping[str, Any]) -> str:
+        """Return the principal that an identity request proves: `id_token`, or `identity_token` of AWS.
+
+        Raises:
+            NoProvider: it is neither, or this server does not take it.
+            NotAuthenticated: it proves nothing.
+            Unavailable: the provider does not answer.
+        """
+        if isinstance(token := request.get("id_token"), str):
+            return await self._subject_of(token)
+        if isinstance(token := request.get("identity_token"), str):
+            return await self._aws_role(token)
+        raise NoProvider("an identity request has an id_token, or an identity_token of AWS")
+
+    async def exchange(self, code: str, redirect_uri: str) -> str:
+        """Return the principal to whom the provider of OpenID Connect gave this code.
+
+        Raises:
+            NoProvider, NotAuthenticated, Unavailable: as `identify`.
+        """
+        discovery = await self._discovered()
+        if not discovery.token_endpoint:
+            raise NoProvider("the provider of this server exchanges no codes")
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": redirect_uri,
+            "client_id": self._options.oidc_audience,
+            "client_secret": self._options.oidc_client_secret,
+        }
+        answer = await self._ask("POST", discovery.token_endpoint, data={k: v for k, v in form.items() if v})
+        try:
+            return await self._subject_of(msgspec.json.decode(answer, type=_Tokens).id_token)
+        except msgspec.DecodeError as error:
+            raise NotAuthenticated("the provider sent no id token") from error
+
+    async def _subject_of(self, token: str) -> str:
+        """Check an id token."""
+        await self._discovered()
+        try:
+            key_id = str(jwt.get_unverified_header(token).get("kid", ""))
+            key = await self._key(key_id)
+            # The time comes from the port. PyJWT reads the machine's clock, so it must not check the time.
+            claims = jwt.decode(
+                token,
+                key.key,
+                algorithms=[name for name in ALGORITHMS if name == key.algorithm_name],
+                audience=self._options.oidc_audience,
+                issuer=self._options.oidc_issuer,
+                options={
+                    "require": ["exp", "iat", "sub", "aud", "iss"],
+                    "verify_exp": False,
+                    "verify_iat": False,
+                    "verify_nbf": False,
+                },
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            raise NotAuthenticated(f"bad id token: {error}") from error
+        now_s = self._clock.now_ms() // 1000
+        ends, begins = claims["exp"], max(_second(claims["iat"]), _second(claims.get("nbf", 0)))
+        if now_s >= _second(ends) + LEEWAY_S or now_s < begins - LEEWAY_S:
+            raise NotAuthenticated("the id token is over, or not valid yet")
+        return f"{self._options.oidc_issuer}#{claims['sub']}"
+
+    async def _discovered(self) -> _Discovery:
+        issuer = self._options.oidc_issuer
+        if not issuer:
+            raise NoProvider("this server takes no id tokens: LAKEBED_OIDC_ISSUER is not set")
+        if self._discovery is None:
+            body = await self._ask("GET", issuer.rstrip("/") + "/.well-known/openid-configuration")
+            try:
+                found = msgspec.json.decode(body, type=_Discovery)
+            except msgspec.DecodeError as error:
+                raise Unavailable(f"{issuer} does not describe itself as OpenID Connect wants: {error}") from error
+            urls = [found.jwks_uri, found.token_endpoint]
+            if found.issuer != issuer or not all(_is_safe_url(url) for url in urls if url):
+                raise Unavailable(f"{issuer} describes itself as {found.issuer!r}, or by URLs that are not https")
+            self._discovery = found
+        return self._discovery
+
+    async def _key(self, key_id: str) -> jwt.PyJWK:
+        """Return a key of the provider. An unknown id may be of a new key, so the keys are read again."""
+        age_ms = self._clock.now_ms() - self._keys_ms
+        if age_ms >= KEYS_KEPT_MS or (key_id not in self._keys and age_ms >= KEYS_ASKED_MS):
+            body = await self._ask("GET", (await self._discovered()).jwks_uri)
+            try:
+                found = jwt.PyJWKSet.from_json(body.decode(errors="replace")).keys
+            except (jwt.PyJWTError, ValueError) as error:
+                raise Unavailable(f"{self._options.oidc_issuer} has keys that make no sense: {error}") from error
+            self._keys, self._keys_ms = {key.key_id or "": key for key in found}, self._clock.now_ms()
+        if key_id not in self._keys:
+            raise NotAuthenticated(f"the provider has no key {key_id!r}")
+        return self._keys[key_id]
+
+    async def _aws_role(self, token: str) -> str:
+        """Send the caller's signed request to AWS, and return who that is."""
+        server = self._options.aws_server_id
+        if not server:
+            raise NoProvider("this server takes no identities of AWS: LAKEBED_AWS_SERVER_ID is not set")
+        try:
+            asked = msgspec.json.decode(base64.b64decode(token, validate=True), type=_AwsRequest)
+        except (ValueError, RecursionError, msgspec.DecodeError) as error:
+            raise NotAuthenticated(f"bad identity token: {error}") from error
+        parts = (
+            asked.region,
+            asked.date,
+            asked.expiration_duration,
+            asked.access_key_id,
+            asked.signature,
+            asked.version,
+            asked.algorithm,
+            asked.security_token or "",
+        )
+        if (
+            (asked.method, asked.action) != ("POST", "GetCallerIdentity")
+            or SERVER_HEADER not in [name.lower() for name in asked.signed_headers]
+            or not all(_SAFE.fullmatch(part) for part in (*parts, *asked.signed_headers))
+        ):
+            raise NotAuthenticated(f"the identity token is no GetCallerIdentity whose signature covers {SERVER_HEADER}")
+        endpoint = self._options.aws_sts_endpoint.rstrip("/") or f"https://{asked.host}"
+        if not self._options.aws_sts_endpoint and not _STS_HOST.fullmatch(asked.host):
+            raise NotAuthenticated(f"{asked.host} is no STS of AWS")
+        query = {
+            "Action": asked.action,
+            "Version": asked.version,
+            "X-Amz-Algorithm": asked.algorithm,
+            "X-Amz-Credential": f"{asked.access_key_id}/{asked.date[:8]}/{asked.region}/sts/aws4_request",
+            "X-Amz-Date": asked.date,
+            "X-Amz-Expires": asked.expiration_duration,
+            "X-Amz-SignedHeaders": ";".join(asked.signed_headers),
+            **({"X-Amz-Security-Token": asked.security_token} if asked.security_token else {}),
+            "X-Amz-Signature": asked.signature,
+        }
+        headers = {SERVER_HEADER: server, "host": asked.host}
+        answer = await self._ask("POST", f"{endpoint}/?{urlencode(query)}", headers=headers, turns=self._aws_turns)
+        return principal_of_arn(_arn_in(answer))
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        data: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        turns: _Turns | None = None,
+    ) -> bytes:
+        """
+        Raises:
+            NotAuthenticated: the provider refuses what the caller brought.
+            Unavailable: no answer came, one that is too long, or one that refuses this server.
+        """
+        host = httpx.URL(url).host
+        try:
+            async with turns or self._turns, self._http.stream(method, url, data=data, headers=headers) as response:
+                body = b""
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > ANSWER_BYTES_MAX:
+                        raise Unavailable(f"{host} answers with more than {ANSWER_BYTES_MAX >> 20} MiB")
+        except httpx.HTTPError as error:
+            raise Unavailable(f"{host} does not answer: {error or type(error).__name__}") from error
+        if b"invalid_client" in body and response.status_code in {400, 401}:
+            logger.error("%s does not accept LAKEBED_OIDC_AUDIENCE and LAKEBED_OIDC_CLIENT_SECRET", host)
+            raise Unavailable(f"{host} does not accept this server")
+        if response.status_code != 429 and 400 <= response.status_code < 500 and method == "POST":
+            raise NotAuthenticated(f"{host} refuses with {response.status_code}")
+        if response.status_code != 200:
+            raise Unavailable(f"{host} answers {response.status_code}")
+        return body
+
+
+def principal_of_arn(arn: str) -> str:
+    """Return `aws:sts::123456789012:assumed-role/name` of a role in use, `aws:iam::123456789012:user/name` of a user.
+
+    Raises:
+        NotAuthenticated: it is no ARN of either.
+    """
+    match = _ARN.fullmatch(arn)
+    if match is None:
+        raise NotAuthenticated(f"AWS answers with {arn!r}, which is neither a role nor a user")
+    head, slash, rest = match[1].partition(":assumed-role/")
+    return f"{head}{slash}{rest.split('/')[0]}" if slash else match[1]
+
+
+def _arn_in(answer: bytes) -> str:
+    # Entities are how XML grows or reads files. An answer of AWS has none.
+    if b"<!" in answer:
+        raise NotAuthenticated("AWS answers with a document that declares something")
+    try:
+        root = ET.fromstring(answer)  # noqa: S314  # declarations are refused above
+    except ET.ParseError as error:
+        raise Unavailable(f"AWS answers with no XML: {error}") from error
+    return next((one.text or "" for one in root.iter() if one.tag.rpartition("}")[2] == "Arn"), "")
+
+
+def _second(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
+        raise NotAuthenticated("the id token has a time that is no number")
+    return int(value)

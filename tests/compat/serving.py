@@ -1,0 +1,45 @@
+"""A real server in a process of its own, set up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+_SERVE = """
+import json, sys
+from pathlib import Path
+from lakebed.server import options_of, serve
+options = options_of(Path(sys.argv[1]), json.loads(sys.argv[2]))
+serve(options, port=0, on_ready=lambda url: print(url, flush=True))
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    url: str
+    access_key_id: str
+    secret_access_key: str
+    folder: Path = Path()
+
+
+@contextmanager
+def serving(folder: Path, **settings: str) -> Iterator[Server]:
+    """Run a server with these settings and no others, and make its first user, `esti`."""
+    command = [sys.executable, "-c", _SERVE, str(folder), json.dumps(settings)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        url = process.stdout.readline().strip()
+        pair = httpx.post(url + "/api/v1/setup_lakefs", json={"username": "esti"}).json()
+        yield Server(url, pair["access_key_id"], pair["secret_access_key"], folder)
+    finally:
+        process.terminate()
+        process.stdout.close()
+        assert process.wait(30) == 0

@@ -1,0 +1,208 @@
+"""Collections over wide trees: a sublist between a metarange and its ranges is a file that commits name, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lakebed.base import Corrupt, MetarangeId
+from lakebed.gc.protocol import Plan, RunKind
+from lakebed.gc.service import CollectionService
+from lakebed.gc.service.commits import read_snapshot
+from lakebed.ranges import CutRule, SublistList, decode_metarange
+from lakebed.versions import TreeCache, Trees
+from lakebed.versions.commits.committer import Note
+from tests.spark.collecting import Collecting
+from tests.spark.lakeside import Lakeside
+from tests.spark.test_metadata import FILES, collector
+
+WIDE = CutRule(strong=1, weak=1, weak_from=1, rows_max=1, listed=1, sublists_min=2)
+"""A range for each entry, a sublist for each range, and every tree of two entries is wide."""
+
+
+@pytest.fixture
+def lakeside(tmp_path: Path) -> Iterator[Lakeside]:
+    with Lakeside(tmp_path, rule=WIDE) as found:
+        yield found
+
+
+def local(collecting: Collecting, kind: RunKind) -> Plan:
+    """Plan and apply on the local engine."""
+    plan = collecting.plan(None, kind)
+    collecting.apply(None, plan.run_id)
+    return plan
+
+
+def names(lakeside: Lakeside, folder: str) -> set[str]:
+    return {file.stem for file in lakeside.files(f"_lakefs/{folder}/*.parquet")}
+
+
+def named(lakeside: Lakeside, metarange: MetarangeId) -> set[str]:
+    return {info.id for info in lakeside.wait(lakeside.versions.trees.sublists(metarange))}
+
+
+def fill(lakeside: Lakeside) -> MetarangeId:
+    for number in range(4):
+        lakeside.upload(f"a/{number}")
+    return lakeside.commit(age_days=40).metarange_id
+
+
+def read_anew(lakeside: Lakeside, metarange: MetarangeId) -> list[bytes]:
+    """The paths of a tree, past every cache."""
+    trees = Trees(lakeside.objectstore, TreeCache(0), lakeside.versions.ports)
+    return [key for key, _ in lakeside.wait(trees.scan(metarange, b"", 100))]
+
+
+def lose(lakeside: Lakeside, sublist: str) -> None:
+    """Delete its file, and forget what the process has read."""
+    (lakeside.folder / "_lakefs" / "sublists" / f"{sublist}.parquet").unlink()
+    lakeside.versions.trees._files._cache._values.clear()
+
+
+def test_the_tree_of_a_commit_is_wide_here(lakeside: Lakeside) -> None:
+    tree = fill(lakeside)
+
+    data = (lakeside.folder / "_lakefs" / "metaranges" / f"{tree}.parquet").read_bytes()
+
+    assert isinstance(decode_metarange(tree, data), SublistList)
+    assert names(lakeside, "sublists") == named(lakeside, tree)
+
+
+def test_a_run_of_metadata_keeps_the_sublists_that_commits_name_and_takes_the_others(lakeside: Lakeside) -> None:
+    first = fill(lakeside)
+    lakeside.delete("a/0")
+    # The first two are swept; the tree of the second stays for its child.
+    kept = [lakeside.commit(age_days=30).metarange_id]
+    lakeside.upload("a/4")
+    kept.append(lakeside.commit(age_days=20).metarange_id)
+    lakeside.upload("a/5")
+    kept.append(head := lakeside.commit().metarange_id)
+    lakeside.rules(1)
+    local(lakeside.collector, RunKind.COMMITTED)
+    stays = {sublist for tree in kept for sublist in named(lakeside, tree)}
+    goes = named(lakeside, first)
+
+    plan = local(collector(lakeside), RunKind.METADATA)
+
+    assert names(lakeside, "sublists") == stays
+    assert goes - stays
+    # The metarange of the first, its own sublist and the range in that.
+    assert plan.range_counts.expired == 3
+    assert read_anew(lakeside, head) == [b"a/%d" % number for number in range(1, 6)]
+
+
+def test_collections_of_data_find_what_wide_trees_name(lakeside: Lakeside) -> None:
+    fill(lakeside)
+    lakeside.delete("a/0")
+    lakeside.upload("a/1", b"new")
+    for age_days in (30, 20, 0):
+        lakeside.upload(f"c/{age_days}")
+        lakeside.commit(age_days=age_days)
+    lakeside.upload("b/1")
+    lakeside.wait(lakeside.versions.resets.reset("main"))
+    lakeside.wait(lakeside.versions.slices.end())
+    lakeside.rules(1)
+    before = lakeside.addresses()
+
+    for kind in (RunKind.UNCOMMITTED, RunKind.COMMITTED):
+        local(lakeside.collector, kind)
+
+    # One that no commit named, one that was deleted, one that was replaced.
+    assert len(before - lakeside.addresses()) == 3
+    assert [lakeside.content(f"a/{number}") for number in (1, 2, 3)] == [b"new", b"data", b"data"]
+
+
+def test_a_commit_between_plan_and_apply_keeps_the_sublists_that_the_plan_wanted(lakeside: Lakeside) -> None:
+    fill(lakeside)
+    lakeside.upload("b/1")
+    stranded = strand(lakeside)
+    wanted = named(lakeside, stranded)
+    collecting = collector(lakeside)
+    plan = collecting.plan(None, RunKind.METADATA)
+    made = lakeside.commit().metarange_id
+
+    collecting.apply(None, plan.run_id)
+
+    assert made == stranded
+    assert wanted <= names(lakeside, "sublists")
+    assert read_anew(lakeside, made) == [b"a/0", b"a/1", b"a/2", b"a/3", b"b/1"]
+
+
+def strand(lakeside: Lakeside) -> MetarangeId:
+    """Write the files of a tree, as a commit does that then fails."""
+
+    async def write() -> MetarangeId:
+        versions = lakeside.versions
+        record = (await versions.context.branches.fresh("main")).record
+        base = await versions.context.commits.metarange(record.commit_id)
+        return (await versions.trees.apply(base, await versions.commits._changes(record.tokens()))).metarange_id
+
+    return lakeside.wait(write())
+
+
+def test_a_sublist_that_was_retired_is_written_under_another_id(lakeside: Lakeside) -> None:
+    fill(lakeside)
+    lakeside.upload("b/1")
+    stranded = strand(lakeside)
+    local(collector(lakeside), RunKind.METADATA)
+
+    made = lakeside.commit().metarange_id
+
+    assert made != stranded
+    assert not (named(lakeside, made) - names(lakeside, "sublists"))
+    assert read_anew(lakeside, made) == [b"a/0", b"a/1", b"a/2", b"a/3", b"b/1"]
+
+
+def test_an_unpublished_commit_that_lacks_a_retired_sublist_is_orphaned(lakeside: Lakeside) -> None:
+    tree = fill(lakeside)
+    lakeside.upload("b/1")
+    stranded = strand(lakeside)
+    own = named(lakeside, stranded) - named(lakeside, tree)
+
+    async def publish_nothing() -> str:
+        versions = lakeside.versions
+        head = (await versions.context.branches.fresh("main")).record.commit_id
+        note = Note(message="m", committer="tests", metadata={}, created_ms=None)
+        commit = await versions.commits.new_commit("main", stranded, (head,), note)
+        return await versions.context.commits.write(commit)
+
+    commit = lakeside.wait(publish_nothing())
+    lakeside.wait(lakeside.versions.retired.retire("r1", ids=sorted(own), runs=[]))  # type: ignore[arg-type]  # any name
+    for one in own:
+        lose(lakeside, one)
+
+    assert commit in lakeside.wait(read_snapshot(lakeside.versions)).swept
+
+
+def test_a_lost_sublist_stops_plans_until_its_commit_is_marked_and_then_all_lists_stay(lakeside: Lakeside) -> None:
+    tree = fill(lakeside)
+    lakeside.branch("gone")
+    lakeside.upload("b/1", branch="gone")
+    lost_tree = lakeside.commit(branch="gone").metarange_id
+    lakeside.wait(lakeside.versions.refs.delete_branch("gone"))
+    (lost,) = named(lakeside, lost_tree) - named(lakeside, tree)
+    lose(lakeside, lost)
+    with pytest.raises(Corrupt, match=f"{lost}: missing; `lakebed gc missing`"):
+        collector(lakeside).plan(None, RunKind.METADATA)
+
+    marked = lakeside.wait(lakeside.service.mark_missing())
+    lakeside.service = CollectionService(lakeside.versions)
+    stays = names(lakeside, "sublists") | names(lakeside, "ranges")
+    local(replace(lakeside.collector, metadata=FILES), RunKind.METADATA)
+
+    assert marked.marked == 1
+    assert names(lakeside, "sublists") | names(lakeside, "ranges") == stays
+    assert read_anew(lakeside, tree) == [b"a/0", b"a/1", b"a/2", b"a/3"]
+
+
+def test_a_search_finds_the_commits_that_name_a_sublist(lakeside: Lakeside) -> None:
+    fill(lakeside)
+    commit = lakeside.wait(lakeside.versions.history.log("main", limit=1))[0][0]
+    (one, *_) = sorted(named(lakeside, commit.metarange_id))
+
+    (found,) = lakeside.wait(lakeside.service.why(address=f"_lakefs/sublists/{one}.parquet")).objects
+
+    assert [name.commit for name in found.commits] == [commit.id]

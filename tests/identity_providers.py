@@ -1,0 +1,94 @@
+"""A provider of OpenID Connect and an STS of AWS, on this machine."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+ROLE: Final = "arn:aws:sts::123456789012:assumed-role/etl/i-0abc"
+
+
+class Provider:
+    """A provider of OpenID Connect and an STS in one: signs tokens, and answers what it was asked."""
+
+    def __init__(self, server_id: str = "lake.example") -> None:
+        self.server_id = server_id
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.key_id = "one"
+        self.asked: list[str] = []
+        self.server_ids: list[str | None] = []
+        self.id_token = ""
+        self.refusal: dict[str, str] | None = None
+        self.slow_s = 0.0
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                provider.asked.append(self.path)
+                if self.path.endswith("openid-configuration"):
+                    own = {"jwks_uri": f"{provider.url}/keys", "token_endpoint": f"{provider.url}/token"}
+                    self.answer({"issuer": provider.url, **own})
+                else:
+                    self.answer({"keys": [provider.public()]})
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"] or 0)).decode()
+                provider.asked.append(self.path)
+                if provider.refusal is not None:
+                    self.answer(provider.refusal, 401)
+                    return
+                if self.path == "/token":
+                    is_right = parse_qs(body)["code"] == ["right"]
+                    self.answer({"id_token": provider.id_token} if is_right else {}, 200 if is_right else 400)
+                    return
+                time.sleep(provider.slow_s)
+                provider.server_ids.append(self.headers["x-lakefs-server-id"])
+                is_ours = self.headers["x-lakefs-server-id"] == provider.server_id
+                self.answer(
+                    f"<R xmlns='https://sts.amazonaws.com/doc/2011-06-15/'><Arn>{ROLE}</Arn></R>",
+                    200 if is_ours else 403,
+                )
+
+            def answer(self, body: object, status: int = 200) -> None:
+                data = (body if isinstance(body, str) else json.dumps(body)).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def public(self) -> dict[str, Any]:
+        found: dict[str, Any] = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
+        return {**found, "kid": self.key_id, "alg": "RS256", "use": "sig"}
+
+    def token(self, key: Any = None, algorithm: str = "RS256", **claims: object) -> str:
+        now = int(time.time())
+        whole = {"iss": self.url, "aud": "lake", "sub": "job", "iat": now, "exp": now + 300, **claims}
+        kept = {name: value for name, value in whole.items() if value is not None}
+        return jwt.encode(kept, self.key if key is None else key, algorithm=algorithm, headers={"kid": self.key_id})
+
+
+@contextmanager
+def serving(server_id: str = "lake.example") -> Iterator[Provider]:
+    """`server_id`: the STS knows only requests that were signed for this server."""
+    provider = Provider(server_id)
+    try:
+        yield provider
+    finally:
+        provider.server.shutdown()
+        provider.server.server_close()

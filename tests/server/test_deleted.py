@@ -1,0 +1,63 @@
+"""Deleted repositories and refs over HTTP: listed in pages, asked after by their uid."""
+
+from __future__ import annotations
+
+import httpx
+
+
+async def pages(client: httpx.AsyncClient, path: str, **query: str) -> list[list[str]]:
+    found, after = [], ""
+    while True:
+        answer = (await client.get(path, params={**query, "after": after})).json()
+        found.append([one["id"] for one in answer["results"]])
+        after = answer["pagination"]["next_offset"]
+        if not answer["pagination"]["has_more"]:
+            return found
+
+
+async def test_deleted_refs_are_listed_in_pages_by_prefix(client: httpx.AsyncClient, repo: str) -> None:
+    for name in ("a1", "a2", "a3", "b1"):
+        assert (await client.post(repo + "/branches", json={"name": name, "source": "main"})).status_code == 201
+        assert (await client.delete(f"{repo}/branches/{name}")).status_code == 204
+        assert (await client.post(repo + "/tags", json={"id": name, "ref": "main"})).status_code == 201
+        assert (await client.delete(f"{repo}/tags/{name}")).status_code == 204
+
+    for kind in ("branches", "tags"):
+        path = f"{repo}/deleted/{kind}"
+        assert await pages(client, path, amount="2") == [["a1", "a2"], ["a3", "b1"]]
+        assert await pages(client, path, prefix="a", amount="2") == [["a1", "a2"], ["a3"]]
+        assert await pages(client, path, prefix="c") == [[]]
+
+
+async def test_a_page_of_deleted_repositories_has_all_of_a_name(client: httpx.AsyncClient) -> None:
+    for number, name in enumerate(("one", "two", "two", "two", "zoo")):
+        body = {"name": name, "storage_namespace": f"mem://deleted-pages-{number}"}
+        assert (await client.post("/repositories", json=body)).status_code == 201
+        assert (await client.delete(f"/repositories/{name}")).status_code == 204
+
+    assert await pages(client, "/deleted/repositories", amount="2") == [["one", "two", "two", "two"], ["zoo"]]
+    assert await pages(client, "/deleted/repositories", prefix="t", amount="1") == [["two", "two", "two"]]
+
+
+async def test_steps_of_a_collection_find_a_deleted_repository_and_no_other_step_does(
+    client: httpx.AsyncClient, repo: str, namespace: str
+) -> None:
+    assert (await client.post(repo + "/gc/planning?deleted=only")).status_code == 404
+    await client.delete(repo)
+
+    planning = await client.post(repo + "/gc/planning?deleted=only")
+    started = await client.post(repo + "/gc/runs?deleted=only", json={"kind": "deleted"})
+    other_kind = await client.post(repo + "/gc/runs?deleted=only", json={"kind": "uncommitted"})
+
+    assert (planning.status_code, planning.json()["namespace"]) == (200, namespace)
+    assert (started.status_code, started.json()["kind"]) == (201, "deleted")
+    assert other_kind.status_code == 400
+    assert (await client.post(repo + "/gc/planning?deleted=nonsense")).status_code == 404
+    assert (await client.post(repo + "/gc/purging?deleted=only")).status_code == 404
+
+
+async def test_a_repository_in_use_is_not_collected_as_a_deleted_one(client: httpx.AsyncClient, repo: str) -> None:
+    answer = await client.post(repo + "/gc/runs", json={"kind": "deleted"})
+
+    assert answer.status_code == 400
+    assert "in use" in answer.json()["message"]

@@ -1,0 +1,93 @@
+"""A storm of real servers over a store that fails loses nothing, and a fault planted in the servers is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from bench.http import Connection
+from sim.histories.proxy import Fate, FaultyProxy, faulty_proxy
+from sim.histories.servers import Patch
+from sim.histories.storm import Plan, storm
+from tests.objectstore.s3_servers import client_of, serve_moto
+
+UNSHARED = Patch(
+    "versions/hard_delete.py",
+    "return is_exclusive(flags) and not is_gone(flags) and row[1] != FOREIGN_SLICE",
+    "return not is_gone(flags) and row[1] != FOREIGN_SLICE",
+)
+
+
+def test_a_storm_loses_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    found = asyncio.run(storm(Plan(operations=240, kill_every=110, fault_rate=0.1), tmp_path))
+
+    assert found.wrong == []
+    assert found.kills > 0
+    assert found.faults.total() > 0
+    assert all(found.calls[f"{call} 201"] for call in ("put", "copy", "move", "commit"))
+    assert all(found.calls[f"{call} 204"] for call in ("delete", "reset"))
+
+
+@pytest.mark.slow
+def test_servers_that_delete_what_a_copy_names_are_noticed(tmp_path: Path) -> None:
+    found = asyncio.run(storm(Plan(operations=300, kill_every=0, fault_rate=0.0, patches=[UNSHARED]), tmp_path))
+
+    assert found.wrong != []
+
+
+@pytest.mark.slow
+def test_a_storm_over_another_store_loses_nothing(tmp_path: Path) -> None:
+    with serve_moto() as options:
+        client_of(options).create_bucket(Bucket="lake")
+        port = int(str(options.s3_endpoint).rpartition(":")[2])
+        found = asyncio.run(storm(Plan(operations=200, kill_every=90, fault_rate=0.1), tmp_path, store_port=port))
+
+    assert found.wrong == []
+
+
+async def _met(fate: Fate) -> tuple[list[bytes], str]:
+    """Note what the store behind the proxy saw of one request, and how its client fared."""
+    seen: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append((await reader.readuntil(b"\r\n\r\n")) + await reader.readexactly(4))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    class Certain(random.Random):
+        def choice(self, seq):  # type: ignore[no-untyped-def]  # as its base
+            return fate if fate in seq else super().choice(seq)
+
+    store = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with store, faulty_proxy(store.sockets[0].getsockname()[1], Certain(1), rate=1.0) as (proxy, port):
+        connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
+        try:
+            got = (await connection.send(b"PUT /k HTTP/1.1\r\ncontent-length: 4\r\n\r\nbody")).status
+        except (ConnectionError, asyncio.IncompleteReadError):
+            got = 0
+        connection.close()
+        await proxy.calm()
+    assert isinstance(proxy, FaultyProxy)
+    return seen, str(got or "cut")
+
+
+@pytest.mark.parametrize(
+    ("fate", "is_seen", "answer"),
+    [
+        (Fate.CUT, False, "cut"),
+        (Fate.DELAYED, True, "200"),
+        (Fate.LOST, True, "cut"),
+        (Fate.LATE, True, "cut"),
+        (Fate.REFUSED, False, "503"),
+    ],
+)
+def test_the_proxy_does_to_a_request_what_its_name_says(fate: Fate, is_seen: bool, answer: str) -> None:
+    seen, got = asyncio.run(_met(fate))
+
+    assert (seen != [], got) == (is_seen, answer)
+    assert all(request.endswith(b"body") for request in seen)
