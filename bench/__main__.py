@@ -1,4 +1,4 @@
-"""`python -m bench NAME [--size small|full] [--repeat N] [--json] [--record]`
+"""`python -m bench NAME [--size small|tenth|full] [--repeat N] [--json] [--record]`
 
 Runs one benchmark and prints a table for people or, with `--json`, one JSON object on the last line. Exits with 1 where
 a figure misses its limit at full size. `--record` appends the result to bench/results/NAME.jsonl, which is never
@@ -22,10 +22,14 @@ NAMES = (
     "commits",
     "contention",
     "diff",
+    "erase",
     "gateway",
     "hard-delete",
     "imports",
     "incremental",
+    "kv",
+    "lifecycle",
+    "lifecycle-daily",
     "list",
     "listing",
     "mark",
@@ -36,13 +40,14 @@ NAMES = (
     "stat",
     "sweep",
     "upload",
+    "wide",
 )
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=NAMES)
-    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--size", choices=("small", "tenth", "full"), default="full", help="tenth: of lifecycle alone")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true")

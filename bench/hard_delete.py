@@ -8,45 +8,62 @@ beside as many shallow copies.
 from __future__ import annotations
 
 import asyncio
-import resource
 import tempfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from lakebed.base import Entry
 from lakebed.server import AppState, ServerOptions, opened, prepare_folder
 from lakebed.versions import Versions
 
-from .harness import Bench, Figure
+from .harness import Bench, Figure, Pair, Part, Side, Work, timed
 
 WRITERS, PATHS = 16, 100
 WRITES = {"small": 400, "full": 8_000}
 MOVES = {"small": 50, "full": 10_000}
-TURNS = {"small": 1, "full": 3}
 STEP_S = 0.25
 
 
-def parts(size: str) -> Iterator[Figure]:
-    off = on = gone = copies = moves = float("inf")
-    for _ in range(TURNS[size]):
-        off = min(off, asyncio.run(_storm(WRITES[size], is_on=False))[0])
-        cpu_s, share = asyncio.run(_storm(WRITES[size], is_on=True))
-        on, gone = min(on, cpu_s), min(gone, share)
-        copied_s, moved_s = asyncio.run(_moves(MOVES[size]))
-        copies, moves = min(copies, copied_s), min(moves, moved_s)
-    what = f"hard-delete overwrite, {WRITES[size]} writes by {WRITERS}: CPU, on by off"
-    yield _figure(what, on / off, 1.3 if size == "full" else None)
-    # What stays is what did not go: a limit is the most that a figure may be.
-    yield _figure("hard-delete garbage: % of what was overwritten that stays", 100 * (1 - gone), 0.1)
-    what = f"hard-delete move, {MOVES[size]} staged objects: CPU, by shallow copies"
-    yield _figure(what, moves / copies, 1.5 if size == "full" else None)
+def parts(size: str) -> Iterator[Part]:
+    writes, moves = WRITES[size], MOVES[size]
+    yield Pair(
+        what=f"hard-delete overwrite, {writes} writes by {WRITERS}: CPU, on by off",
+        limit=1.3,
+        ours=_storm(writes, is_on=True),
+        floor=_storm(writes, is_on=False),
+    )
+    yield from _left(writes)
+    yield Pair(
+        what=f"hard-delete move, {moves} staged objects: CPU, by shallow copies",
+        limit=1.5,
+        ours=_all_of(moves, _move),
+        floor=_all_of(moves, _copy),
+    )
 
 
-def _figure(what: str, value: float, limit: float | None) -> Figure:
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Figure(what=what, value=value, unit="", limit=limit, cpu_s=0.0, wall_s=0.0, peak_mib=peak_mib)
+def _left(writes: int) -> Iterator[Figure]:
+    """A limit is the most that a figure may be: so what did not go counts."""
+    shares: list[float] = []
+    took = timed(_storm(writes, is_on=True, left=shares))
+    for what, share, limit in zip(
+        (
+            "pace: % of it that waits as the storm ends",
+            "garbage: % of what was overwritten that stays",
+        ),
+        shares,
+        (None, 0.1),
+        strict=True,
+    ):
+        yield Figure(
+            what=f"hard-delete {what}",
+            value=100 * share,
+            unit="%",
+            limit=limit,
+            cpu_s=took.cpu_s,
+            wall_s=took.wall_s,
+            peak_mib=took.peak_mib,
+        )
 
 
 @asynccontextmanager
@@ -59,21 +76,52 @@ async def _repository() -> AsyncIterator[tuple[AppState, Versions]]:
             yield state, repository.versions
 
 
-async def _storm(writes: int, *, is_on: bool) -> tuple[float, float]:
-    """Return the CPU seconds, and which share of the garbage is gone."""
-    async with _repository() as (state, versions):
+@contextmanager
+def _ready(prepare: Callable[[Versions], Awaitable[None]]) -> Iterator[tuple[asyncio.Runner, AppState, Versions]]:
+    """A repository that is prepared, and the loop that it lives on."""
+    with asyncio.Runner() as runner:
+        opening = _repository()
+        state, versions = runner.run(opening.__aenter__())
+        try:
+            runner.run(_awaited(prepare(versions)))
+            yield runner, state, versions
+        finally:
+            runner.run(_awaited(opening.__aexit__(None, None, None)))
+
+
+async def _awaited(awaitable: Awaitable[object]) -> None:
+    await awaitable
+
+
+def _storm(writes: int, *, is_on: bool, left: list[float] | None = None) -> Side:
+    """Overwrite the paths. `left` gets the share of the garbage that is there at the end of the storm, and later."""
+
+    async def prepare(versions: Versions) -> None:
         await versions.hard_delete.change(by="bench", is_on=is_on, grace_s=0)
+
+    async def storm(state: AppState, versions: Versions) -> None:
         state.hard_deleting.linger_ms = 0
-        began_s = time.process_time()
         worker = asyncio.create_task(_work(state)) if is_on else None
         await _each(writes, lambda number: _put(versions, f"{number % PATHS}"))
+        if left is not None:
+            left.append(await share_left(versions))
         if worker is not None:
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
             await state.hard_deleting.step(float("inf"))
-        cpu_s = time.process_time() - began_s
-        left = len([stat async for page in versions.objectstore.list("data/") for stat in page])
-        return cpu_s, (writes - left) / (writes - PATHS)
+        if left is not None:
+            left.append(await share_left(versions))
+
+    async def share_left(versions: Versions) -> float:
+        objects = len([stat async for page in versions.objectstore.list("data/") for stat in page])
+        return (objects - PATHS) / (writes - PATHS)
+
+    @contextmanager
+    def side() -> Iterator[Work]:
+        with _ready(prepare) as (runner, state, versions):
+            yield Work(run=lambda: runner.run(storm(state, versions)))
+
+    return side
 
 
 async def _work(state: AppState) -> None:
@@ -82,22 +130,24 @@ async def _work(state: AppState) -> None:
         await state.hard_deleting.step(float("inf"))
 
 
-async def _moves(count: int) -> tuple[float, float]:
-    async with _repository() as (_, versions):
-        await _each(2 * count, lambda number: _put(versions, f"from/{number}"))
+def _all_of(count: int, deed: Callable[[Versions, int], Awaitable[object]]) -> Side:
+    async def prepare(versions: Versions) -> None:
+        await _each(count, lambda number: _put(versions, f"from/{number}"))
 
-        async def copy(number: int) -> None:
-            await versions.copies.copy("main", _key("from", number), "main", _key("copy", number), shallow=True)
+    @contextmanager
+    def side() -> Iterator[Work]:
+        with _ready(prepare) as (runner, _, versions):
+            yield Work(run=lambda: runner.run(_each(count, lambda number: deed(versions, number))))
 
-        async def move(number: int) -> None:
-            await versions.moves.move("main", _key("from", count + number), "main", _key("to", number))
+    return side
 
-        spent: list[float] = []
-        for deed in (copy, move):
-            began_s = time.process_time()
-            await _each(count, deed)
-            spent.append(time.process_time() - began_s)
-        return spent[0], spent[1]
+
+def _copy(versions: Versions, number: int) -> Awaitable[object]:
+    return versions.copies.copy("main", _key("from", number), "main", _key("to", number), shallow=True)
+
+
+def _move(versions: Versions, number: int) -> Awaitable[object]:
+    return versions.moves.move("main", _key("from", number), "main", _key("to", number))
 
 
 def _key(folder: str, number: int) -> bytes:

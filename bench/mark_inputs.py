@@ -164,7 +164,7 @@ async def _make_ranges(folder: Path, foreign: bool, slices: int, first: int, beh
     for number in range(first, behind):
         places = _of_range(number, slices)
         addresses = _addresses(*places, foreign=foreign)
-        info, data = encode_range(_entries(number, *places, addresses if foreign else None))
+        info, data = encode_range(entries_of(number, *places, addresses if foreign else None))
         await store.put(range_key(info.id), data)
         made.append(info)
         texts.append(addresses)
@@ -216,7 +216,7 @@ def _places(slices: Sequence[int] | range, sequences: Integers) -> tuple[Integer
     return np.repeat(numbers, len(sequences)), np.tile(sequences, len(numbers))
 
 
-def _entries(number: int, slices: Integers, sequences: Integers, addresses: pa.Array | None) -> pa.Table:
+def entries_of(number: int, slices: Integers, sequences: Integers, addresses: pa.Array | None) -> pa.Table:
     """`addresses` where they are foreign."""
     rows = len(slices)
     digits = pc.utf8_lpad(pc.cast(pa.array(np.arange(rows)), pa.string()), 5, "0")

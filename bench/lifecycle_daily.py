@@ -1,0 +1,21 @@
+"""The next day's lifecycle run over the lake of `lifecycle`, one in a hundred commits later, each with a new range: up
+to its plan, with what it saves. CPU seconds; the floor is the first run.
+
+Sketch: hours and trees read and written 1 s, 300 trees and 300 ranges 1, what goes 0.5.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from .harness import Bench, Figure
+from .lifecycle import days, figure, parts
+
+
+def take(folder: Path, ranges: int, repeat: int) -> list[Figure]:
+    pairs = [(second, first) for first, second in (days(folder, "ours") for _ in range(repeat))]
+    return [figure(f"lifecycle-daily: {ranges:,} ranges", pairs, limit=0.05, memory_mib=None)]
+
+
+BENCH = Bench(name="lifecycle-daily", parts=partial(parts, take=take))
