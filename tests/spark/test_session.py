@@ -78,6 +78,26 @@ def test_an_interrupt_while_spark_starts_ends_it_at_once_without_a_word_of_spark
         time.sleep(0.05)
 
 
+INTERRUPTED_AND_FAILED = """
+import os, signal, sys
+from lakebed.gc.session import _killed_by_signals
+try:
+    with _killed_by_signals():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            raise ConnectionRefusedError("a context that stops itself asks a JVM that is gone")
+except KeyboardInterrupt as error:
+    sys.exit(130 if error.__suppress_context__ else 1)
+"""
+
+
+def test_an_interrupt_stays_one_where_spark_fails_at_stopping_what_it_interrupted() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_AND_FAILED], check=False, capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 CLASSES = """
 import os, pathlib
 from lakebed.gc import local_session, session_options

@@ -281,6 +281,8 @@ class _Processes:
         self._started: list[subprocess.Popen[bytes]] = []
         self._is_starting = False
         self._received = 0
+        self.interruption: BaseException | None = None
+        """What a signal raised."""
 
     def start(self, *command: Any, **options: Any) -> subprocess.Popen[bytes]:
         self._is_starting = True
@@ -297,7 +299,11 @@ class _Processes:
         if not self._is_starting:
             self.kill()
             signal.signal(number, self.handlers[number])
-            signal.raise_signal(number)
+            try:
+                signal.raise_signal(number)
+            except BaseException as error:
+                self.interruption = error
+                raise
 
     def kill(self) -> None:
         for process in self._started:
@@ -330,6 +336,9 @@ def _killed_by_signals() -> Iterator[_Processes]:
         processes.kill()
         SparkContext._gateway = None  # noqa: SLF001 - so that a later session starts a JVM of its own
         SparkContext._jvm = None  # noqa: SLF001 - the same
+        if processes.interruption is not None:
+            # A context that is interrupted while it starts stops itself, and fails at that: its JVM is gone.
+            raise processes.interruption from None
         raise
     finally:
         for number, handler in processes.handlers.items():
