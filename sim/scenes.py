@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from lakebed.base import Entry
+from lakebed.objectstore import ShortBody
 from lakebed.ranges import CutRule
 from lakebed.versions import Options, TreeCache, Trees, Versions
 
@@ -95,6 +96,20 @@ def upload(name: str, key: str, value: str, *, branch: str = MAIN, is_new: bool 
         await repo.staging.upload(branch, key.encode(), store_body)
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def fail_upload(name: str, key: str, *, puts: bool) -> Do:
+    """An upload that fails: before its bytes are put, or once they are there where it `puts` them."""
+
+    async def act(repo: Versions) -> None:
+        async def store_body(address: str) -> Entry:
+            if puts:
+                await repo.objectstore.put(address, name.encode())
+            raise ShortBody("the body broke off")
+
+        await repo.staging.upload(MAIN, key.encode(), store_body)
+
+    return Do(Operation(name, "issue", MAIN, key.encode()), act)
 
 
 def delete(name: str, key: str, *, branch: str = MAIN) -> Do:

@@ -46,6 +46,7 @@ from .scenes import (
     client,
     commit,
     delete,
+    fail_upload,
     merge,
     read,
     reset,
@@ -211,6 +212,10 @@ def _collecting_scenes() -> Iterator[Scene]:
     yield scene("writer, committer, freezer", w, c, client("r", freeze("f1")), staged=[a1], quick=Quick.NO_FAULT)
     closing = client("u", upload("w2", "a", "2"), close("x2"))
     yield scene("uploader that closes, run", closing, r, quick=Quick.NO_FAULT)
+    for puts in (False, True):
+        broken = client("u", fail_upload("u2", "a", puts=puts), close("x2"))
+        name = "uploader who fails once the bytes are put, run" if puts else "uploader who fails, run that fences"
+        yield scene(name, broken, r if puts else late, quick=Quick.NO_FAULT)
     yield scene("freezer that cleans, run", client("f", freeze("f1"), clean("k1")), r, staged=[a1])
     soon = client("k", clean("k1", late_ms=FAR_FUTURE_MS))
     f = client("f", freeze("f1"))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, RunKind, RunState, parse_address, slice_name, to_row
+from lakebed.base import Entry, OutcomeUnknown, RunKind, RunState, Unavailable, parse_address, slice_name, to_row
 from lakebed.kv import Store
-from lakebed.objectstore import ObjectMissing, ObjectStore
+from lakebed.objectstore import ObjectMissing, ObjectStore, ShortBody
 from lakebed.server.errors import status_and_message
 from lakebed.server.s3.errors import as_s3
 from lakebed.versions import (
@@ -36,7 +37,12 @@ from lakebed.versions import (
 from lakebed.versions.staging.entries import ANY
 from tests.clocks import TurnableClock
 
-from .conftest import body
+from .conftest import HookedStore, body
+
+
+@pytest.fixture
+def store() -> HookedStore:
+    return HookedStore()
 
 
 async def slices(store: Store) -> list[tuple[str, SliceState]]:
@@ -94,6 +100,67 @@ async def test_a_slice_does_not_close_while_an_upload_in_it_is_under_way(repo: V
     await repo.slices.leave(place)
 
     assert [state for _, state in await slices(store)] == [SliceState.CLOSED]
+
+
+def failing(error: BaseException, *, puts: ObjectStore | None = None) -> Callable[[str], Awaitable[Entry]]:
+    """A body that fails so; with `puts`, once its bytes are there."""
+
+    async def store_body(address: str) -> Entry:
+        if puts is not None:
+            await puts.put(address, b"bytes")
+        raise error
+
+    return store_body
+
+
+async def test_a_slice_whose_uploads_all_failed_is_forgotten(repo: Versions, store: Store) -> None:
+    for _ in range(2):
+        with pytest.raises(ShortBody):
+            await repo.staging.upload("main", b"a", failing(ShortBody("broken off")))
+
+    await repo.slices.end()
+
+    assert await slices(store) == []
+
+
+async def test_a_slice_in_which_a_failed_upload_left_bytes_stays_recorded(repo: Versions, store: Store) -> None:
+    with pytest.raises(ShortBody):
+        await repo.staging.upload("main", b"a", failing(ShortBody("too late"), puts=repo.objectstore))
+
+    await repo.slices.end()
+
+    assert [state for _, state in await slices(store)] == [SliceState.CLOSED]
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), OutcomeUnknown("lost"), Unavailable("down"), TimeoutError()]
+)
+async def test_a_slice_in_which_bytes_may_yet_come_stays_recorded(
+    repo: Versions, store: Store, error: BaseException
+) -> None:
+    with pytest.raises(type(error)):
+        await repo.staging.upload("main", b"a", failing(error))
+    with pytest.raises(ShortBody):
+        await repo.staging.upload("main", b"b", failing(ShortBody("broken off")))
+
+    await repo.slices.end()
+
+    assert [state for _, state in await slices(store)] == [SliceState.CLOSED]
+
+
+async def test_a_slice_that_was_fenced_meanwhile_is_left_to_its_fencer(repo: Versions, store: HookedStore) -> None:
+    with pytest.raises(ShortBody):
+        await repo.staging.upload("main", b"a", failing(ShortBody("broken off")))
+    [(name, _)] = await slices(store)
+
+    async def fence() -> None:
+        await repo.fencing.fence_slices([name])
+
+    store.before("delete_if", b"slice/", fence)
+    store.before("delete", b"slice/", fence)
+    await repo.slices.end()
+
+    assert await slices(store) == [(name, SliceState.CLOSED)]
 
 
 async def test_an_upload_whose_slice_was_given_up_moves_to_a_fresh_address(repo: Versions, store: Store) -> None:

@@ -25,6 +25,7 @@ from lakebed.base import (
     OutcomeUnknown,
     Row,
     StagingToken,
+    Unavailable,
     from_row,
     is_absolute,
     is_inside,
@@ -210,8 +211,12 @@ class Staging:
         try:
             entry = await store_body(place.address)
             assert entry.address == place.address, "the body went elsewhere"
-        except BaseException:
-            await self._slices.leave(place)
+        except BaseException as error:
+            # Cancelled, or without a clear answer, the bytes may yet come.
+            is_over = isinstance(error, Exception) and not isinstance(
+                error, OutcomeUnknown | Unavailable | TimeoutError
+            )
+            await self._slices.leave(place, is_unused=is_over)
             raise
         return await self._stage_placed(branch, key, entry, place, condition)
 

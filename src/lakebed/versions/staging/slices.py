@@ -3,8 +3,9 @@
 A slice has one owner, and its record is `open` before its first object. Addresses in it are a dense count that lives in
 memory only: an instance that starts again takes a new slice, so no number is ever handed out twice. A slice ends after
 an hour or at its size limit; its record becomes `closed` when every upload in it has ended, well or badly, and only
-closed slices are listed by collectors. An owner that died leaves its slices open until a collector gives it up, which
-fences the slice first: an upload that finds its slice fenced starts again at a fresh address.
+closed slices are listed by collectors. A slice whose uploads all failed, and that holds no object, has its record
+removed instead: each run would list it for ever. An owner that died leaves its slices open until a collector gives it
+up, which fences the slice first: an upload that finds its slice fenced starts again at a fresh address.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class OpenSlice:
 
     `in_doubt`: the cell of one of them may still be set. Such a slice is never closed by its
     owner, but by a collector that gives it up, which makes sure that the cell does not count.
+
+    `is_unused`: each upload failed before its address was named, and none can bring bytes any more.
     """
 
     number: int
@@ -37,6 +40,7 @@ class OpenSlice:
     uploads: int = 0
     ended: bool = False
     in_doubt: bool = False
+    is_unused: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,14 @@ class Slices:
         current.uploads += 1
         return Place(format_address(current.number, sequence), current)
 
-    async def leave(self, place: Place, *, in_doubt: bool = False) -> None:
-        """This upload ended: its cell is set, or never will be, unless `in_doubt`. Never fails for the store's sake."""
+    async def leave(self, place: Place, *, in_doubt: bool = False, is_unused: bool = False) -> None:
+        """This upload ended: its cell is set, or never will be, unless `in_doubt`. Never fails for the store's sake.
+
+        `is_unused`: it failed, named its address nowhere, and no bytes can come there after this.
+        """
         place.slice_.uploads -= 1
         place.slice_.in_doubt |= in_doubt
+        place.slice_.is_unused &= is_unused
         if place.slice_.ended:
             await self._close_ended()
 
@@ -143,7 +151,10 @@ class Slices:
                     self._unclosed = tuple([other for other in self._unclosed if other is not slice_])
 
     async def _close(self, slice_: OpenSlice) -> None:
-        """open → closed; a slice that was fenced meanwhile is its fencer's to close, one in doubt a collector's."""
+        """open → closed, or gone where nothing is in it.
+
+        A slice that was fenced meanwhile is its fencer's to close, one in doubt a collector's.
+        """
         held = await self._context.get(slice_.key)
         if held is None or slice_.in_doubt:
             return
@@ -151,4 +162,16 @@ class Slices:
         if record.state is SliceState.OPEN:
             closed = SliceRecord(state=SliceState.CLOSED, owner=record.owner, opened_ms=record.opened_ms)
             with suppress(PredicateFailed):
+                if slice_.is_unused and await self._is_empty(slice_):
+                    await self._context.delete_if(slice_.key, held.predicate)
+                    return
                 await self._context.set_if(slice_.key, encode_record(closed), held.predicate)
+
+    async def _is_empty(self, slice_: OpenSlice) -> bool:
+        """List the slice. An upload may put its bytes and fail then: without a record they would stay for ever."""
+        try:
+            async for _ in self._context.objectstore.list(f"data/{slice_name(slice_.number)}/"):
+                return False
+        except Unavailable:
+            return False
+        return True
