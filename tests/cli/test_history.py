@@ -343,3 +343,7 @@ def test_deleted_branches_and_tags_are_listed_and_come_back(shell: Shell, lake: 
     assert again.code == 4
     assert shell.ok("branch", "list", lake, "--deleted").out == ""
     shell.ok("tag", "show", f"{lake}/r-1")
+    moves = shell.ok("tag", "reflog", f"{lake}/r-1", "-o", "json").json
+    assert [move["operation"] for move in moves] == ["undelete", "delete", "create"]
+    assert {move["user"] for move in moves} == {moves[0]["user"]} != {""}
+    assert shell("tag", "reflog", f"{lake}/r-2").code == 3

@@ -50,8 +50,8 @@ async def test_every_move_of_a_branch_is_in_its_log_with_operation_and_user(
     merged = await repo.merges.merge("topic", "main", committer="max")
     await repo.resets.hard_reset("main", one, by="root")
 
-    moves, has_more = await repo.refs.moves("main")
-    on_topic, _ = await repo.refs.moves("topic")
+    moves, has_more = await repo.refs.moves(RefKind.BRANCH, "main")
+    on_topic, _ = await repo.refs.moves(RefKind.BRANCH, "topic")
 
     assert shown(moves) == [("hard-reset", "root"), ("merge", "max"), ("commit", "esti"), ("create", "")]
     assert [(move.before, move.after) for move in moves] == [
@@ -69,13 +69,13 @@ async def test_every_move_of_a_branch_is_in_its_log_with_operation_and_user(
 
 async def test_what_does_not_move_the_head_is_no_move(repo: Versions, clock: TurnableClock) -> None:
     await commit(repo, clock, "1")
-    before, _ = await repo.refs.moves("main")
+    before, _ = await repo.refs.moves(RefKind.BRANCH, "main")
 
     await repo.commits.seal("main")
     await repo.fencing.bump("main")
     await repo.resets.reset("main")
 
-    assert (await repo.refs.moves("main"))[0] == before
+    assert (await repo.refs.moves(RefKind.BRANCH, "main"))[0] == before
 
 
 async def test_a_ref_says_where_a_branch_was_by_moves_and_by_time(repo: Versions, clock: TurnableClock) -> None:
@@ -144,7 +144,7 @@ async def test_a_deleted_branch_comes_back_where_it_was_and_its_log_goes_on(
 
     assert (listed.name, listed.commit_id, listed.deleted_by) == ("topic", head, "vera")
     assert (await repo.refs.get_branch("topic")).commit_id == head
-    assert shown((await repo.refs.moves("topic"))[0]) == [
+    assert shown((await repo.refs.moves(RefKind.BRANCH, "topic"))[0]) == [
         ("undelete", "max"),
         ("delete", "vera"),
         ("commit", "esti"),
@@ -188,6 +188,92 @@ async def test_a_deleted_tag_comes_back(repo: Versions) -> None:
     assert await repo.refs.get_tag("v1-a") == head
 
 
+async def test_a_tag_has_a_log_of_its_own_with_operation_and_user(repo: Versions, clock: TurnableClock) -> None:
+    one = await commit(repo, clock, "1")
+    await repo.refs.create_tag("v1.0", "main", by="vera")
+    await clock.sleep(HOUR_S)
+    await repo.refs.delete_tag("v1.0", by="max")
+    await clock.sleep(HOUR_S)
+    await repo.refs.undelete_tag("v1.0", by="esti")
+    await clock.sleep(HOUR_S)
+    await repo.refs.delete_tag("v1.0", by="max")
+    two = await commit(repo, clock, "2")
+    await repo.refs.create_tag("v1.0", "main", by="root")
+
+    moves, has_more = await repo.refs.moves(RefKind.TAG, "v1.0")
+    newest, more = await repo.refs.moves(RefKind.TAG, "v1.0", limit=1)
+
+    assert shown(moves) == [
+        ("create", "root"),
+        ("delete", "max"),
+        ("undelete", "esti"),
+        ("delete", "max"),
+        ("create", "vera"),
+    ]
+    assert [(move.before, move.after) for move in moves] == [("", two), (one, ""), ("", one), (one, ""), ("", one)]
+    assert not has_more
+    assert (newest, more) == (moves[:1], True)
+
+
+async def test_a_tag_resolves_to_where_it_was(repo: Versions, clock: TurnableClock) -> None:
+    one = await commit(repo, clock, "1")
+    await repo.refs.create_tag("v1.0", "main")
+    await clock.sleep(HOUR_S)
+    await repo.refs.delete_tag("v1.0")
+    two = await commit(repo, clock, "2")
+    await repo.refs.create_tag("v1.0", "main")
+
+    assert await repo.refs.resolve_commit("v1.0@{0}") == two
+    assert await repo.refs.resolve_commit("v1.0@{2}") == one
+    assert await repo.refs.resolve_commit("v1.0@{90 minutes ago}") == one
+    with pytest.raises(RefNotFound, match="was deleted then"):
+        await repo.refs.resolve_commit("v1.0@{30m}")
+
+
+async def test_the_log_of_a_deleted_tag_is_read_by_its_name(repo: Versions, clock: TurnableClock) -> None:
+    one = await commit(repo, clock, "1")
+    await repo.refs.create_tag("v1", "main")
+    await clock.sleep(HOUR_S)
+    await repo.refs.delete_tag("v1", by="vera")
+
+    assert shown((await repo.refs.moves(RefKind.TAG, "v1"))[0]) == [("delete", "vera"), ("create", "")]
+    assert await repo.refs.resolve_commit("v1@{1}") == one
+    with pytest.raises(TagNotFound):
+        await repo.refs.moves(RefKind.TAG, "v2")
+    with pytest.raises(BranchNotFound):
+        await repo.refs.moves(RefKind.BRANCH, "v1")
+
+
+async def test_a_name_that_passed_from_a_branch_to_a_tag_means_the_ref_that_is_there(
+    repo: Versions, clock: TurnableClock
+) -> None:
+    await repo.refs.create_branch("beta", "main")
+    one = await commit(repo, clock, "1", branch="beta")
+    await clock.sleep(HOUR_S)
+    await repo.refs.delete_branch("beta")
+    await clock.sleep(HOUR_S)
+    assert await repo.refs.resolve_commit("beta@{90 minutes ago}") == one
+
+    await repo.refs.create_tag("beta", one)
+
+    with pytest.raises(RefNotFound, match="does not go back so far"):
+        await repo.refs.resolve_commit("beta@{90 minutes ago}")
+    assert await repo.refs.resolve_commit("beta@{0}") == one
+
+
+async def test_old_moves_of_tags_are_removed_by_the_cleaner(repo: Versions, clock: TurnableClock, store: Store) -> None:
+    await repo.refs.create_tag("old", "main")
+    await repo.refs.delete_tag("old")
+    await clock.sleep(91 * 24 * HOUR_S)
+    await repo.refs.create_tag("new", "main")
+    await repo.refs.delete_tag("new")
+
+    await repo.cleanup.clean()
+
+    found = (await store.scan(repo.partition, keys.TAG_REFLOG, 10)).keys
+    assert {key.split(b"/")[1] for key in found if key.startswith(keys.TAG_REFLOG)} == {b"new"}
+
+
 async def test_after_the_window_nothing_comes_back_and_its_note_goes(
     repo: Versions, clock: TurnableClock, store: Store
 ) -> None:
@@ -218,24 +304,24 @@ async def test_old_moves_are_removed_and_the_others_stay(repo: Versions, clock: 
 
     await repo.cleanup.clean()
 
-    assert shown((await repo.refs.moves("main"))[0]) == [("commit", "esti")] * 3
+    assert shown((await repo.refs.moves(RefKind.BRANCH, "main"))[0]) == [("commit", "esti")] * 3
     await clock.sleep(60 * 24 * HOUR_S)
     await repo.cleanup.clean()
-    assert shown((await repo.refs.moves("main"))[0]) == [("commit", "esti")]
-    assert shown((await repo.refs.moves("topic"))[0]) == [("create", "")]
+    assert shown((await repo.refs.moves(RefKind.BRANCH, "main"))[0]) == [("commit", "esti")]
+    assert shown((await repo.refs.moves(RefKind.BRANCH, "topic"))[0]) == [("create", "")]
 
 
 async def test_a_log_is_read_in_pages(repo: Versions, clock: TurnableClock) -> None:
     for number in range(4):
         await commit(repo, clock, f"{number}", after_s=0)  # The clock stands: the log moves on all the same.
-    whole, _ = await repo.refs.moves("main")
+    whole, _ = await repo.refs.moves(RefKind.BRANCH, "main")
 
-    first, more = await repo.refs.moves("main", limit=2)
-    second, still_more = await repo.refs.moves("main", before_ms=first[-1].at_ms, limit=3)
+    first, more = await repo.refs.moves(RefKind.BRANCH, "main", limit=2)
+    second, still_more = await repo.refs.moves(RefKind.BRANCH, "main", before_ms=first[-1].at_ms, limit=3)
 
     assert (list(first) + list(second), more, still_more) == (whole, True, False)
 
 
 async def test_what_never_was_has_no_log(repo: Versions, objectstore: ObjectStore) -> None:
     with pytest.raises(BranchNotFound):
-        await repo.refs.moves("nowhere")
+        await repo.refs.moves(RefKind.BRANCH, "nowhere")

@@ -316,10 +316,10 @@ class Changes:
         # The branch is gone: its actions are those of its last commit.
         self._hooks.after(replace(event, type=event.type.after, source_ref=head))
 
-    async def create_tag(self, name: str, source: str, *, force: bool = False) -> CommitId:
+    async def create_tag(self, name: str, source: str, *, force: bool = False, by: str = "") -> CommitId:
         self._guards.check_writable(force=force)
         event = Event(type=EventType.PRE_CREATE_TAG, source_ref=source, tag=name)
-        return await self._make_ref(event, lambda: self._versions.refs.create_tag(name, source))
+        return await self._make_ref(event, lambda: self._versions.refs.create_tag(name, source, by=by))
 
     async def delete_tag(self, name: str, *, force: bool = False, by: str = "") -> None:
         self._guards.check_writable(force=force)
@@ -340,7 +340,7 @@ class Changes:
         event = Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name)
         return await self._make_ref(event, lambda: self._versions.refs.undelete_branch(name, by=by))
 
-    async def undelete_tag(self, name: str) -> CommitId:
+    async def undelete_tag(self, name: str, *, by: str = "") -> CommitId:
         """Make a deleted tag again. Hooks take it for a new one.
 
         Raises:
@@ -349,7 +349,7 @@ class Changes:
         self._guards.check_writable()
         source = (await self._versions.refs.find_deleted(RefKind.TAG, name)).commit_id
         event = Event(type=EventType.PRE_CREATE_TAG, source_ref=source, tag=name)
-        return await self._make_ref(event, lambda: self._versions.refs.undelete_tag(name))
+        return await self._make_ref(event, lambda: self._versions.refs.undelete_tag(name, by=by))
 
     async def _make_ref(self, event: Event, make: Callable[[], Awaitable[CommitId]]) -> CommitId:
         """Let hooks look at a new branch or tag, make it, and tell them."""

@@ -43,6 +43,13 @@ DELETED_COLUMNS: Final[dict[str, Callable[[DeletedRef], object]]] = {
     "by": lambda ref: ref.deleted_by,
     "kept until": lambda ref: human_time(ref.kept_until),
 }
+MOVE_COLUMNS: Final[dict[str, Callable[[RefMove], object]]] = {
+    "when": lambda move: human_time(move.date_ms // 1000),
+    "operation": lambda move: move.operation,
+    "by": lambda move: move.user,
+    "from": lambda move: move.before[:12] or "-",
+    "to": lambda move: move.commit_id[:12] or "-",
+}
 DeletedOption = Annotated[bool, typer.Option("--deleted", help="Those that were deleted and can come back instead.")]
 SourceOption = Annotated[
     str,
@@ -125,14 +132,7 @@ def undelete(session: Session, uri: BranchArgument) -> None:
 def reflog(session: Session, uri: BranchArgument, limit: LimitOption = None) -> None:
     """Show where a branch was, the newest first. `main@{2}` is where it was two moves ago."""
     branch = parse_ref(uri)
-    columns: dict[str, Callable[[RefMove], object]] = {
-        "when": lambda move: human_time(move.date_ms // 1000),
-        "operation": lambda move: move.operation,
-        "by": lambda move: move.user,
-        "from": lambda move: move.before[:12] or "-",
-        "to": lambda move: move.commit_id[:12] or "-",
-    }
-    session.show_table(session.client.branches.moves(branch.repository, branch.ref, limit=limit), columns)
+    session.show_table(session.client.branches.moves(branch.repository, branch.ref, limit=limit), MOVE_COLUMNS)
 
 
 @app.command("reset")
@@ -298,3 +298,11 @@ def undelete_tag(session: Session, uri: TagArgument) -> None:
     tag = parse_tag(uri)
     back = session.client.tags.undelete(tag.repository, tag.ref)
     session.show(back, lambda found: f"{tag} is back at {found.commit_id[:12]}")
+
+
+@tags.command("reflog")
+@command
+def tag_reflog(session: Session, uri: TagArgument, limit: LimitOption = None) -> None:
+    """Show when a tag was made, deleted and made again, the newest first. `v1@{yesterday}` is where it was then."""
+    tag = parse_tag(uri)
+    session.show_table(session.client.tags.moves(tag.repository, tag.ref, limit=limit), MOVE_COLUMNS)

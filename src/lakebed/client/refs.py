@@ -155,3 +155,7 @@ class Tags:
             Taken: there is one.
         """
         return self._connection.do(deleted.UNDELETE_TAG, repository, name)
+
+    def moves(self, repository: str, name: str, *, limit: int | None = None) -> Iterator[RefMove]:
+        """List when the tag was made, deleted and made again, the newest first; of a deleted tag too."""
+        return listing(self._connection, deleted.LIST_TAG_MOVES, repository, name, query={}, limit=limit)

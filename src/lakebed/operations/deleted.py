@@ -103,3 +103,11 @@ LIST_BRANCH_MOVES: Final = get(
     "List the moves of a branch, the newest first: who moved it, from where, when, by which operation.",
     *PAGE,
 )
+LIST_TAG_MOVES: Final = get(
+    "listTagMoves",
+    ONE_REPOSITORY + "/tags/{tag}/reflog",
+    wire.RefMoveList,
+    on(TAG, "fs:ReadTag"),
+    "List when a tag was made, deleted and made again, the newest first: by whom, and at which commit.",
+    *PAGE,
+)

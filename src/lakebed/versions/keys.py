@@ -35,6 +35,7 @@ INTENT: Final = b"intent/"
 RUN: Final = b"run/"
 SWEPT: Final = b"swept/"
 REFLOG: Final = b"reflog/"
+TAG_REFLOG: Final = b"reflog-tag/"
 DELETED: Final = b"deleted/"
 
 

@@ -102,7 +102,7 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """The last move of a branch's head (reflog.py): when, by which operation and user, and from where."""
+    """The last move of a branch or tag (reflog.py): when, by which operation and user, and from where."""
 
     at_ms: int
     operation: str
@@ -130,10 +130,11 @@ class TagRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     state: RefState
     commit_id: CommitId
     created_ms: int = 0
+    moved: Moved | None = None
 
 
 class MoveRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A move of a branch's head, in its log. `before` is empty if the branch was made, `after` if it was deleted."""
+    """A move of a branch or tag, in its log. `before` is empty if the ref was made, `after` if it was deleted."""
 
     before: CommitId
     after: CommitId

@@ -1,11 +1,13 @@
-"""Where a branch was before: the log of its moves, and expressions such as `main@{yesterday}`.
+"""Where a branch or tag was before: the log of its moves, and expressions such as `main@{yesterday}`.
 
-The record of a branch holds its last move (`BranchRecord.moved`), written by the very `set_if` that moved it. Whoever
-moves the branch next writes that move into the log first, together with its claim or its commit. So the log and the
-record hold every move, whoever dies where, and no move that did not take place. Only a deletion is written after it
-took place: a process that dies between the two leaves it out.
+The record of a ref holds its last move (`BranchRecord.moved`), written by the very `set_if` that moved it. The next
+process to move the ref first writes that move into the log, together with its claim, its commit, or its note of the
+deletion. So the log and the record hold every move, whichever process dies where, and no move that did not take place.
+Only a deletion is written after it took place: a process that dies between the two leaves it out.
+A tag never moves: it is made, deleted, and made again.
 
-    reflog/<branch>/<999999999999999 - at_ms>    MoveRecord: the newest first
+    reflog/<branch>/<999999999999999 - at_ms>      MoveRecord: the newest first
+    reflog-tag/<tag>/<999999999999999 - at_ms>     the same of a tag
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -24,8 +26,11 @@ from lakebed.kv import scan_prefix
 from . import keys
 from .context import Context
 from .errors import BadRef, RefNotFound
-from .records import BranchRecord, Moved, MoveRecord, decode_record, encode_record
+from .records import BranchRecord, Moved, MoveRecord, RefKind, TagRecord, decode_record, encode_record
 
+R = TypeVar("R", BranchRecord, TagRecord)
+
+_PREFIXES: Final = {RefKind.BRANCH: keys.REFLOG, RefKind.TAG: keys.TAG_REFLOG}
 _PAGE: Final = 1_000
 _LATEST_MS: Final = 10**15 - 1
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -45,37 +50,44 @@ class Reflog:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def move(self, before: BranchRecord | None, after: BranchRecord, *, operation: str, by: str) -> BranchRecord:
-        """Return `after` with the move that led there; `before` None: the branch is made."""
+    def move(self, before: R | None, after: R, *, operation: str, by: str) -> R:
+        """Return `after` with the move that led there; `before` None: the ref is made."""
         now_ms = self._context.ports.clock.now_ms()
         if before is not None and before.moved is not None:
-            # Clocks of servers differ: the log of a branch never goes back.
+            # Clocks of servers differ: the log of a ref never goes back.
             now_ms = max(now_ms, before.moved.at_ms + 1)
         left = CommitId("") if before is None else before.commit_id
         return replace(after, moved=Moved(at_ms=now_ms, operation=operation, by=by, before=left))
 
-    def to_log(self, branch: str, record: BranchRecord) -> list[tuple[bytes, bytes]]:
-        """Return what has to be in the log before the branch moves on from this record."""
+    def to_log(self, name: str, record: BranchRecord | TagRecord) -> list[tuple[bytes, bytes]]:
+        """Return what has to be in the log before the ref moves on from this record."""
         move = _last_move(record)
-        return [] if move is None else [(_key(branch, move.at_ms), encode_record(move))]
+        return [] if move is None else [(_key(_kind_of(record), name, move.at_ms), encode_record(move))]
 
-    async def note_deleted(self, branch: str, record: BranchRecord, *, by: str) -> None:
+    async def note_deleted(self, name: str, record: R, *, by: str) -> None:
         moved = self.move(record, record, operation="delete", by=by).moved
         assert moved is not None
         move = MoveRecord(before=record.commit_id, after=CommitId(""), at_ms=moved.at_ms, operation="delete", by=by)
-        await self._context.set(_key(branch, move.at_ms), move)
+        await self._context.set(_key(_kind_of(record), name, move.at_ms), move)
 
     async def list(
-        self, branch: str, record: BranchRecord | None, *, before_ms: int | None = None, limit: int = 100
+        self,
+        kind: RefKind,
+        name: str,
+        record: BranchRecord | TagRecord | None,
+        *,
+        before_ms: int | None = None,
+        limit: int = 100,
     ) -> tuple[Sequence[MoveRecord], bool]:
-        """Return moves of a branch, the newest first, and whether there are more. `record`: the branch, if any."""
+        """Return moves of a ref, the newest first, and whether there are more. `record`: of a ref that is there."""
         found: list[MoveRecord] = []
         last = None if record is None else _last_move(record)
         if last is not None and (before_ms is None or last.at_ms < before_ms):
             found.append(last)
-        start = b"" if before_ms is None else _key(branch, before_ms - 1)
+        prefix = _prefix(kind, name)
+        start = b"" if before_ms is None else _key(kind, name, before_ms - 1)
         async for _, value in scan_prefix(
-            self._context.store, self._context.partition, _prefix(branch), start=start, page_size=min(limit + 1, _PAGE)
+            self._context.store, self._context.partition, prefix, start=start, page_size=min(limit + 1, _PAGE)
         ):
             if len(found) > limit:
                 break
@@ -85,28 +97,30 @@ class Reflog:
                 found.append(move)
         return found[:limit], len(found) > limit
 
-    async def find(self, branch: str, record: BranchRecord | None, when: When, *, expression: str) -> CommitId:
-        """Return the commit that the branch named then.
+    async def find(
+        self, kind: RefKind, name: str, record: BranchRecord | TagRecord | None, when: When, *, expression: str
+    ) -> CommitId:
+        """Return the commit that the ref named then.
 
         Raises:
-            RefNotFound: the branch did not exist then, or the log does not go back so far.
+            RefNotFound: the ref did not exist then, or the log does not go back so far.
         """
         if when.moves is not None:
             if when.moves == 0 and record is not None:
                 return record.commit_id
-            moves, _ = await self.list(branch, record, limit=max(when.moves, 1))
+            moves, _ = await self.list(kind, name, record, limit=max(when.moves, 1))
             commit = moves[when.moves - 1].before if 0 < when.moves <= len(moves) else ""
             if 0 < when.moves <= len(moves) and not commit:
-                # The move made the branch: for the first time, or again after it was deleted.
-                raise RefNotFound(f"{expression}: {branch} was not there before that move", ref=expression)
+                # The move made the ref: for the first time, or again after it was deleted.
+                raise RefNotFound(f"{expression}: {name} was not there before that move", ref=expression)
             if not commit:
-                raise RefNotFound(f"{expression}: the log of {branch} has {len(moves)} moves", ref=expression)
+                raise RefNotFound(f"{expression}: the log of {name} has {len(moves)} moves", ref=expression)
             return CommitId(commit)
-        moves, _ = await self.list(branch, record, before_ms=when.at_ms + 1, limit=1)
+        moves, _ = await self.list(kind, name, record, before_ms=when.at_ms + 1, limit=1)
         if not moves:
-            raise RefNotFound(f"{expression}: the log of {branch} does not go back so far", ref=expression)
+            raise RefNotFound(f"{expression}: the log of {name} does not go back so far", ref=expression)
         if not moves[0].after:
-            raise RefNotFound(f"{expression}: {branch} was deleted then", ref=expression)
+            raise RefNotFound(f"{expression}: {name} was deleted then", ref=expression)
         return moves[0].after
 
     def parse(self, text: str, *, expression: str) -> When:
@@ -132,14 +146,17 @@ class Reflog:
         return When(at_ms=min(max(at_ms, 0), _LATEST_MS - 1))
 
     async def clean(self) -> int:
-        """Remove moves that are too old. Costs two scans for each branch that has a log."""
+        """Remove moves that are too old. Costs two scans for each ref that has a log."""
+        return sum([await self._clean(kind) for kind in _PREFIXES])
+
+    async def _clean(self, kind: RefKind) -> int:
         oldest_ms = self._context.ports.clock.now_ms() - self._context.options.reflog_age_ms_max
-        store, partition = self._context.store, self._context.partition
-        removed, start = 0, keys.REFLOG
-        while (page := await store.scan(partition, start, 1)).keys and page.keys[0].startswith(keys.REFLOG):
-            branch = page.keys[0][len(keys.REFLOG) :].rpartition(b"/")[0].decode()
-            prefix = _prefix(branch)
-            old = [key async for key, _ in scan_prefix(store, partition, prefix, start=_key(branch, oldest_ms))]
+        store, partition, all_logs = self._context.store, self._context.partition, _PREFIXES[kind]
+        removed, start = 0, all_logs
+        while (page := await store.scan(partition, start, 1)).keys and page.keys[0].startswith(all_logs):
+            name = page.keys[0][len(all_logs) :].rpartition(b"/")[0].decode()
+            prefix = _prefix(kind, name)
+            old = [key async for key, _ in scan_prefix(store, partition, prefix, start=_key(kind, name, oldest_ms))]
             for at in range(0, len(old), _PAGE):
                 await store.delete_many(partition, old[at : at + _PAGE])
             removed += len(old)
@@ -147,15 +164,19 @@ class Reflog:
         return removed
 
 
-def _prefix(branch: str) -> bytes:
-    return keys.REFLOG + branch.encode() + b"/"
+def _kind_of(record: BranchRecord | TagRecord) -> RefKind:
+    return RefKind.BRANCH if isinstance(record, BranchRecord) else RefKind.TAG
 
 
-def _key(branch: str, at_ms: int) -> bytes:
-    return _prefix(branch) + f"{_LATEST_MS - max(at_ms, 0):015d}".encode()
+def _prefix(kind: RefKind, name: str) -> bytes:
+    return _PREFIXES[kind] + name.encode() + b"/"
 
 
-def _last_move(record: BranchRecord) -> MoveRecord | None:
+def _key(kind: RefKind, name: str, at_ms: int) -> bytes:
+    return _prefix(kind, name) + f"{_LATEST_MS - max(at_ms, 0):015d}".encode()
+
+
+def _last_move(record: BranchRecord | TagRecord) -> MoveRecord | None:
     moved = record.moved
     if moved is None:
         return None

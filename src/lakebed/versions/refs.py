@@ -2,7 +2,7 @@
 
 A ref expression is a branch, a tag, a commit id or an unambiguous prefix of one, followed by any number of `~N` (the
 N-th first-parent ancestor) and `^N` (the N-th parent), and at most one of `@` (the branch's head without what is
-staged) and `$` (with what is staged, which is what a bare branch means anyway). A branch may be followed by
+staged) and `$` (with what is staged, which is what a bare branch means anyway). A branch or tag may be followed by
 `@{yesterday}`, `@{3 days ago}`, `@{2}` or a date, which is where it was then (reflog.py). Where names clash a branch
 wins over a tag, and a tag over a commit.
 
@@ -141,13 +141,18 @@ class Refs:
             return resolved.commit_id
         return (await self._context.branches.fresh(resolved.branch)).record.commit_id
 
-    async def _find_then(self, branch: str, when: str, expression: str) -> CommitId:
+    async def _find_then(self, name: str, when: str, expression: str) -> CommitId:
         try:
-            check_branch(branch)
+            # The rules of tags allow more: every name of a branch is one of a tag.
+            check_tag(name)
         except InvalidName as error:
-            raise BadRef(f"{expression!r}: only a branch has a log", ref=expression) from error
+            raise BadRef(f"{expression!r}: only a branch or a tag has a log", ref=expression) from error
         parsed = self._reflog.parse(when, expression=expression)
-        return await self._reflog.find(branch, await self._branch_or_none(branch), parsed, expression=expression)
+        branch, tag = await self._branch_or_none(name), await self._tag_or_none(name)
+        kind = RefKind.BRANCH if branch is not None or tag is None else RefKind.TAG
+        if branch is None and tag is None and not (await self._reflog.list(kind, name, None, limit=1))[0]:
+            kind = RefKind.TAG  # Neither is there, and no log of a branch: a tag that was deleted.
+        return await self._reflog.find(kind, name, branch or tag, parsed, expression=expression)
 
     async def _branch_or_none(self, name: str) -> BranchRecord | None:
         try:
@@ -155,10 +160,14 @@ class Refs:
         except BranchNotFound:
             return None
 
+    async def _tag_or_none(self, name: str) -> TagRecord | None:
+        found = await self._context.read(TagRecord, keys.TAG + name.encode())
+        return None if found is None or found[0].state is not RefState.ACTIVE else found[0]
+
     async def _resolve_tag_or_commit(self, name: str) -> CommitId:
-        tag = await self._context.read(TagRecord, keys.TAG + name.encode())
-        if tag is not None and tag[0].state is RefState.ACTIVE:
-            return tag[0].commit_id
+        tag = await self._tag_or_none(name)
+        if tag is not None:
+            return tag.commit_id
         if not _HEX.fullmatch(name):
             raise RefNotFound("not found", ref=name)
         if len(name) == 64:
@@ -294,17 +303,20 @@ class Refs:
         return await self._make_branch(name, found.commit_id, operation="undelete", by=by)
 
     async def moves(
-        self, branch: str, *, before_ms: int | None = None, limit: int = 100
+        self, kind: RefKind, name: str, *, before_ms: int | None = None, limit: int = 100
     ) -> tuple[Sequence[MoveRecord], bool]:
-        """Return the moves of a branch, the newest first, and whether there are more; of a deleted one too.
+        """Return the moves of a branch or tag, the newest first, and whether there are more; of a deleted one too.
 
         Raises:
-            BranchNotFound: there is none, and no log of one.
+            BranchNotFound, TagNotFound: there is none, and no log of one.
         """
-        record = await self._branch_or_none(branch)
-        moves, has_more = await self._reflog.list(branch, record, before_ms=before_ms, limit=limit)
+        is_branch = kind is RefKind.BRANCH
+        record = await (self._branch_or_none(name) if is_branch else self._tag_or_none(name))
+        moves, has_more = await self._reflog.list(kind, name, record, before_ms=before_ms, limit=limit)
         if record is None and not moves and before_ms is None:
-            raise BranchNotFound(f"branch {branch} not found", branch=branch)
+            if is_branch:
+                raise BranchNotFound(f"branch {name} not found", branch=name)
+            raise TagNotFound(f"tag {name} not found", tag=name)
         return moves, has_more
 
     # Deleted refs
@@ -362,10 +374,10 @@ class Refs:
         Raises:
             TagNotFound: there is none.
         """
-        found = await self._context.read(TagRecord, keys.TAG + name.encode())
-        if found is None or found[0].state is not RefState.ACTIVE:
+        found = await self._tag_or_none(name)
+        if found is None:
             raise TagNotFound(f"tag {name} not found", tag=name)
-        return found[0].commit_id
+        return found.commit_id
 
     async def list_tags(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> tuple[list[Tag], bool]:
         """At most `limit` tags after the name `after`, in order, and whether there are more."""
@@ -378,17 +390,18 @@ class Refs:
                 return found[:limit], True
         return found, False
 
-    async def create_tag(self, name: str, source: str) -> CommitId:
+    async def create_tag(self, name: str, source: str, *, by: str = "") -> CommitId:
         """
         Raises:
             TagExists, NameTaken: a tag or a branch has this name.
             CommitExpired: a collection takes this commit.
         """
         check_tag(name)
-        return await self._make_tag(name, await self.resolve_commit(source))
+        return await self._make_tag(name, await self.resolve_commit(source), operation="create", by=by)
 
-    async def _make_tag(self, name: str, commit_id: CommitId) -> CommitId:
+    async def _make_tag(self, name: str, commit_id: CommitId, *, operation: str, by: str) -> CommitId:
         record = TagRecord(state=RefState.CREATING, commit_id=commit_id, created_ms=self._context.ports.clock.now_ms())
+        record = self._reflog.move(None, record, operation=operation, by=by)
         held = await self._make_ref(keys.TAG + name.encode(), record, TagExists("tag already exists", tag=name))
         await self._activate(name, held, replace(record, state=RefState.ACTIVE))
         return commit_id
@@ -408,21 +421,25 @@ class Refs:
                 if is_noted:
                     await self._context.delete(kept)
                 raise TagNotFound(f"tag {name} not found", tag=name)
-            await self._context.set_all([(kept, self._deleted(RefKind.TAG, name, found[0], deleted_ms, by))])
+            noted = (kept, self._deleted(RefKind.TAG, name, found[0], deleted_ms, by))
+            await self._context.set_all([noted, *self._reflog.to_log(name, found[0])])
             is_noted = True
             try:
                 await self._context.delete_if(keys.TAG + name.encode(), found[1].predicate)
             except PredicateFailed:
                 continue
+            with suppress(Unavailable, OutcomeUnknown):
+                await self._reflog.note_deleted(name, found[0], by=by)
             return
 
-    async def undelete_tag(self, name: str) -> CommitId:
+    async def undelete_tag(self, name: str, *, by: str = "") -> CommitId:
         """
         Raises:
             DeletedRefNotFound: none of this name is kept.
             TagExists, NameTaken, CommitExpired: as for `create_tag`.
         """
-        return await self._make_tag(name, (await self.find_deleted(RefKind.TAG, name)).commit_id)
+        found = await self.find_deleted(RefKind.TAG, name)
+        return await self._make_tag(name, found.commit_id, operation="undelete", by=by)
 
     # Making a ref
 

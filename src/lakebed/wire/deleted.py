@@ -56,7 +56,7 @@ class DeletedRefList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A move of a branch. `before` is empty if the branch was made, `commit_id` if it was deleted.
+    """A move of a branch or tag. `before` is empty if the ref was made, `commit_id` if it was deleted.
 
     `date_ms` is in milliseconds, since a branch may move several times in a second.
     """

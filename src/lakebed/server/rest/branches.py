@@ -98,7 +98,9 @@ class Tags:
 
     async def create(self, request: RestRequest, body: wire.TagCreation) -> wire.Ref:
         repository = await self._catalog.get(request.args[0])
-        commit_id = await repository.changes.create_tag(body.id, body.ref, force=bool(body.force))
+        commit_id = await repository.changes.create_tag(
+            body.id, body.ref, force=bool(body.force), by=request.identity.user_id
+        )
         return wire.Ref(id=body.id, commit_id=commit_id)
 
     async def get(self, request: RestRequest) -> wire.Ref:

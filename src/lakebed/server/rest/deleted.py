@@ -79,12 +79,19 @@ class DeletedRefs:
 
     async def undelete_tag(self, request: RestRequest) -> wire.Ref:
         changes = (await self._catalog.get(request.args[0])).changes
-        return wire.Ref(id=request.args[1], commit_id=await changes.undelete_tag(request.args[1]))
+        commit_id = await changes.undelete_tag(request.args[1], by=request.identity.user_id)
+        return wire.Ref(id=request.args[1], commit_id=commit_id)
 
-    async def moves(self, request: RestRequest) -> wire.RefMoveList:
+    async def branch_moves(self, request: RestRequest) -> wire.RefMoveList:
+        return await self._moves(request, RefKind.BRANCH)
+
+    async def tag_moves(self, request: RestRequest) -> wire.RefMoveList:
+        return await self._moves(request, RefKind.TAG)
+
+    async def _moves(self, request: RestRequest, kind: RefKind) -> wire.RefMoveList:
         refs = (await self._catalog.get(request.args[0])).versions.refs
         after = request.integer("after", 0)
-        found, has_more = await refs.moves(request.args[1], before_ms=after or None, limit=request.amount())
+        found, has_more = await refs.moves(kind, request.args[1], before_ms=after or None, limit=request.amount())
         results = [
             wire.RefMove(
                 commit_id=move.after, before=move.before, operation=move.operation, user=move.by, date_ms=move.at_ms
@@ -131,5 +138,6 @@ def routes(state: AppState) -> list[Route]:
         Route(deleted.LIST_DELETED_TAGS, refs.tags),
         Route(deleted.UNDELETE_BRANCH, refs.undelete_branch),
         Route(deleted.UNDELETE_TAG, refs.undelete_tag),
-        Route(deleted.LIST_BRANCH_MOVES, refs.moves),
+        Route(deleted.LIST_BRANCH_MOVES, refs.branch_moves),
+        Route(deleted.LIST_TAG_MOVES, refs.tag_moves),
     ]
