@@ -23,7 +23,9 @@ import pytest
 
 from lakebed.testing.contracts import RemoteStoreContract
 
-DATABASES = ("bigtable", "cassandra", "dynamodb", "etcd", "mongodb", "mysql", "postgres", "redis")
+DATABASES = ("bigtable", "cassandra", "consul", "dynamodb", "etcd", "mongodb", "mysql", "postgres", "redis")
+DOUBLES = ("consul",)
+"""Of these a double stands in, which we wrote: its speed says nothing."""
 START_S = 60
 USER = 65534
 """The user `nobody`: some servers refuse to run as root."""
@@ -290,6 +292,21 @@ def mongodb() -> Iterator[Server]:
 
 
 @contextmanager
+def double(name: str) -> Iterator[Server]:
+    """Start the double `tests/kv/NAME_double.py`, or use the server whose port LAKEBED_TEST_NAME names."""
+    if named := os.environ.get(f"LAKEBED_TEST_{name.upper()}"):
+        yield Server([], Path(), int(named))
+        return
+    with folder_for(name) as folder:
+        port = free_port()
+        command = [sys.executable, "-m", f"tests.kv.{name}_double", str(port), str(folder / "kept.db")]
+        environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        # As root, for the folder of the tests may be closed to others.
+        with running(Server(command, folder, port, environment, as_root=True)) as server:
+            yield server
+
+
+@contextmanager
 def etcd(*options: str) -> Iterator[Server]:
     """Start one member of etcd, with options such as `--quota-backend-bytes=…`."""
     program_file = program("etcd", "etcd-server")
@@ -342,6 +359,9 @@ def database(name: str) -> Iterator[Callable[[str], str]]:
         case "cassandra":
             with cassandra() as server:
                 yield lambda store: f"cassandra://127.0.0.1:{server.port}/tests?table={store}&replicas=1"
+        case "consul":
+            with double("consul") as server:
+                yield lambda store: f"consul://127.0.0.1:{server.port}?name={store}"
         case "dynamodb":
             with dynamodb() as server, pytest.MonkeyPatch.context() as patch:
                 # The emulator takes any. The processes that a test starts inherit them.

@@ -27,6 +27,7 @@ _DRIVERS: dict[str, str] = {
     "az": "lakebed.kv.drivers.blobs",
     "bigtable": "lakebed.kv.drivers.bigtable",
     "cassandra": "lakebed.kv.drivers.cassandra",
+    "consul": "lakebed.kv.drivers.consul",
     "dynamodb": "lakebed.kv.drivers.dynamodb",
     "etcd": "lakebed.kv.drivers.etcd",
     "etcds": "lakebed.kv.drivers.etcd",

@@ -1,0 +1,287 @@
+"""`consul://host:8500,host:8500`: a Store in Consul's key-value store, over its HTTP API, with no client library.
+
+A pair's key in Consul is the store's name, the partition and the key, both in hexadecimal digits, with `/` between: so
+a partition is one folder, in byte order. Every write is one transaction. Reads ask for consistency (`?consistent`).
+
+Predicates are modification indexes. Consul never uses one twice, so a value that was put back is noticed (no A-B-A).
+But it keeps the index where a write changes nothing: two writers of one value would both succeed. So each write also
+sets the key's flags to a random number, and always changes something.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+
+import httpx
+import msgspec
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
+
+from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+
+T = TypeVar("T")
+
+FORMAT: Final = b"1"
+CONNECTIONS: Final = 16
+OPERATIONS_MAX: Final = 64
+"""Consul refuses a transaction of more."""
+RATE_LIMITED: Final = "rate limit exceeded"
+NO_LEADER: Final = "No cluster leader"
+ABSENT: Final = 0
+"""Stands for the modification index of a key that is not there."""
+
+
+class _Pair(msgspec.Struct, rename="pascal", kw_only=True):
+    """Consul writes an empty value as null."""
+
+    key: str
+    value: bytes | None = None
+    modify_index: int
+
+
+class _Result(msgspec.Struct, rename={"kv": "KV"}, kw_only=True):
+    kv: _Pair
+
+
+class _Error(msgspec.Struct, rename="pascal", kw_only=True):
+    op_index: int
+    what: str
+
+
+class _Done(msgspec.Struct, rename="pascal", kw_only=True):
+    """The answer to a transaction. It has errors where Consul did nothing of it."""
+
+    results: list[_Result] | None
+    errors: list[_Error] | None
+
+
+class _Debug(msgspec.Struct, rename="pascal", kw_only=True):
+    dev_mode: bool
+
+
+class _Agent(msgspec.Struct, rename="pascal", kw_only=True):
+    debug_config: _Debug
+
+
+def open_uri(uri: StoreUri) -> RemoteStore:
+    """`consul://:TOKEN@host:8500,other:8500?name=lakebed&connections=16&tls=no&ca_file=&wait_s=10`."""
+    wait_s = uri.seconds("wait_s", WAIT_S)
+    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
+
+
+def partitions_uri(uri: StoreUri) -> list[bytes]:
+    """List the partitions of the store that this URI names."""
+    return partitions_of(uri, _from)
+
+
+def _from(uri: StoreUri, wait_s: float) -> ConsulDatabase:
+    name, connections = uri.text("name", "lakebed"), uri.count("connections", CONNECTIONS)
+    tls, ca_file = uri.choice("tls", "no", "yes"), uri.text("ca_file", "")
+    uri.check_all_taken()
+    login, _, hosts = uri.authority.rpartition("@")
+    user, _, token = login.partition(":")
+    if not hosts or user or uri.path.strip("/") or not name or "/" in name:
+        raise InvalidStoreUri(
+            f"{uri.scheme}: an example: consul://:TOKEN@127.0.0.1:8500?name=lakebed", scheme=uri.scheme
+        )
+    protocol = "https" if tls == "yes" else "http"
+    return ConsulDatabase(
+        [f"{protocol}://{host}" for host in hosts.split(",")],
+        token=unquote(token),
+        name=name,
+        connections=connections,
+        certificates=ca_file,
+        timeout_s=max(wait_s, 1),
+    )
+
+
+class ConsulDatabase:
+    """Requests to one agent, and to the next one where that cannot be reached."""
+
+    batch_keys_max = OPERATIONS_MAX
+    # Consul takes a request of 512 KiB: these values in base64, and 64 keys and partitions of 1,024 bytes each.
+    batch_bytes_max = 128 << 10
+    batches_at_once = 4
+
+    def __init__(
+        self, agents: Sequence[str], *, token: str, name: str, connections: int, certificates: str, timeout_s: float
+    ) -> None:
+        self._agents = list(agents)
+        self._headers = {"x-consul-token": token} if token else {}
+        self._name = name
+        self._connections = connections
+        self._verify = certificates or True
+        self._timeout_s = timeout_s
+        self._client: httpx.AsyncClient | None = None
+
+    async def prepare(self) -> None:
+        try:
+            response = await self._send("GET", "agent/self", {}, None)
+            if response.status_code != 200:
+                raise _refusal(response)
+            _check_agent(_decoded(response, _Agent))
+            mark = f"{self._name}/format"
+            await self._transact([_write("cas", mark, FORMAT, Index=ABSENT)])
+            [found] = await self._read([mark])
+        finally:
+            await self.close()
+        if found.value != FORMAT:
+            raise StoreFormat(f"consul: {mark} is {found.value!r}: another release or program wrote it")
+
+    async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        stem = self._stem(partition)
+        pairs = await self._read([stem + key.hex() for key in keys])
+        return {_key(pair, stem): Held(pair.value or b"", pair.modify_index) for pair in pairs}
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Consul lists no part of a folder: read the names of all its keys, then the values of one page."""
+        stem = self._stem(partition)
+        names = [name for name in await self._names(stem) if name >= stem + start.hex()]
+        rows: list[tuple[bytes, bytes]] = []
+        while names and len(rows) < limit:
+            count = min(limit - len(rows), OPERATIONS_MAX)
+            asked, names = names[:count], names[count:]
+            rows += [(_key(pair, stem), pair.value or b"") for pair in await self._read(asked)]
+        return rows
+
+    async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        stem = self._stem(partition)
+        await self._transact([_write("set", stem + key.hex(), value) for key, value in items])
+
+    async def write_if(
+        self, partition: bytes, key: bytes, value: bytes, expected: Predicate | None
+    ) -> Predicate | None:
+        index = ABSENT if expected is None else expected
+        done = await self._transact([_write("cas", self._stem(partition) + key.hex(), value, Index=index)])
+        return done.results[0].kv.modify_index if done.results else None
+
+    async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        stem = self._stem(partition)
+        await self._transact([_operation("delete", stem + key.hex()) for key in keys])
+
+    async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
+        name = self._stem(partition) + key.hex()
+        # Not delete-cas: it succeeds where the key is absent.
+        done = await self._transact([_operation("check-index", name, Index=expected), _operation("delete", name)])
+        return not done.errors
+
+    async def partitions(self) -> list[bytes]:
+        stem = f"{self._name}/"
+        folders = [name for name in await self._names(stem, separator="/") if name.endswith("/")]
+        return [bytes.fromhex(folder[len(stem) : -1]) for folder in folders]
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _stem(self, partition: bytes) -> str:
+        return f"{self._name}/{partition.hex()}/"
+
+    async def _names(self, stem: str, *, separator: str = "") -> list[str]:
+        """List the names below a stem, in order; with a separator, those of folders in place of what is in them."""
+        asked = {"keys": "true", "consistent": "true"} | ({"separator": separator} if separator else {})
+        response = await self._send("GET", f"kv/{stem}", asked, None)
+        if response.status_code == 404 and not response.content:
+            return []
+        if response.status_code != 200:
+            raise _refusal(response)
+        if response.headers.get("x-consul-results-filtered-by-acls") == "true":
+            raise StoreUnavailable("consul: the token may not list every key of this store", setting="token")
+        return sorted(_decoded(response, list[str]))
+
+    async def _read(self, names: Sequence[str]) -> list[_Pair]:
+        """Read those that exist, in one transaction. Consul fails it, and says which are absent: leave them out."""
+        left = list(names)
+        while left:
+            done = await self._transact([_operation("get", name) for name in left], consistent="true")
+            if not done.errors:
+                pairs = [result.kv for result in done.results or ()]
+                if len(pairs) < len(left):  # not absence: that is an error
+                    raise StoreUnavailable("consul: the token may not read every key of this store", setting="token")
+                return pairs
+            absent = {error.op_index for error in done.errors}
+            left = [name for index, name in enumerate(left) if index not in absent]
+        return []
+
+    async def _transact(self, operations: Sequence[object], **asked: str) -> _Done:
+        """Carry out all or, where the answer has errors, nothing: a condition does not hold, or a key is absent."""
+        response = await self._send("PUT", "txn", asked, msgspec.json.encode(operations))
+        if response.status_code not in {200, 409}:
+            raise _refusal(response)
+        done = _decoded(response, _Done)
+        if bool(done.errors) != (response.status_code == 409):
+            raise OutcomeUnknown(f"consul: it answered {response.status_code}, with {len(done.errors or ())} errors")
+        for error in done.errors or ():
+            if not _is_condition(error.what):
+                raise StoreUnavailable(f"consul: it refuses the transaction: {error.what}")
+        return done
+
+    async def _send(self, method: str, path: str, asked: dict[str, str], content: bytes | None) -> httpx.Response:
+        try:
+            return await self._open().request(
+                method, f"{self._agents[0]}/v1/{path}", params=asked, content=content, headers=self._headers
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            self._agents.append(self._agents.pop(0))
+            raise Passing(f"consul: no connection: {error}") from error
+        except httpx.HTTPError as error:
+            raise OutcomeUnknown(f"consul: the answer was lost: {str(error) or type(error).__name__}") from error
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._client is None:
+            limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
+            self._client = httpx.AsyncClient(
+                timeout=self._timeout_s, limits=limits, verify=self._verify, trust_env=False
+            )
+        return self._client
+
+
+def _check_agent(agent: _Agent) -> None:
+    if agent.debug_config.dev_mode:
+        raise StoreUnavailable(
+            "consul: the agent runs with -dev, and keeps all in memory: start it with -server and -data-dir",
+            setting="-dev",
+        )
+
+
+def _operation(verb: str, name: str, **fields: object) -> dict[str, object]:
+    return {"KV": {"Verb": verb, "Key": name, **fields}}
+
+
+def _write(verb: str, name: str, value: bytes, **fields: Any) -> dict[str, object]:
+    return _operation(verb, name, Value=value, Flags=int.from_bytes(os.urandom(8), "big"), **fields)
+
+
+def _key(pair: _Pair, stem: str) -> bytes:
+    return bytes.fromhex(pair.key[len(stem) :])
+
+
+def _is_condition(what: str) -> bool:
+    """Consul's words where a condition does not hold, or a key that is read or compared is not there."""
+    return "index is stale" in what or "doesn't exist" in what or "failed index check" in what
+
+
+def _decoded(response: httpx.Response, type_: type[T]) -> T:
+    try:
+        return msgspec.json.decode(response.content, type=type_)
+    except msgspec.DecodeError as error:
+        raise OutcomeUnknown(f"consul: its answer is not one of Consul: {error}") from error
+
+
+def _refusal(response: httpx.Response) -> Exception:
+    """Translate a refusal. A status of 500 says that Consul may have begun, but for those that it says it did not."""
+    reason = response.text.strip()[:500]
+    message = f"consul: it answered {response.status_code}: {reason}"
+    if response.status_code == 429 or RATE_LIMITED in reason:
+        return Passing(message)
+    if response.status_code == 500 and reason.removeprefix("rpc error making call: ") == NO_LEADER:
+        return Passing(message)
+    if response.status_code < 500:
+        return StoreUnavailable(message, status=response.status_code)
+    return OutcomeUnknown(message, status=response.status_code)
