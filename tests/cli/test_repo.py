@@ -147,6 +147,7 @@ def test_the_objects_of_a_deleted_repository_are_planned_and_stay_within_the_win
     here = ("--engine", "local", "--data", str(data))
     shell.ok("repo", "create", "lakefs://given-back", "local://given-back")
     shell.ok("object", "upload", "-", "lakefs://given-back/main/a", stdin="12345")
+    address = shell.ok("object", "stat", "lakefs://given-back/main/a", "-o", "json").json["physical_address"]
     shell.ok("repo", "delete", "lakefs://given-back", "--yes")
 
     outcome = shell.ok("gc", "deleted", "plan", "lakefs://given-back", *here, "-o", "json")
@@ -154,6 +155,19 @@ def test_the_objects_of_a_deleted_repository_are_planned_and_stay_within_the_win
     shown = shell.ok("gc", "deleted", "show", "lakefs://given-back", "latest", "--data", str(data))
     refused = shell("gc", "deleted", "apply", "lakefs://given-back", planned["run_id"], *here, "--yes")
 
+    shell.ok("gc", "deleted", "plan", "lakefs://given-back", *here)
+    runs = [
+        one["run_id"] for one in shell.ok("gc", "deleted", "list", "lakefs://given-back", *here[2:], "-o", "json").json
+    ]
+    differs = shell.ok("gc", "deleted", "diff", "lakefs://given-back", *runs, *here[2:])
+    why = shell.ok("gc", "deleted", "why", "lakefs://given-back", address)
+    job = shell.ok("gc", "job", "start", "lakefs://given-back", "plan", "--deleted", "--engine", "local", "-o", "json")
+    jobs = shell.ok("gc", "job", "list", "lakefs://given-back", "--deleted", "-o", "json")
+
+    assert "only" in differs.out
+    assert "which can be brought back until" in why.out
+    assert (job.json["state"], job.json["results"][0]["objects"]) == ("done", 1)
+    assert [one["id"] for one in jobs.json] == [job.json["id"]]
     assert planned["totals"]["by_reason"] == {"deleted-repository": {"objects": 1, "size_bytes": 5}}
     assert "1 object, 5 B" in shown.out
     assert "it can be brought back until" in outcome.err

@@ -56,6 +56,24 @@ async def test_steps_of_a_collection_find_a_deleted_repository_and_no_other_step
     assert (await client.post(repo + "/gc/purging?deleted=only")).status_code == 404
 
 
+async def test_plans_and_explanations_of_a_deleted_repository_are_asked_after_by_its_uid(
+    client: httpx.AsyncClient, repo: str
+) -> None:
+    put = await client.post(repo + "/branches/main/objects", params={"path": "a"}, content=b"12345")
+    address = put.json()["physical_address"]
+    await client.delete(repo)
+    [deleted] = (await client.get("/deleted/repositories")).json()["results"]
+
+    for uid in ("only", deleted["uid"]):
+        assert (await client.get(f"{repo}/gc/plans?deleted={uid}")).json() == {"plans": [], "has_more": False}
+        page = (await client.get(f"{repo}/gc/why", params={"deleted": uid, "address": address})).json()
+        [one] = page["answer"]["objects"]
+        assert (one["fate"], one["goes_ms"] // 1000) == ("deleted", deleted["kept_until"])
+        assert (await client.get(f"{repo}/gc/plans/none?deleted={uid}")).status_code == 404
+    assert (await client.get(repo + "/gc/plans")).status_code == 404
+    assert (await client.get(repo + "/gc/why", params={"address": address})).status_code == 404
+
+
 async def test_a_repository_in_use_is_not_collected_as_a_deleted_one(client: httpx.AsyncClient, repo: str) -> None:
     answer = await client.post(repo + "/gc/runs", json={"kind": "deleted"})
 

@@ -203,6 +203,62 @@ async def test_a_jobs_token_may_no_more_than_its_user_may(
     assert (await stranger.post(repo + "/gc/purging", headers=headers)).status_code == 403
 
 
+async def test_a_job_collects_a_deleted_repository_by_its_uid_and_nothing_else_of_it(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINE_CHARACTERS_MAX", 2_000)  # The token says which repository, and is in a line.
+    await client.delete(repo)
+    [deleted] = (await client.get("/deleted/repositories")).json()["results"]
+    jobs, plan = repo + "/gc/jobs?deleted=only", {"action": "plan", "kinds": ["deleted"]}
+    for wrong in (
+        {"action": "plan"},
+        {"action": "plan", "kinds": ["deleted", "metadata"]},
+        {"action": "run", "kinds": ["deleted"]},
+        {"action": "purge"},
+        {"action": "apply", "run_id": "r1", "window": "7d"},
+    ):
+        assert (await client.post(jobs, json={"request": wrong})).status_code == 400, wrong
+    assert (await client.post(repo + "/gc/jobs", json={"request": plan})).status_code == 404
+
+    job = (await client.post(jobs, json={"request": {**plan, "tasks": 777}})).json()
+    while len(job["lines"]) < 2:
+        await asyncio.sleep(0.02)
+        job = (await client.get(f"{repo}/gc/jobs/{job['id']}?deleted={deleted['uid']}")).json()
+    token = json.loads(job["lines"][1].removeprefix("told "))["LAKEBED_TOKEN"]
+    headers = {"Authorization": f"Bearer {token}"}
+    started = await stranger.post(repo + "/gc/runs?deleted=only", json={"kind": "deleted"}, headers=headers)
+    applied = await stranger.post(
+        f"{repo}/gc/runs/{started.json()['run_id']}/applying?deleted=only", json={"plan": ""}, headers=headers
+    )
+    stopped = await client.delete(f"{repo}/gc/jobs/{job['id']}?deleted=only")
+
+    assert job["lines"][0].startswith(f"arguments job lakefs://lake --uid {deleted['uid']} ")
+    assert started.status_code == 201
+    assert applied.status_code == 403
+    assert stopped.status_code == 200
+    while job["state"] == "running":
+        await asyncio.sleep(0.02)
+        job = (await client.get(f"{repo}/gc/jobs/{job['id']}?deleted=only")).json()
+    assert (await stranger.get(repo + "/gc/runs?deleted=only", headers=headers)).status_code == 401
+    assert [one["id"] for one in (await client.get(jobs)).json()["jobs"]] == [job["id"]]
+
+
+async def test_to_apply_by_a_job_in_a_deleted_repository_needs_its_own_permission(
+    client: httpx.AsyncClient, repo: str
+) -> None:
+    await client.post("/auth/users", json={"id": "operator"})
+    await client.put("/auth/groups/GCOperators/members/operator")
+    pair = (await client.post("/auth/users/operator/credentials")).json()
+    auth = (pair["access_key_id"], pair["secret_access_key"])
+    await client.delete(repo)
+    apply = {"request": {"action": "apply", "run_id": "r1"}}
+
+    refused = await client.post(repo + "/gc/jobs?deleted=only", json=apply, auth=auth)
+
+    assert refused.status_code == 403, refused.text
+    assert (await client.post(repo + "/gc/jobs?deleted=only", json=apply)).status_code == 201
+
+
 async def test_the_token_of_a_plan_deletes_nothing(
     client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
 ) -> None:

@@ -10,12 +10,16 @@ from __future__ import annotations
 import msgspec
 
 
-class Delegation(msgspec.Struct, frozen=True, kw_only=True):
-    """Allow `actions`, by their full names, on `repository` itself and nothing in it, while its job `job` runs."""
+class Delegation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Allow `actions`, by their full names, on `repository` itself and nothing in it, while its job `job` runs.
+
+    `deleted` is the uid of the repository where it is deleted.
+    """
 
     job: str
     repository: str
     actions: tuple[str, ...]
+    deleted: str = ""
 
     def covers(self, action: str, resource: str) -> bool:
         return action in self.actions and resource == f"arn:lakefs:fs:::repository/{self.repository}"

@@ -274,12 +274,21 @@ class DeletedRepositories:
         """
         return (await self._find_kept(name, uid, _COLLECTABLE | {DeletedState.COLLECTED}))[0]
 
-    async def check_collectable(self, uid: RepositoryUid) -> None:
-        """
+    async def check_collectable(self, uid: RepositoryUid) -> int:
+        """Return the instant (Unix ms) from which collections delete, by plans that were made from then on.
+
         Raises:
             DeletedNotFound: it was brought back, forgotten or collected.
         """
-        await self._read_as(uid, _COLLECTABLE)
+        return _collectable_ms((await self._read_as(uid, _COLLECTABLE))[0])
+
+    async def delete_from_ms(self, uid: RepositoryUid) -> int:
+        """Return the same of one that may be collected already.
+
+        Raises:
+            DeletedNotFound: it was brought back or forgotten, or its records are gone.
+        """
+        return _collectable_ms((await self._read_as(uid, _COLLECTABLE | {DeletedState.COLLECTED}))[0])
 
     async def begin_collecting(self, uid: RepositoryUid, *, planned_ms: int, store_ms: int) -> None:
         """Let collections delete from now on: nothing comes back. Done already: nothing happens.
@@ -293,7 +302,7 @@ class DeletedRepositories:
             DeleteProtected: legal holds are in force.
         """
         record, held = await self._read_as(uid, _COLLECTABLE)
-        over_ms = max(record.kept_until_ms, record.deleted_ms + SIGNED_MS_MAX)
+        over_ms = _collectable_ms(record)
         if min(self._ports.clock.now_ms(), store_ms) < over_ms:
             raise WindowNotOver(
                 f"the deleted repository {record.name} can be brought back still: nothing of it is deleted before"
@@ -501,6 +510,11 @@ def _tokens(page: Page) -> set[StagingToken]:
         elif key.startswith(keys.CLAIM):
             tokens.update(decode_record(ClaimRecord, value).tokens)
     return tokens
+
+
+def _collectable_ms(record: DeletedRecord) -> int:
+    """The end of the window; and of the day in which uploads that were under way may still put bytes."""
+    return max(record.kept_until_ms, record.deleted_ms + SIGNED_MS_MAX)
 
 
 def _utc(unix_ms: int) -> str:

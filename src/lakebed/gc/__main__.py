@@ -107,6 +107,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 engine=engine_from(environ),
                 tasks=session_options(environ).tasks if _is_local(remote, environ) else TASKS,
                 progress=_note,
+                deleted=options.uid,
             )
             if request is None:
                 return _print(_read(collector, options))
@@ -260,6 +261,9 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary in _ACTIONS:
         # A job is what a server starts: the help leaves it out.
         action = actions.add_parser(name) if name == JOB else actions.add_parser(name, help=summary)
+        action.add_argument(
+            "--uid", default="", metavar="UID", help="a deleted repository that had the name, or `only`"
+        )
         if name == "why":
             action.add_argument("place", metavar="lakefs://REPOSITORY[/REF/PATH]")
             action.add_argument("address", nargs="?", default="", metavar="ADDRESS", help="in place of a path")

@@ -166,17 +166,20 @@ class HttpRequests:
         return self._ask_page(collectors.WHY_GC_OBJECT, **question._asdict(), continuation_token=token)
 
     def _ask_page(self, operation: Operation[Any, A], **asked: str | None) -> A:
-        query = urlencode({name: text for name, text in asked.items() if text}, quote_via=quote, safe="")
-        path = path_to(operation, self._repository)
-        return convert(self._client.call(operation.method, f"{path}?{query}" if query else path), operation.answer)
+        path = self._path(operation, **asked)
+        return convert(self._client.call(operation.method, path), operation.answer)
 
     def _ask(self, operation: Operation[B, A], *arguments: str, body: B | None = None) -> A:
+        path = self._path(operation, *arguments)
+        return convert(self._client.call(operation.method, path, json=body), operation.answer)
+
+    def _path(self, operation: Operation[Any, Any], *arguments: str, **asked: str | None) -> str:
         if self._deleted and not any(one.name == "deleted" for one in operation.parameters):
             # Without the parameter the server would answer for a repository in use that has the name now.
             raise Conflict(f"a deleted repository has no {operation.id}", repository=self._repository)
+        given = {name: text for name, text in {**asked, "deleted": self._deleted}.items() if text}
         path = path_to(operation, self._repository, *arguments)
-        query = "?" + urlencode({"deleted": self._deleted}) if self._deleted else ""
-        return convert(self._client.call(operation.method, path + query, json=body), operation.answer)
+        return f"{path}?{urlencode(given, quote_via=quote, safe='')}" if given else path
 
 
 class RetryingCaller:

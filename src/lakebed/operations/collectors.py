@@ -286,12 +286,15 @@ WHY_GC_OBJECT: Final = get(
     Parameter("ref"),
     Parameter("path"),
     Parameter("continuation_token"),
+    _DELETED,
 )
 
 # Plans, jobs, the ledger, restores.
 
-LIST_GC_PLANS: Final = get("listGcPlans", _PLANS, protocol.PlanList, _READ_RUNS, "List plans, newest first.", *PAGE)
-GET_GC_PLAN: Final = get("getGcPlan", _PLAN, protocol.Plan, _READ_RUNS, "Return the plan of a run.")
+LIST_GC_PLANS: Final = get(
+    "listGcPlans", _PLANS, protocol.PlanList, _READ_RUNS, "List plans, newest first.", *PAGE, _DELETED
+)
+GET_GC_PLAN: Final = get("getGcPlan", _PLAN, protocol.Plan, _READ_RUNS, "Return the plan of a run.", _DELETED)
 LIST_GC_PLAN_OBJECTS: Final = get(
     "listGcPlanObjects",
     _PLAN + "/objects",
@@ -300,6 +303,7 @@ LIST_GC_PLAN_OBJECTS: Final = get(
     "List the objects that a plan deletes.",
     PREFIX,
     *PAGE,
+    _DELETED,
 )
 DIFF_GC_PLANS: Final = get(
     "diffGcPlans",
@@ -308,8 +312,9 @@ DIFF_GC_PLANS: Final = get(
     _READ_RUNS,
     "Return what differs between two plans.",
     PAGE[1],
+    _DELETED,
 )
-LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, protocol.JobList, _READ_RUNS, "List jobs, newest first.")
+LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, protocol.JobList, _READ_RUNS, "List jobs, newest first.", _DELETED)
 START_GC_JOB: Final = Operation(
     "startGcJob",
     "POST",
@@ -318,13 +323,17 @@ START_GC_JOB: Final = Operation(
     protocol.JobView,
     _READ_RUNS,
     "Start a collector on the server.",
+    (_DELETED,),
     asked_later=(
         Permission("gc:Plan", REPOSITORY, when="the job plans"),
         Permission("gc:Apply", REPOSITORY, when="the job applies or purges"),
+        Permission("gc:CollectDeleted", REPOSITORY, when="the job applies, and the repository is deleted"),
     ),
     status=201,
 )
-GET_GC_JOB: Final = get("getGcJob", _JOB, protocol.JobView, _READ_RUNS, "Return a job, its state and last lines.")
+GET_GC_JOB: Final = get(
+    "getGcJob", _JOB, protocol.JobView, _READ_RUNS, "Return a job, its state and last lines.", _DELETED
+)
 STOP_GC_JOB: Final = Operation(
     "stopGcJob",
     "DELETE",
@@ -333,6 +342,7 @@ STOP_GC_JOB: Final = Operation(
     protocol.JobView,
     on(REPOSITORY, "gc:Abandon"),
     "Ask a job to stop.",
+    (_DELETED,),
 )
 LIST_GC_LEDGER: Final = get(
     "listGcLedger",

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from lakebed.auth import Authenticator, Delegation, Identity, NotAuthenticated
 from lakebed.base import LakebedError
-from lakebed.catalog import Catalog, RepositoryNotFound
+from lakebed.catalog import Catalog, DeletedNotFound, RepositoryNotFound
 from lakebed.gc.protocol import (
     LINES_MAX,
     EngineName,
@@ -110,11 +110,14 @@ class Collectors:
         request: Request,
         *,
         repository: str,
+        deleted: str = "",
         endpoint: str,
         identity: Identity,
         actions: tuple[str, ...],
     ) -> JobView:
         """Begin a job; it goes on when this has returned. It may do these actions, as far as its user may.
+
+        `deleted`: the uid of the repository, where it is deleted.
 
         Raises:
             InvalidRequest, InvalidRunId, InvalidDuration, InvalidRules, BadWindow: see `check` of the request.
@@ -123,7 +126,7 @@ class Collectors:
             UserNotFound: the user was deleted meanwhile.
         """
         request.check()
-        command = [*self._program, JOB, f"lakefs://{repository}"]
+        command = [*self._program, JOB, f"lakefs://{repository}", *(["--uid", deleted] if deleted else [])]
         engine = request.engine or engine_from(self._environment)
         if self._program is PROGRAM and engine is EngineName.SPARK and importlib.util.find_spec("pyspark") is None:
             raise NoSpark("this server has no Spark: install lakebed[spark] there, or ask for the engine local")
@@ -131,7 +134,7 @@ class Collectors:
         try:
             token = await self._authenticator.issue_job_token(
                 identity,
-                Delegation(job=job.id, repository=repository, actions=actions),
+                Delegation(job=job.id, repository=repository, deleted=deleted, actions=actions),
                 lifetime_s=TOKEN_LIFETIME_S,
             )
         except LakebedError as error:
@@ -155,10 +158,13 @@ async def check_runs(catalog: Catalog, delegation: Delegation) -> None:
         NotAuthenticated: the job ended, or its server was silent for too long. Its token is orphaned.
     """
     try:
-        repository = await catalog.get(delegation.repository)
-    except RepositoryNotFound as error:
+        if delegation.deleted:
+            versions = (await catalog.open_deleted(delegation.repository, delegation.deleted))[1]
+        else:
+            versions = (await catalog.get(delegation.repository)).versions
+    except (RepositoryNotFound, DeletedNotFound) as error:
         raise NotAuthenticated("the job's repository is gone") from error
-    if not await JobBook(repository.versions).is_running(delegation.job):
+    if not await JobBook(versions).is_running(delegation.job):
         raise NotAuthenticated("the job has ended")
 
 

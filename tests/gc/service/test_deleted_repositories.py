@@ -17,7 +17,18 @@ from lakebed.gc import flow
 from lakebed.gc.context import RunContext, read_garbage
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds.deleted import Deleted
-from lakebed.gc.protocol import NewHold, Plan, RunKind, RunReport, RunState, Service, StartRun
+from lakebed.gc.protocol import (
+    Fate,
+    NewHold,
+    Plan,
+    Question,
+    RunKind,
+    RunReport,
+    RunState,
+    Service,
+    StartRun,
+    WhyAnswer,
+)
 from lakebed.gc.rules import judge_deleted
 from lakebed.gc.rules.committed import Namespace
 from lakebed.gc.service import (
@@ -295,6 +306,59 @@ async def test_an_unreadable_tree_of_another_repository_stops_the_collection(her
         await here.apply(plan)
 
     assert {key for key in before if key.startswith("data/")} <= await here.keys()
+
+
+async def why(here: Installation, **question: str) -> WhyAnswer:
+    return await Service(await here.service()).why(Question(**question))
+
+
+async def test_why_says_from_when_an_object_of_a_deleted_repository_goes_and_when_it_went(here: Installation) -> None:
+    await here.deleted()
+    before = await here.keys()
+    [by_path] = (await why(here, ref="main", path="a")).objects
+    assert by_path.fate is Fate.DELETED
+    assert by_path.goes_ms == (await here.plan()).delete_from_ms == here.clock.now_ms() + 7 * DAY_MS
+    here.days(8)
+
+    await here.apply(await here.plan())
+
+    answer = await why(here, address=f"mem://lake/{by_path.address}")
+    assert (answer.deleted_uid != "", answer.has_rules) == (True, False)
+    assert [(one.address, one.fate) for one in answer.objects] == [(by_path.address, Fate.TAKEN)]
+    assert answer.objects[0].taken[0].reason == "deleted-repository"
+    for address in before - await here.keys() - {by_path.address}:
+        [one] = (await why(here, address=address)).objects
+        assert one.fate is Fate.TAKEN
+
+
+async def test_why_names_the_repository_that_keeps_an_object_of_a_deleted_one(here: Installation) -> None:
+    await here.deleted()
+    other = await here.catalog.create("other", storage_namespace="mem://other")
+    address = min(key for key in await here.keys() if key.startswith("data/"))
+    named = Entry(address=f"mem://lake/{address}", size_bytes=1, checksum="x", modified_ms=0)
+    await other.versions.staging.put("main", b"theirs", named)
+
+    [one] = (await why(here, address=address)).objects
+
+    assert (one.fate, one.elsewhere, one.goes_ms) == (Fate.KEPT, ("other",), None)
+
+
+async def test_why_says_what_the_collection_leaves(here: Installation) -> None:
+    made = await here.deleted()
+    await here.open("mem://lake").put("data/0000000000000/00000001", b"x")
+
+    async def fate(address: str) -> Fate:
+        [one] = (await why(here, address=address)).objects
+        return one.fate
+
+    assert await fate("data/0000000000000/00000001") is Fate.UNRECORDED
+    assert await fate("imported/x") is Fate.UNKNOWN
+    assert await fate("mem://elsewhere/x") is Fate.OUTSIDE
+    assert await fate("_lakefs/dummy") is Fate.OWN
+    hold = NewHold(name="case-7", globs=("a",), why="a lawsuit")
+    await HoldBook(made.versions).add(hold, by="ann")
+    [one] = (await why(here, ref="main", path="a")).objects
+    assert (one.fate, one.holds) == (Fate.KEPT, ("case-7",))
 
 
 async def test_legal_holds_keep_a_deleted_repository(here: Installation) -> None:

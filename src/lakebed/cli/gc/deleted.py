@@ -1,16 +1,17 @@
 """`lakebed gc deleted`: give back the storage of a deleted repository, once it can be brought back no more.
 
-`plan` decides and deletes nothing; `show` shows a plan; `apply` carries it out. From then on nothing comes back. When
-every object is gone, the namespace may be used again (`repo create --reuse`).
+`plan` decides and deletes nothing; `show` shows a plan, `diff` what differs between two; `apply` carries one out; `why`
+explains one object. Once an apply began nothing comes back. When every object is gone, the namespace may be used again
+(`repo create --reuse`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakebed.base import Denied, count_of
+from lakebed.base import count_of
 from lakebed.cli.arguments import RepositoryArgument, UidOption, YesOption
 from lakebed.cli.failures import FAILED
 from lakebed.cli.output import human_time
@@ -32,7 +33,8 @@ from .session import (
     run_named,
     with_spark,
 )
-from .text import amount, objects_text, plan_text, report_text, run_status_text, runs_text
+from .text import amount, diff_text, objects_text, plan_text, report_text, run_status_text, runs_text
+from .why import deleted_why
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from lakebed.gc.protocol import Plan
 
 app = noun("Collect the objects of a deleted repository.")
-
-DAY_S: Final = 86_400
 
 
 @app.command("plan")
@@ -60,7 +60,9 @@ def plan(
     session.show(made, _text)
     if not made.totals.all.objects:
         return
-    if until_s := _kept_until_s(session, collector, made.now_ms):
+    if made.now_ms < made.delete_from_ms:
+        # Rounded up: at the second that is named the window is over.
+        until_s = -(-made.delete_from_ms // 1000)
         session.note(f"it can be brought back until {human_time(until_s)}: plan again then, to carry that out")
     else:
         session.note(f"to carry it out: {collector.command(made.run_id, made.kind)}")
@@ -83,6 +85,23 @@ def show(
         session.show_all(collector.objects(run), objects_text)
     else:
         session.show(read_run(collector, run), _text)
+
+
+@app.command("diff")
+@command
+def diff(
+    session: Session,
+    uri: RepositoryArgument,
+    first: Annotated[str, typer.Argument(metavar="RUN", help="A plan.")],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="Another plan.")],
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show at most this many objects of either.")] = 20,
+    uid: UidOption = "",
+    local_root: RootOption = None,
+) -> None:
+    """Show what only one of two plans takes, and what both take."""
+    collector = _collector(session, uri, uid, local_root)
+    first, second = (run_named(session, collector, name) for name in (first, second))
+    session.show(collector.diff(first, second, limit=limit), diff_text)
 
 
 @app.command("apply")
@@ -141,23 +160,12 @@ def adopt(session: Session, uri: RepositoryArgument, uid: UidOption = "", yes: Y
     adopt_by(session, uri, collector_of(session, uri, deleted=uid or ONLY), yes=yes)
 
 
+# At the end, so that the help has the commands in this order.
+app.command("why")(command(deleted_why))
+
+
 def _collector(session: Session, uri: str, uid: str, local_root: Path | None) -> Collector:
     return checked_collector(session, uri, local_root, deleted=uid or ONLY)
-
-
-def _kept_until_s(session: Session, collector: Collector, planned_ms: int) -> int:
-    """Return the end of the window in which this was planned, 0 where it was over: then an apply deletes."""
-    try:
-        every = [*session.client.repositories.list_deleted(prefix=collector.repository)]
-    except Denied:
-        # Who may plan need not be one who may list: the apply says the date as well.
-        return 0
-    for one in every:
-        if one.id == collector.repository and one.state == "kept" and collector.deleted in {ONLY, one.uid}:
-            # For a day, uploads that were under way at the deletion may still arrive. The server rounds down.
-            over_s = max(one.kept_until, one.deletion_date + DAY_S) + 1
-            return over_s if planned_ms < over_s * 1000 else 0
-    return 0
 
 
 def _text(found: Plan) -> list[str]:

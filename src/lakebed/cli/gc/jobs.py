@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.arguments import RepositoryArgument, YesOption
+from lakebed.cli.arguments import RepositoryArgument, UidOption, YesOption
 from lakebed.cli.failures import FAILED
 from lakebed.cli.output import fields, human_time, printable
 from lakebed.cli.session import Session, command
@@ -21,7 +21,7 @@ from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
 
 from .options import Deleting, Looking, Working, asked
-from .session import rules_file
+from .session import ONLY, rules_file
 
 if TYPE_CHECKING:
     # At run time only in the commands: what says these loads Arrow, for which `--help` need not wait.
@@ -32,6 +32,9 @@ app = noun("Collections on the server's machine.")
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, as `start` and `list` show it.")]
 ActionArgument = Annotated[
     str, typer.Argument(metavar="plan|apply|run|purge", help="What to do; `run` plans, applies and purges.")
+]
+DeletedOption = Annotated[
+    bool, typer.Option("--deleted", help="Of a deleted repository, which only plans and applies.")
 ]
 POLL_S: Final = 1.0
 
@@ -49,6 +52,8 @@ def start(
     rules: Annotated[
         Path | None, typer.Option("--rules", metavar="FILE", help="With `plan`: rules to plan by; they are not saved.")
     ] = None,
+    deleted: DeletedOption = False,
+    uid: UidOption = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait, show the progress, and how it ended.")] = True,
     yes: YesOption = False,
 ) -> None:
@@ -57,20 +62,24 @@ def start(
     from lakebed.operations import collectors
 
     supposed = None if rules is None else rules_file(rules)
-    request = asked(action, looking, deleting, working, run_id=run, rules=supposed)
+    place = _place(uri, deleted=deleted, uid=uid)
+    if place.deleted and action == "plan":
+        request = asked(action, working, kinds=["deleted"])
+    else:
+        request = asked(action, looking, deleting, working, run_id=run, rules=supposed)
     if action != "plan":
         what = f"what run {run} names" if run else "everything that is no longer reachable"
         session.confirm(f"Delete {what} in {uri}?", yes=yes)
     body = StartJob(request=request)
-    job = session.client.do(collectors.START_GC_JOB, parse_repository(uri), body=body)
+    job = session.client.do(collectors.START_GC_JOB, place.repository, body=body, query=place.query)
     if wait:
-        job = _watched(session, uri, job)
+        job = _watched(session, place, job)
     _show(session, job)
 
 
 @app.command("list")
 @command
-def list_jobs(session: Session, uri: RepositoryArgument) -> None:
+def list_jobs(session: Session, uri: RepositoryArgument, deleted: DeletedOption = False, uid: UidOption = "") -> None:
     """List the jobs of a repository, newest first."""
     from lakebed.operations import collectors
 
@@ -80,33 +89,54 @@ def list_jobs(session: Session, uri: RepositoryArgument) -> None:
         "state": lambda job: job.state,
         "started": lambda job: human_time(job.started_ms // 1000),
     }
-    session.show_table(session.client.do(collectors.LIST_GC_JOBS, parse_repository(uri)).jobs, columns)
+    place = _place(uri, deleted=deleted, uid=uid)
+    session.show_table(session.client.do(collectors.LIST_GC_JOBS, place.repository, query=place.query).jobs, columns)
 
 
 @app.command("show")
 @command
-def show(session: Session, uri: RepositoryArgument, job: JobArgument) -> None:
+def show(
+    session: Session, uri: RepositoryArgument, job: JobArgument, deleted: DeletedOption = False, uid: UidOption = ""
+) -> None:
     """Show how far a job has come, or how it ended."""
-    session.show(_get(session, uri, job), _describe)
+    session.show(_get(session, _place(uri, deleted=deleted, uid=uid), job), _describe)
 
 
 @app.command("stop")
 @command
-def stop(session: Session, uri: RepositoryArgument, job: JobArgument) -> None:
+def stop(
+    session: Session, uri: RepositoryArgument, job: JobArgument, deleted: DeletedOption = False, uid: UidOption = ""
+) -> None:
     """Ask a job to stop. Start it again to go on."""
     from lakebed.operations import collectors
 
-    asked_to_stop = session.client.do(collectors.STOP_GC_JOB, parse_repository(uri), job)
-    session.show(_watched(session, uri, asked_to_stop), lambda found: f"job {found.id} is {found.state}")
+    place = _place(uri, deleted=deleted, uid=uid)
+    asked_to_stop = session.client.do(collectors.STOP_GC_JOB, place.repository, job, query=place.query)
+    session.show(_watched(session, place, asked_to_stop), lambda found: f"job {found.id} is {found.state}")
 
 
-def _get(session: Session, uri: str, job: str) -> JobView:
+class _Place(NamedTuple):
+    """The repository whose jobs these are; `deleted` is its uid, or ONLY, where it is deleted."""
+
+    repository: str
+    deleted: str
+
+    @property
+    def query(self) -> dict[str, str | int | None]:
+        return {"deleted": self.deleted or None}
+
+
+def _place(uri: str, *, deleted: bool, uid: str) -> _Place:
+    return _Place(parse_repository(uri), uid or (ONLY if deleted else ""))
+
+
+def _get(session: Session, place: _Place, job: str) -> JobView:
     from lakebed.operations import collectors
 
-    return session.client.do(collectors.GET_GC_JOB, parse_repository(uri), job)
+    return session.client.do(collectors.GET_GC_JOB, place.repository, job, query=place.query)
 
 
-def _watched(session: Session, uri: str, job: JobView) -> JobView:
+def _watched(session: Session, place: _Place, job: JobView) -> JobView:
     """Show new lines as they come, and return the job when it has ended."""
     from lakebed.gc.protocol import JobState
 
@@ -118,7 +148,7 @@ def _watched(session: Session, uri: str, job: JobView) -> JobView:
         if job.state is not JobState.RUNNING:
             return job
         time.sleep(POLL_S)
-        job = _get(session, uri, job.id)
+        job = _get(session, place, job.id)
 
 
 def _new_lines(shown: tuple[str, ...], lines: tuple[str, ...]) -> tuple[str, ...]:

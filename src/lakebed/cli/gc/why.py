@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from lakebed.base import NotFound, count_of, human_size
+from lakebed.cli.arguments import UidOption
 from lakebed.cli.failures import Misuse
 from lakebed.cli.output import fields, human_time, printable, table
 from lakebed.cli.progress import Line
 from lakebed.cli.session import Session, connect
 from lakebed.cli.uris import parse_object, parse_repository
+
+from .session import ONLY
 
 if TYPE_CHECKING:
     from lakebed.gc.protocol import DueName, LedgerRow, WhyAnswer, WhyObject, WhyProgress
@@ -26,7 +29,9 @@ SHOWN: Final = 10
 _STAGES: Final = {
     "commits": ("commits", "tree", "trees"),
     "staging": ("what is staged", "branch", "branches"),
+    "deferred": ("what runs deferred", "part", "parts"),
     "ledger": ("the ledger", "file", "files"),
+    "elsewhere": ("other repositories", "file", "files"),
 }
 
 WhyArgument = Annotated[
@@ -47,7 +52,14 @@ def lifecycle_why(session: Session, uri: WhyArgument, address: AddressArgument =
     _ask(session, uri, address, lifecycle_text)
 
 
-def _ask(session: Session, uri: str, address: str, text: Callable[[WhyAnswer], Iterator[str]]) -> None:
+def deleted_why(session: Session, uri: WhyArgument, address: AddressArgument = "", uid: UidOption = "") -> None:
+    """Explain from when the collection takes an object of a deleted repository, or why it stays, or when it went."""
+    _ask(session, uri, address, why_text, deleted=uid or ONLY)
+
+
+def _ask(
+    session: Session, uri: str, address: str, text: Callable[[WhyAnswer], Iterator[str]], *, deleted: str = ""
+) -> None:
     from lakebed.gc import Collector
 
     if address:
@@ -60,7 +72,7 @@ def _ask(session: Session, uri: str, address: str, text: Callable[[WhyAnswer], I
     line = Line(visible=session.shows_progress)
     with contextlib.closing(connect(session.settings)) as client, contextlib.ExitStack() as ending:
         ending.callback(line.erase)
-        answer = Collector(client=client, repository=repository).why(
+        answer = Collector(client=client, repository=repository, deleted=deleted).why(
             **asked, progress=lambda progress: line.update(lambda: progress_text(progress))
         )
     if session.is_json or answer.objects:
@@ -112,6 +124,7 @@ def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
     ]
     if found.stays_count > SHOWN:
         facts.append(("", f"… and {found.stays_count - SHOWN:,} more"))
+    facts += [("named by", f"repository {name}") for name in found.elsewhere]
     facts += [("held by", f"legal hold {printable(name)}") for name in found.holds]
     facts += [("run", _deed(row)) for row in found.taken[:SHOWN]]
     if found.slice_closed is False and found.size_bytes is not None:
@@ -218,6 +231,16 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
     if found.holds and found.size_bytes is not None:
         return "stays until its legal hold is released"
     match found.fate.value:
+        case "deleted" if found.goes_ms is not None and found.goes_ms > answer.now_ms:
+            return f"goes with the collection of its deleted repository, which can be brought back until {date}"
+        case "deleted":
+            return "goes with the collection of its deleted repository (`lakebed gc deleted plan`)"
+        case "unrecorded":
+            return "stays: no record says that the deleted repository wrote it"
+        case "own" if answer.deleted_uid:
+            return "is Lakebed's own: the collection of its deleted repository takes files of trees and of runs"
+        case "kept" if found.elsewhere:
+            return "stays while another repository names it"
         case "kept" if found.uncommitted:
             return "stays for as long as it is staged, being uploaded or copied"
         case "kept" if not answer.has_rules:

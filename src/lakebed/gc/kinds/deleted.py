@@ -89,6 +89,7 @@ class Deleted:
             range_counts=RangeCounts(live=0, expired=special.files.num_rows),
             garbage=garbage,
             totals=totals,
+            delete_from_ms=run.delete_from_ms,
             **around.plus(unknown_files_of(found)).facts(),
         )
 

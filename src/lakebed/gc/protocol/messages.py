@@ -54,7 +54,8 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     garbage. `namespace` is the storage namespace's URI without a slash at its end; `folder` the run's, inside it.
     `state` is `marking`, or `planning` for a committed run, which has no record yet. `uploads` (table UNCOMMITTED) are
     the addresses that were handed out when the closed slices were known: bytes may come to lie there after the slice
-    was listed. A committed run has none. `open_slices` counts those that are not closed.
+    was listed. A committed run has none. `open_slices` counts those that are not closed. `delete_from_ms` is for a
+    deleted repository: no plan that begins before it may be applied, for until then the repository can come back.
     """
 
     run_id: str
@@ -66,6 +67,7 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     closed_slices: tuple[str, ...]
     open_slices: int = 0
     uploads: Manifest | None = None
+    delete_from_ms: int = 0
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

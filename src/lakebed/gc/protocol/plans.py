@@ -105,6 +105,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `open_slices` were not closed when the run began: what lies in them is left to a later run.
 
+    `delete_from_ms` is for deleted repositories: a plan whose `now_ms` is before it is never applied.
+
     `now_ms` is when the run began, `made_ms` when the plan was complete (0 in plans of before).
     """
 
@@ -144,6 +146,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     unknown_files: tuple[str, ...] = ()
     unknown_files_count: int = 0
     what_if: bool = False
+    delete_from_ms: int = 0
 
     @property
     def folder(self) -> str:

@@ -34,6 +34,9 @@ class Fate(StrEnum):
     stay for its age. `taken`: a run took it. `missing`: something names it, and it is not there. `unknown`: it is not
     there, and no ledger knows it. `outside`: not in the storage namespace, so no run ever takes it. `own`: a file of
     Lakebed's own, which only a collection of metadata may take, and none while a commit shown names it.
+
+    Of a deleted repository: `deleted`, its collection takes it; `unrecorded`, it stays, for no record says that the
+    repository wrote it. Of its own files the collection takes those of trees and of runs.
     """
 
     KEPT = "kept"
@@ -46,6 +49,8 @@ class Fate(StrEnum):
     UNKNOWN = "unknown"
     OUTSIDE = "outside"
     OWN = "own"
+    DELETED = "deleted"
+    UNRECORDED = "unrecorded"
 
 
 class UncommittedName(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +102,8 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
 
     By the lifecycle policy it is due once all of `due_names` are (the latest first; some are shown, and all counted),
     which is at `due_ms`: None for never, and where no policy is set or no commit names it.
+
+    `elsewhere` are other repositories that name an object of a deleted one, which therefore stays.
     """
 
     address: str
@@ -117,13 +124,15 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     due_ms: int | None = None
     due_names: tuple[DueName, ...] = ()
     due_names_count: int = 0
+    elsewhere: tuple[str, ...] = ()
 
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that the question is about: the one at the path, or those that were ever there, the newest first.
 
     `at_ref`: whether the path names an object at the ref now. `objects_count` counts those that are not shown, too.
-    `policy_version` is that of the lifecycle policy in force, None where there is none.
+    `policy_version` is that of the lifecycle policy in force, None where there is none. `deleted_uid`: the repository
+    is this deleted one, of which neither commits nor rules keep anything.
     """
 
     repository_uri: str
@@ -135,13 +144,15 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     rules_version: int
     has_rules: bool
     policy_version: int | None = None
+    deleted_uid: str = ""
     objects: tuple[WhyObject, ...]
     objects_count: int
 
 
 class WhyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Say how far a search is. `stage`: `commits`, `staging` or `ledger`; `done` counts trees, branches or files of the
-    ledger that it is through with, `of` how many there are (0: not known). `files` were read since the last word.
+    """Say how far a search is. `stage`: `commits`, `staging`, `deferred`, `ledger` or `elsewhere`. `done` counts trees,
+    branches or files that it is through with, `of` how many there are (0: not known). `files` were read since the last
+    word.
     """
 
     stage: str

@@ -31,6 +31,7 @@ from lakebed.gc.protocol import (
     PartWriter,
     PrepareCommits,
     PreparedCommits,
+    Question,
     ReadUncommitted,
     RecheckInputs,
     RunKind,
@@ -40,6 +41,7 @@ from lakebed.gc.protocol import (
     StartRun,
     Table,
     UncommittedPage,
+    WhyPage,
     arrow_schema,
     check_run_id,
     run_folder,
@@ -57,6 +59,7 @@ from .reading import Cursor
 from .rows import AddressRows, address_of
 from .runs import view
 from .searches import Searches
+from .why_deleted import DeletedWhy
 
 _KIND: Final = RunKind.DELETED
 
@@ -86,6 +89,7 @@ class DeletedCollections(CollectionService):
         self._uid = uid
         self._deleted = catalog.deleted
         self._elsewhere = Elsewhere(versions.objectstore.uri, lambda: catalog.others(uid), self._options)
+        self._deleted_why = DeletedWhy(self._deleted, uid, versions, self._why, self._elsewhere)
 
     async def start(self, body: StartRun) -> StartedRun:
         """Begin a run: every slice that has a record, open or not, for no upload into one can be acknowledged any more.
@@ -97,7 +101,7 @@ class DeletedCollections(CollectionService):
         """
         if body.kind is not _KIND:
             raise WrongKind(f"a deleted repository has no collection of {body.kind.value} data")
-        await self._deleted.check_collectable(self._uid)
+        delete_from_ms = await self._deleted.check_collectable(self._uid)
         await self._installation.step()
         slices = [name async for name, _ in self._versions.inventory.every(SliceRecord)]
         run_id = RunId(self._versions.ports.ids.fresh())
@@ -109,6 +113,7 @@ class DeletedCollections(CollectionService):
             folder=run_folder(_KIND, run_id),
             now_ms=self._versions.ports.clock.now_ms(),
             closed_slices=tuple(sorted(slices)),
+            delete_from_ms=delete_from_ms,
         )
 
     async def adopting(self) -> Adopting:
@@ -218,6 +223,10 @@ class DeletedCollections(CollectionService):
         return RecheckInputs(
             run_id=run_id, commits=commits, refs=refs, uncommitted=names, closed_slices=tuple(sorted(slices))
         )
+
+    async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
+        """Search for a second or so, then answer or say how to go on. See `DeletedWhy.steps`."""
+        return await self._searches.page(self._versions, question, token, deleted=self._deleted_why)
 
     async def end(self, run_id: str, body: End) -> RunView:
         """End the run, and say that the repository is collected, where nothing is left of it.

@@ -27,6 +27,7 @@ from .errors import BadContinuation
 from .missing import Lacking, Looked, Missing
 from .rules import RuleBook
 from .why import Why
+from .why_deleted import DeletedWhy
 
 FILES_A_PAGE: Final = 1_000
 COMMITS_A_PAGE: Final = 1_000
@@ -65,15 +66,22 @@ class Searches:
         self._commits_a_page = commits_a_page
         self._searches: dict[tuple[str, str, object], _Search] = {}
 
-    async def page(self, versions: Versions, question: Question, token: str | None = None) -> WhyPage:
+    async def page(
+        self, versions: Versions, question: Question, token: str | None = None, *, deleted: DeletedWhy | None = None
+    ) -> WhyPage:
         """The answer, if it is found within this page; else a token to ask for the next one with. See `Why.steps`.
+
+        `deleted`: the repository is deleted, and this one looks.
 
         Raises:
             BadContinuation: nothing that could be a token.
             TooManySearches: others are at work; this one is not begun.
         """
-        steps = partial(Why(versions, RuleBook(versions)).steps, **question._asdict())
-        search = await self._step(versions.uid, question, token, steps)
+        if deleted is None:
+            steps = partial(Why(versions, RuleBook(versions)).steps, **question._asdict())
+        else:
+            steps = partial(deleted.steps, question)
+        search = await self._step(versions.uid, (question, deleted is not None), token, steps)
         if isinstance(search.answer, WhyAnswer):
             return WhyPage(answer=search.answer)
         progress = search.progress if isinstance(search.progress, WhyProgress) else None

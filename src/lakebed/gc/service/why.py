@@ -132,20 +132,19 @@ class Why:
             NoQuestion: not just one of the two was given.
             Corrupt: a file of a commit is missing or altered; the message names it.
         """
-        if bool(address) == bool(ref and path) or bool(address and (ref or path)):
-            raise NoQuestion("say an address, or a ref and a path")
+        check_question(address=address, ref=ref, path=path)
         trees, at_ref = await self._look(ref, path)
         found = _Found()
         if address or at_ref is not None:
-            addresses = {at_ref or self._canonical(address): None}
+            addresses = {at_ref or self.canonical(address): None}
         else:
             addresses = {}
             searching = self._search.addresses_at(path_to_key(path), trees, addresses)
-            async for step in _reported("commits", searching, len(trees)):
+            async for step in reported("commits", searching, len(trees)):
                 yield step
-            async for step in _reported("ledger", self._ledger(frozenset(), path, found.taken)):
+            async for step in reported("ledger", self.ledger(frozenset(), path, found.taken)):
                 yield step
-            async for step in _reported("deferred", self._held(frozenset(), path, found.deferred)):
+            async for step in reported("deferred", self._held(frozenset(), path, found.deferred)):
                 yield step
             addresses |= dict.fromkeys([*found.deferred, *(row.address for row in found.taken)])
         shown = list(addresses)[:OBJECTS_SHOWN]
@@ -162,7 +161,7 @@ class Why:
         if due is not None:
             every = _metaranges(known.snapshot)
             searching = due.find_versions(self._search, found.committed, every, found.versions)
-            async for step in _reported("commits", searching, len(every)):
+            async for step in reported("commits", searching, len(every)):
                 yield step
         yield WhyAnswer(
             repository_uri=self._versions.objectstore.uri,
@@ -185,13 +184,15 @@ class Why:
         Nothing else of the commits is held while the search lasts: there may be a million.
         """
         snapshot = await read_snapshot(self._versions)
-        return _metaranges(snapshot), await self._at_ref(ref, path, snapshot.swept) if path else None
+        return _metaranges(snapshot), await self.at_ref(ref, path, snapshot.swept) if path else None
 
-    def _canonical(self, address: str) -> str:
+    def canonical(self, address: str) -> str:
+        """Return the spelling that answers have: relative to the namespace if it lies inside."""
         key = key_inside(address, self._versions.objectstore.uri)
         return address if key is None else key
 
-    async def _at_ref(self, ref: str, path: str, swept: AbstractSet[CommitId]) -> str | None:
+    async def at_ref(self, ref: str, path: str, swept: AbstractSet[CommitId]) -> str | None:
+        """Return the address that the path has at a ref, in one spelling; None where it names nothing there."""
         try:
             entry = await self._versions.staging.get(ref, path_to_key(path))
         except NotFound:
@@ -203,7 +204,7 @@ class Why:
             if await self._versions.refs.resolve_commit(ref) in swept:
                 return None
             raise
-        return self._canonical(entry.address)
+        return self.canonical(entry.address)
 
     async def _at_swept(self, commit_id: CommitId, path: str) -> str | None:
         """Read what a swept commit named while its files are there; users may not read through it."""
@@ -212,7 +213,7 @@ class Why:
             row = await self._versions.trees.lookup(commit.metarange_id, path_to_key(path))
         except Corrupt:
             return None
-        return None if row is None else self._canonical(from_row(row).address)
+        return None if row is None else self.canonical(from_row(row).address)
 
     async def _known(self, rules: Rules | None) -> _Known:
         snapshot = await read_snapshot(self._versions)
@@ -242,19 +243,19 @@ class Why:
             yield step
         if users := [address for address in addresses if not _is_own(address)]:
             wanted = Wanted(self._versions.objectstore.uri, users)
-            async for step in _reported("staging", self._search.uncommitted(wanted, found.uncommitted)):
+            async for step in reported("staging", self._search.uncommitted(wanted, found.uncommitted)):
                 yield step
         for address in addresses:
             if not is_absolute(address):
-                found.stats[address] = await self._stat(address)
+                found.stats[address] = await self.stat(address)
         there = frozenset(address for address, stat in found.stats.items() if stat is not None and not _is_own(address))
         if not there <= found.deferred.keys():
-            async for step in _reported("deferred", self._held(there, "", found.deferred)):
+            async for step in reported("deferred", self._held(there, "", found.deferred)):
                 yield step
         gone = frozenset(address for address, stat in found.stats.items() if stat is None)
         if not gone <= {row.address for row in found.taken}:
             found.taken.clear()
-            async for step in _reported("ledger", self._ledger(gone, "", found.taken)):
+            async for step in reported("ledger", self.ledger(gone, "", found.taken)):
                 yield step
 
     async def _find_committed(
@@ -263,10 +264,10 @@ class Why:
         own = [address for address in addresses if _is_own(address)]
         wanted = Wanted(self._versions.objectstore.uri, [address for address in addresses if not _is_own(address)])
         if wanted.addresses:
-            async for step in _reported("commits", self._search.committed(wanted, trees, found.committed), len(trees)):
+            async for step in reported("commits", self._search.committed(wanted, trees, found.committed), len(trees)):
                 yield step
         if own:
-            async for step in _reported("commits", self._search.files(own, trees, found.committed), len(trees)):
+            async for step in reported("commits", self._search.files(own, trees, found.committed), len(trees)):
                 yield step
 
     async def _object(self, address: str, known: _Known, found: _Found) -> WhyObject:
@@ -317,7 +318,7 @@ class Why:
             run=found.deferred[address].run_id if fate is Fate.DEFERRED else "",
         )
 
-    async def _stat(self, address: str) -> ObjectStat | None:
+    async def stat(self, address: str) -> ObjectStat | None:
         try:
             return await self._versions.objectstore.stat(address)
         except ObjectMissing:
@@ -348,7 +349,7 @@ class Why:
                 await self._versions.ports.clock.sleep(0)
                 yield Work(1, 1)
 
-    async def _ledger(self, addresses: frozenset[str], path: str, found: list[LedgerRow]) -> AsyncIterator[Work]:
+    async def ledger(self, addresses: frozenset[str], path: str, found: list[LedgerRow]) -> AsyncIterator[Work]:
         """Rows of these addresses or of this path, the latest deed first. Days are read from the newest back, each as a
         whole (what was restored may be deleted on the same), until each address is found.
         """
@@ -372,6 +373,15 @@ class Why:
         return [decode_ledger(data, name=name) for name, data in zip(names, files, strict=True)]
 
 
+def check_question(*, address: str, ref: str, path: str) -> None:
+    """
+    Raises:
+        NoQuestion: neither an address nor a ref and a path, or both.
+    """
+    if bool(address) == bool(ref and path) or bool(address and (ref or path)):
+        raise NoQuestion("say an address, or a ref and a path")
+
+
 def _with_due(object_: WhyObject, due: DueNames | None, found: _Found) -> WhyObject:
     """Add when it is due by the lifecycle policy. What lies elsewhere and our own files never are."""
     if due is None or is_absolute(object_.address) or _is_own(object_.address):
@@ -391,7 +401,8 @@ def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedAr
     return pc.or_(asked, pc.equal(rows["path"], path)) if path else asked
 
 
-async def _reported(stage: str, works: AsyncIterator[Work], of: int = 0) -> AsyncIterator[WhyProgress]:
+async def reported(stage: str, works: AsyncIterator[Work], of: int = 0) -> AsyncIterator[WhyProgress]:
+    """Turn work into progress: how much of this stage is done."""
     files = done = 0
     async for work in works:
         files, done = work.files, done + work.through

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from lakebed import wire
 from lakebed.base import RunId
+from lakebed.catalog import Catalog
 from lakebed.gc import protocol
 from lakebed.gc.protocol import BadInput, Manifest, RunKind, check_manifest, input_folder
 from lakebed.gc.service import BadContinuation, CollectionService, Reader, Searches, open_deleted
@@ -21,7 +22,7 @@ from lakebed.server.gate import require
 from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.versions import Options
+from lakebed.versions import Options, Versions
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,21 @@ _OWN_PERMISSIONS: Final = {RunKind.ERASURE: "gc:Erase", RunKind.DELETED: "gc:Col
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+
+def deleted_uid(request: RestRequest) -> str | None:
+    """Return the uid of the deleted repository that is asked after, empty for the only one; None: one in use."""
+    # Of the steps that a collection of a deleted repository has. The others know repositories in use alone.
+    if "deleted" not in request.parameters or not (deleted := request.query("deleted")):
+        return None
+    return "" if deleted == ONLY else deleted
+
+
+async def collected_versions(catalog: Catalog, request: RestRequest) -> Versions:
+    """Return those of the repository that is asked after, in use or deleted."""
+    if (uid := deleted_uid(request)) is not None:
+        return (await catalog.open_deleted(request.args[0], uid))[1]
+    return (await catalog.get(request.args[0])).versions
 
 
 class Contract:
@@ -89,9 +105,7 @@ class Runs:
 
     async def _service(self, request: RestRequest) -> CollectionService:
         user_id = request.identity.user_id
-        # Of the steps that a collection of a deleted repository has. The others know repositories in use alone.
-        if "deleted" in request.parameters and (deleted := request.query("deleted")):
-            uid = "" if deleted == ONLY else deleted
+        if (uid := deleted_uid(request)) is not None:
             return await open_deleted(self._catalog, request.args[0], uid, user_id=user_id, searches=self._searches)
         repository = await self._catalog.get(request.args[0])
         return CollectionService(repository.versions, user_id=user_id, searches=self._searches)

@@ -8,11 +8,13 @@ from typing import Final
 from lakebed.auth import NotPermitted
 from lakebed.gc.protocol import (
     ApplyRequest,
+    InvalidRequest,
     JobList,
     JobView,
     PlanRequest,
     PurgeRequest,
     Request,
+    RunKind,
     RunRequest,
     StartJob,
 )
@@ -23,6 +25,8 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
+from .gc import collected_versions, deleted_uid
+
 NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {
     PlanRequest: ("gc:Plan",),
     ApplyRequest: ("gc:Apply",),
@@ -30,8 +34,10 @@ NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {
     PurgeRequest: ("gc:Apply",),
 }
 """The permissions that starting a job asks for besides those of the table: its collector will be asked for them."""
+DELETED_NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {PlanRequest: (), ApplyRequest: ("gc:CollectDeleted",)}
+"""The same in addition where the repository is deleted, for the requests that it takes."""
 READ: Final = ("fs:ReadRepository", "gc:ReadRules", "gc:ReadRuns")
-ALSO_DONE: Final[Mapping[str, tuple[str, ...]]] = {"gc:Plan": ("gc:Abandon",), "gc:Apply": ()}
+ALSO_DONE: Final[Mapping[str, tuple[str, ...]]] = {"gc:Plan": ("gc:Abandon",)}
 """A plan that fails ends the run that it began."""
 
 
@@ -41,21 +47,27 @@ class Jobs:
         self._collectors = state.collectors
 
     async def _book(self, request: RestRequest) -> JobBook:
-        return JobBook((await self._catalog.get(request.args[0])).versions)
+        return JobBook(await collected_versions(self._catalog, request))
 
     async def start(self, request: RestRequest, body: StartJob) -> JobView:
         if request.identity.delegation is not None:
             raise NotPermitted("insufficient permissions: a job starts no other")
-        needed = NEEDED[type(body.request)]
+        needed, uid = NEEDED[type(body.request)], ""
+        if (asked_uid := deleted_uid(request)) is not None:
+            check_of_deleted(body.request)
+            # Of several that had the name, the collector asks after this one.
+            uid = (await self._catalog.open_deleted(request.args[0], asked_uid))[0]
+            needed += DELETED_NEEDED[type(body.request)]
         asked = [one for one in collectors.START_GC_JOB.asked_later if one.action in needed]
         require(asked, request.permissions, {"repository": request.args[0]})
         return await self._collectors.start(
             await self._book(request),
             body.request,
             repository=request.args[0],
+            deleted=uid,
             endpoint=_own_endpoint(request),
             identity=request.identity,
-            actions=(*READ, *needed, *(also for action in needed for also in ALSO_DONE[action])),
+            actions=(*READ, *needed, *(also for action in needed for also in ALSO_DONE.get(action, ()))),
         )
 
     async def list(self, request: RestRequest) -> JobList:
@@ -66,6 +78,18 @@ class Jobs:
 
     async def stop(self, request: RestRequest) -> JobView:
         return await (await self._book(request)).ask_to_stop(request.args[1])
+
+
+def check_of_deleted(request: Request) -> None:
+    """
+    Raises:
+        InvalidRequest: a deleted repository takes no such request.
+    """
+    plans = isinstance(request, PlanRequest) and request.kinds == (RunKind.DELETED,)
+    if not plans and not (isinstance(request, ApplyRequest) and request.window is None):
+        raise InvalidRequest(
+            "the repository is deleted: a job plans the kind deleted alone, or applies such a plan without a window"
+        )
 
 
 def routes(state: AppState) -> list[Route]:

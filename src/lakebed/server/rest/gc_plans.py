@@ -46,6 +46,8 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
+from .gc import collected_versions
+
 ROWS_MAX: Final = 2_000_000
 """Compare plans of at most this many objects together. More would take the memory that requests need."""
 _TOKEN: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,9}")
@@ -58,9 +60,12 @@ class Plans:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
+    async def _objectstore(self, request: RestRequest) -> ObjectStore:
+        return (await collected_versions(self._catalog, request)).objectstore
+
     async def list(self, request: RestRequest) -> PlanList:
         """Newest first. Costs a listing of the run folders, and one small read for each plan shown."""
-        objectstore = (await self._catalog.get(request.args[0])).objectstore
+        objectstore = await self._objectstore(request)
         after, limit = request.query("after"), request.amount()
         found: list[tuple[str, RunKind]] = []
         for kind in RunKind:
@@ -73,12 +78,12 @@ class Plans:
         return PlanList(plans=tuple(map(_summary, plans)), has_more=len(newest) > limit)
 
     async def get(self, request: RestRequest) -> Plan:
-        return await self._read((await self._catalog.get(request.args[0])).objectstore, request.args[1])
+        return await self._read(await self._objectstore(request), request.args[1])
 
     async def objects(self, request: RestRequest) -> GarbagePage:
         """List the objects that a plan deletes. The token is the part to go on with, and how many of its matching rows
         were shown. Costs a read of each part looked into."""
-        objectstore = (await self._catalog.get(request.args[0])).objectstore
+        objectstore = await self._objectstore(request)
         manifest = (await self._read(objectstore, request.args[1])).garbage
         prefix, limit = request.query("prefix"), request.amount()
         first, shown = _position(request.query("after"), len(manifest.parts))
@@ -96,7 +101,7 @@ class Plans:
         return GarbagePage(objects=tuple(found))
 
     async def diff(self, request: RestRequest) -> PlanDiff:
-        objectstore = (await self._catalog.get(request.args[0])).objectstore
+        objectstore = await self._objectstore(request)
         a, b = [await self._read(objectstore, run_id) for run_id in request.args[1:3]]
         if a.garbage.rows + b.garbage.rows > ROWS_MAX:
             raise Answer(400, f"plans of more than {ROWS_MAX:,} objects are not compared here: use `lakebed gc diff`")
