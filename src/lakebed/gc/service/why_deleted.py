@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TypeAlias
 
 from lakebed.base import Corrupt, RepositoryUid, is_absolute, key_inside, parse_address, slice_name
-from lakebed.catalog.deleted import DeletedRepositories
+from lakebed.catalog import DeletedRepositories
 from lakebed.gc.protocol import Fate, LedgerRow, LedgerState, Question, WhyAnswer, WhyObject, WhyProgress, is_special
 from lakebed.objectstore import ObjectStat
 from lakebed.versions import BranchRecord, SliceRecord, Versions
