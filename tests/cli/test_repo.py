@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.cli.conftest import Shell
@@ -203,3 +206,34 @@ def test_deleted_repositories_are_listed_by_prefix_and_number_within_80_columns(
     assert [one["id"] for one in some] == ["narrow-1", "narrow-2"]
     assert [line.split()[0] for line in table[1:]] == ["narrow-1", "narrow-2", "narrow-2", "narrow-3"]
     assert max(map(len, table)) <= 80
+
+
+def test_refs_are_dumped_and_restored_over_a_copy_of_the_namespace(
+    shell: Shell, lake: str, put: Callable[[str, str], None], data: Path
+) -> None:
+    put(f"{lake}/main/a", "one")
+    shell.ok("commit", f"{lake}/main", "-m", "one")
+    dumped = shell.ok("repo", "dump", lake).out
+    name = lake.removeprefix("lakefs://")
+    shutil.copytree(data / "objects" / name, data / "objects" / f"{name}-copy")
+
+    shell.ok("repo", "create", "--bare", f"{lake}-copy", f"local://{name}-copy")
+    restored = shell.ok("repo", "restore", f"{lake}-copy", "-", stdin=dumped)
+
+    assert restored.out == f"restored {lake}-copy\n"
+    assert shell.ok("object", "cat", f"{lake}-copy/main/a").out == "one"
+    assert "not bare" not in shell("repo", "restore", f"{lake}-copy", "-", stdin=dumped).err
+
+
+def test_what_is_no_dump_is_refused(shell: Shell, lake: str) -> None:
+    no_json = shell("repo", "restore", lake, "-", stdin="hello")
+    missing = shell(
+        "repo",
+        "restore",
+        lake,
+        "-",
+        stdin=json.dumps({f"{one}_meta_range_id": "x" for one in ("branches", "tags", "commits")}),
+    )
+
+    assert (no_json.code, "is not what `repo dump` prints" in no_json.err) == (2, True)
+    assert (missing.code, "is none of a dump" in missing.err) == (1, True)

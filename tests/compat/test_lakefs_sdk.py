@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import shutil
+import time
+from collections.abc import Callable
 from typing import Any
 
 import lakefs
@@ -152,3 +155,37 @@ def test_it_reads_the_runs_of_hooks(sdk: LakeFSClient, repository: lakefs.Reposi
     )
     assert b"only http" in bytes(output)
     assert sdk.actions_api.get_run(repository.id, run.run_id) == run
+
+
+def test_refs_are_dumped_and_restored_as_tasks_and_at_once(sdk: LakeFSClient, server: Any) -> None:
+    def done(status: Callable[[str, str], Any], repository: str, task: str) -> Any:
+        for _ in range(1_000):
+            if (found := status(repository, task_id=task)).done:  # type: ignore[call-arg]  # a generated method
+                return found
+            time.sleep(0.01)
+        raise AssertionError(found)
+
+    repositories = sdk.repositories_api
+    for name in ("dumped", "restored"):
+        creation = lakefs_sdk.RepositoryCreation(name=name, storage_namespace=f"local://{name}")
+        if name == "dumped":
+            repositories.create_repository(creation)
+            sdk.objects_api.upload_object("dumped", "main", "a", content=b"one")
+            sdk.commits_api.commit("dumped", "main", lakefs_sdk.CommitCreation(message="one"))
+            sdk.tags_api.create_tag("dumped", lakefs_sdk.TagCreation(id="v1", ref="main"))
+            dumped = done(repositories.dump_status, "dumped", repositories.dump_submit("dumped").id)
+            objects = server.folder / "objects"
+            shutil.copytree(objects / "dumped", objects / "restored")
+        else:
+            repositories.create_repository(creation, bare=True)
+    again = sdk.internal_api.dump_refs("dumped")
+    wanted = lakefs_sdk.RefsRestore(**dumped.refs.to_dict())
+
+    restored = done(repositories.restore_status, "restored", repositories.restore_submit("restored", wanted).id)
+    sdk.internal_api.restore_refs("restored", wanted)
+
+    assert restored.error is None
+    assert again.commits_meta_range_id != dumped.refs.commits_meta_range_id
+    assert sdk.branches_api.list_branches("restored").results == sdk.branches_api.list_branches("dumped").results
+    assert sdk.tags_api.list_tags("restored").results == sdk.tags_api.list_tags("dumped").results
+    assert sdk.objects_api.get_object("restored", "main", "a") == b"one"

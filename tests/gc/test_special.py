@@ -28,6 +28,9 @@ class Pages(MemoryObjectStore):
                 yield page[start : start + 10]
 
 
+DUMP = f"_lakefs/refs/{'0' * 20}/{'a' * 64}.parquet"
+
+
 @pytest.fixture
 async def store() -> Pages:
     store = Pages()
@@ -35,6 +38,7 @@ async def store() -> Pages:
         await store.put(key, b"12")
     for key in ("committed/r1/plan.json", "ledger/date=2026-11-21/r1-part-0.parquet", "applying/000000000001.json"):
         await store.put(GC_PREFIX + key, b"")
+    await store.put(DUMP, b"")
     for name in ("deferred.json", "purge.json"):
         await store.put(f"{GC_PREFIX}committed/r1/{name}", b"")
     for key in ("_lakefs/notes", f"{GC_PREFIX}ledger/notes", f"{GC_PREFIX}zzz"):
@@ -49,6 +53,7 @@ async def test_files_of_trees_and_of_runs_are_told_from_unknown_ones(store: Page
     assert {run: [stat.key for stat in stats] for run, stats in special.runs.items()} == {
         ("committed", "r1"): [f"{GC_PREFIX}committed/r1/{name}.json" for name in ("deferred", "plan", "purge")]
     }
+    assert {one: [stat.key for stat in stats] for one, stats in special.written.items()} == {("refs", "0" * 20): [DUMP]}
     assert special.unknown_files.keys == ("_lakefs/notes", f"{GC_PREFIX}ledger/notes", f"{GC_PREFIX}zzz")
     assert special.unknown_files.count == 3
 

@@ -2,6 +2,8 @@
 
 from .changes import Changes
 from .deleted import DAY_MS, DELETED_DAYS, DeletedRepositories, DeletedRepository
+from .dump_files import DUMPS, DumpCorrupt, FileId, parse_file_id
+from .dumps import DumpIds, DumpNotFound, Dumps, InvalidDump, NotBare, TreesTaken
 from .errors import (
     AddressInNamespace,
     BytesInNamespace,
@@ -66,6 +68,7 @@ from .records import (
 from .repositories import Catalog, CatalogOptions, MakeVersions
 from .repository import MakeHooks, Repository
 from .settings import Settings
+from .tasks import TaskKind, TaskNotFound, TaskRecord, Tasks
 
 __all__ = [
     "DAY_MS",
@@ -73,6 +76,7 @@ __all__ = [
     "DELETED_DAYS",
     "DELETED_REPOSITORIES",
     "DELETE_MANY_MAX",
+    "DUMPS",
     "HIDDEN_METADATA",
     "MARKER_KEY",
     "S3_METADATA",
@@ -91,8 +95,13 @@ __all__ = [
     "DeletedRepositories",
     "DeletedRepository",
     "DeletedState",
+    "DumpCorrupt",
+    "DumpIds",
+    "DumpNotFound",
+    "Dumps",
     "Event",
     "EventType",
+    "FileId",
     "ForeignAddress",
     "Guards",
     "HiddenBranch",
@@ -104,6 +113,7 @@ __all__ = [
     "ImportRecord",
     "ImportState",
     "Imports",
+    "InvalidDump",
     "InvalidImport",
     "InvalidPull",
     "Location",
@@ -115,6 +125,7 @@ __all__ = [
     "NamespaceUnclear",
     "Namespaces",
     "NoHooks",
+    "NotBare",
     "NotHeaderText",
     "Objects",
     "OpenNamespace",
@@ -137,12 +148,18 @@ __all__ = [
     "SeveralDeleted",
     "SourceChanged",
     "StorageMissing",
+    "TaskKind",
+    "TaskNotFound",
+    "TaskRecord",
+    "Tasks",
     "TooManyPaths",
     "TooMuchMetadata",
+    "TreesTaken",
     "UploadMissing",
     "UploadTarget",
     "WindowNotOver",
     "check_user_metadata",
     "etag_of_parts",
     "overlap",
+    "parse_file_id",
 ]

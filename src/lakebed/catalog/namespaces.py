@@ -142,6 +142,14 @@ class Namespaces:
         if await objectstore.get(MARKER_KEY) != marker.encode():
             raise NamespaceInUse(f"namespace {objectstore.uri} is in use", namespace=objectstore.uri)
 
+    async def read_marker(self, objectstore: ObjectStore) -> str | None:
+        """Return the content of the namespace's marker; None where none is there.
+
+        Raises:
+            NamespaceUnclear: the store refuses to show whether one is there.
+        """
+        return (await objectstore.get(MARKER_KEY)).decode() if await self._is_marked(objectstore) else None
+
     async def check_outside(self, address: str, *, is_folder: bool = False) -> None:
         """Refuse an address that lies in a namespace, or a folder that lies around one of this installation.
 

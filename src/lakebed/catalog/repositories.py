@@ -10,7 +10,7 @@ Deleting one keeps it for a while: deleted.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,8 @@ from .settings import Settings
 
 CREATING_AGE_MS: Final = 60_000
 _RECORD_BYTES_MAX: Final = 250_000
+
+Distrust = Callable[[Versions], Awaitable[None]]
 
 MakeVersions = Callable[[RepositoryUid, ObjectStore, str], Versions]
 """With a salt for the names of tree files, empty where content alone names them."""
@@ -152,10 +154,14 @@ class Catalog:
         default_branch: str = "main",
         read_only: bool = False,
         reuse: bool = False,
+        bare: Distrust | None = None,
     ) -> Repository:
         """Create a repository with a first commit and a default branch.
 
         With `reuse` also over the namespace of a deleted repository, once all of it is gone.
+        A `bare` one has no commit and no branch until refs are restored into it (dumps.py). Its namespace may have a
+        marker that no repository of this installation put there: a copy, or another installation's. The new repository
+        is `salted` then, and before it can be used `bare` lets nothing be collected until a person has chosen.
 
         Raises:
             InvalidName: of the repository or of its default branch.
@@ -168,7 +174,10 @@ class Catalog:
         name = check_repository(repository_id)
         branch = check_branch(default_branch)
         objectstore = self.namespaces.open(storage_namespace)
+        reuse = reuse or bare is not None
         marker = await self.deleted.free_marker(objectstore.uri) if reuse else None
+        if bare is not None and marker is None:
+            marker = await self.namespaces.read_marker(objectstore)
         record, held, is_takeover = await self._reserve(
             name, storage_namespace, objectstore.uri, branch, read_only=read_only, marker=marker, reuse=reuse
         )
@@ -193,7 +202,10 @@ class Catalog:
             await self._give_up(name, record, held)
             raise
         try:
-            await self._open(record).versions.commits.initialise(branch)
+            if bare is None:
+                await self._open(record).versions.commits.initialise(branch)
+            elif record.salted:
+                await bare(self._open(record).versions)
         except LakebedError:
             await self._give_up(name, record, held)
             raise

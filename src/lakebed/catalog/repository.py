@@ -16,6 +16,7 @@ from lakebed.objectstore import ObjectStore
 from lakebed.versions import Versions
 
 from .changes import Changes
+from .dumps import Dumps
 from .guards import Guards
 from .hooks import Hooks, NoHooks
 from .imports import Imports
@@ -26,6 +27,7 @@ from .pulls import Pulls
 from .queue import BranchQueue
 from .records import RepositoryRecord
 from .settings import Settings
+from .tasks import Tasks
 
 MakeHooks: TypeAlias = Callable[[RepositoryId, Versions, Objects], Hooks]
 
@@ -64,6 +66,15 @@ class Repository:
         self.changes = Changes(opened.versions, record, opened.settings, guards, opened.queue, ports, hooks)
         self.pulls = Pulls(opened.versions, self.changes)
         self.imports = Imports(opened.versions, self.changes, guards, namespaces, ports)
+        self.tasks = Tasks(opened.versions, ports)
+        self.dumps = Dumps(
+            opened.versions,
+            opened.objectstore,
+            opened.settings,
+            guards,
+            ports,
+            default_branch=record.default_branch,
+        )
 
     async def set_protection(self, patterns: Sequence[str], *, if_match: str | None = None) -> None:
         """Replace the patterns of protected branches.

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
+import msgspec
 import typer
 
 from lakebed.base import LakebedError
-from lakebed.wire import DeletedRepository, Repository
+from lakebed.wire import DeletedRepository, RefsDump, Repository, RepositoryDumpStatus, RepositoryRestoreStatus
 
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, UidOption, YesOption
 from .failures import Misuse, being_new
 from .output import human_time
+from .progress import Line
 from .session import Session, command
 from .tree import noun
 from .uris import SCHEME, parse_repository
+
+LOOK_S: Final = 0.2
+S = TypeVar("S", RepositoryDumpStatus, RepositoryRestoreStatus)
+
+
+class TaskFailed(LakebedError):
+    """The server could not do it. A restore that failed can be begun again."""
+
 
 app = noun("Create, list, show, delete and undelete repositories.")
 
@@ -46,6 +57,9 @@ def create(
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Also where a deleted repository was, once it is collected and gone.")
     ] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Without branch and commit, to restore refs into it (repo restore).")
+    ] = False,
 ) -> None:
     """Create a repository over a storage namespace that is not in use."""
     name = parse_repository(uri)
@@ -53,7 +67,7 @@ def create(
         raise Misuse(f"{namespace!r} is no storage namespace: {_accepted(session)}")
     with being_new(f"{SCHEME}{name}"):
         created = session.client.repositories.create(
-            name, namespace, default_branch=default_branch, sample_data=sample_data, reuse=reuse
+            name, namespace, default_branch=default_branch, sample_data=sample_data, reuse=reuse, bare=bare
         )
     session.show(created, lambda _: f"created {SCHEME}{name} over {created.storage_namespace}")
 
@@ -94,6 +108,55 @@ def show(session: Session, uri: RepositoryArgument) -> None:
             ("Read-only", "yes" if found.read_only else "no"),
         ],
     )
+
+
+@app.command("dump")
+@command
+def dump(session: Session, uri: RepositoryArgument) -> None:
+    """Write branches, tags and commits to the storage namespace, and print the ids of the files as JSON.
+
+    `repo restore` takes them. Uncommitted changes and settings are not in a dump.
+    """
+    name = parse_repository(uri)
+    begun = session.client.repositories.submit_dump(name)
+    found = _wait(session, f"dumping {SCHEME}{name}", lambda: session.client.repositories.dump_status(name, begun))
+    assert found.refs is not None, "a dump that succeeded has files"
+    refs = found.refs
+    session.show(refs, lambda _: msgspec.json.encode(refs).decode())
+
+
+@app.command("restore")
+@command
+def restore(
+    session: Session,
+    uri: RepositoryArgument,
+    source: Annotated[typer.FileText, typer.Argument(metavar="FILE", help="What `repo dump` printed; - for stdin.")],
+) -> None:
+    """Make the branches, tags and commits of a dump in a bare repository (repo create --bare).
+
+    Its storage namespace must hold the files of the dump and of every commit: it is the old one, or a copy.
+    """
+    name = parse_repository(uri)
+    try:
+        refs = msgspec.json.decode(source.read().encode(), type=RefsDump)
+    except msgspec.MsgspecError as error:
+        raise Misuse(f"{source.name} is not what `repo dump` prints: {error}") from error
+    begun = session.client.repositories.submit_restore(name, refs)
+    _wait(session, f"restoring {SCHEME}{name}", lambda: session.client.repositories.restore_status(name, begun))
+    session.done(f"restored {SCHEME}{name}", restored=name)
+
+
+def _wait(session: Session, doing: str, look: Callable[[], S]) -> S:
+    line = Line(visible=session.shows_progress)
+    try:
+        while not (status := look()).done:
+            line.update(lambda: doing)
+            time.sleep(LOOK_S)
+    finally:
+        line.erase()
+    if status.error:
+        raise TaskFailed(f"{doing}: {status.error}")
+    return status
 
 
 @app.command("delete")

@@ -11,8 +11,12 @@ from lakebed.wire import (
     DeletedRepository,
     DeleteProtection,
     GarbageCollectionRules,
+    RefsDump,
+    RefsRestore,
     Repository,
     RepositoryCreation,
+    RepositoryDumpStatus,
+    RepositoryRestoreStatus,
     RepositoryUndeletion,
 )
 
@@ -35,11 +39,13 @@ class Repositories:
         read_only: bool = False,
         sample_data: bool = False,
         reuse: bool = False,
+        bare: bool = False,
     ) -> Repository:
         """Make a repository over an unused namespace, with a first commit and a default branch.
 
         `sample_data`: and a second commit, of a few small files. `reuse`: the namespace may also be that of a deleted
-        repository whose objects were all collected.
+        repository whose objects were all collected. `bare`: without commit and branch, for `restore_refs`; its
+        namespace may be one that another installation used, or a copy.
 
         Raises:
             Taken: the name is taken.
@@ -52,7 +58,37 @@ class Repositories:
             read_only=read_only,
             sample_data=sample_data,
         )
-        return self._connection.do(repositories.CREATE_REPOSITORY, body=body, query={"reuse": reuse or None})
+        return self._connection.do(
+            repositories.CREATE_REPOSITORY, body=body, query={"reuse": reuse or None, "bare": bare or None}
+        )
+
+    def dump_refs(self, name: str) -> RefsDump:
+        """Write branches, tags and commits to the namespace, and name the files."""
+        return self._connection.do(repositories.DUMP_REFS, name)
+
+    def submit_dump(self, name: str) -> str:
+        """Begin a dump, and return the id of the task."""
+        return self._connection.do(repositories.DUMP_SUBMIT, name).id
+
+    def dump_status(self, name: str, task: str) -> RepositoryDumpStatus:
+        return self._connection.do(repositories.DUMP_STATUS, name, query={"task_id": task})
+
+    def restore_refs(self, name: str, dump: RefsDump, *, force: bool = False) -> None:
+        """Make the refs of a dump in a bare repository. `force`: even where it is read-only.
+
+        Raises:
+            Missing: a file of the dump is not there.
+            BadRequest: the dump contradicts itself, or the namespace lacks files of its trees.
+            Clash: the repository is not bare.
+        """
+        self._connection.do(repositories.RESTORE_REFS, name, body=_restoring(dump, force=force))
+
+    def submit_restore(self, name: str, dump: RefsDump, *, force: bool = False) -> str:
+        """Begin a restore, and return the id of the task."""
+        return self._connection.do(repositories.RESTORE_SUBMIT, name, body=_restoring(dump, force=force)).id
+
+    def restore_status(self, name: str, task: str) -> RepositoryRestoreStatus:
+        return self._connection.do(repositories.RESTORE_STATUS, name, query={"task_id": task})
 
     def get(self, name: str) -> Repository:
         return self._connection.do(repositories.GET_REPOSITORY, name)
@@ -121,3 +157,12 @@ class Repositories:
             body=[BranchProtectionRule(pattern=pattern) for pattern in patterns],
             headers={"If-Match": version},
         )
+
+
+def _restoring(dump: RefsDump, *, force: bool) -> RefsRestore:
+    return RefsRestore(
+        branches_meta_range_id=dump.branches_meta_range_id,
+        tags_meta_range_id=dump.tags_meta_range_id,
+        commits_meta_range_id=dump.commits_meta_range_id,
+        force=force,
+    )

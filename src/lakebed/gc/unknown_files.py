@@ -39,6 +39,7 @@ _RUN_FILE: Final = re.compile(
     re.ASCII,
 )
 _TREE_FILE: Final = re.compile(r"_lakefs/(?:(?:meta)?ranges|sublists)/([0-9a-f]{64})\.parquet", re.ASCII)
+_WRITTEN: Final = re.compile(r"_lakefs/(refs)/([0-9a-v]{20})/[0-9a-f]{64}\.parquet", re.ASCII)
 _OTHER: Final = re.compile(
     r"_lakefs/dummy"
     rf"|{CLAIM_KEY}"
@@ -66,9 +67,15 @@ def run_file(key: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2])
 
 
+def written_file(key: str) -> tuple[str, str] | None:
+    """Return for a file that was written on request the group that it belongs to, and the id of the request."""
+    found = _WRITTEN.fullmatch(key)
+    return None if found is None else (found[1], found[2])
+
+
 def is_metadata(key: str) -> bool:
     """Return whether a plan of metadata may delete this key."""
-    return bool(tree_file(key) or run_file(key))
+    return bool(tree_file(key) or run_file(key) or written_file(key))
 
 
 def is_special_file(key: str) -> bool:

@@ -18,7 +18,6 @@ from .operation import (
     flag,
     get,
     header,
-    later,
     listing,
 )
 from .resources import ALL, BRANCH, NAMESPACE, NEW_REPOSITORY, ONE_REPOSITORY, REPOSITORY, on
@@ -47,7 +46,7 @@ CREATE_REPOSITORY: Final = create(
         Permission("fs:CreateRepository", NEW_REPOSITORY),
         Permission("fs:AttachStorageNamespace", NAMESPACE),
     ),
-    "Make a repository over an unused storage namespace, with a first commit and a default branch.",
+    "Make a repository over an unused storage namespace, with a first commit and a default branch (not if `bare`).",
     flag("bare"),
     flag("reuse"),
 )
@@ -148,17 +147,62 @@ INTERNAL_DELETE_BRANCH_PROTECTION_RULE: Final = Operation(
     status=204,
 )
 
-DUMP_REFS: Final = later(
-    "dumpRefs", "PUT", ONE_REPOSITORY + "/refs/dump", _READ_REFS, "Write branches, tags and commits to the storage."
+DUMP_REFS: Final = Operation(
+    "dumpRefs",
+    "PUT",
+    ONE_REPOSITORY + "/refs/dump",
+    NOTHING,
+    wire.RefsDump,
+    _READ_REFS,
+    "Write branches, tags and commits to the namespace, in Lakebed's own format (docs/formats), and name the files.",
+    status=201,
 )
-RESTORE_REFS: Final = later(
-    "restoreRefs", "PUT", ONE_REPOSITORY + "/refs/restore", _WRITE_REFS, "Read branches, tags and commits back."
+RESTORE_REFS: Final = Operation(
+    "restoreRefs",
+    "PUT",
+    ONE_REPOSITORY + "/refs/restore",
+    wire.RefsRestore,
+    NOTHING,
+    _WRITE_REFS,
+    "Make the branches, tags and commits of a dump in a bare repository, once every commit is checked.",
 )
-DUMP_SUBMIT: Final = later("dumpSubmit", "POST", ONE_REPOSITORY + "/dump", _READ_REFS, "Begin a dump.")
-DUMP_STATUS: Final = later("dumpStatus", "GET", ONE_REPOSITORY + "/dump", _READ_REFS, "Return how far a dump is.")
-RESTORE_SUBMIT: Final = later("restoreSubmit", "POST", ONE_REPOSITORY + "/restore", _WRITE_REFS, "Begin a restore.")
-RESTORE_STATUS: Final = later(
-    "restoreStatus", "GET", ONE_REPOSITORY + "/restore", _WRITE_REFS, "Return how far a restore is."
+DUMP_SUBMIT: Final = Operation(
+    "dumpSubmit",
+    "POST",
+    ONE_REPOSITORY + "/dump",
+    NOTHING,
+    wire.TaskInfo,
+    _READ_REFS,
+    "Begin a dump, as dumpRefs. Ask dumpStatus for its end.",
+    status=202,
+    repeatable=True,
+)
+DUMP_STATUS: Final = get(
+    "dumpStatus",
+    ONE_REPOSITORY + "/dump",
+    wire.RepositoryDumpStatus,
+    _READ_REFS,
+    "Return whether a dump is done, and then its files or why it failed.",
+    Parameter("task_id", is_required=True),
+)
+RESTORE_SUBMIT: Final = Operation(
+    "restoreSubmit",
+    "POST",
+    ONE_REPOSITORY + "/restore",
+    wire.RefsRestore,
+    wire.TaskInfo,
+    _WRITE_REFS,
+    "Begin a restore, as restoreRefs. Ask restoreStatus for its end.",
+    status=202,
+    repeatable=True,
+)
+RESTORE_STATUS: Final = get(
+    "restoreStatus",
+    ONE_REPOSITORY + "/restore",
+    wire.RepositoryRestoreStatus,
+    _WRITE_REFS,
+    "Return whether a restore is done, and why it failed if it did.",
+    Parameter("task_id", is_required=True),
 )
 
 _RUNS: Final = ONE_REPOSITORY + "/actions/runs"

@@ -80,6 +80,7 @@ from .rest import (
     content,
     deleted,
     differences,
+    dumps,
     gc,
     gc_jobs,
     gc_ledger,
@@ -117,6 +118,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     roles,
     repositories,
     deleted,
+    dumps,
     actions,
     pulls,
     branches,
@@ -277,7 +279,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
         try:
             yield state
         finally:
-            await state.importing.close()
+            await state.background.close()
             await state.providers.close()
             await state.collectors.close()
             state.audit.close()

@@ -12,10 +12,10 @@ from lakebed.kv import Store
 from lakebed.wire import StorageConfig
 
 from .audit import AuditLog
+from .background import Background
 from .collectors import Collectors
 from .draining import Drain
 from .hard_delete import HardDeleting
-from .importing import Importing
 from .metrics import Metrics
 from .providers import Providers
 from .s3.options import S3Options
@@ -46,6 +46,6 @@ class AppState:
     presign_s: int | None = None
     s3: S3Options = field(default_factory=S3Options)
     drain: Drain = field(default_factory=Drain)
-    importing: Importing = field(default_factory=Importing)
+    background: Background = field(default_factory=Background)
     setup_secret: str | None = field(default=None, repr=False)
     metrics: Metrics = field(default_factory=Metrics)

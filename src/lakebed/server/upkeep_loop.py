@@ -40,9 +40,10 @@ async def clean_versions(state: AppState) -> None:
 
 
 async def clean_imports(state: AppState) -> None:
-    """End imports whose server is gone, and remove the branches that they wrote to."""
+    """End imports whose server is gone, with the branches that they wrote to. Forget old tasks."""
     async for repository in every_repository(state):
         await repository.imports.clean()
+        await repository.tasks.clean()
 
 
 async def clean_hook_runs(state: AppState) -> None:

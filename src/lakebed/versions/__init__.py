@@ -117,6 +117,7 @@ from .trees import Applied, Merged, Trees
 from .trees.builder import RetiredBy, none_retired
 from .trees.cache import TreeCache
 from .trees.diff import DiffRow
+from .trees.lacking import LackingFiles
 
 
 class Versions:
@@ -232,6 +233,7 @@ __all__ = [
     "IntentRecord",
     "InvalidNote",
     "Inventory",
+    "LackingFiles",
     "LetGoBy",
     "Listing",
     "MergeConflict",

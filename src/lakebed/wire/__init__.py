@@ -110,11 +110,16 @@ from .refs import (
 )
 from .repositories import (
     BranchProtectionRule,
+    RefsDump,
+    RefsRestore,
     Repository,
     RepositoryCreation,
+    RepositoryDumpStatus,
     RepositoryList,
     RepositoryMetadataKeys,
     RepositoryMetadataSet,
+    RepositoryRestoreStatus,
+    TaskInfo,
 )
 from .roles import ACL, ErrorNoACL, Group, GroupCreation, GroupList, Policy, PolicyList, Statement
 
@@ -204,11 +209,15 @@ __all__ = [
     "RefList",
     "RefMove",
     "RefMoveList",
+    "RefsDump",
+    "RefsRestore",
     "Repository",
     "RepositoryCreation",
+    "RepositoryDumpStatus",
     "RepositoryList",
     "RepositoryMetadataKeys",
     "RepositoryMetadataSet",
+    "RepositoryRestoreStatus",
     "RepositoryUndeletion",
     "ResetCreation",
     "RevertCreation",
@@ -225,6 +234,7 @@ __all__ = [
     "StorageUri",
     "StsAuthRequest",
     "TagCreation",
+    "TaskInfo",
     "UiConfig",
     "UnderlyingObjectProperties",
     "UpdateObjectUserMetadata",

@@ -35,6 +35,40 @@ class RepositoryCreation(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool | None = False
 
 
+class RefsDump(msgspec.Struct, frozen=True, kw_only=True):
+    """Name the three files of a dump. The contract calls them metaranges; here they are files of Lakebed's own."""
+
+    commits_meta_range_id: str
+    tags_meta_range_id: str
+    branches_meta_range_id: str
+
+
+class RefsRestore(msgspec.Struct, frozen=True, kw_only=True):
+    commits_meta_range_id: str
+    tags_meta_range_id: str
+    branches_meta_range_id: str
+    force: bool | None = False
+
+
+class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+
+
+class RepositoryDumpStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    done: bool
+    update_time: str
+    error: str = ""
+    refs: RefsDump | None = None
+
+
+class RepositoryRestoreStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    done: bool
+    update_time: str
+    error: str = ""
+
+
 class RepositoryMetadataSet(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str]
 

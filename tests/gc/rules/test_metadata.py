@@ -15,8 +15,10 @@ from lakebed.gc.rules import (
     MetadataRule,
     RunFacts,
     Trees,
+    WrittenFacts,
     named_files,
     old_runs,
+    old_written,
     unnamed_files,
 )
 
@@ -115,3 +117,20 @@ def test_a_marked_run_whose_deletes_began_stays_to_be_applied_again() -> None:
     runs = [run(1, state="marked", has_begun=True), run(2, state="marked"), run(3, state="ended", has_begun=True)]
 
     assert old_runs(runs, rule=MetadataRule(runs_newest=0), now_ms=NOW) == {"002", "003"}
+
+
+def dump(number: int, *, days_ago: float, is_whole: bool = True, group: str = "refs") -> WrittenFacts:
+    return WrittenFacts(group=group, id=f"{number:03d}", touched_ms=NOW - int(days_ago * DAY_MS), is_whole=is_whole)
+
+
+def test_a_dump_goes_once_it_is_30_days_old_and_a_newer_one_is_whole() -> None:
+    dumps = [dump(1, days_ago=40), dump(2, days_ago=29), dump(3, days_ago=5)]
+
+    assert old_written(dumps, rule=RULE, now_ms=NOW) == {("refs", "001")}
+
+
+def test_the_newest_whole_dump_of_a_group_stays_however_old() -> None:
+    dumps = [dump(1, days_ago=400), dump(2, days_ago=300), dump(3, days_ago=200, is_whole=False)]
+    others = [dump(4, days_ago=100, group="other")]
+
+    assert old_written([*dumps, *others], rule=RULE, now_ms=NOW) == {("refs", "001"), ("refs", "003")}

@@ -149,6 +149,17 @@ def here() -> Installation:
     return Installation()
 
 
+async def test_collecting_takes_a_dump_of_refs(here: Installation) -> None:
+    made = await here.repository()
+    await made.dumps.dump()
+    await here.catalog.delete("lake")
+    here.days(8)
+
+    await here.apply(await here.plan())
+
+    assert not [key for key in await here.keys() if key.startswith("_lakefs/refs/")]
+
+
 async def test_collecting_takes_data_trees_and_runs_and_keeps_the_marker_and_the_ledger(here: Installation) -> None:
     made = await here.deleted()
     here.days(8)

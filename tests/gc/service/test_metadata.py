@@ -587,3 +587,15 @@ async def test_damage_is_not_taken_for_a_collection(lake: Lake) -> None:
 
     with pytest.raises(MetarangeCorrupt, match="missing"):
         await lake.server().staging.list("main@")
+
+
+async def test_an_old_dump_of_refs_goes_and_the_newest_stays(lake: Lake) -> None:
+    await commit(lake, "a")
+    dumps = [f"_lakefs/refs/{number:020d}/{file * 64}.parquet" for number in (1, 2) for file in "abc"]
+    for key in dumps:
+        await lake.objectstore.put(key, b"")
+
+    await collector(lake).collect()
+
+    left = [stat.key async for page in lake.objectstore.list("_lakefs/refs/") for stat in page]
+    assert left == dumps[3:]

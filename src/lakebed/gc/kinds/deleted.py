@@ -1,9 +1,9 @@
 """A deleted repository: every object that is its own by record, once it can be brought back no more.
 
 Own by record is what lies in slices of which the repository has a record, and Lakebed's files below `_lakefs/` by their
-forms: ranges, sublists, metaranges, folders of runs. Nothing else is taken: no imported or linked object outside of
-slices, no key of a namespace inside this one, no unknown file. The marker, the ledger, certificates, legal holds, marks
-of installations, and the folders of runs of this kind stay.
+forms: ranges, sublists, metaranges, folders of runs, dumps. Nothing else is taken: no imported or linked object outside
+of slices, no key of a namespace inside this one, no unknown file. The marker, the ledger, certificates, legal holds,
+marks of installations, and the folders of runs of this kind stay.
 
 1. plan: list the slices and the special folders; leave out what other repositories name
 2. clear: the service makes the repository `collecting`, from where nothing brings it back, and looks through the other
@@ -144,6 +144,8 @@ def _own_files(special: Special) -> dict[str, tuple[list[str], list[int], list[i
     for (kind, _), stats in special.runs.items():
         if kind != RunKind.DELETED:
             files += [(stat.key, stat.size_bytes, stat.modified_ms) for stat in stats]
+    for stats in special.written.values():
+        files += [(stat.key, stat.size_bytes, stat.modified_ms) for stat in stats]
     found: dict[str, tuple[list[str], list[int], list[int]]] = {}
     for key, size_bytes, modified_ms in files:
         keys, sizes, seen_ms = found.setdefault(key[: key.index("/", len(SPECIAL_PREFIX)) + 1], ([], [], []))

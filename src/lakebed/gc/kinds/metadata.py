@@ -1,4 +1,4 @@
-"""A collection of metadata: files of trees that no commit names, and folders of old runs.
+"""A collection of metadata: files of trees that no commit names, folders of old runs, and old dumps of refs.
 
 What lies under `_lakefs/` is listed first, and only then is read what may name it: every commit record, and the
 metarange of each that was not swept. A plan publishes nothing and makes no writer wait. When it is applied, the service
@@ -40,7 +40,7 @@ from lakebed.gc.protocol import (
     run_folder,
 )
 from lakebed.gc.ranges import read_listed
-from lakebed.gc.rules import MetadataRule, RunFacts, old_runs, unnamed_files
+from lakebed.gc.rules import MetadataRule, RunFacts, WrittenFacts, old_runs, old_written, unnamed_files
 from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS
 from lakebed.gc.unknown_files import (
     SPECIAL_PREFIX,
@@ -50,6 +50,7 @@ from lakebed.gc.unknown_files import (
     run_file,
     tree_file,
     unknown_files_among,
+    written_file,
 )
 from lakebed.gc.verdicts import sum_parts, write_portions
 from lakebed.objectstore import ObjectStat, ObjectStore
@@ -59,6 +60,8 @@ from .kind import Look, SweepRule
 
 UNNAMED: Final = "unnamed"
 OLD_RUN: Final = "old-run"
+OLD_DUMP: Final = "old-dump"
+_FILES_OF_A_DUMP: Final = 3
 _OF_TREES: Final = ("_lakefs/ranges/", "_lakefs/sublists/")
 """Files in these folders are named by other files: those of a tree that cannot be read stay."""
 
@@ -70,11 +73,12 @@ TREE_FILES: Final = pa.schema(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Special:
     """Hold what lies under `_lakefs/`: files of trees (TREE_FILES), of which there may be millions; files of runs by
-    kind and id; and unknown files.
+    kind and id; those that were written on request, by group and id; and unknown files.
     """
 
     files: pa.Table
     runs: dict[tuple[str, str], list[ObjectStat]]
+    written: dict[tuple[str, str], list[ObjectStat]]
     unknown_files: UnknownFiles
 
 
@@ -118,7 +122,9 @@ class Metadata:
         ids = unnamed_files(written_ms, (), rule=self.by, now_ms=run.now_ms)
         facts = facts_of(special, await context.service.runs())
         runs = old_runs(facts, rule=self.by, now_ms=run.now_ms) - {run.run_id}
-        garbage, totals = await _write(context, run, _garbage(nameless, special.runs, ids, runs))
+        garbage, totals = await _write(
+            context, run, _garbage(nameless, special, ids, runs, self._old(special, run.now_ms))
+        )
         swept = int(commits["swept"].to_numpy().sum())
         around = await find_unknown_files_around(context.store)
         return Plan(
@@ -130,6 +136,20 @@ class Metadata:
             totals=totals,
             **around.plus(special.unknown_files).facts(),
         )
+
+    def _old(self, special: Special, now_ms: int) -> list[ObjectStat]:
+        """Return the files of dumps that go. Their names are never given again, so nothing needs a second look."""
+        facts = [
+            WrittenFacts(
+                group=group,
+                id=id_,
+                touched_ms=max(stat.modified_ms for stat in stats),
+                is_whole=len(stats) >= _FILES_OF_A_DUMP,
+            )
+            for (group, id_), stats in special.written.items()
+        ]
+        old = old_written(facts, rule=self.by, now_ms=now_ms)
+        return [stat for key in sorted(old) for stat in special.written[key]]
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:  # noqa: ARG002 - it goes by none
         assert plan.leftovers is not None, "plans of metadata have one"
@@ -155,14 +175,17 @@ async def read_special(store: ObjectStore) -> Special:
     """
     trees, unknown_files = [TREE_FILES.empty_table()], UnknownFiles()
     runs: dict[tuple[str, str], list[ObjectStat]] = {}
+    written: dict[tuple[str, str], list[ObjectStat]] = {}
     async for page in store.list(SPECIAL_PREFIX):
         files = [(id_, stat) for stat in page if (id_ := tree_file(stat.key)) is not None]
         trees.append(_tree_files(files))
         for stat in page:
             if (run := run_file(stat.key)) is not None:
                 runs.setdefault(run, []).append(stat)
+            elif (one := written_file(stat.key)) is not None:
+                written.setdefault(one, []).append(stat)
         unknown_files = unknown_files.plus(unknown_files_among(stat.key for stat in page))
-    return Special(files=pa.concat_tables(trees), runs=runs, unknown_files=unknown_files)
+    return Special(files=pa.concat_tables(trees), runs=runs, written=written, unknown_files=unknown_files)
 
 
 def _tree_files(files: Sequence[tuple[str, ObjectStat]]) -> pa.Table:
@@ -204,14 +227,16 @@ def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
 
 
 def _garbage(
-    files: pa.Table, of_runs: dict[tuple[str, str], list[ObjectStat]], ids: Collection[str], runs: Collection[str]
+    files: pa.Table, special: Special, ids: Collection[str], runs: Collection[str], dumps: Sequence[ObjectStat]
 ) -> pa.Table:
-    """VERDICTS: each file that goes, of these TREE_FILES and of these runs."""
+    """VERDICTS: each file that goes, of these TREE_FILES, of these runs, and these of dumps."""
     gone = (
         files.filter(pc.is_in(files["id"], value_set=pa.array(sorted(ids), pa.string()))).drop_columns("id").to_pylist()
     )
-    folders = [stat for (_, run_id), stats in of_runs.items() if run_id in runs for stat in stats]
-    stats = sorted([(ObjectStat(**row), UNNAMED) for row in gone] + [(stat, OLD_RUN) for stat in folders], key=_key)
+    folders = [stat for (_, run_id), stats in special.runs.items() if run_id in runs for stat in stats]
+    verdicts = [(ObjectStat(**row), UNNAMED) for row in gone]
+    verdicts += [(stat, OLD_RUN) for stat in folders] + [(stat, OLD_DUMP) for stat in dumps]
+    stats = sorted(verdicts, key=_key)
     count = len(stats)
     columns: dict[str, Any] = {
         "address": [stat.key for stat, _ in stats],

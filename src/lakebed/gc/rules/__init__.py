@@ -19,7 +19,7 @@ from .history import (
 )
 from .holds import Hold, Holds, held_commits, held_keys
 from .lasting import Ancestry, Stay, StayKind, goes_ms, stays_of
-from .metadata import MetadataRule, RunFacts, named_files, old_runs, unnamed_files
+from .metadata import MetadataRule, RunFacts, WrittenFacts, named_files, old_runs, old_written, unnamed_files
 from .optimised import NOTHING_SAVED, Saved, new_addresses, optimised_run
 from .patterns import InvalidPattern, check_pattern, deleted_name, matches, plain_name, specificity
 from .rules import (
@@ -77,6 +77,7 @@ __all__ = [
     "StayKind",
     "Trees",
     "Verdict",
+    "WrittenFacts",
     "check_globs",
     "check_live",
     "check_pattern",
@@ -108,6 +109,7 @@ __all__ = [
     "named_files",
     "new_addresses",
     "old_runs",
+    "old_written",
     "one_piece",
     "optimised_run",
     "parse_duration",

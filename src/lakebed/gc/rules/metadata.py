@@ -1,4 +1,4 @@
-"""Decide which of a repository's own files may go: files of trees that no commit names, folders of old runs.
+"""Decide which of a repository's own files may go: files of trees that no commit names, folders of old runs, old dumps.
 
 A commit whose data was swept names nothing, and so does one that can never be published; every other commit record,
 published or not, keeps its metarange and the sublists and ranges in it. A young file stays, for its commit may be on
@@ -8,6 +8,9 @@ its way: that saves a writer the trouble of writing it again under another name,
 A run's folder holds its inputs, its plan and its report. It may go when no process works on the run, it is old, and
 there are enough newer ones of its kind. What the last runs of uncommitted data saved for the next one stays. The ledger
 is in no run's folder.
+
+A dump of refs is written on request, and no record names it: whoever asked has its id. So it stays for as long as the
+folder of a run, and the newest whole one for good.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ record may be one."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRule:
     """Files stay for `file_age_ms_min` after they were written. Of each kind the `runs_newest` newest runs stay, and
-    every run for `run_age_ms_min` after its last file.
+    every run and every dump for `run_age_ms_min` after its last file.
     """
 
     file_age_ms_min: int = DAY_MS
@@ -50,6 +53,16 @@ class RunFacts:
     touched_ms: int
     has_begun: bool = False
     has_saved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFacts:
+    """Hold what is known of files that one request wrote. Ids sort by time."""
+
+    group: str
+    id: str
+    touched_ms: int
+    is_whole: bool
 
 
 def named_files(history: History, trees: Trees) -> set[str]:
@@ -83,3 +96,19 @@ def old_runs(runs: Iterable[RunFacts], *, rule: MetadataRule, now_ms: int) -> fr
             if run.touched_ms < since_ms and not is_at_work and run.id not in saved:
                 found.add(run.id)
     return frozenset(found)
+
+
+def old_written(written: Iterable[WrittenFacts], *, rule: MetadataRule, now_ms: int) -> frozenset[tuple[str, str]]:
+    """Return group and id of those that go."""
+    facts = list(written)
+    newest: dict[str, str] = {}
+    for one in facts:
+        if one.is_whole:
+            newest[one.group] = max(one.id, newest.get(one.group, ""))
+    since_ms = now_ms - rule.run_age_ms_min
+    # The newest whole one may be all that its owner has. Of one that is not whole nobody has the id.
+    return frozenset(
+        (one.group, one.id)
+        for one in facts
+        if one.touched_ms < since_ms and (one.id < newest.get(one.group, "") or not one.is_whole)
+    )

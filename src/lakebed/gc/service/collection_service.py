@@ -392,6 +392,10 @@ class CollectionService:
         """
         await (self._installation.step() if at_start else self._installation.step_if_due())
 
+    async def distrust(self) -> None:
+        """Let nothing be collected until a person has chosen an installation: `Installation.distrust`."""
+        await self._installation.distrust()
+
     async def adopting(self) -> Adopting:
         """Choose this installation, of several in the namespace. See `Installation.adopt` and `HoldBook.adopt`."""
         # First: once it is adopted, its collections go on.

@@ -131,6 +131,15 @@ class Installation:
         if not record.is_stopped and not 0 <= age_ms < STEP_MS:
             await self.step()
 
+    async def distrust(self) -> None:
+        """Leave a mark, and let nothing be collected here until a person has chosen: another repository may be alive in
+        the namespace, and name what this one does not. That one stops too, at its next look.
+        """
+        with suppress(OtherInstallation):
+            await self.step()
+        while not (found := await self._read())[0].is_stopped:
+            await self._stop(*found)
+
     async def adopt(self, *, by: str) -> InstallationRecord:
         """This installation goes on, and any other one stops at its next look, whether it had looked before or not.
         Only a person calls this. Another one that is just taking a step stops both: then call it again.

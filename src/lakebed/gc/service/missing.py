@@ -14,7 +14,7 @@ A commit that a branch, a tag or a hard reset names is never marked: a person fi
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -23,17 +23,14 @@ from msgspec.structs import replace
 from lakebed.base import CommitId, MetarangeId, RunId
 from lakebed.gc.protocol import MissingCommit, MissingCommits, RunKind, RunState
 from lakebed.gc.rules import plain_name
-from lakebed.ranges import metarange_key, range_key, sublist_key
-from lakebed.versions import RunRecord, Versions
+from lakebed.versions import LackingFiles, RunRecord, Versions
 
-from .commits import METARANGES, SUBLISTS, Snapshot, read_snapshot
+from .commits import Snapshot, read_snapshot
 from .continuing import fresh_secret
 from .orphaned import is_missing
 from .runs import RunBook
 
 TOGETHER: Final = 16
-_KEYS_A_FILE: Final = 100  # Listing these costs about as much as reading a file.
-_TREES: Final = (METARANGES, SUBLISTS, "_lakefs/ranges/")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -83,7 +80,7 @@ class Missing:
         Costs a listing of the trees' files and a read of every tree. What marks is one step, the last.
         """
         snapshot = await read_snapshot(self._versions)
-        lacking: dict[CommitId, dict[str, str]] = {}
+        lacking: dict[CommitId, Mapping[str, str]] = {}
         read = 0
         async for files in self._look(snapshot, lacking):
             read += files
@@ -93,7 +90,7 @@ class Missing:
         else:
             yield _answer(snapshot, lacking)
 
-    async def _mark(self, wanted: list[CommitId], lacking: dict[CommitId, dict[str, str]]) -> Lacking:
+    async def _mark(self, wanted: list[CommitId], lacking: dict[CommitId, Mapping[str, str]]) -> Lacking:
         run_id = await self._publish(wanted)
         ids = {id_ for one in wanted for id_ in lacking[one].values()}
         await self._versions.retired.retire(run_id, ids=sorted(ids), runs=[])
@@ -110,7 +107,7 @@ class Missing:
         found = _answer(snapshot, lacking.keys() - whole - set(swept))
         return Lacking(commits=found.commits, run_id=run_id, marked=len(swept))
 
-    def _lacks(self, lacking: dict[CommitId, dict[str, str]]) -> Callable[[CommitId], Awaitable[bool]]:
+    def _lacks(self, lacking: dict[CommitId, Mapping[str, str]]) -> Callable[[CommitId], Awaitable[bool]]:
         seen: dict[str, bool] = {}
 
         async def look(commit: CommitId) -> bool:
@@ -142,35 +139,17 @@ class Missing:
         await self._runs.write(run_id, replace(record, state=RunState.EXPIRING), held)
         return run_id
 
-    async def _look(self, snapshot: Snapshot, lacking: dict[CommitId, dict[str, str]]) -> AsyncGenerator[int, None]:
+    async def _look(self, snapshot: Snapshot, lacking: dict[CommitId, Mapping[str, str]]) -> AsyncGenerator[int, None]:
         """Fill in key and id of the files that a commit's tree lacks, for each commit that was not swept."""
         trees: dict[MetarangeId, list[CommitId]] = {}
         for id_, facts in snapshot.commits:
             if facts.metarange_id and id_ not in snapshot.swept:
                 trees.setdefault(facts.metarange_id, []).append(id_)
-        there: set[str] = set()
-        for prefix in _TREES:
-            async for page in self._versions.objectstore.list(prefix):
-                there.update(stat.key for stat in page)
-                yield max(1, len(page) // _KEYS_A_FILE)
-        whole = []
-        for tree, commits in trees.items():
-            if metarange_key(tree) in there:
-                whole.append(tree)
-            else:
-                lacking.update((id_, {metarange_key(tree): tree}) for id_ in commits)
-
-        async def look(tree: MetarangeId) -> dict[str, str]:
-            lists = {sublist_key(info.id): str(info.id) for info in await self._versions.trees.sublists(tree)}
-            if lost := {key: id_ for key, id_ in lists.items() if key not in there}:
-                return lost  # Without them the ranges cannot be read.
-            ranges = await self._versions.trees.ranges(tree)
-            return {key: str(info.id) for info in ranges if (key := range_key(info.id)) not in there}
-
-        async for tree, lost in self._versions.ports.tasks.ahead(whole, look, most=TOGETHER):
-            if lost:
-                lacking.update((id_, lost) for id_ in trees[tree])
-            yield 1
+        found = LackingFiles(self._versions.objectstore, self._versions.trees, self._versions.ports)
+        async for files in found.look(trees):
+            yield files
+        for tree, lost in found.lost.items():
+            lacking.update((id_, lost) for id_ in trees[tree])
 
 
 def _named(snapshot: Snapshot) -> set[CommitId]:

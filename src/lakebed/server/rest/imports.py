@@ -23,7 +23,7 @@ TYPES = {"common_prefix": True, "object": False}
 class Imports:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
-        self._importing = state.importing
+        self._background = state.background
 
     async def start(self, request: RestRequest, body: wire.ImportCreation) -> wire.ImportCreationResponse:
         repository = await self._catalog.get(request.args[0])
@@ -39,7 +39,13 @@ class Imports:
             metadata=body.commit.metadata or {},
         )
         begun = await repository.imports.begin(request.args[1], locations, force=bool(body.force))
-        self._importing.start(repository.imports, begun, locations, note)
+        imports = repository.imports
+        self._background.start(
+            imports,
+            begun,
+            lambda is_stopping: imports.run(begun, locations, note, is_stopping=is_stopping),
+            f"import {begun.id}",
+        )
         return wire.ImportCreationResponse(id=begun.id)
 
     async def status(self, request: RestRequest) -> wire.ImportStatus:

@@ -17,6 +17,7 @@ from lakebed.server.responses import answer, page_of
 from lakebed.server.routing import Route
 from lakebed.server.sample_data import add_sample_data
 from lakebed.server.state import AppState
+from lakebed.versions import Versions
 
 
 class Repositories:
@@ -35,12 +36,17 @@ class Repositories:
         return wire.RepositoryList(pagination=pagination, results=results)
 
     async def create(self, request: RestRequest, body: wire.RepositoryCreation) -> wire.Repository:
-        if request.flag("bare"):
-            raise Answer(501, "bare repositories are not supported")
         if body.storage_id:
             raise Answer(400, "storage id: invalid value: validation error: this server has one storage, without an id")
+        is_bare = request.flag("bare")
+        if body.sample_data and is_bare:
+            raise Answer(400, "a bare repository takes no sample data")
         if body.sample_data and body.read_only:
             raise Answer(400, "a read-only repository takes no sample data")
+
+        async def distrust(versions: Versions) -> None:
+            await CollectionService(versions, user_id=request.identity.user_id).distrust()
+
         try:
             repository = await self._catalog.create(
                 body.name,
@@ -48,6 +54,7 @@ class Repositories:
                 default_branch=body.default_branch or "main",
                 read_only=bool(body.read_only),
                 reuse=request.flag("reuse"),
+                bare=distrust if is_bare else None,
             )
         except NamespaceNested as error:
             message = f"failed to create repository: {error}: a storage namespace holds one repository and no other"
@@ -59,7 +66,7 @@ class Repositories:
                 f"failed to create repository: found lakeFS objects in the storage {where}: "
                 "storage namespace already in use",
             ) from error
-        if repository.record.salted:
+        if repository.record.salted and not is_bare:
             # What the earlier repository left of marks is higher than ours: without this no collection goes on.
             await CollectionService(repository.versions, user_id=request.identity.user_id).adopting()
         if body.sample_data:

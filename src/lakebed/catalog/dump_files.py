@@ -1,0 +1,103 @@
+"""The files of a dump of refs (docs/formats/dump.md): bytes in, records out. Pure.
+
+A dump has three files: its branches, its tags, its commits. Each is named by the dump and by the digest of its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakebed.base import CommitId, Corrupt
+from lakebed.versions import Record
+
+DUMPS: Final = "_lakefs/refs/"
+_FORMAT: Final = b"refs 1"
+_ID: Final = re.compile(r"([0-9a-v]{20})-([0-9a-f]{64})", re.ASCII)
+_SCHEMA: Final = pa.schema(
+    [pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+)
+_BATCH: Final = 5_000
+
+
+class DumpCorrupt(Corrupt):
+    """A file of a dump contradicts its id, or is no such file."""
+
+
+class DumpKind(StrEnum):
+    BRANCHES = "branches"
+    TAGS = "tags"
+    COMMITS = "commits"
+
+
+class DumpedRef(Record, frozen=True, kw_only=True, omit_defaults=True):
+    commit_id: CommitId
+    is_hidden: bool = False
+
+
+class FileId(NamedTuple):
+    dump: str
+    digest: str
+
+    @property
+    def key(self) -> str:
+        return f"{DUMPS}{self.dump}/{self.digest}.parquet"
+
+
+def parse_file_id(text: str) -> FileId | None:
+    """Return what `DumpWriter.finish` named; None for any other text."""
+    match = _ID.fullmatch(text)
+    return None if match is None else FileId(match[1], match[2])
+
+
+class DumpWriter:
+    """Takes rows one by one, in ascending order of key."""
+
+    def __init__(self, dump: str, kind: DumpKind) -> None:
+        self._dump = dump
+        self._sink = pa.BufferOutputStream()
+        facts = {b"lakebed.format": _FORMAT, b"lakebed.kind": kind.encode(), b"lakebed.dump": dump.encode()}
+        self._schema = _SCHEMA.with_metadata(facts)
+        self._writer = pq.ParquetWriter(self._sink, self._schema, compression="zstd", use_dictionary=False)
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+
+    def add(self, key: bytes, value: bytes) -> None:
+        self._keys.append(key)
+        self._values.append(value)
+        if len(self._keys) == _BATCH:
+            self._write()
+
+    def _write(self) -> None:
+        self._writer.write_table(pa.table([self._keys, self._values], schema=self._schema))
+        self._keys, self._values = [], []
+
+    def finish(self) -> tuple[str, FileId, bytes]:
+        """Return the id as text and in its parts, and the bytes."""
+        self._write()
+        self._writer.close()
+        data = self._sink.getvalue().to_pybytes()
+        file_id = FileId(self._dump, hashlib.sha256(data).hexdigest())
+        return f"{file_id.dump}-{file_id.digest}", file_id, data
+
+
+def read_dump(file_id: FileId, kind: DumpKind, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield keys and values, in order.
+
+    Raises:
+        DumpCorrupt: the bytes are not those that were written, or the file is of another kind.
+    """
+    if hashlib.sha256(data).hexdigest() != file_id.digest:
+        raise DumpCorrupt(f"{file_id.key}: its bytes contradict its name", key=file_id.key)
+    file = pq.ParquetFile(pa.BufferReader(data))
+    facts = file.schema_arrow.metadata or {}
+    if facts.get(b"lakebed.format") != _FORMAT or facts.get(b"lakebed.kind") != kind.encode():
+        raise DumpCorrupt(f"{file_id.key} is no file of {kind} of a dump", key=file_id.key)
+    for batch in file.iter_batches(_BATCH):
+        yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)

@@ -1,0 +1,355 @@
+"""Dump a repository's refs to its namespace, and restore them into a bare repository.
+
+A dump has the branches, the tags, every commit that one of these leads to, which of the commits are swept, and the
+names of the slices. Not what is staged, nor settings. Objects and trees stay where they are: a dump is for a namespace
+that has them, the same one or a copy.
+
+A restore looks at everything before it writes:
+1 read the three files, and hold every commit against its id, its parents and its generation
+2 look for every file of every tree
+3 write the slices, the commits as not published yet, and what is swept
+4 look whether a collection of metadata retired one of these files meanwhile: a run that retires one after this
+  reads these commits; commits that are left here count as orphaned once their files went
+5 note the commits as published; make tags, then branches, as any request makes them, the default branch last
+A restore that died is begun again with the same dump, and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.base import (
+    EMPTY_METARANGE,
+    CommitId,
+    Conflict,
+    Invalid,
+    NotFound,
+    Ports,
+    check_branch,
+    check_tag,
+    count_of,
+    parse_slice_name,
+)
+from lakebed.objectstore import ObjectMissing, ObjectStore
+from lakebed.versions import (
+    Commit,
+    CommitNotFound,
+    LackingFiles,
+    SliceRecord,
+    SliceState,
+    SweptRecord,
+    Versions,
+    decode_record,
+    encode_record,
+    keys,
+)
+
+from .dump_files import DumpCorrupt, DumpedRef, DumpKind, DumpWriter, FileId, parse_file_id, read_dump
+from .guards import Guards
+from .settings import Settings
+
+_BATCH: Final = 1_000
+_SHOWN: Final = 5
+
+
+class DumpNotFound(NotFound):
+    """No file of a dump has this id here: it is another namespace's, or a collection took the dump for its age."""
+
+
+class InvalidDump(Invalid):
+    """The dump cannot be restored here. The message says why; nothing was written."""
+
+
+class NotBare(Conflict):
+    """The repository has branches or tags that are not those of the dump."""
+
+
+class TreesTaken(Conflict):
+    """A collection of metadata took files of the dump's trees during the restore. No ref was made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpIds:
+    branches: str
+    tags: str
+    commits: str
+
+
+@dataclass(slots=True)
+class _Dump:
+    branches: dict[str, DumpedRef]
+    tags: dict[str, DumpedRef]
+    commits: dict[CommitId, Commit] = field(default_factory=dict)
+    swept: dict[CommitId, bytes] = field(default_factory=dict)
+    slices: dict[str, bytes] = field(default_factory=dict)
+
+
+class Dumps:
+    def __init__(
+        self,
+        versions: Versions,
+        objectstore: ObjectStore,
+        settings: Settings,
+        guards: Guards,
+        ports: Ports,
+        *,
+        default_branch: str,
+    ) -> None:
+        self._versions = versions
+        self._objectstore = objectstore
+        self._settings = settings
+        self._guards = guards
+        self._ports = ports
+        self._default_branch = default_branch
+
+    # Dumping
+
+    async def dump(self) -> DumpIds:
+        """Write the refs, as they stand, to the namespace, and return the ids of the files.
+
+        Refs are read before commits, so every commit that one names is there. Holds the ids of all commits in memory.
+        """
+        dump = self._ports.ids.fresh()
+        branches, tags = await self._branches(), await self._tags()
+        heads = [ref.commit_id for ref in (*branches.values(), *tags.values())]
+        commits = await self._put(await self._commits(DumpWriter(dump, DumpKind.COMMITS), heads))
+        # The file of branches last: with three files a dump is whole.
+        return DumpIds(
+            commits=commits,
+            tags=await self._put(_refs_file(dump, DumpKind.TAGS, tags)),
+            branches=await self._put(_refs_file(dump, DumpKind.BRANCHES, branches)),
+        )
+
+    async def _branches(self) -> dict[str, DumpedRef]:
+        hidden = await self._settings.hidden_branches()
+        found: dict[str, DumpedRef] = {}
+        after, has_more = "", True
+        while has_more:
+            page, has_more = await self._versions.refs.list_branches(after=after)
+            for branch in page:
+                after = branch.name
+                found[after] = DumpedRef(commit_id=branch.commit_id, is_hidden=after in hidden)
+        return found
+
+    async def _tags(self) -> dict[str, DumpedRef]:
+        found: dict[str, DumpedRef] = {}
+        after, has_more = "", True
+        while has_more:
+            page, has_more = await self._versions.refs.list_tags(after=after)
+            for tag in page:
+                after = tag.name
+                found[after] = DumpedRef(commit_id=tag.commit_id)
+        return found
+
+    async def _commits(self, writer: DumpWriter, heads: Sequence[CommitId]) -> DumpWriter:
+        inventory = self._versions.inventory
+        parents = {CommitId(id_): commit.parents async for id_, commit in inventory.every(Commit)}
+        needed: set[CommitId] = set()
+        waiting = list(heads)
+        while waiting:
+            if (id_ := waiting.pop()) not in needed:
+                if id_ not in parents:
+                    raise CommitNotFound("commit not found", commit=id_)
+                needed.add(id_)
+                waiting += parents[id_]
+        async for name, commit in inventory.every(Commit):
+            if name in needed:
+                # Whatever a ref leads to was published, noted or not.
+                writer.add(keys.COMMIT + name.encode(), encode_record(replace(commit, published=True)))
+        async for name, slice_ in inventory.every(SliceRecord):
+            writer.add(keys.SLICE + name.encode(), encode_record(replace(slice_, state=SliceState.CLOSED)))
+        async for name, swept in inventory.every(SweptRecord):
+            if name in needed:
+                writer.add(keys.SWEPT + name.encode(), encode_record(swept))
+        return writer
+
+    async def _put(self, writer: DumpWriter) -> str:
+        text, file_id, data = writer.finish()
+        await self._objectstore.put(file_id.key, data, size_bytes=len(data))
+        return text
+
+    # Restoring
+
+    async def restore(self, ids: DumpIds, *, force: bool = False, by: str = "") -> None:
+        """Make the dump's commits, tags and branches in this repository, which has no others.
+
+        Done twice it is the same. Costs a listing of the trees' files, a read of every tree, and some writes for each
+        commit and ref.
+
+        Raises:
+            DumpNotFound: one of the ids is not there.
+            InvalidDump: the dump contradicts itself or the namespace. Nothing was written.
+            NotBare: the repository has other branches or tags.
+            ReadOnly: the repository is, and not `force`.
+            TreesTaken: a collection ran meanwhile.
+        """
+        self._guards.check_writable(force=force)
+        dump = await self._read(ids)
+        if self._default_branch not in dump.branches:
+            raise InvalidDump(
+                f"the dump has no branch {self._default_branch}, which is this repository's default branch: create the"
+                " repository with one of the dump's"
+            )
+        await self._check_bare(dump)
+        _check(dump)
+        files = await self._check_trees(dump)
+        await self._guards.confirm()
+        await self._write(dump, files)
+        await self._make(dump.tags, await self._tags(), self._versions.refs.create_tag)
+        # The default branch last: what has it is restored.
+        branches = sorted(dump.branches.items(), key=lambda item: (item[0] == self._default_branch, item))
+
+        async def make(name: str, commit_id: str) -> CommitId:
+            made = await self._versions.refs.create_branch(name, commit_id, by=by)
+            if dump.branches[name].is_hidden:
+                await self._settings.hide_branch(name)
+            return made
+
+        await self._make(dict(branches), await self._branches(), make)
+
+    async def _read(self, ids: DumpIds) -> _Dump:
+        found = {
+            kind: parse_file_id(text)
+            for kind, text in (
+                (DumpKind.BRANCHES, ids.branches),
+                (DumpKind.TAGS, ids.tags),
+                (DumpKind.COMMITS, ids.commits),
+            )
+        }
+        for kind, file_id in found.items():
+            if file_id is None:
+                raise DumpNotFound(f"the id of the {kind} is none of a dump of Lakebed")
+        if len({file_id.dump for file_id in found.values() if file_id}) > 1:
+            raise InvalidDump("the ids are of different dumps")
+        branches = await self._refs(found[DumpKind.BRANCHES], DumpKind.BRANCHES, keys.BRANCH)
+        tags = await self._refs(found[DumpKind.TAGS], DumpKind.TAGS, keys.TAG)
+        dump = _Dump(branches, tags)
+        for key, value in await self._rows(found[DumpKind.COMMITS], DumpKind.COMMITS):
+            prefix, _, name = key.partition(b"/")
+            if prefix + b"/" == keys.COMMIT:
+                dump.commits[CommitId(name.decode())] = decode_record(Commit, value)
+            elif prefix + b"/" == keys.SWEPT:
+                decode_record(SweptRecord, value)
+                dump.swept[CommitId(name.decode())] = value
+            elif prefix + b"/" == keys.SLICE and parse_slice_name(name.decode()) is not None:
+                record = decode_record(SliceRecord, value)
+                # Whoever had it open is not of this repository.
+                dump.slices[name.decode()] = encode_record(replace(record, state=SliceState.CLOSED))
+            else:
+                raise DumpCorrupt(f"the dump has a row {key!r}, which none has", key=key)
+        return dump
+
+    async def _refs(self, file_id: FileId | None, kind: DumpKind, prefix: bytes) -> dict[str, DumpedRef]:
+        rows = await self._rows(file_id, kind)
+        return {key[len(prefix) :].decode(): decode_record(DumpedRef, value) for key, value in rows}
+
+    async def _rows(self, file_id: FileId | None, kind: DumpKind) -> list[tuple[bytes, bytes]]:
+        assert file_id is not None
+        try:
+            data = await self._objectstore.get(file_id.key)
+        except ObjectMissing as error:
+            message = f"this namespace has no {kind} of the dump {file_id.dump}"
+            raise DumpNotFound(message, key=file_id.key) from error
+        return list(read_dump(file_id, kind, data))
+
+    async def _check_bare(self, dump: _Dump) -> None:
+        """A restore that died may have made some of the refs; whoever goes on finds these and no others."""
+        there = {**await self._branches(), **await self._tags()}
+        wanted = {**dump.branches, **dump.tags}
+        for name, ref in there.items():
+            if name not in wanted or wanted[name].commit_id != ref.commit_id:
+                raise NotBare(f"the repository is not bare: it has {name} at commit {ref.commit_id[:12]}", ref=name)
+
+    async def _check_trees(self, dump: _Dump) -> set[str]:
+        """Return the ids of all files that commits name which are not swept.
+
+        Raises:
+            InvalidDump: one is missing.
+        """
+        live = {id_: commit for id_, commit in dump.commits.items() if id_ not in dump.swept}
+        look = LackingFiles(self._objectstore, self._versions.trees, self._ports)
+        async for _ in look.look(sorted({commit.metarange_id for commit in live.values()} - {EMPTY_METARANGE})):
+            pass
+        lacking = [id_ for id_, commit in live.items() if commit.metarange_id in look.lost]
+        if lacking:
+            raise InvalidDump(
+                f"{count_of(len(lacking), 'commit')} of the dump lack files of their trees in this namespace, such as"
+                f" {_some(lacking)}: copy all of the namespace, or make another dump"
+            )
+        return look.files
+
+    async def _write(self, dump: _Dump, files: Iterable[str]) -> None:
+        await self._set_all(
+            (keys.COMMIT + id_.encode(), encode_record(replace(commit, published=False)))
+            for id_, commit in dump.commits.items()
+        )
+        await self._set_all((keys.SLICE + name.encode(), value) for name, value in dump.slices.items())
+        await self._set_all((keys.SWEPT + id_.encode(), value) for id_, value in dump.swept.items())
+        # After the commits are there: a collection that retires a file from now on finds them.
+        wanted = sorted(files)
+        for start in range(0, len(wanted), _BATCH):
+            if any(await self._versions.retired.retired_by(wanted[start : start + _BATCH])):
+                raise TreesTaken("a collection of metadata takes files of the dump's trees: no ref was made")
+        await self._set_all((keys.COMMIT + id_.encode(), encode_record(one)) for id_, one in dump.commits.items())
+
+    async def _set_all(self, items: Iterable[tuple[bytes, bytes]]) -> None:
+        batch: list[tuple[bytes, bytes]] = []
+        for item in items:
+            batch.append(item)
+            if len(batch) == _BATCH:
+                await self._versions.context.set_all(batch)
+                batch = []
+        if batch:
+            await self._versions.context.set_all(batch)
+
+    async def _make(
+        self,
+        wanted: Mapping[str, DumpedRef],
+        there: Mapping[str, DumpedRef],
+        make: Callable[[str, str], Awaitable[CommitId]],
+    ) -> None:
+        for name, ref in wanted.items():
+            if name not in there:
+                await make(name, ref.commit_id)
+
+
+def _refs_file(dump: str, kind: DumpKind, refs: Mapping[str, DumpedRef]) -> DumpWriter:
+    writer = DumpWriter(dump, kind)
+    prefix = keys.BRANCH if kind is DumpKind.BRANCHES else keys.TAG
+    for name, ref in refs.items():
+        writer.add(prefix + name.encode(), encode_record(ref))
+    return writer
+
+
+def _check(dump: _Dump) -> None:
+    """Hold every commit against its id and its parents, and every ref against its name and its commit.
+
+    Raises:
+        InvalidDump: one contradicts itself.
+        InvalidName: a name that no ref may have.
+    """
+    for id_, commit in dump.commits.items():
+        if commit.id != id_:
+            raise InvalidDump(f"commit {id_[:12]} of the dump contradicts its id")
+        if lost := [parent for parent in commit.parents if parent not in dump.commits]:
+            raise InvalidDump(f"the dump lacks the commit {lost[0][:12]}, a parent of {id_[:12]}")
+        above = max([dump.commits[parent].generation for parent in commit.parents], default=0)
+        if commit.generation != above + 1:
+            raise InvalidDump(f"commit {id_[:12]} of the dump has the generation {commit.generation}, not {above + 1}")
+    for name in dump.branches:
+        check_branch(name)
+    for name in dump.tags:
+        check_tag(name)
+    if both := sorted(dump.branches.keys() & dump.tags.keys()):
+        raise InvalidDump(f"the dump has a branch and a tag of the name {both[0]}")
+    for name, ref in (*dump.branches.items(), *dump.tags.items()):
+        if ref.commit_id not in dump.commits or ref.commit_id in dump.swept:
+            raise InvalidDump(f"the dump lacks the commit {ref.commit_id[:12]} of {name}, or its contents are gone")
+
+
+def _some(ids: Sequence[CommitId]) -> str:
+    return ", ".join(id_[:12] for id_ in sorted(ids)[:_SHOWN])

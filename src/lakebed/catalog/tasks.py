@@ -1,0 +1,117 @@
+"""Records of work that goes on after its request was answered: begun, beating, ended (docs/formats/records.md).
+
+One that was not written for LOST_AFTER_MS belongs to a process that is gone, and counts as failed. What the work does
+must be safe to break off anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from lakebed.base import LakebedError, NotFound, Ports
+from lakebed.kv import PredicateFailed
+from lakebed.versions import Record, Versions, decode_record, encode_record
+
+TASK: Final = b"task/"
+LOST_AFTER_MS: Final = 60_000
+KEPT_MS: Final = 7 * 86_400_000
+
+
+class TaskNotFound(NotFound):
+    """There is no task of this id and kind, or it was so long ago that it was forgotten."""
+
+
+class TaskKind(StrEnum):
+    DUMP = "dump"
+    RESTORE = "restore"
+    PREPARE_COMMITS = "prepare-commits"
+
+
+class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """`result` is what the work returned, by the name of each value; `error` why it ended without."""
+
+    id: str
+    kind: TaskKind
+    started_ms: int
+    updated_ms: int
+    is_done: bool = False
+    error: str = ""
+    result: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Tasks:
+    def __init__(self, versions: Versions, ports: Ports) -> None:
+        self._records = versions.context
+        self._ports = ports
+
+    async def begin(self, kind: TaskKind) -> TaskRecord:
+        now_ms = self._ports.clock.now_ms()
+        record = TaskRecord(id=self._ports.ids.fresh(), kind=kind, started_ms=now_ms, updated_ms=now_ms)
+        await self._records.set(_key(record.id), record)
+        return record
+
+    async def get(self, kind: TaskKind, task_id: str) -> TaskRecord:
+        """
+        Raises:
+            TaskNotFound: there is none.
+        """
+        found = await self._find(task_id)
+        if found is None or found.kind is not kind:
+            raise TaskNotFound(f"task {task_id} not found", id=task_id)
+        silent_ms = self._ports.clock.now_ms() - found.updated_ms
+        if found.is_done or silent_ms < LOST_AFTER_MS:
+            return found
+        return replace(found, is_done=True, error="the server that worked on it is gone: begin again")
+
+    async def beat(self, begun: TaskRecord) -> None:
+        """Record that the process at work lives."""
+        await self._change(begun.id, lambda record: record)
+
+    async def run(self, begun: TaskRecord, work: Awaitable[Mapping[str, str]]) -> None:
+        """Do the work, and record what it returned. An error of ours is in the record, and not raised."""
+        try:
+            result = await work
+        except LakebedError as error:
+            await self.stop(begun, str(error))
+        else:
+            await self.end(begun, result)
+
+    async def end(self, begun: TaskRecord, result: Mapping[str, str]) -> None:
+        await self._change(begun.id, lambda record: replace(record, is_done=True, result=dict(result)))
+
+    async def stop(self, begun: TaskRecord, why: str) -> None:
+        await self._change(begun.id, lambda record: replace(record, is_done=True, error=why))
+
+    async def clean(self) -> None:
+        """Forget tasks that ended, or were given up, long ago."""
+        now_ms = self._ports.clock.now_ms()
+        async for key, record in self._records.records(TaskRecord, TASK):
+            if now_ms - record.updated_ms >= KEPT_MS:
+                await self._records.delete(key)
+
+    async def _find(self, task_id: str) -> TaskRecord | None:
+        held = await self._records.get(_key(task_id))
+        return None if held is None else decode_record(TaskRecord, held.value)
+
+    async def _change(self, task_id: str, change: Callable[[TaskRecord], TaskRecord]) -> None:
+        """Change one that is under way, and note when."""
+        while True:
+            held = await self._records.get(_key(task_id))
+            record = None if held is None else decode_record(TaskRecord, held.value)
+            if held is None or record is None or record.is_done:
+                return
+            changed = replace(change(record), updated_ms=self._ports.clock.now_ms())
+            try:
+                await self._records.set_if(_key(task_id), encode_record(changed), held.predicate)
+            except PredicateFailed:
+                continue
+            return
+
+
+def _key(task_id: str) -> bytes:
+    return TASK + task_id.encode()

@@ -1,0 +1,105 @@
+"""Dumps of a repository's refs, and their way back: at once, or as tasks that go on after the answer."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from lakebed import wire
+from lakebed.catalog import DumpIds, Repository, TaskKind, TaskRecord
+from lakebed.operations import repositories
+from lakebed.server.requests import RestRequest
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+
+_BRANCHES: Final = "branches"
+_TAGS: Final = "tags"
+_COMMITS: Final = "commits"
+
+
+class Dumps:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._background = state.background
+
+    async def dump(self, request: RestRequest) -> wire.RefsDump:
+        return _files(await _dump(await self._catalog.get(request.args[0])))
+
+    async def restore(self, request: RestRequest, body: wire.RefsRestore) -> None:
+        await _restore(await self._catalog.get(request.args[0]), body, by=request.identity.user_id)
+
+    async def submit_dump(self, request: RestRequest) -> wire.TaskInfo:
+        repository = await self._catalog.get(request.args[0])
+        begun = await repository.tasks.begin(TaskKind.DUMP)
+        self._background.start(
+            repository.tasks, begun, lambda _: repository.tasks.run(begun, _dump(repository)), f"dump {begun.id}"
+        )
+        return wire.TaskInfo(id=begun.id)
+
+    async def submit_restore(self, request: RestRequest, body: wire.RefsRestore) -> wire.TaskInfo:
+        repository = await self._catalog.get(request.args[0])
+        repository.guards.check_writable(force=bool(body.force))
+        begun = await repository.tasks.begin(TaskKind.RESTORE)
+        user = request.identity.user_id
+        self._background.start(
+            repository.tasks,
+            begun,
+            lambda _: repository.tasks.run(begun, _restore(repository, body, by=user)),
+            f"restore {begun.id}",
+        )
+        return wire.TaskInfo(id=begun.id)
+
+    async def dump_status(self, request: RestRequest) -> wire.RepositoryDumpStatus:
+        repository = await self._catalog.get(request.args[0])
+        task = await repository.tasks.get(TaskKind.DUMP, request.required("task_id"))
+        return wire.RepositoryDumpStatus(
+            id=task.id,
+            done=task.is_done,
+            update_time=update_time(task),
+            error=task.error,
+            refs=_files(task.result) if task.result else None,
+        )
+
+    async def restore_status(self, request: RestRequest) -> wire.RepositoryRestoreStatus:
+        repository = await self._catalog.get(request.args[0])
+        task = await repository.tasks.get(TaskKind.RESTORE, request.required("task_id"))
+        return wire.RepositoryRestoreStatus(
+            id=task.id, done=task.is_done, update_time=update_time(task), error=task.error
+        )
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Dumps(state)
+    return [
+        Route(repositories.DUMP_REFS, here.dump),
+        Route(repositories.RESTORE_REFS, here.restore),
+        Route(repositories.DUMP_SUBMIT, here.submit_dump),
+        Route(repositories.DUMP_STATUS, here.dump_status),
+        Route(repositories.RESTORE_SUBMIT, here.submit_restore),
+        Route(repositories.RESTORE_STATUS, here.restore_status),
+    ]
+
+
+def update_time(task: TaskRecord) -> str:
+    return datetime.fromtimestamp(task.updated_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+async def _dump(repository: Repository) -> dict[str, str]:
+    ids = await repository.dumps.dump()
+    return {_BRANCHES: ids.branches, _TAGS: ids.tags, _COMMITS: ids.commits}
+
+
+async def _restore(repository: Repository, body: wire.RefsRestore, *, by: str) -> dict[str, str]:
+    ids = DumpIds(
+        branches=body.branches_meta_range_id, tags=body.tags_meta_range_id, commits=body.commits_meta_range_id
+    )
+    await repository.dumps.restore(ids, force=bool(body.force), by=by)
+    return {}
+
+
+def _files(result: dict[str, str]) -> wire.RefsDump:
+    return wire.RefsDump(
+        branches_meta_range_id=result[_BRANCHES],
+        tags_meta_range_id=result[_TAGS],
+        commits_meta_range_id=result[_COMMITS],
+    )
