@@ -23,8 +23,8 @@ import pytest
 
 from lakebed.testing.contracts import RemoteStoreContract
 
-DATABASES = ("bigtable", "cassandra", "consul", "dynamodb", "etcd", "mongodb", "mysql", "postgres", "redis")
-DOUBLES = ("consul",)
+DATABASES = ("bigtable", "cassandra", "consul", "cosmos", "dynamodb", "etcd", "mongodb", "mysql", "postgres", "redis")
+DOUBLES = ("consul", "cosmos")
 """Of these a double stands in, which we wrote: its speed says nothing."""
 START_S = 60
 USER = 65534
@@ -300,7 +300,8 @@ def double(name: str) -> Iterator[Server]:
     with folder_for(name) as folder:
         port = free_port()
         command = [sys.executable, "-m", f"tests.kv.{name}_double", str(port), str(folder / "kept.db")]
-        environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        places = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {"PYTHONPATH": os.pathsep.join(places)}
         # As root, for the folder of the tests may be closed to others.
         with running(Server(command, folder, port, environment, as_root=True)) as server:
             yield server
@@ -362,6 +363,10 @@ def database(name: str) -> Iterator[Callable[[str], str]]:
         case "consul":
             with double("consul") as server:
                 yield lambda store: f"consul://127.0.0.1:{server.port}?name={store}"
+        case "cosmos":
+            pytest.importorskip("azure.cosmos")
+            with double("cosmos") as server:
+                yield lambda store: f"cosmos://:a2V5@127.0.0.1:{server.port}/lakebed/{store}?tls=no"
         case "dynamodb":
             with dynamodb() as server, pytest.MonkeyPatch.context() as patch:
                 # The emulator takes any. The processes that a test starts inherit them.

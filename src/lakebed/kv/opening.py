@@ -28,6 +28,7 @@ _DRIVERS: dict[str, str] = {
     "bigtable": "lakebed.kv.drivers.bigtable",
     "cassandra": "lakebed.kv.drivers.cassandra",
     "consul": "lakebed.kv.drivers.consul",
+    "cosmos": "lakebed.kv.drivers.cosmos",
     "dynamodb": "lakebed.kv.drivers.dynamodb",
     "etcd": "lakebed.kv.drivers.etcd",
     "etcds": "lakebed.kv.drivers.etcd",
