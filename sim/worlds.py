@@ -55,6 +55,7 @@ from .scenes import (
     upload,
     write,
 )
+from .worlds_branches import branch_scenes
 from .worlds_deleted import deleted_scenes
 from .worlds_erasure import erasure_scenes
 from .worlds_hard_delete import hard_delete_scenes
@@ -118,6 +119,7 @@ def _scenes() -> Iterator[Scene]:
         move_scenes,
         erasure_scenes,
         deleted_scenes,
+        branch_scenes,
         metadata_scenes,
         installation_scenes,
         repository_scenes,

@@ -67,7 +67,7 @@ from .records import (
 )
 from .repositories import Catalog, CatalogOptions, MakeVersions
 from .repository import MakeHooks, Repository
-from .settings import Settings
+from .settings import Settings, matching
 from .tasks import TaskKind, TaskNotFound, TaskRecord, Tasks
 
 __all__ = [
@@ -160,6 +160,7 @@ __all__ = [
     "WindowNotOver",
     "check_user_metadata",
     "etag_of_parts",
+    "matching",
     "overlap",
     "parse_file_id",
 ]

@@ -16,7 +16,16 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from lakebed.base import CommitId, Ports
-from lakebed.versions import Commit, CommitOvertaken, NoChanges, RefKind, Strategy, UncommittedChanges, Versions
+from lakebed.versions import (
+    BranchRecord,
+    Commit,
+    CommitOvertaken,
+    NoChanges,
+    RefKind,
+    Strategy,
+    UncommittedChanges,
+    Versions,
+)
 
 from .errors import DefaultBranchKept, DeleteProtected
 from .guards import Guards
@@ -275,8 +284,9 @@ class Changes:
         force: bool = False,
         is_ours: bool = False,
         by: str = "",
+        lasts_ms: int = 0,
     ) -> CommitId:
-        """Create a branch. `is_ours`: for a flow of this package, which no hook needs to know.
+        """Create a branch. `is_ours`: for a flow of this package, which no hook needs to know. `lasts_ms`: see `Refs`.
 
         Raises:
             BranchExists, RefNotFound, ReadOnly, HookRefused.
@@ -284,7 +294,7 @@ class Changes:
         self._guards.check_writable(force=force)
 
         async def make() -> CommitId:
-            commit_id = await self._versions.refs.create_branch(name, source, by=by)
+            commit_id = await self._versions.refs.create_branch(name, source, by=by, lasts_ms=lasts_ms)
             if hidden:
                 await self._settings.hide_branch(name)
             return commit_id
@@ -293,8 +303,19 @@ class Changes:
             return await make()
         return await self._make_ref(Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name), make)
 
-    async def delete_branch(self, name: str, *, force: bool = False, is_ours: bool = False, by: str = "") -> None:
+    async def delete_branch(
+        self,
+        name: str,
+        *,
+        force: bool = False,
+        is_ours: bool = False,
+        by: str = "",
+        may_go: Callable[[BranchRecord], Awaitable[bool]] | None = None,
+    ) -> bool:
         """Delete a branch, which can come back for a while. `is_ours`: see `create_branch`; such a one does not.
+
+        With `may_go` it goes only if that allows it and no one uses it meanwhile (`Refs.delete_unused_branch`). Return
+        whether it is gone.
 
         Raises:
             DefaultBranchKept, DeleteProtected, ReadOnly, BranchNotFound, HookRefused.
@@ -307,14 +328,18 @@ class Changes:
         if is_ours:
             await self._versions.refs.delete_branch(name, by=by, is_kept=False)
             await self._settings.unhide_branch(name)
-            return
+            return True
         head = (await self._versions.refs.get_branch(name)).commit_id
         event = Event(type=EventType.PRE_DELETE_BRANCH, source_ref=name, branch=name, commit_id=head)
         await self._hooks.before(event)
-        await self._versions.refs.delete_branch(name, by=by, is_kept=True)
+        if may_go is None:
+            await self._versions.refs.delete_branch(name, by=by, is_kept=True)
+        elif not await self._versions.refs.delete_unused_branch(name, may_go=may_go, by=by):
+            return False
         await self._settings.unhide_branch(name)
         # The branch is gone: its actions are those of its last commit.
         self._hooks.after(replace(event, type=event.type.after, source_ref=head))
+        return True
 
     async def create_tag(self, name: str, source: str, *, force: bool = False, by: str = "") -> CommitId:
         self._guards.check_writable(force=force)

@@ -79,9 +79,9 @@ class Settings:
     async def hidden_branches(self) -> frozenset[str]:
         return frozenset([name async for name, _ in self._hidden()])
 
-    async def work_branches(self, flow: str) -> frozenset[str]:
-        """Return the hidden branches that this flow made. One may be gone, or not be made yet."""
-        return frozenset([name async for name, record in self._hidden() if record.work_of == flow])
+    async def work_branches(self, flow: str = "") -> frozenset[str]:
+        """Return the hidden branches that this flow made, or any flow. One may be gone, or not be made yet."""
+        return frozenset([name async for name, one in self._hidden() if one.work_of and flow in ("", one.work_of)])
 
     async def _hidden(self) -> AsyncIterator[tuple[str, HiddenBranch]]:
         async for key, value in scan_prefix(self._store, self._partition, _HIDDEN):

@@ -30,7 +30,7 @@ from lakebed.base import (
     StagingToken,
     Unavailable,
 )
-from lakebed.kv import Held, Predicate, Store, scan_prefix
+from lakebed.kv import Held, Predicate, PredicateFailed, Store, scan_prefix
 from lakebed.objectstore import ObjectStore
 
 from . import keys
@@ -251,6 +251,25 @@ class BranchRecords:
             raise BranchNotFound(f"branch {branch} is {seen.record.state}", branch=branch)
         self._remember(branch, seen)
         return seen
+
+    async def used(self, branch: str) -> Seen:
+        """Return `fresh`, for who is about to acknowledge what he staged. A sweep that is about to delete the branch
+        may have looked before that was there: it ends, for the record that it marked is gone.
+
+        Raises:
+            BranchNotFound: as `fresh`.
+        """
+        retry = Retry()
+        while True:
+            seen = await self.fresh(branch)
+            if not seen.record.leaving:
+                return seen
+            try:
+                return await self.set(branch, replace(seen.record, leaving=""), seen)
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown as error:
+                retry.lost(error)
 
     def _remember(self, branch: str, seen: Seen) -> None:
         if len(self._cache) >= BRANCHES_CACHED_MAX:

@@ -111,7 +111,11 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`sealed` is newest first. `epoch` changes nothing but the record: a flow that acts on an older reading fails."""
+    """`sealed` is newest first. `epoch` changes nothing but the record: a flow that acts on an older reading fails.
+
+    `expires_ms`: from then on a sweep of branches may delete it, 0: never. `leaving` names the sweep that is about to
+    delete it if no one uses it (`Refs.delete_unused_branch`).
+    """
 
     state: RefState
     commit_id: CommitId
@@ -120,6 +124,8 @@ class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     epoch: int = 0
     created_ms: int = 0
     moved: Moved | None = None
+    expires_ms: int = 0
+    leaving: str = ""
 
     def tokens(self) -> tuple[StagingToken, ...]:
         """Every token it holds, newest first."""

@@ -14,7 +14,7 @@ a ref of the other kind with the same name. Both write first and look then, so o
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -35,7 +35,7 @@ from lakebed.base import (
 from lakebed.kv import Held, PredicateFailed, scan_prefix
 
 from . import keys
-from .context import Context, branch_of
+from .context import Context, Seen, branch_of
 from .errors import (
     BadRef,
     BranchExists,
@@ -100,6 +100,17 @@ def _parts_of(expression: str) -> tuple[str, str | None, str, str]:
     if match is None:
         raise BadRef(f"{expression!r} is not a ref expression", ref=expression)
     return match["base"], match["when"], match["steps"], match["suffix"]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Deletion:
+    """A branch's deletion and the key of its note, if it makes one. `attempts` began so far."""
+
+    operation: str
+    deleted_ms: int
+    by: str
+    kept: bytes | None
+    attempts: int = 0
 
 
 class Refs:
@@ -230,22 +241,30 @@ class Refs:
                 return found[:limit], True
         return found, False
 
-    async def create_branch(self, name: str, source: str, *, by: str = "") -> CommitId:
+    async def create_branch(self, name: str, source: str, *, by: str = "", lasts_ms: int = 0) -> CommitId:
         """A branch at the commit that `source` names; what is staged on a source branch stays there.
+
+        `lasts_ms`: a sweep of branches may delete it when it is so old. 0: its age is no reason.
 
         Raises:
             BranchExists, NameTaken: a branch or a tag has this name.
             CommitExpired: a collection takes this commit.
         """
         check_branch(name)
-        return await self._make_branch(name, await self.resolve_commit(source), operation="create", by=by)
+        return await self._make_branch(
+            name, await self.resolve_commit(source), operation="create", by=by, lasts_ms=lasts_ms
+        )
 
-    async def _make_branch(self, name: str, commit_id: CommitId, *, operation: str, by: str) -> CommitId:
+    async def _make_branch(
+        self, name: str, commit_id: CommitId, *, operation: str, by: str, lasts_ms: int = 0
+    ) -> CommitId:
+        now_ms = self._context.ports.clock.now_ms()
         record = BranchRecord(
             state=RefState.CREATING,
             commit_id=commit_id,
             staging_token=self._context.fresh_token(),
-            created_ms=self._context.ports.clock.now_ms(),
+            created_ms=now_ms,
+            expires_ms=now_ms + lasts_ms if lasts_ms else 0,
         )
         record = self._reflog.move(None, record, operation=operation, by=by)
         held = await self._make_ref(
@@ -262,35 +281,90 @@ class Refs:
             BranchNotFound: there is none.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
-        operation = self._context.ports.ids.fresh()
-        deleted_ms = self._context.ports.clock.now_ms()
-        kept = keys.deleted_ref(RefKind.BRANCH, name, deleted_ms, operation)
-        attempt = 0
+        deletion = self._deletion(name, by=by, is_kept=is_kept)
         while True:
             try:
                 seen = await self._context.branches.fresh(name)
             except BranchNotFound:
-                if attempt and is_kept:
-                    await self._context.delete(kept)  # Another deletion was faster, and noted its own.
+                await self._take_back(deletion)  # Another deletion was faster, and noted its own.
                 raise
-            attempt += 1
-            # Before the branch goes, so that collectors, which read branches first, find the one or the other.
-            also = self._reflog.to_log(name, seen.record)
-            if is_kept:
-                also.append((kept, self._deleted(RefKind.BRANCH, name, seen.record, deleted_ms, by)))
-            tokens = seen.record.tokens()
-            await self._context.claim(operation, attempt, name, tokens, why=ClaimReason.DELETE, also=also)
-            self._context.branches.forget(name)
-            try:
-                await self._context.delete_if(keys.BRANCH + name.encode(), seen.held.predicate)
-            except PredicateFailed:
-                continue
-            except OutcomeUnknown:
-                if await self._context.after_lost(self._context.get(keys.BRANCH + name.encode())) is not None:
-                    raise
-            with suppress(Unavailable, OutcomeUnknown):
-                await self._reflog.note_deleted(name, seen.record, by=by)
-            return
+            if await self._delete_seen(name, seen, deletion):
+                return
+
+    async def delete_unused_branch(
+        self, name: str, *, may_go: Callable[[BranchRecord], Awaitable[bool]], by: str = ""
+    ) -> bool:
+        """Delete a branch, as `delete_branch` does, if no one uses it meanwhile. Return whether it is gone.
+
+        `may_go` is asked once, when the branch is marked, so it finds all writes that were acknowledged before. Whoever
+        acknowledges a write later takes the mark off first (`BranchRecords.used`); whoever moves the branch changes the
+        record. In both cases it stays. So it does in doubt, with the mark, which harms nothing.
+
+        Raises:
+            BranchNotFound: there is none.
+            OutcomeUnknown: as `delete_branch`.
+        """
+        seen = await self._context.branches.fresh(name)
+        marked = replace(seen.record, leaving=self._context.ports.ids.fresh())
+        try:
+            seen = await self._context.branches.set(name, marked, seen)
+        except PredicateFailed:
+            return False
+        try:
+            goes = await may_go(seen.record)
+        except BaseException as error:
+            if not isinstance(error, GeneratorExit):
+                await self._unmark(name, seen)
+            raise
+        if not goes:
+            await self._unmark(name, seen)
+            return False
+        deletion = self._deletion(name, by=by, is_kept=True)
+        if not await self._delete_seen(name, seen, deletion):
+            await self._take_back(deletion)
+            return False
+        return True
+
+    async def _unmark(self, name: str, seen: Seen) -> None:
+        with suppress(LakebedError):
+            await self._context.branches.set(name, replace(seen.record, leaving=""), seen)
+
+    def _deletion(self, name: str, *, by: str, is_kept: bool) -> _Deletion:
+        operation = self._context.ports.ids.fresh()
+        deleted_ms = self._context.ports.clock.now_ms()
+        kept = keys.deleted_ref(RefKind.BRANCH, name, deleted_ms, operation) if is_kept else None
+        return _Deletion(operation=operation, deleted_ms=deleted_ms, by=by, kept=kept)
+
+    async def _delete_seen(self, name: str, seen: Seen, deletion: _Deletion) -> bool:
+        """Delete the branch as it was seen. False: it is another by now, or gone.
+
+        Raises:
+            OutcomeUnknown: the answer was lost and the record proves nothing.
+        """
+        deletion.attempts += 1
+        # Before the branch goes, so that collectors, which read branches first, find the one or the other.
+        also = self._reflog.to_log(name, seen.record)
+        if deletion.kept is not None:
+            kept = self._deleted(RefKind.BRANCH, name, seen.record, deletion.deleted_ms, deletion.by)
+            also.append((deletion.kept, kept))
+        tokens, operation = seen.record.tokens(), deletion.operation
+        await self._context.claim(operation, deletion.attempts, name, tokens, why=ClaimReason.DELETE, also=also)
+        self._context.branches.forget(name)
+        try:
+            await self._context.delete_if(keys.BRANCH + name.encode(), seen.held.predicate)
+        except PredicateFailed:
+            return False
+        except OutcomeUnknown:
+            if await self._context.after_lost(self._context.get(keys.BRANCH + name.encode())) is not None:
+                raise
+        with suppress(Unavailable, OutcomeUnknown):
+            await self._reflog.note_deleted(name, seen.record, by=deletion.by)
+        return True
+
+    async def _take_back(self, deletion: _Deletion) -> None:
+        """Remove the note of a deletion that did not take place."""
+        if deletion.attempts and deletion.kept is not None:
+            await self._context.delete(deletion.kept)
 
     async def undelete_branch(self, name: str, *, by: str = "") -> CommitId:
         """Make a deleted branch again where it was. What was staged on it does not come back.

@@ -2,6 +2,7 @@
 
 from lakebed.base import RunKind, RunState
 
+from .branches import SWEEP_MAX, BranchesPlan, BranchesSwept, BranchToGo, PlannedBranch, SweepBranches, SweptBranch
 from .certificates import (
     CERTIFICATE_KEY,
     Certificate,
@@ -241,6 +242,7 @@ __all__ = [
     "SERVED_S",
     "SIGNED_S",
     "STANDING_MAX",
+    "SWEEP_MAX",
     "TABLES",
     "UNCOMMITTED",
     "UNKNOWN_FILES_MAX",
@@ -250,6 +252,9 @@ __all__ = [
     "BadGrace",
     "BadInput",
     "BadWindow",
+    "BranchToGo",
+    "BranchesPlan",
+    "BranchesSwept",
     "Certificate",
     "Column",
     "ColumnType",
@@ -306,6 +311,7 @@ __all__ = [
     "PlanMissing",
     "PlanRequest",
     "PlanSummary",
+    "PlannedBranch",
     "Planning",
     "PolicyCheck",
     "PolicyHistory",
@@ -357,6 +363,8 @@ __all__ = [
     "StartRun",
     "StartedRun",
     "Sweep",
+    "SweepBranches",
+    "SweptBranch",
     "Table",
     "Total",
     "Totals",

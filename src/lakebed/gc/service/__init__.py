@@ -1,5 +1,6 @@
 """What the live side owes to collection: runs, what is alive and uncommitted, commits, rules, and who may be named."""
 
+from .branch_sweep import BranchSweep, TooManyBranches
 from .collection_service import CollectionService, rules_version
 from .commits import read_snapshot
 from .continuing import Reader
@@ -45,6 +46,7 @@ __all__ = [
     "LINGER_MS",
     "REASONS",
     "BadContinuation",
+    "BranchSweep",
     "CollectionService",
     "DeletedCollections",
     "DeletedOnly",
@@ -86,6 +88,7 @@ __all__ = [
     "Searches",
     "ServiceOptions",
     "StalePlan",
+    "TooManyBranches",
     "TooManySearches",
     "WindowOpen",
     "Worked",

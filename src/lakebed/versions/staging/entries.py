@@ -346,7 +346,7 @@ class Staging:
                         self._hard_delete.let_go_unnamed(row, key, LetGoBy.REFUSED)
                     raise
                 # Sent again, a conditional write would meet what it wrote itself: it may not say that nothing happened.
-                fresh = branches.fresh(branch)
+                fresh = branches.used(branch)
                 again = await (fresh if condition.is_any else self._context.after_lost(fresh))
                 if again.record.staging_token == seen.record.staging_token:
                     # Whoever seals this token from now on finds our cell. In any other, a commit may have read the old.

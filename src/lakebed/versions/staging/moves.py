@@ -141,7 +141,7 @@ class Moves:
                     continue
                 moved.put[token] = was_held
                 held = Held(value, predicate)
-            again = await branches.fresh(moved.branch)
+            again = await branches.used(moved.branch)
             # The whole record: a merge moves the head alone, and may bring another version of the path.
             if again.is_same(seen):
                 # Without a digest it hides whatever is beneath.

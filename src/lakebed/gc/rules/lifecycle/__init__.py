@@ -1,5 +1,6 @@
 """Lifecycle: objects go by path, branch and age although commits, even heads, still name them. Pure."""
 
+from .branches import BranchFacts, BranchVerdict, BranchWhy, IdleRule, Pin, idle_rule_of, judge_branch
 from .document import (
     ALL_BRANCHES,
     CurrentRule,
@@ -47,10 +48,14 @@ __all__ = [
     "POLICY_BYTES_MAX",
     "RULES_MAX",
     "BranchClasses",
+    "BranchFacts",
+    "BranchVerdict",
+    "BranchWhy",
     "CurrentRule",
     "Due",
     "Entry",
     "Going",
+    "IdleRule",
     "InvalidPolicy",
     "Keeps",
     "LifecycleRule",
@@ -59,6 +64,7 @@ __all__ = [
     "PathPattern",
     "PathVersions",
     "Period",
+    "Pin",
     "Pins",
     "Policy",
     "PolicyRow",
@@ -74,6 +80,8 @@ __all__ = [
     "due_by_rule",
     "due_of",
     "earliest_by_branch",
+    "idle_rule_of",
+    "judge_branch",
     "judge_objects",
     "parse_period",
     "pinned_commits",

@@ -3,7 +3,8 @@
 Two forms of JSON mean the same kind of policy. That of the design document maps rule ids to `prefix`, `days`, `enabled`
 and `branch_days`; rules that overlap are refused there. The wide form is `{"rules": {…}, "pins": {…}}`, whose rules
 may also have `path` (a glob), `period`, `branches`, `min_size`, `metadata` and `keep_versions`. There the most specific
-rule that matches an entry wins, and no other counts.
+rule that matches an entry wins, and no other counts. Beside them `branches` has rules for branches themselves
+(branches.py).
 
 A policy is checked as a whole: `read_policy` returns every problem, with the rule's id and the place in the JSON.
 """
@@ -20,6 +21,7 @@ from lakebed.base import Invalid, InvalidName, check_branch, check_tag
 from lakebed.gc.rules.durations import DAYS_MAX, InvalidDuration, parse_duration
 from lakebed.gc.rules.patterns import InvalidPattern, check_pattern, is_glob, matches, plain_name, specificity
 
+from .branches import IdleRule
 from .paths import PathPattern, wrong_in_glob
 
 POLICY_BYTES_MAX: Final = 100_000
@@ -34,6 +36,8 @@ PROBLEMS_MAX: Final = 100
 _OF_DOCUMENT: Final = frozenset({"prefix", "days", "enabled", "branch_days"})
 _OF_WIDE: Final = _OF_DOCUMENT | {"path", "period", "branches", "min_size", "metadata", "keep_versions"}
 _PINS: Final = ("tags", "commits", "prefixes")
+_OF_BRANCH: Final = frozenset({"idle", "merged", "into", "uncommitted", "enabled"})
+_UNCOMMITTED: Final = ("keep", "drop")
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,10 +107,11 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The enabled rules, the most specific first."""
+    """The enabled rules, the most specific first. `branches` are those for branches themselves."""
 
     rules: tuple[LifecycleRule, ...] = ()
     pins: Pins = Pins()
+    branches: tuple[IdleRule, ...] = ()
 
     def rule_of(self, path: str, size_bytes: int = 0, metadata: Mapping[str, str] | None = None) -> int | None:
         """Return the number of the rule that counts for an entry. None: the entry is never due."""
@@ -183,14 +188,68 @@ class _Reader:
             self.refuse("", "", "a policy is a JSON object: rule ids with their rules")
             return Policy()
         # A rule of the document may be called `rules`; but then its `prefix` is a text, and here it would be a rule.
-        rules = policy.get("rules")
-        is_wide = isinstance(rules, dict) and all(isinstance(one, dict) for one in rules.values())
-        if not is_wide:
+        rules, branches = policy.get("rules"), policy.get("branches")
+        if not _holds_rules(rules) and ("rules" in policy or not _holds_rules(branches)):
             return Policy(rules=self._rules(policy, "", allowed=_OF_DOCUMENT))
-        assert isinstance(rules, dict)
-        for name in sorted(policy.keys() - {"rules", "pins"}):
-            self.refuse("", name, "unknown field; a policy has rules and pins")
-        return Policy(rules=self._rules(rules, "rules.", allowed=_OF_WIDE), pins=self._pins(policy.get("pins", {})))
+        for name in sorted(policy.keys() - {"rules", "pins", "branches"}):
+            self.refuse("", name, "unknown field; a policy has rules, pins and branches")
+        return Policy(
+            rules=self._rules(rules or {}, "rules.", allowed=_OF_WIDE),
+            pins=self._pins(policy.get("pins", {})),
+            branches=self._idle_rules(policy.get("branches", {})),
+        )
+
+    def _idle_rules(self, found: Any) -> tuple[IdleRule, ...]:
+        if not isinstance(found, dict) or len(found) > BRANCHES_MAX:
+            self.refuse("", "branches", f"branches is a JSON object of at most {BRANCHES_MAX:,} patterns")
+            return ()
+        rules = [rule for pattern, one in found.items() if (rule := self._idle_rule(pattern, one)) is not None]
+        return tuple(sorted(rules, key=lambda rule: specificity(rule.pattern)))
+
+    def _idle_rule(self, pattern: str, found: Any) -> IdleRule | None:
+        id_, at = pattern[:ID_MAX], f"branches.{pattern[:ID_MAX]}"
+        try:
+            check_pattern(pattern)
+        except InvalidPattern as error:
+            self.refuse(id_, at, str(error))
+            return None
+        if not isinstance(found, dict):
+            self.refuse(id_, at, "a rule is a JSON object")
+            return None
+        for name in sorted(found.keys() - _OF_BRANCH):
+            self.refuse(id_, f"{at}.{name}", f"unknown field; a rule for branches has {', '.join(sorted(_OF_BRANCH))}")
+        if "idle" not in found:
+            self.refuse(id_, at, "the rule does not say how long a branch is idle before it goes: give idle")
+        idle = self._period(id_, found["idle"], f"{at}.idle") if "idle" in found else None
+        merged, uncommitted = found.get("merged"), found.get("uncommitted", "keep")
+        if "merged" in found and not isinstance(merged, bool):
+            self.refuse(id_, f"{at}.merged", "merged is true (only merged branches go) or false (only the others)")
+        if uncommitted not in _UNCOMMITTED:
+            self.refuse(id_, f"{at}.uncommitted", "uncommitted is keep or drop")
+        into = self._texts(found.get("into", []), f"{at}.into")
+        if into and not isinstance(merged, bool):
+            self.refuse(id_, f"{at}.into", "into says where branches are merged; it needs merged")
+        for branch in into:
+            self._check_branch(id_, branch, f"{at}.into", check_branch)
+        if self._branches is not None and not any(matches(pattern, name) for name in self._branches):
+            self.warn(id_, at, f"{pattern} matches no branch")
+        if not self._is_enabled(id_, found, at) or idle is None:
+            return None
+        return IdleRule(
+            pattern=pattern,
+            idle=idle,
+            merged=merged if isinstance(merged, bool) else None,
+            into=into,
+            drops_uncommitted=uncommitted == "drop",
+        )
+
+    def _is_enabled(self, id_: str, found: Mapping[str, Any], at: str) -> bool:
+        is_enabled = found.get("enabled", True)
+        if not isinstance(is_enabled, bool):
+            self.refuse(id_, f"{at}.enabled", "enabled is true or false")
+        elif not is_enabled:
+            self.warn(id_, f"{at}.enabled", "the rule is disabled")
+        return is_enabled is True
 
     def _rules(self, found: Mapping[str, Any], at: str, *, allowed: frozenset[str]) -> tuple[LifecycleRule, ...]:
         if len(found) > RULES_MAX:
@@ -227,12 +286,8 @@ class _Reader:
             self.refuse(id_, at, "the rule names no period: give days or branch_days")
         elif not found.keys() & {"days", "period"}:
             self.warn(id_, at, "without days, other branches keep their objects for ever, and so does what they share")
-        is_enabled = found.get("enabled", True)
-        if not isinstance(is_enabled, bool):
-            self.refuse(id_, f"{at}.enabled", "enabled is true or false")
-        elif not is_enabled:
-            self.warn(id_, f"{at}.enabled", "the rule is disabled")
-        return rule if pattern is not None and is_enabled is True else None
+        is_enabled = self._is_enabled(id_, found, at)
+        return rule if pattern is not None and is_enabled else None
 
     def _pattern(self, id_: str, found: Mapping[str, Any], at: str) -> PathPattern | None:
         names = [name for name in ("prefix", "path") if name in found]
@@ -373,6 +428,10 @@ class _Reader:
             if key in seen:
                 self.refuse(rule.id, f"{at}{rule.id}", f"covers the same entries as rule {seen[key]}")
             seen.setdefault(key, rule.id)
+
+
+def _holds_rules(found: Any) -> bool:
+    return isinstance(found, dict) and all(isinstance(one, dict) for one in found.values())
 
 
 def _wrong_with_path(text: Any) -> str | None:

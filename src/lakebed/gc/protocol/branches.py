@@ -1,0 +1,67 @@
+"""Sweeps of branches as they travel: what goes by the policy, and what became of each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+SWEEP_MAX: Final = 100
+"""Branches that one request deletes."""
+
+
+class PlannedBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch, and whether it goes now. `why` says so in words, also of one that stays; `rule` is the pattern that
+    counts, empty if none does.
+
+    `active_ms` is when it was last used. `expires_ms`: it was made to last until then. `due_ms`: when it goes if nobody
+    uses it and nothing else keeps it. `state` names all that the plan saw of it: it goes only if that is still so.
+    """
+
+    branch: str
+    commit_id: str
+    goes: bool
+    why: str
+    rule: str
+    active_ms: int
+    expires_ms: int | None
+    due_ms: int | None
+    has_uncommitted: bool
+    state: str
+
+
+class BranchesPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of branches by name, judged by this version of the policy at `now_ms`; 0: none was ever set. The next page
+    is that `after` `next_after`; empty: this is the last.
+    """
+
+    policy_version: int
+    now_ms: int
+    branches: tuple[PlannedBranch, ...]
+    next_after: str = ""
+
+
+class BranchToGo(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch of a plan, with the `state` that the plan saw."""
+
+    branch: str
+    state: str
+
+
+class SweepBranches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Delete these branches, at most 100, if the policy is still of this version and says so now."""
+
+    policy_version: int
+    branches: tuple[BranchToGo, ...]
+
+
+class SweptBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a branch. Of one that stays `why` says why."""
+
+    branch: str
+    is_deleted: bool
+    why: str
+
+
+class BranchesSwept(msgspec.Struct, frozen=True, kw_only=True):
+    branches: tuple[SweptBranch, ...]

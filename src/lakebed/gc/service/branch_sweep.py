@@ -1,0 +1,248 @@
+"""Sweeps of branches: those that are idle, or older than they were made to last, by the lifecycle policy.
+
+A plan deletes nothing and publishes nothing; it is what the caller shows. A sweep of some of its branches decides each
+anew, when the branch is marked as leaving: then nothing is acknowledged on it without taking the mark off
+(docs/design/0003-lifecycle.md, "Branches"). So a branch goes only if the plan named it, nothing of it changed since,
+and the policy still says so. It goes the way of every deleted branch: hooks are asked, and for a while it
+can come back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.base import CommitId, Conflict, Denied, Invalid, from_row, key_to_path
+from lakebed.catalog import PullState, Repository, matching
+from lakebed.gc.protocol import SWEEP_MAX, BranchesPlan, BranchToGo, PlannedBranch, SweptBranch
+from lakebed.gc.rules import Holds
+from lakebed.gc.rules.lifecycle import BranchFacts, IdleRule, Pin, Policy, check_policy, idle_rule_of, judge_branch
+from lakebed.versions import BranchNotFound, BranchRecord, RefState, decode_cell, encode_record
+
+from .errors import RulesMoved
+from .holds import HoldBook
+from .policies import PolicyBook
+
+_PAGE: Final = 1_000
+IN_USE: Final = "used since it was planned"
+GONE: Final = "there is no such branch"
+
+
+class TooManyBranches(Invalid):
+    """One request deletes no more branches than `SWEEP_MAX`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """All that may keep a branch beside its own record."""
+
+    version: int
+    policy: Policy
+    holds: Holds
+    default: str
+    protected: Sequence[str]
+    at_work: Collection[str]
+    pulled: Collection[str]
+
+    def pins(self, name: str, commit_id: CommitId) -> tuple[Pin, ...]:
+        kept = {
+            Pin.DEFAULT: name == self.default,
+            Pin.TARGET: any(name in rule.into for rule in self.policy.branches),
+            Pin.PROTECTED: matching(self.protected, name) is not None,
+            Pin.HELD: bool(self.holds.of(commit=commit_id)),
+            Pin.PINNED: commit_id in self.policy.pins.commits,
+            Pin.PULL: name in self.pulled,
+            Pin.WORK: name in self.at_work,
+        }
+        return tuple(pin for pin, is_kept in kept.items() if is_kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """What is staged on a branch, as far as its rule asks. `digest` is of all cells, where the rule drops them."""
+
+    has_any: bool = False
+    is_held: bool = False
+    active_ms: int = 0
+    digest: str = ""
+
+
+class BranchSweep:
+    """One repository's. `Repository` is a handle as requests get it: open a fresh one for each sweep."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._versions = repository.versions
+
+    async def plan(self, *, prefix: str = "", after: str = "", limit: int = _PAGE) -> BranchesPlan:
+        """Judge a page of branches, by name. Where a rule asks what was merged, walk the history once for the page."""
+        around = await self._surroundings()
+        branches, has_more = await self._versions.refs.list_branches(prefix=prefix, after=after, limit=limit)
+        records = {one.name: await self._versions.inventory.find(BranchRecord, one.name) for one in branches}
+        there = {name: record for name, record in records.items() if record is not None}
+        merged = await self._merged({name: record.commit_id for name, record in there.items()}, around)
+        now_ms = self._versions.ports.clock.now_ms()
+        planned = [
+            await self._judge(name, record, around, now_ms, is_merged=name in merged)
+            for name, record in there.items()
+            if record.state is RefState.ACTIVE
+        ]
+        return BranchesPlan(
+            policy_version=around.version,
+            now_ms=now_ms,
+            branches=tuple(planned),
+            next_after=branches[-1].name if has_more else "",
+        )
+
+    async def sweep(self, version: int, wanted: Sequence[BranchToGo], *, by: str = "") -> list[SweptBranch]:
+        """Delete branches of a plan, one after the other, as far as they still may go.
+
+        Raises:
+            TooManyBranches: see there. Nothing was deleted.
+            RulesMoved: the policy is of another version. Nothing was deleted.
+            ReadOnly: the repository is.
+        """
+        if len(wanted) > SWEEP_MAX:
+            raise TooManyBranches(f"{len(wanted):,} branches, at most {SWEEP_MAX} in one request")
+        self._repository.guards.check_writable()
+        if (found := (await self._surroundings()).version) != version:
+            raise RulesMoved(
+                f"the lifecycle policy is of version {found}, not {version}: plan again",
+                version=found,
+                expected=version,
+            )
+        return [await self._delete(one, version, by) for one in wanted]
+
+    async def _delete(self, wanted: BranchToGo, version: int, by: str) -> SweptBranch:
+        why = IN_USE
+
+        async def may_go(record: BranchRecord) -> bool:
+            nonlocal why
+            around = await self._surroundings()
+            if around.version != version:
+                return False
+            merged = await self._merged({wanted.branch: record.commit_id}, around)
+            now_ms = self._versions.ports.clock.now_ms()
+            planned = await self._judge(wanted.branch, record, around, now_ms, is_merged=bool(merged))
+            if planned.state == wanted.state and not planned.goes:
+                why = planned.why
+            return planned.state == wanted.state and planned.goes
+
+        try:
+            is_deleted = await self._repository.changes.delete_branch(wanted.branch, by=by, may_go=may_go)
+        except BranchNotFound:
+            return SweptBranch(branch=wanted.branch, is_deleted=False, why=GONE)
+        except (Conflict, Denied, Invalid) as error:
+            return SweptBranch(branch=wanted.branch, is_deleted=False, why=str(error))
+        return SweptBranch(branch=wanted.branch, is_deleted=is_deleted, why="" if is_deleted else why)
+
+    async def _surroundings(self) -> _Surroundings:
+        repository = self._repository
+        record = await PolicyBook(self._versions).read()
+        patterns, _ = await repository.settings.protection_patterns()
+        pulled: set[str] = set()
+        after, has_more = "", True
+        while has_more:
+            pulls, has_more = await repository.pulls.list(state=PullState.OPEN, after=after, limit=_PAGE)
+            pulled.update(name for _, pull in pulls for name in (pull.source, pull.destination))
+            after = pulls[-1][0] if pulls else after
+        return _Surroundings(
+            version=record.version,
+            policy=Policy() if record.policy is None else check_policy(record.policy),
+            holds=await HoldBook(self._versions).in_force(),
+            default=repository.record.default_branch,
+            protected=(*repository.record.protected_branches, *patterns),
+            at_work=await repository.settings.work_branches(),
+            pulled=pulled,
+        )
+
+    async def _judge(
+        self, name: str, record: BranchRecord, around: _Surroundings, now_ms: int, *, is_merged: bool
+    ) -> PlannedBranch:
+        rule = idle_rule_of(around.policy.branches, name)
+        staged = await self._staged(record, rule, around.holds)
+        head = await self._versions.context.commits.read(record.commit_id)
+        # Records of earlier releases have no last move.
+        moved_ms = record.moved.at_ms if record.moved else max(head.created_ms, head.written_ms)
+        pins = around.pins(name, record.commit_id)
+        facts = BranchFacts(
+            name=name,
+            active_ms=max(record.created_ms, moved_ms, staged.active_ms),
+            expires_ms=record.expires_ms,
+            is_merged=is_merged,
+            has_uncommitted=staged.has_any,
+            pins=(*pins, Pin.HELD) if staged.is_held else pins,
+        )
+        verdict = judge_branch(rule, facts, now_ms)
+        return PlannedBranch(
+            branch=name,
+            commit_id=record.commit_id,
+            goes=verdict.goes,
+            why=verdict.why,
+            rule=verdict.rule,
+            active_ms=facts.active_ms,
+            expires_ms=record.expires_ms or None,
+            due_ms=verdict.due_ms,
+            has_uncommitted=staged.has_any,
+            state=_state_of(record, staged),
+        )
+
+    async def _staged(self, record: BranchRecord, rule: IdleRule | None, holds: Holds) -> _Staged:
+        """Look at what is staged: at one cell, where one is enough to keep the branch, else at all."""
+        drops = rule is not None and rule.drops_uncommitted
+        has_any, is_held, active_ms, digest = False, False, 0, hashlib.sha256()
+        for token in record.tokens():
+            start: bytes | None = b""
+            while start is not None:
+                page = await self._versions.inventory.cells(token, start, _PAGE if drops else 1)
+                has_any = has_any or bool(page.keys)
+                if page.keys and not drops:
+                    return _Staged(has_any=True)
+                for key, value in zip(page.keys, page.values, strict=True):
+                    digest.update(b"%d %d " % (len(key), len(value)) + key + value)
+                    is_held = is_held or bool(holds.of(path=key_to_path(key)))
+                    active_ms = max(active_ms, from_row(decode_cell(value)[1]).modified_ms)
+                start = page.next_start
+        return _Staged(
+            has_any=has_any, is_held=is_held, active_ms=active_ms, digest=digest.hexdigest() if drops else ""
+        )
+
+    async def _merged(self, heads: dict[str, CommitId], around: _Surroundings) -> set[str]:
+        """Return the branches of which a rule asks whether they are merged, and that are."""
+        asked: dict[tuple[str, ...], dict[str, CommitId]] = {}
+        for name, commit_id in heads.items():
+            rule = idle_rule_of(around.policy.branches, name)
+            if rule is not None and rule.merged is not None:
+                asked.setdefault(rule.into or (around.default,), {})[name] = commit_id
+        found: set[str] = set()
+        for into, candidates in asked.items():
+            reached = await self._reached(into, set(candidates.values()))
+            found |= {name for name, commit_id in candidates.items() if commit_id in reached}
+        return found
+
+    async def _reached(self, into: Sequence[str], commits: set[CommitId]) -> set[CommitId]:
+        """Return those of the commits that one of the branches `into` has in its history, by any parent."""
+        refs, records = self._versions.refs, self._versions.context.commits
+        targets = [(await refs.get_branch(name)).commit_id for name in into if await self._exists(name)]
+        oldest = min([(await records.read(commit)).generation for commit in commits])
+        reached: set[CommitId] = set()
+        async for commit in self._versions.history.ancestry(targets):
+            if commit.generation < oldest or len(reached) == len(commits):
+                break
+            if commit.id in commits:
+                reached.add(commit.id)
+        return reached
+
+    async def _exists(self, name: str) -> bool:
+        record = await self._versions.inventory.find(BranchRecord, name)
+        return record is not None and record.state is RefState.ACTIVE
+
+
+def _state_of(record: BranchRecord, staged: _Staged) -> str:
+    """Name what was seen of a branch. A collection that bumps it, and the mark of a sweep, are no change."""
+    data = encode_record(replace(record, epoch=0, leaving=""))
+    return hashlib.sha256(data + staged.digest.encode()).hexdigest()
