@@ -23,7 +23,19 @@ import pytest
 
 from lakebed.testing.contracts import RemoteStoreContract
 
-DATABASES = ("bigtable", "cassandra", "consul", "cosmos", "dynamodb", "etcd", "mongodb", "mysql", "postgres", "redis")
+DATABASES = (
+    "bigtable",
+    "cassandra",
+    "consul",
+    "cosmos",
+    "dynamodb",
+    "etcd",
+    "mongodb",
+    "mysql",
+    "postgres",
+    "redis",
+    "spanner",
+)
 DOUBLES = ("consul", "cosmos")
 """Of these a double stands in, which we wrote: its speed says nothing."""
 START_S = 60
@@ -221,6 +233,37 @@ def bigtable() -> Iterator[Server]:
             yield server
 
 
+SPANNER = "spanner://tests/tests/tests"
+
+
+@contextmanager
+def spanner(*options: str) -> Iterator[Server]:
+    """Start Google's own emulator of Spanner, which keeps all in memory, with the database of SPANNER."""
+    pytest.importorskip("google.cloud.spanner_v1")
+    folder_of_program = "/usr/lib/google-cloud-sdk/bin/cloud_spanner_emulator"
+    built = program("emulator_main", "google-cloud-cli-spanner-emulator", folder_of_program)
+    with folder_for("spanner") as folder:
+        port = free_port()
+        with running(Server([built, "--host_port", f"127.0.0.1:{port}", *options], folder, port)) as server:
+            make_spanner_database(port)
+            yield server
+
+
+def make_spanner_database(port: int) -> None:
+    import grpc
+    from google.cloud.spanner_admin_database_v1 import DatabaseAdminClient
+    from google.cloud.spanner_admin_instance_v1 import Instance, InstanceAdminClient
+
+    instance = Instance(config="projects/tests/instanceConfigs/emulator-config", node_count=1)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        instances, databases = (
+            client(transport=client.get_transport_class("grpc")(channel=channel))
+            for client in (InstanceAdminClient, DatabaseAdminClient)
+        )
+        instances.create_instance(parent="projects/tests", instance_id="tests", instance=instance)
+        databases.create_database(parent="projects/tests/instances/tests", create_statement="CREATE DATABASE tests")
+
+
 CASSANDRA_OPENS = """
 java.base/java.io java.base/java.lang java.base/java.lang.module java.base/java.math java.base/java.net
 java.base/java.nio java.base/java.util java.base/java.util.concurrent java.base/java.util.concurrent.atomic
@@ -389,5 +432,8 @@ def database(name: str) -> Iterator[Callable[[str], str]]:
         case "redis":
             with redis() as server:
                 yield lambda store: f"redis://127.0.0.1:{server.port}/0?name={store}"
+        case "spanner":
+            with spanner() as server:
+                yield lambda store: f"{SPANNER}?table={store}&endpoint=http://127.0.0.1:{server.port}&wait_s=30"
         case _:
             raise AssertionError(name)

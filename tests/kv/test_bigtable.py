@@ -29,6 +29,7 @@ from lakebed.kv import (
     store_partitions,
 )
 from lakebed.kv.drivers import bigtable as bigtable_driver
+from lakebed.kv.drivers import gcloud
 from lakebed.kv.drivers.remote import Passing
 from tests.kv.servers import OnServer, Server, bigtable
 
@@ -151,7 +152,7 @@ async def test_each_failure_says_what_became_of_the_request(
     error: exceptions.GoogleAPICallError, expected: type[Exception]
 ) -> None:
     with pytest.raises(expected) as raised:
-        async with bigtable_driver._translated():
+        async with gcloud.translated("bigtable"):
             raise error
 
     assert type(raised.value) is expected

@@ -41,6 +41,7 @@ _DRIVERS: dict[str, str] = {
     "redis": "lakebed.kv.drivers.redis",
     "rediss": "lakebed.kv.drivers.redis",
     "s3": "lakebed.kv.drivers.blobs",
+    "spanner": "lakebed.kv.drivers.spanner",
     "sqlite": "lakebed.kv.drivers.sqlite",
 }
 

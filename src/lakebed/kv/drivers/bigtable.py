@@ -4,8 +4,6 @@ A row's key is the partition's length and bytes, then the key: so a partition is
 cells, the value and a random version that every write makes anew. Both always have timestamp 0, so a write replaces
 them: Bigtable would keep several, and a clock that goes back would bring an old value to the front. Conditions are on
 the version, so a value that was put back is noticed (no A-B-A).
-
-The client's own layer above the stubs is passed by, because it sends writes again whose answer was lost.
 """
 
 from __future__ import annotations
@@ -14,12 +12,8 @@ import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-import google.auth
 import grpc
-from google.api_core import exceptions
-from google.auth.exceptions import GoogleAuthError
 from google.cloud.bigtable_admin_v2 import ColumnFamily, CreateTableRequest, GcRule, GetTableRequest, Table
 from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
     BigtableTableAdminGrpcAsyncIOTransport,
@@ -42,8 +36,10 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable, prefix_end
 
+from .gcloud import NotThere, emulator_of, open_transport, translated
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
+NAME: Final = "bigtable"
 FORMAT: Final = b"1"
 MARK: Final = b"format"
 """The format's row. Other rows begin with a length, which is below 0x0401."""
@@ -51,31 +47,6 @@ PARTITIONS_END: Final = b"\x05"
 FAMILY: Final = "c"
 VALUE: Final = b"v"
 VERSION: Final = b"n"
-
-CHANNEL: Final = [
-    ("grpc.enable_retries", 0),  # or it would send a write again
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),  # or a store would inherit the pauses of one that was closed
-]
-_NOT_CONNECTED: Final = "failed to connect to all addresses"
-"""gRPC's words where it had no connection to send the request on."""
-_REFUSED: Final = frozenset(
-    {
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.NOT_FOUND,
-        grpc.StatusCode.ALREADY_EXISTS,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.OUT_OF_RANGE,
-        grpc.StatusCode.UNIMPLEMENTED,
-    }
-)
-"""After these nothing happened. FAILED_PRECONDITION: the application profile routes to several clusters."""
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
@@ -90,21 +61,13 @@ def partitions_uri(uri: StoreUri) -> list[bytes]:
 
 
 def _from(uri: StoreUri, wait_s: float) -> BigtableDatabase:
-    profile, endpoint = uri.text("app_profile", ""), uri.text("endpoint", "")
+    profile, emulator = uri.text("app_profile", ""), emulator_of(uri)
     uri.check_all_taken()
     instance, _, table = uri.path.removeprefix("/").partition("/")
     if not uri.authority or not instance or not table or "/" in table:
         raise InvalidStoreUri(f"{uri.scheme}: an example: bigtable://project/instance/lakebed", scheme=uri.scheme)
-    if endpoint and not endpoint.startswith("http://"):
-        raise InvalidStoreUri(f"{uri.scheme}: endpoint is that of an emulator: http://HOST:PORT", scheme=uri.scheme)
     parent = f"projects/{uri.authority}/instances/{instance}"
-    return BigtableDatabase(
-        parent, table, profile=profile, emulator=urlsplit(endpoint).netloc, timeout_s=max(wait_s, 1)
-    )
-
-
-class _NoTable(StoreUnavailable):
-    """There is no such table."""
+    return BigtableDatabase(parent, table, profile=profile, emulator=emulator, timeout_s=max(wait_s, 1))
 
 
 class BigtableDatabase:
@@ -127,7 +90,7 @@ class BigtableDatabase:
             try:
                 await self._check_table()
                 await self._write_row_if(MARK, FORMAT, None)
-            except _NoTable:
+            except NotThere:
                 await self._make_table()
                 raise Passing("bigtable: the table is being made") from None
             [(_, cells)] = await self._rows(RowSet(row_keys=[MARK]))
@@ -196,12 +159,12 @@ class BigtableDatabase:
         request = CheckAndMutateRowRequest(
             **self._target, row_key=row, predicate_filter=condition, true_mutations=matched, false_mutations=absent
         )
-        async with _translated():
+        async with translated(NAME):
             done = await self._open().check_and_mutate_row(request, **self._options)
         return bool(done.predicate_matched)
 
     async def _mutate(self, rows: Sequence[tuple[bytes, list[Mutation]]]) -> None:
-        async with _translated():
+        async with translated(NAME):
             if len(rows) == 1:
                 [(row, mutations)] = rows
                 request = MutateRowRequest(**self._target, row_key=row, mutations=mutations)
@@ -221,7 +184,7 @@ class BigtableDatabase:
         """Read rows, in byte order, each with its cells."""
         request = ReadRowsRequest(**self._target, rows=rows, rows_limit=limit)
         found = _Rows()
-        async with _translated():
+        async with translated(NAME):
             async for answer in await self._open().read_rows(request, **self._options):
                 found.take(answer.chunks)
         return found.done
@@ -249,7 +212,7 @@ class BigtableDatabase:
 
     @asynccontextmanager
     async def _admin(self) -> AsyncIterator[Any]:
-        async with _translated():
+        async with translated(NAME):
             transport = self._transport(BigtableTableAdminGrpcAsyncIOTransport)
             try:
                 yield transport
@@ -262,14 +225,7 @@ class BigtableDatabase:
         return self._client
 
     def _transport(self, made_by: Any) -> Any:
-        if self._emulator:
-            return made_by(channel=grpc.aio.insecure_channel(self._emulator, options=CHANNEL))
-        try:
-            credentials, _ = google.auth.default(scopes=made_by.AUTH_SCOPES)
-        except GoogleAuthError as error:
-            raise StoreUnavailable(f"bigtable: no credentials: {error}") from error
-        host = f"{made_by.DEFAULT_HOST}:443"
-        return made_by(channel=made_by.create_channel(host, credentials=credentials, options=CHANNEL))
+        return open_transport(made_by, self._emulator, NAME)
 
 
 class _Rows:
@@ -349,27 +305,3 @@ def _is_version(version: Any) -> RowFilter:
     column = RowFilter(column_qualifier_regex_filter=VERSION)
     value = RowFilter(value_range_filter=ValueRange(start_value_closed=version, end_value_closed=version))
     return RowFilter(chain=RowFilter.Chain(filters=[column, value]))
-
-
-@asynccontextmanager
-async def _translated() -> AsyncIterator[None]:
-    """Translate what fails while a request runs."""
-    try:
-        yield
-    except exceptions.GoogleAPICallError as error:
-        raise _failure(error.grpc_status_code, error.message) from error
-    except grpc.aio.AioRpcError as error:
-        raise _failure(error.code(), error.details()) from error
-    except GoogleAuthError as error:
-        raise Passing(f"bigtable: no credentials: {error}") from error
-
-
-def _failure(code: grpc.StatusCode | None, details: str | None) -> Exception:
-    message = f"bigtable: {'' if code is None else code.name}: {details}"
-    if code == grpc.StatusCode.NOT_FOUND:
-        return _NoTable(message)
-    if code in _REFUSED:
-        return StoreUnavailable(message)
-    if code == grpc.StatusCode.RESOURCE_EXHAUSTED or _NOT_CONNECTED in message:
-        return Passing(message)
-    return OutcomeUnknown(message)

@@ -1,0 +1,103 @@
+"""Speak gRPC with Google's services: what the drivers of Bigtable and Spanner share.
+
+Both pass by the layers that the client libraries have above their stubs, because those send writes again whose answer
+was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import google.auth
+import grpc
+from google.api_core import exceptions
+from google.auth.exceptions import GoogleAuthError
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.store import StoreUnavailable
+
+from .remote import Passing
+
+CHANNEL: Final = [
+    ("grpc.enable_retries", 0),  # or it would send a write again
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),  # or a store would inherit the pauses of one that was closed
+]
+_NOT_CONNECTED: Final = "failed to connect to all addresses"
+"""gRPC's words where it had no connection to send the request on."""
+_REFUSED: Final = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""After these, and the two that have a class of their own, nothing happened."""
+_PASSING: Final = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED})
+
+
+class NotThere(StoreUnavailable):
+    """There is no such thing as the request names."""
+
+
+class AlreadyThere(StoreUnavailable):
+    """What the request would make is there."""
+
+
+def emulator_of(uri: StoreUri) -> str:
+    """Take the option `endpoint`. Returns the host and port of an emulator, or nothing."""
+    endpoint = uri.text("endpoint", "")
+    if endpoint and not endpoint.startswith("http://"):
+        raise InvalidStoreUri(f"{uri.scheme}: endpoint is that of an emulator: http://HOST:PORT", scheme=uri.scheme)
+    return urlsplit(endpoint).netloc
+
+
+def open_transport(made_by: Any, emulator: str, name: str) -> Any:
+    """Open a channel to the service of these stubs, or to an emulator of it."""
+    if emulator:
+        return made_by(channel=grpc.aio.insecure_channel(emulator, options=CHANNEL))
+    try:
+        credentials, _ = google.auth.default(scopes=made_by.AUTH_SCOPES)
+    except GoogleAuthError as error:
+        raise StoreUnavailable(f"{name}: no credentials: {error}") from error
+    host = f"{made_by.DEFAULT_HOST}:443"
+    return made_by(channel=made_by.create_channel(host, credentials=credentials, options=CHANNEL))
+
+
+@asynccontextmanager
+async def translated(name: str, passing: Collection[grpc.StatusCode] = ()) -> AsyncIterator[None]:
+    """Translate what fails while a request runs. After those `passing` nothing happened, and it may be tried again."""
+    try:
+        yield
+    except exceptions.GoogleAPICallError as error:
+        raise _failure(name, error.grpc_status_code, error.message, passing) from error
+    except grpc.aio.AioRpcError as error:
+        raise _failure(name, error.code(), error.details(), passing) from error
+    except GoogleAuthError as error:
+        raise Passing(f"{name}: no credentials: {error}") from error
+
+
+def _failure(
+    name: str, code: grpc.StatusCode | None, details: str | None, passing: Collection[grpc.StatusCode]
+) -> Exception:
+    message = f"{name}: {'' if code is None else code.name}: {details}"
+    if code == grpc.StatusCode.NOT_FOUND:
+        return NotThere(message)
+    if code == grpc.StatusCode.ALREADY_EXISTS:
+        return AlreadyThere(message)
+    if code in _REFUSED:
+        return StoreUnavailable(message)
+    if code in _PASSING or code in passing or _NOT_CONNECTED in message:
+        return Passing(message)
+    return OutcomeUnknown(message)

@@ -1,0 +1,158 @@
+"""The driver of Spanner keeps the contract, on Google's own emulator."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+
+import pytest
+
+pytest.importorskip("google.cloud.spanner_v1")
+
+import grpc
+from google.cloud.spanner_admin_database_v1 import DatabaseAdminClient, DatabaseDialect
+from google.cloud.spanner_v1.types import PartialResultSet
+from google.protobuf.struct_pb2 import Value
+
+from lakebed.kv import (
+    InvalidStoreUri,
+    PredicateFailed,
+    Store,
+    StoreFormat,
+    StoreUnavailable,
+    StoreUri,
+    open_store,
+    store_partitions,
+)
+from lakebed.kv.drivers import spanner as spanner_driver
+from lakebed.testing.contracts.processes import COUNTER, PARTITION, increment
+from lakebed.testing.contracts.store import held
+from tests.kv.servers import SPANNER, OnServer, Server, spanner
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with spanner() as server:
+        yield server
+
+
+def uri_of(port: int, *, table: str, wait_s: float = 10) -> str:
+    return f"{SPANNER}?table={table}&endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
+
+
+class TestSpanner(OnServer):
+    program_steps = 60
+    increments = 10
+
+    @pytest.fixture
+    def uri_at(self) -> Callable[..., str]:
+        return partial(uri_of, table=f"test{next(_numbers)}")
+
+    @pytest.fixture
+    def restart(self) -> Callable[[], None]:
+        return lambda: None
+
+    async def test_what_was_acknowledged_is_there_after_the_server_was_killed(
+        self, store: Store, restart: Callable[[], None]
+    ) -> None:
+        pytest.skip("the emulator keeps all in memory")
+
+
+async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
+    uri = uri_of(server.port, table="back")
+    store = open_store(uri)
+    predicate = await store.set_if(b"p", b"key", b"A", None)
+    await store.set(b"p", b"key", b"B")
+    await store.set(b"p", b"key", b"A")
+    await store.set(b"\xff" * 1024, b"key", b"A")
+
+    with pytest.raises(PredicateFailed):
+        await store.set_if(b"p", b"key", b"ours", predicate)
+
+    assert store_partitions(uri) == [b"p", b"\xff" * 1024]
+    await store.close()
+
+
+async def test_commits_that_spanner_aborts_are_begun_again_and_none_is_done_twice() -> None:
+    with spanner("--enable_fault_injection") as faulty:
+        store = open_store(uri_of(faulty.port, table="aborts", wait_s=60))
+
+        await asyncio.gather(*(increment(store, 10) for _ in range(5)))
+
+        assert (await held(store, PARTITION, COUNTER)).value == b"50"
+        await store.close()
+
+
+async def test_a_session_that_has_ended_is_replaced(server: Server) -> None:
+    """Spanner ends one that was idle for an hour."""
+    store = open_store(uri_of(server.port, table="ended"))
+    await store.set(b"p", b"key", b"value")
+    database = store._database  # type: ignore[attr-defined]  # a RemoteStore
+    database._idle = [f"{each}0" for each in database._idle]
+
+    predicate = await store.set_if(b"p", b"other", b"value", None)
+
+    assert (await store.scan(b"p", b"", 10)).keys == [b"key", b"other"]
+    await store.delete_if(b"p", b"other", predicate)
+    await store.close()
+
+
+async def test_a_table_of_another_release_or_program_is_refused(server: Server) -> None:
+    uri = uri_of(server.port, table="later")
+    await open_store(uri).close()
+    database = spanner_driver._from(StoreUri(uri.replace("&wait_s=10", "")), 10)
+    await database._commit([database._put("update", b"", b"format", b"2")])
+    await database.close()
+
+    with pytest.raises(StoreFormat, match="in format b'2'"):
+        open_store(uri)
+    with pytest.raises(StoreFormat, match="another program"):
+        spanner_driver._check_table("CREATE TABLE lakebed (\n  id INT64,\n) PRIMARY KEY(id)")
+
+
+def test_settings_that_would_lose_answered_writes_are_refused_by_their_names(server: Server) -> None:
+    make = spanner_driver.MAKE_TABLE.format(table="aged").replace("n BYTES(12) NOT NULL", "n BYTES(12), t TIMESTAMP")
+    make += ", ROW DELETION POLICY (OLDER_THAN(t, INTERVAL 7 DAY))"
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        admin = DatabaseAdminClient(transport=DatabaseAdminClient.get_transport_class("grpc")(channel=channel))
+        admin.update_database_ddl(database="projects/tests/instances/tests/databases/tests", statements=[make])
+
+    with pytest.raises(StoreUnavailable, match="ROW DELETION POLICY"):
+        open_store(uri_of(server.port, table="aged"))
+    with pytest.raises(StoreUnavailable, match="database_dialect is POSTGRESQL"):
+        spanner_driver._check_dialect(DatabaseDialect.POSTGRESQL)
+
+
+def test_a_database_that_is_missing_is_told(server: Server) -> None:
+    with pytest.raises(StoreUnavailable, match="NOT_FOUND"):
+        open_store(uri_of(server.port, table="t", wait_s=1).replace("tests?", "missing?"))
+
+
+async def parts(*each: tuple[Sequence[str], bool]) -> AsyncIterator[PartialResultSet]:
+    for texts, is_cut in each:
+        part = PartialResultSet(chunked_value=is_cut)
+        PartialResultSet.pb(part).values.extend(Value(string_value=text) for text in texts)
+        yield part
+
+
+async def test_rows_are_put_together_from_parts_that_are_cut_within_a_value() -> None:
+    found = await spanner_driver._rows_of(parts((["YQ==", "YW"], True), ([], True), (["Fh", "Yg==", "Yw=="], False)), 2)
+
+    assert found == [(b"a", b"aaa"), (b"b", b"c")]
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for uri in (
+        "spanner://",
+        "spanner://project/instance",
+        "spanner://project/instance/a/b",
+        "spanner://project/instance/database?table=a-b",
+        "spanner://project/instance/database?endpoint=here",
+        "spanner://project/instance/database?staleness=15",
+    ):
+        with pytest.raises(InvalidStoreUri):
+            open_store(uri)
