@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -189,3 +190,34 @@ def test_refs_are_dumped_and_restored_as_tasks_and_at_once(sdk: LakeFSClient, se
     assert sdk.branches_api.list_branches("restored").results == sdk.branches_api.list_branches("dumped").results
     assert sdk.tags_api.list_tags("restored").results == sdk.tags_api.list_tags("dumped").results
     assert sdk.objects_api.get_object("restored", "main", "a") == b"one"
+
+
+def test_a_tree_is_committed_again_and_a_record_must_have_the_id_of_its_contents(
+    sdk: LakeFSClient, repository: lakefs.Repository
+) -> None:
+    branch = repository.branch("main")
+    for path in "ab":
+        branch.object(path).upload(path)
+        branch.commit(path)
+    older = sdk.refs_api.log_commits(repository.id, "main").results[1]
+
+    sdk.commits_api.commit(
+        repository.id, "main", lakefs_sdk.CommitCreation(message="again"), source_metarange=older.meta_range_id
+    )
+    record = lakefs_sdk.CommitRecordCreation(
+        commit_id="0" * 64,
+        version=1,
+        committer="esti",
+        message="by hand",
+        metarange_id=older.meta_range_id,
+        creation_date=older.creation_date,
+        parents=[older.id],
+        generation=older.generation + 1,
+    )
+    with pytest.raises(lakefs_sdk.exceptions.BadRequestException) as refused:
+        sdk.internal_api.create_commit_record(repository.id, record)
+    record.commit_id = re.findall("[0-9a-f]{64}", str(refused.value.body))[1]
+    sdk.internal_api.create_commit_record(repository.id, record)
+
+    assert [one.path for one in branch.objects()] == ["a"]
+    assert sdk.commits_api.get_commit(repository.id, record.commit_id).message == "by hand"

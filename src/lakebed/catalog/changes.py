@@ -21,6 +21,7 @@ from lakebed.versions import (
     Commit,
     CommitOvertaken,
     NoChanges,
+    Note,
     RefKind,
     Strategy,
     UncommittedChanges,
@@ -126,6 +127,56 @@ class Changes:
         commit = await self._queue.run(branch, in_turn)
         self._note(event, commit)
         return commit
+
+    async def commit_tree(
+        self,
+        branch: str,
+        tree: str,
+        *,
+        message: str,
+        committer: str,
+        metadata: Mapping[str, str] | None = None,
+        created_ms: int | None = None,
+        allow_empty: bool = False,
+        force: bool = False,
+    ) -> Commit:
+        """Commit the tree of another commit, as it is, in the place of the branch's.
+
+        Raises:
+            UncommittedChanges: the branch has some.
+            TreeNotFound, CommitExpired, NoChanges: see `Recorder.commit_tree`.
+            HookRefused: a hook did.
+        """
+        await self._guards.check_branch_writable(branch, force=force, verb="commit")
+        note = Note(message=message, committer=committer, metadata=metadata or {}, created_ms=created_ms)
+        return await self._on_clean(
+            Event(
+                type=EventType.PRE_COMMIT,
+                source_ref=branch,
+                branch=branch,
+                message=message,
+                committer=committer,
+                metadata=metadata or {},
+            ),
+            lambda: self._versions.recorder.commit_tree(branch, tree, note, allow_empty=allow_empty),
+        )
+
+    async def record_commit(self, commit_id: str, commit: Commit, *, force: bool = False) -> None:
+        """Write the record of a commit that no branch has: see `Recorder.record`.
+
+        Raises:
+            ReadOnly: the repository is, and not `force`.
+            InvalidNote: the date is out of bounds, or the words are too many.
+        """
+        self._guards.check_writable(force=force)
+        Note(
+            message=commit.message,
+            committer=commit.committer,
+            metadata=commit.metadata,
+            created_ms=commit.created_ms,
+        )
+        await self._guards.confirm()
+        await self._versions.recorder.record(commit_id, commit)
 
     async def merge(
         self,

@@ -18,7 +18,6 @@ from .operation import (
     delete,
     flag,
     get,
-    later,
     listing,
 )
 from .resources import (
@@ -118,7 +117,7 @@ COMMIT: Final = Operation(
     wire.CommitCreation,
     wire.Commit,
     on(BRANCH, "fs:CreateCommit"),
-    "Commit every uncommitted change of a branch.",
+    "Commit every uncommitted change of a branch, or the tree of another commit (source_metarange).",
     (Parameter("source_metarange"),),
     status=201,
 )
@@ -145,12 +144,16 @@ GET_COMMIT: Final = get(
     on(REPOSITORY, "fs:ReadCommit"),
     "Return a commit, by its id or by any expression that names it.",
 )
-CREATE_COMMIT_RECORD: Final = later(
+CREATE_COMMIT_RECORD: Final = Operation(
     "CreateCommitRecord",
     "POST",
     ONE_REPOSITORY + "/commits",
+    wire.CommitRecordCreation,
+    NOTHING,
     on(REPOSITORY, "fs:CreateCommit"),
-    "Write a commit's record.",
+    "Write the record of a commit, with the tree of another one and the id of its contents. No branch has it yet.",
+    status=204,
+    repeatable=True,
 )
 LOG_COMMITS: Final = get(
     "logCommits",

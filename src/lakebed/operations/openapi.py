@@ -22,10 +22,8 @@ _MEDIA: Final[dict[type, str]] = {bytes: "application/octet-stream", str: "text/
 _NO_RECORD: Final = {NOTHING, bytes, str}
 
 
-_RECORDS: Final = "commit ids are computed from contents here, so a record of another server cannot keep its id"
 MISSING: Final[dict[str, str]] = {
     "oauthCallback": "no page of this server begins a login in a browser; programs log in by stsLogin",
-    "CreateCommitRecord": _RECORDS,
     "createSymlinkFile": "query engines read a branch through the S3 gateway, without lists of addresses",
     "prepareGarbageCollectionCommitsAsync": "for lakeFS's own collector; Lakebed's has its own requests",
     "prepareGarbageCollectionCommitsStatus": "for lakeFS's own collector; Lakebed's has its own requests",

@@ -9,6 +9,7 @@
     copies      copies that move no bytes           cleanup     what nothing names any more
     slices      where uploads put their bytes       retired     which commits and files may not be named
     inventory   records in bulk, for collectors     taken       objects that a lifecycle policy took
+    recorder    commits of trees that are there
     hard_delete objects that may be deleted at once   moves       a copy, then a tombstone for its source
 
 Each part may use those before it in `Versions.__init__`. The flows and what they promise: docs/design/protocols.md.
@@ -35,6 +36,7 @@ from .cells import (
 from .cleanup import Cleaned, Cleanup
 from .commits.committer import Committer, Note
 from .commits.merger import STRATEGY_KEY, Merger, Strategy
+from .commits.recorder import Recorder
 from .commits.resetter import Resetter
 from .context import Context, Options
 from .errors import (
@@ -52,6 +54,7 @@ from .errors import (
     CopyGivenUp,
     DeletedRefNotFound,
     InvalidNote,
+    InvalidRecord,
     MergeConflict,
     MovedAsCopy,
     MultipartNotFound,
@@ -66,6 +69,7 @@ from .errors import (
     RefNotFound,
     TagExists,
     TagNotFound,
+    TreeNotFound,
     UncommittedChanges,
     UploadRefused,
 )
@@ -168,6 +172,7 @@ class Versions:
         self.merges = Merger(
             context, retired=retired, taken=taken, refs=refs, reflog=reflog, history=history, committer=committer
         )
+        self.recorder = Recorder(context, retired=retired, inventory=self.inventory, merger=self.merges)
         self.resets = Resetter(
             context,
             retired=retired,
@@ -232,6 +237,7 @@ __all__ = [
     "HardDeleteRecord",
     "IntentRecord",
     "InvalidNote",
+    "InvalidRecord",
     "Inventory",
     "LackingFiles",
     "LetGoBy",
@@ -280,6 +286,7 @@ __all__ = [
     "TakenBy",
     "TakingRecord",
     "TreeCache",
+    "TreeNotFound",
     "Trees",
     "UncommittedChanges",
     "UploadRecord",

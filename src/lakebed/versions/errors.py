@@ -21,6 +21,14 @@ class RefNotFound(NotFound):
     """The expression names no branch, tag or commit."""
 
 
+class TreeNotFound(NotFound):
+    """No commit of the repository has this tree. Facts: `metarange`."""
+
+
+class InvalidRecord(Invalid):
+    """A commit record contradicts itself: its id, or its generation. Facts: `id`, which its contents have."""
+
+
 class PathNotFound(NotFound):
     """Nothing is at this path in this ref."""
 

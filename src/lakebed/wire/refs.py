@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -95,6 +95,21 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
     allow_empty: bool | None = False
     squash_merge: bool | None = False
     refuse_expired: bool | None = False
+
+
+class CommitRecordCreation(msgspec.Struct, frozen=True, kw_only=True):
+    """`creation_date` is in seconds. `commit_id` is that of the other fields, by docs/formats/commit.md."""
+
+    commit_id: str
+    version: Annotated[int, msgspec.Meta(ge=0, le=1)]
+    committer: str
+    message: str
+    metarange_id: str
+    creation_date: int
+    parents: list[str]
+    metadata: dict[str, str] | None = None
+    generation: Annotated[int, msgspec.Meta(ge=1)]
+    force: bool | None = False
 
 
 class MergeResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from starlette.responses import RedirectResponse, Response
 
 from lakebed import wire
-from lakebed.base import path_to_key
+from lakebed.base import CommitId, MetarangeId, path_to_key
 from lakebed.catalog import Repository
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.operations import history
@@ -32,10 +33,9 @@ class Commits:
 
     async def commit(self, request: RestRequest, body: wire.CommitCreation) -> wire.Commit:
         repository = await self._catalog.get(request.args[0])
-        if request.query("source_metarange"):
-            raise Answer(501, "committing a given metarange is not supported")
-        commit = await repository.changes.commit(
-            request.args[1],
+        changes, tree = repository.changes, request.query("source_metarange")
+        make = partial(changes.commit_tree, request.args[1], tree) if tree else partial(changes.commit, request.args[1])
+        commit = await make(
             message=body.message,
             committer=request.identity.user_id,
             metadata=body.metadata,
@@ -44,6 +44,21 @@ class Commits:
             force=bool(body.force),
         )
         return commit_record(commit)
+
+    async def record(self, request: RestRequest, body: wire.CommitRecordCreation) -> None:
+        """Made for no branch and without a nonce, so that whoever sends it can compute the id."""
+        commit = Commit(
+            version=body.version,
+            generation=body.generation,
+            message=body.message,
+            committer=body.committer,
+            created_ms=body.creation_date * 1000,
+            metarange_id=MetarangeId(body.metarange_id),
+            parents=tuple(CommitId(parent) for parent in body.parents),
+            metadata=body.metadata or {},
+        )
+        repository = await self._catalog.get(request.args[0])
+        await repository.changes.record_commit(body.commit_id, commit, force=bool(body.force))
 
     async def get(self, request: RestRequest) -> wire.Commit:
         """By id, as the contract says, or by any other ref expression, as its clients do."""
@@ -141,6 +156,7 @@ def routes(state: AppState) -> list[Route]:
     here = Commits(state)
     return [
         Route(history.COMMIT, here.commit),
+        Route(history.CREATE_COMMIT_RECORD, here.record),
         Route(history.REVERT_BRANCH, here.revert),
         Route(history.CHERRY_PICK, here.cherry_pick),
         Route(history.GET_COMMIT, here.get),

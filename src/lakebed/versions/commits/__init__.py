@@ -2,5 +2,6 @@
 
 committer   seal, build, claim, publish
 merger      merge, revert, cherry-pick
+recorder    commits of trees that are there
 resetter    reset, hard reset
 """

@@ -198,6 +198,18 @@ class Merger:
 
         return await self._advance(branch, plan, "migrate")
 
+    async def commit_tree(
+        self, branch: str, tree: MetarangeId, source: CommitId, note: Note, *, allow_empty: bool
+    ) -> Commit:
+        """Commit the tree of `source`, as it is, in the place of the head's."""
+
+        async def plan(head: CommitId) -> Plan:
+            if tree == await self._context.commits.metarange(head) and not allow_empty:
+                raise NoChanges("commit: no changes", branch=branch)
+            return Plan(await self._committer.new_commit(branch, tree, (head,), note), (source, head))
+
+        return await self._advance(branch, plan, "commit")
+
     @says_who_took
     async def _applied(self, tree: MetarangeId, changes: pa.Table) -> MetarangeId:
         return (await self._context.trees.apply(tree, changes, retired_by=self._retired.retired_by)).metarange_id
