@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .gathering import GatheringTransport
 
 HEAD_BYTES_MAX: Final = 64 << 10
 """The longest path and query of the contract, encoded, and a token leave half of this free."""
@@ -49,7 +51,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows it to asyncio.Transport
+        gathering: Any = GatheringTransport(cast("asyncio.Transport", transport), self.loop)
+        super().connection_made(gathering)
         if len(self.connections) > connections_max() and not self._make_room():
             self._refuse(503, b"too many connections")
             return
