@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from lakebed.base import ExitCode
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = swarms(options.seeds, first=options.first, statistics=options.statistics)
         case "blind":
             warm_up()
-            found = blind(options.mutations, seed=options.seed, only=options.only)
+            found = blind(options.mutations, seed=options.seed, only=options.only, notes=options.notes)
         case _:
             found = mutants(seeds_max=options.seeds, only=options.only, anew=options.anew)
     found["cpu_s"] = round(sum(os.times()[:4]) - started_s, 1)
@@ -209,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     random.add_argument("--mutations", type=int, default=20)
     random.add_argument("--seed", type=int, default=0, help="which mutations are drawn")
     random.add_argument("--only", default="", help="only files with this in their path")
+    random.add_argument("--notes", type=Path, help="file that notes each; those in it are not looked at again")
     commands.add_parser("histories", help="record clients of real servers, and judge (histories --help)")
     commands.add_parser("storm", help="storm real servers behind a store that fails (storm --help)")
     for command in (every, many, bugs, random):

@@ -12,9 +12,12 @@ import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any, Final
 
+IDLE_S: Final = 120
+POLL_S: Final = 10
 ROOT: Final = Path(__file__).parents[1]
 
 
@@ -27,21 +30,43 @@ class Done:
 
 
 def apart(work: Callable[[], str], *, ended: str, cpu_s_max: int) -> Done:
-    """Do the work in a process of its own, silently. An error that it raises is raised here."""
+    """Do the work in a process of its own, silently. An error that it raises is raised here.
+
+    It is ended where it uses more CPU, and where it uses none for IDLE_S: then it waits for ever.
+    """
     receiving, sending = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=_work, args=(work, sending, cpu_s_max))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     child.start()
     sending.close()
-    try:
-        answer = receiving.recv()
-    except EOFError:
-        answer = ended
+    answer: Any = ended
+    if _answers(child, receiving):
+        with contextlib.suppress(EOFError):
+            answer = receiving.recv()
     child.join()
     if isinstance(answer, Exception):
         raise answer
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Done(answer, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def _answers(child: ForkProcess, receiving: Connection) -> bool:
+    """Wait for an answer, or for the end of the process. False: it used no CPU for so long that it was killed."""
+    spent, idle_s = -1, 0
+    while not receiving.poll(POLL_S):
+        now = _ticks(child.pid)
+        idle_s = idle_s + POLL_S if now == spent else 0
+        spent = now
+        if idle_s >= IDLE_S:
+            child.kill()
+            return False
+    return True
+
+
+def _ticks(pid: int | None) -> int:
+    """The CPU that a process and its ended children used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15]))
 
 
 def _work(work: Callable[[], str], sending: Connection, cpu_s_max: int) -> None:

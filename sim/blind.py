@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import fnmatch
+import json
 import random
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -50,6 +51,7 @@ LEFT_OUT: Final = frozenset({"__init__", "errors", "why", "jobs", "searches", "e
 
 CPU_S: Final = 240
 STATES_MAX: Final = 60_000
+SEEDS_FIRST: Final = 20
 SEEDS: Final = 200
 
 
@@ -77,16 +79,32 @@ class Looked:
     cpu_s: float
 
 
-def blind(count: int, *, seed: int, only: str = "") -> dict[str, Any]:
-    """Draw this many mutations by the seed, look at each, list the survivors."""
+def blind(count: int, *, seed: int, only: str = "", notes: Path | None = None) -> dict[str, Any]:
+    """Draw this many mutations by the seed, look at each, list the survivors.
+
+    `notes`: a file with a line of JSON for each that was looked at. Those in it already are not looked at again, so a
+    run that was ended goes on.
+    """
     drawn = draw(count, seed=seed, files=[file for file in _files() if only in file])
+    before = {looked.mutation: looked for looked in _noted(notes)}
     found = []
     for mutation in drawn:
-        looked = look_at(mutation)
+        looked = before.get(mutation) or look_at(mutation)
         found.append(looked)
+        if mutation not in before and notes is not None:
+            with notes.open("a") as lines:
+                lines.write(json.dumps(asdict(looked)) + "\n")
         print(f"{mutation}\n    {looked.caught or 'SURVIVES'} ({looked.cpu_s:.1f} s)", flush=True)
     survivors = [asdict(looked.mutation) for looked in found if not looked.caught]
     return {"mutations": len(found), "noticed": len(found) - len(survivors), "survivors": survivors, "violations": 0}
+
+
+def _noted(notes: Path | None) -> Iterator[Looked]:
+    """Read what was looked at before. A line that was cut off counts as not written."""
+    for line in notes.read_text().splitlines() if notes is not None and notes.exists() else []:
+        with contextlib.suppress(ValueError):
+            looked = json.loads(line)
+            yield Looked(Mutation(**looked["mutation"]), looked["caught"], looked["cpu_s"])
 
 
 def draw(count: int, *, seed: int, files: Sequence[str]) -> list[Mutation]:
@@ -225,7 +243,13 @@ def _look(mutation: Mutation) -> str:
     source = (SOURCE / mutation.file).read_text()
     tree = ast.fix_missing_locations(mutated(source, mutation.index))
     with replaced(module, source, tree):
-        return _in_seeds() or _in_worlds(mutation.file) or failing_test(fitting_tests(mutation.file))
+        # A few seeds or the tests notice nearly all that anything notices, and are the cheapest.
+        return (
+            _in_seeds(range(SEEDS_FIRST))
+            or failing_test(fitting_tests(mutation.file))
+            or _in_worlds(mutation.file)
+            or _in_seeds(range(SEEDS_FIRST, SEEDS))
+        )
 
 
 def _in_worlds(file: str) -> str:
@@ -247,8 +271,8 @@ def _patches(mutant: Mutant, file: str) -> bool:
     return any(hunk.file == file for hunk in mutant.hunks)
 
 
-def _in_seeds() -> str:
-    for seed in range(SEEDS):
+def _in_seeds(seeds: Iterable[int]) -> str:
+    for seed in seeds:
         try:
             run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
         except Violation:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from sim.__main__ import main
 from sim.apart import ROOT
-from sim.blind import draw, fitting_tests, look_at, mutated, mutations_of
+from sim.blind import blind, draw, fitting_tests, look_at, mutated, mutations_of
 from sim.planting import SOURCE
 
 FILE = "versions/amortized.py"
@@ -41,6 +43,19 @@ def test_a_mutation_that_matters_is_noticed() -> None:
     [mutation] = [one for one in mutations_of(FILE) if one.before.startswith("read.end()")]
 
     assert look_at(mutation).caught
+
+
+def test_a_run_with_notes_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.jsonl"
+    drawn = draw(10_000, seed=3, files=[FILE])
+    [left] = [one for one in drawn if one.before.startswith("read.end()")]
+    lines = [{"mutation": asdict(one), "caught": "by a test of before", "cpu_s": 1.5} for one in drawn if one != left]
+    notes.write_text("".join([json.dumps(line) + "\n" for line in lines]) + '{"mutation": {"file": "cut o\n')
+
+    found = blind(10_000, seed=3, only=FILE, notes=notes)
+
+    assert [json.loads(line)["mutation"] for line in notes.read_text().splitlines()[len(drawn) :]] == [asdict(left)]
+    assert found["mutations"] == found["noticed"] == len(drawn)
 
 
 def test_the_command_lists_what_survives(capsys: pytest.CaptureFixture[str]) -> None:
