@@ -16,6 +16,7 @@ from lakebed.gc.service import CollectionService, ServiceOptions
 from lakebed.gc.service.rules import RuleBook
 from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import ObjectMissing
+from lakebed.ranges import overlay
 from lakebed.versions import (
     Options,
     PathExists,
@@ -352,7 +353,7 @@ def strand(name: str, *, branch: str = MAIN) -> Do:
 
     async def act(repo: Versions) -> None:
         record = (await repo.context.branches.fresh(branch)).record  # the first half of a commit
-        changes = await repo.commits._changes(record.tokens())  # noqa: SLF001  # likewise
+        changes = overlay(await repo.commits._layers(record.tokens()))  # noqa: SLF001  # likewise
         head = await repo.context.commits.metarange(record.commit_id)
         await repo.trees.apply(head, changes, retired_by=repo.retired.retired_by)
 

@@ -63,14 +63,14 @@ def move(name: str, source: str, key: str, *, branch: str = MAIN, to: str = MAIN
 
 
 def moves_lose_nothing(ending: Ending) -> None:
-    """Each version of the source that was acknowledged is at a path of the branch, where no actor deletes or resets it.
+    """Each version of the source that was acknowledged is at a path, where no actor deletes, resets or replaces it.
 
-    Not asked where the mover died: until a commit its tombstone may hide what a merge brought in that very moment. Nor
-    where its answer was lost: it may have ended before the merge.
+    What a merge brought is not asked where the mover died or got no answer: until a commit its tombstone may hide that,
+    or it may have ended before the merge.
     """
     errors = [one.ended.error for one in ending.of("delete") if one.ended is not None]
-    if "m" not in ending.crashed and not any(error and issubclass(error, OutcomeUnknown) for error in errors):
-        deaths_lose_nothing(ending)
+    is_known = "m" not in ending.crashed and not any(error and issubclass(error, OutcomeUnknown) for error in errors)
+    _lose_nothing(ending, _written(ending) + (_merged(ending) if is_known else []))
 
 
 def deaths_lose_nothing(ending: Ending) -> None:
@@ -78,21 +78,54 @@ def deaths_lose_nothing(ending: Ending) -> None:
 
     Not asked where the mover died between its last tombstone and its answer: what a merge brought later is removed.
     """
-    if "m" in ending.crashed and _is_settled(ending.disk):
-        return
+    if "m" not in ending.crashed or not _is_settled(ending.disk):
+        _lose_nothing(ending, _written(ending) + _merged(ending))
+
+
+def _lose_nothing(ending: Ending, values: Sequence[str]) -> None:
     if any(ending.of(kind) for kind in ("reset", "reset_object")):
         return
     if any(not one.operation.name.endswith("-") for one in ending.of("delete")):
         return
-    values = [str(one.operation.value) for one in ending.acknowledged("write") if one.operation.name == "w2"]
-    taken = next(iter(ending.of("delete")), None)
-    # A move that ended before the merge leaves a tombstone on top of it, as a delete does.
-    merges = [one.operation.name for one in ending.acknowledged("merge")]
-    values += ["3" for name in merges if taken is None or not taken.is_acknowledged or name in (taken.before or ())]
-    named = _named(ending.disk)
+    named = {address for branch in View(ending.disk).branches() for address in _shown(ending.disk, branch).values()}
     for value in values:
         if not any(held[0] == value.encode() and key in named for key, held in ending.disk.objectstore.items()):
-            raise Violation(f"{value} was acknowledged, and no path of the branch names it")
+            raise Violation(f"{value} was acknowledged, and no path names it")
+
+
+def _written(ending: Ending) -> list[str]:
+    """What an overwriter put; where there is none, and no merge, what was at the source before: a move keeps it."""
+    newer = [one for one in ending.of("write") if one.operation.name == "w2"]
+    if not newer and not ending.of("merge"):
+        return ["1"]
+    return [str(one.operation.value) for one in newer if one.is_acknowledged]
+
+
+def _merged(ending: Ending) -> list[str]:
+    # A move that ended before the merge leaves a tombstone on top of it, as a delete does.
+    taken = next(iter(ending.of("delete")), None)
+    merges = [one.operation.name for one in ending.acknowledged("merge")]
+    return ["3" for name in merges if taken is None or not taken.is_acknowledged or name in (taken.before or ())]
+
+
+def tombstones_name_what_they_hide(
+    disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None
+) -> None:
+    """A move's tombstone in a branch's token takes the place of a cell, or names the one version that it hides.
+
+    Raises:
+        Violation: it came over nothing, and hides whatever is beneath.
+    """
+    if old is not None or new is None or partition not in _branch_partitions(disk):
+        return
+    flags, row = decode_cell(new)
+    if is_gone(flags) and row[0] == 0 and row[5]:
+        raise Violation(f"the tombstone of a move hides whatever is beneath {key!r}, where nothing was staged")
+
+
+def _branch_partitions(disk: Disk) -> set[bytes]:
+    """Without the token that a freeze is copying into."""
+    return {keys.token_partition(UID, token) for branch in View(disk).branches().values() for token in branch.tokens()}
 
 
 def what_was_moved_stays_away(ending: Ending) -> None:
@@ -107,13 +140,9 @@ def _is_settled(disk: Disk) -> bool:
     return any(is_gone(flags) and row[0] == 0 and row[5] for flags, row in cells)
 
 
-def _named(disk: Disk) -> set[str]:
-    return set(_shown(disk).values())
-
-
-def _shown(disk: Disk) -> dict[bytes, str]:
+def _shown(disk: Disk, name: str = MAIN) -> dict[bytes, str]:
     view = View(disk)
-    branch = view.branches()[MAIN]
+    branch = view.branches()[name]
     metarange = view.commit(branch.commit_id).metarange_id
     found: dict[bytes, str | None] = {
         path: from_row(row).address for path, row in (pairs_in(disk, metarange) if metarange else ())
@@ -137,6 +166,8 @@ def move_scenes() -> Iterator[Scene]:
     # What is beneath the version that was moved must not come back.
     older = [write("w0", "a", "0"), commit("p1")]
     yield _scene("mover over an older version, committer", m, c, before=older, staged=[a1])
+    d1 = client("d", commit("d1"))
+    yield _scene("mover over an older version, two committers", m, c, d1, before=older, staged=[a1], quick=Quick.NEVER)
     f = client("f", freeze("f1"))
     yield _scene("mover over an older version, freezer", m, f, before=older, staged=[a1])
     resets = client("s", reset("s1"), clean_claims("s2"))
@@ -195,5 +226,5 @@ def _scene(
     return dataclasses.replace(
         made,
         checks=(*made.checks, moves_lose_nothing),
-        step_checks=(*made.step_checks, nothing_queued_is_named),
+        step_checks=(*made.step_checks, nothing_queued_is_named, tombstones_name_what_they_hide),
     )

@@ -12,7 +12,7 @@ from lakebed.base import Corrupt, MetarangeId
 from lakebed.gc.protocol import Plan, RunKind
 from lakebed.gc.service import CollectionService
 from lakebed.gc.service.commits import read_snapshot
-from lakebed.ranges import CutRule, SublistList, decode_metarange
+from lakebed.ranges import CutRule, SublistList, decode_metarange, overlay
 from lakebed.versions import TreeCache, Trees
 from lakebed.versions.commits.committer import Note
 from tests.spark.collecting import Collecting
@@ -138,7 +138,7 @@ def strand(lakeside: Lakeside) -> MetarangeId:
         versions = lakeside.versions
         record = (await versions.context.branches.fresh("main")).record
         base = await versions.context.commits.metarange(record.commit_id)
-        return (await versions.trees.apply(base, await versions.commits._changes(record.tokens()))).metarange_id
+        return (await versions.trees.apply(base, overlay(await versions.commits._layers(record.tokens())))).metarange_id
 
     return lakeside.wait(write())
 

@@ -14,6 +14,7 @@ from lakebed.gc import Mode, PlanMissing
 from lakebed.gc.protocol import RunKind, RunState
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService, ServiceOptions
+from lakebed.ranges import overlay
 from lakebed.versions import CommitExpired, keys
 from lakebed.versions.commits.committer import Note
 from tests.gc.specified import MetadataSpecification
@@ -64,7 +65,7 @@ def strand(lakeside: Lakeside, path: str) -> str:
         versions = lakeside.versions
         record = (await versions.context.branches.fresh("main")).record
         base = await versions.context.commits.metarange(record.commit_id)
-        return (await versions.trees.apply(base, await versions.commits._changes(record.tokens()))).metarange_id
+        return (await versions.trees.apply(base, overlay(await versions.commits._layers(record.tokens())))).metarange_id
 
     lakeside.upload(path)
     return lakeside.wait(write())

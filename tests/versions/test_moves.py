@@ -199,7 +199,7 @@ async def fails() -> None:
     raise StoreUnavailable("the process ends here")
 
 
-async def test_a_version_that_came_over_a_sealed_source_is_brought_back(
+async def test_a_version_that_came_over_a_sealed_source_stays(
     repo: Versions, another: Callable[[], Versions], store: HookedStore
 ) -> None:
     """A committer sleeps over the source, then ends. A merge replaces what it committed before the tombstone comes."""
@@ -236,6 +236,121 @@ async def test_a_version_that_came_over_a_sealed_source_is_brought_back(
         await repo.moves.take_away(moved)
 
     assert await shown(repo) == {b"a": found[0], b"b": first}
+
+
+async def sealed_by_a_committer_that_sleeps(
+    repo: Versions, store: HookedStore
+) -> tuple[asyncio.Event, asyncio.Task[str]]:
+    """Until the event, its claim is not written; what is staged is in a sealed token."""
+    is_sealed, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def sleeps() -> None:
+        is_sealed.set()
+        await goes_on.wait()
+
+    store.before("set", b"claim/", sleeps)
+    sleeping = asyncio.create_task(commit(repo))
+    await is_sealed.wait()
+    return goes_on, sleeping
+
+
+async def test_a_dead_mover_buries_no_version_that_came_over_a_source_in_a_sealed_token(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    first = await put(repo, b"a", b"1")
+    other = another()
+    goes_on, sleeping = await sealed_by_a_committer_that_sleeps(other, store)
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    second: list[str] = []
+
+    async def replaces_and_dies() -> None:
+        goes_on.set()
+        await sleeping
+        await other.refs.create_branch("side", "main")
+        second.append(await put(other, b"a", b"2", branch="side"))
+        await commit(other, "side")
+        await merged_version(other)
+        store.lose_answer(b"a", dies)
+
+    async def dies() -> None:
+        store.before("get", b"branch/main", fails)
+
+    store.before("set_if", b"a", replaces_and_dies)
+    with pytest.raises(StoreUnavailable):
+        await repo.moves.take_away(moved)
+    await commit(another())
+
+    assert await shown(another()) == {b"a": second[0], b"b": first}
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+async def test_what_is_beneath_a_source_in_a_sealed_token_does_not_come_back(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore, is_frozen: bool
+) -> None:
+    """A dead mover's tombstone is of one version, which a commit takes with it, or a freeze before that."""
+    await put(repo, b"a", b"0")
+    await commit(repo)
+    first = await put(repo, b"a", b"1")
+    _, sleeping = await sealed_by_a_committer_that_sleeps(another(), store)
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+
+    async def dies() -> None:
+        store.before("get", b"branch/main", fails)
+
+    store.lose_answer(b"a", dies)
+    with pytest.raises(StoreUnavailable):
+        await repo.moves.take_away(moved)
+    sleeping.cancel()
+    if is_frozen:
+        await repo.fencing.freeze("main")
+    await commit(repo)
+
+    assert await shown(repo) == {b"b": first}
+
+
+async def test_a_freeze_leaves_what_was_set_over_the_source_in_its_token(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    """A late writer replaces the source in the sealed token, and dies before he repeats it; then the mover dies."""
+    await put(repo, b"a", b"1")
+    _, sleeping = await sealed_by_a_committer_that_sleeps(another(), store)
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    sealed = (await repo.context.branches.fresh("main")).record.sealed[0].token
+
+    async def dies() -> None:
+        store.before("get", b"branch/main", fails)
+
+    store.lose_answer(b"a", dies)
+    with pytest.raises(StoreUnavailable):
+        await repo.moves.take_away(moved)
+    sleeping.cancel()
+    late = to_row(b"a", Entry(address="s3://elsewhere/2", size_bytes=1, checksum="2", modified_ms=1))
+    await store.set(repo.context.token_partition(sealed), b"a", encode_cell(0, late))
+    await repo.fencing.freeze("main")
+
+    assert (await shown(repo))[b"a"] == "s3://elsewhere/2"
+    await commit(repo)
+    assert (await shown(repo))[b"a"] == "s3://elsewhere/2"
+
+
+async def test_a_move_whose_tombstone_and_source_were_frozen_into_one_token_ends(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    await put(repo, b"a", b"0")
+    await commit(repo)
+    first = await put(repo, b"a", b"1")
+    _, sleeping = await sealed_by_a_committer_that_sleeps(another(), store)
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+
+    async def freezes() -> None:
+        await another().fencing.freeze("main")
+
+    store.lose_answer(b"a", freezes)
+    await repo.moves.take_away(moved)
+    sleeping.cancel()
+    await commit(repo)
+
+    assert await shown(repo) == {b"b": first}
 
 
 async def test_a_commit_that_took_the_tombstone_ends_the_move(

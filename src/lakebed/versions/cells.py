@@ -93,6 +93,30 @@ def version_digest(row: Row) -> int:
     return int.from_bytes(found, "little", signed=True) or 1
 
 
+def hides_one(cell: Cell) -> bool:
+    """Answer whether a cell is a tombstone of one version alone (`tombstone_of`)."""
+    flags, row = cell
+    # Ordinary tombstones have no digest. A doomed cell, which columns show as a tombstone, has the date of its object.
+    return bool(flags & TOMBSTONE) and row[0] != 0 and row[6] == 0
+
+
+def hides_all(row: Row) -> Row:
+    """Make the row of a tombstone one that hides whatever is beneath."""
+    return 0, *row[1:]
+
+
+def shown_over(cell: Cell, beneath: Cell | None) -> Cell:
+    """Return the cell that stands for two of one path, `beneath` the older one, or for a cell over nothing staged.
+
+    That is the newer one. But a tombstone of one version lets another version through, and where it met its own or a
+    deletion it has done its work: it then hides whatever the head has, too.
+    """
+    if beneath is None or not hides_one(cell) or hides_one(beneath):
+        return cell
+    is_met = is_gone(beneath[0]) or version_digest(beneath[1]) == cell[1][0]
+    return (cell[0], hides_all(cell[1])) if is_met else beneath
+
+
 def is_gone(flags: int) -> bool:
     """Return whether a reader takes the path for deleted."""
     return bool(flags & (TOMBSTONE | DOOMED))

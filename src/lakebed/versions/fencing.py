@@ -23,7 +23,7 @@ from lakebed.base import OutcomeUnknown, StagingToken
 from lakebed.kv import PredicateFailed
 
 from . import keys
-from .cells import EXCLUSIVE, encode_cell
+from .cells import EXCLUSIVE, encode_cell, hides_one
 from .context import Context, Retry, Seen
 from .errors import BranchNotFound
 from .records import (
@@ -170,10 +170,11 @@ class Fencing:
         start: bytes | None = b""
         while start is not None:
             span = await self._layers.staged_span(tokens, start, self._context.options.scan_page)
-            items = [
-                (key, encode_cell(flags & ~EXCLUSIVE, row))
-                for key, (flags, row) in zip(span.keys, span.cells, strict=True)
-            ]
+            cells = dict(zip(span.keys, span.cells, strict=True))
+            for key in [key for key, cell in cells.items() if hides_one(cell)]:
+                # What it hides may be in a token that the frozen one stands for, too. A commit will not see that.
+                cells[key] = await self._layers.look_up_all_staged(tokens, key) or cells[key]
+            items = [(key, encode_cell(flags & ~EXCLUSIVE, row)) for key, (flags, row) in cells.items()]
             if items:
                 await self._context.store.set_many(partition, items)
             start = span.next_start

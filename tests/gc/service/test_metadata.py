@@ -34,7 +34,7 @@ from lakebed.gc.service.inputs import Inputs
 from lakebed.gc.service.metadata import MetadataRuns
 from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import DeleteFailure, MemoryObjectStore, ObjectMissing
-from lakebed.ranges import MetarangeCorrupt, metarange_key
+from lakebed.ranges import MetarangeCorrupt, metarange_key, overlay
 from lakebed.versions import Applied, Commit, CommitExpired, RetiredBy, Versions, keys, none_retired
 from tests.gc.service.conftest import Lake
 from tests.gc.shipped import MetadataCollector
@@ -119,7 +119,7 @@ async def test_what_a_commit_wrote_that_failed_goes(lake: Lake) -> None:
 async def staged(lake: Lake, path: str) -> pa.Table:
     await lake.put("main", path)
     seen = await lake.versions.context.branches.fresh("main")
-    return await lake.versions.commits._changes([StagingToken(seen.record.staging_token)])
+    return overlay(await lake.versions.commits._layers([StagingToken(seen.record.staging_token)]))
 
 
 async def test_what_an_unpublished_commit_names_stays_until_that_is_swept(lake: Lake) -> None:

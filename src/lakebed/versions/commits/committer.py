@@ -25,8 +25,18 @@ from msgspec.structs import replace
 
 from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, EMPTY_METARANGE, CommitId, MetarangeId, OutcomeUnknown, StagingToken
 from lakebed.kv import PredicateFailed
-from lakebed.ranges import CHANGES_SCHEMA, chunk, overlay
-from lakebed.versions.cells import REPEATED, changes_table, decode_cells, version_digest
+from lakebed.ranges import changes_from_rows, chunk, overlay, rows_from_table
+from lakebed.versions.cells import (
+    REPEATED,
+    TOMBSTONE,
+    Cell,
+    changes_table,
+    decode_cells,
+    hides_one,
+    is_gone,
+    shown_over,
+    version_digest,
+)
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitOvertaken, InvalidNote, NoChanges
 from lakebed.versions.records import BranchRecord, ClaimReason, Commit, Sealed
@@ -193,8 +203,8 @@ class Committer:
         """Step 2. `record.epoch` is from before the cells were read and before any id was asked after, so a bump in
         between fails the publication."""
         base = await self._context.commits.metarange(record.commit_id)
-        changes = await self._changes([sealed.token for sealed in left])
-        changes = await self._spare(base, changes)
+        layers = await self._layers([sealed.token for sealed in left])
+        changes = await self._spare(base, layers, overlay(layers))
         metarange = (await self._context.trees.apply(base, changes, retired_by=self._retired.retired_by)).metarange_id
         if metarange == base and not allow_empty:
             # The head itself stands for the new commit. Its tokens are taken all the same, or an idle branch that is
@@ -214,36 +224,39 @@ class Committer:
                 return True
         return False
 
-    async def _changes(self, tokens: Sequence[StagingToken]) -> pa.Table:
-        """The overlay of the tokens' cells (newest first), as columns. Each page becomes columns at once."""
+    async def _layers(self, tokens: Sequence[StagingToken]) -> list[pa.Table]:
+        """The cells of each token that has any (newest first), as columns. Each page becomes columns at once."""
         layers = [await self._layer(token) for token in tokens]
-        layers = [layer for layer in layers if layer.num_rows]
-        if not layers:
-            return CHANGES_SCHEMA.empty_table()
-        return layers[0] if len(layers) == 1 else overlay(layers)
+        return [layer for layer in layers if layer.num_rows]
 
-    async def _spare(self, base: MetarangeId, changes: pa.Table) -> pa.Table:
-        """Leave out tombstones that hide one version of a path where the head has another one.
+    async def _spare(self, base: MetarangeId, layers: Sequence[pa.Table], changes: pa.Table) -> pa.Table:
+        """Leave out tombstones that hide one version of a path where another one is beneath, staged or in the head.
 
         A move puts these where nothing is staged, and others once it is done. If a merge came first and the mover died
-        before it looked again, what the merge brought stays.
+        before it looked again, what the merge brought stays. `changes`: the overlay of the layers.
         """
         # Ordinary tombstones have no digest; a doomed cell has the date of its object.
-        hides_one = pc.and_(changes["tombstone"], pc.not_equal(changes["digest"], 0))
-        places = pc.indices_nonzero(pc.and_(hides_one, pc.equal(changes["modified_ms"], 0)))
+        hidden = pc.and_(changes["tombstone"], pc.not_equal(changes["digest"], 0))
+        places = pc.indices_nonzero(pc.and_(hidden, pc.equal(changes["modified_ms"], 0)))
         if not len(places):
             return changes
-        keys, digests = chunk(changes, "key").take(places), chunk(changes, "digest").take(places)
-        is_kept = np.ones(changes.num_rows, bool)
+        keys = chunk(changes, "key").take(places)
+        is_kept, restored = np.ones(changes.num_rows, bool), []
         for start in range(0, len(places), LOOKED_UP_TOGETHER):
             if start:
                 await self._context.ports.clock.sleep(0)  # Lookups in the cache let no other task have a turn.
             here = slice(start, start + LOOKED_UP_TOGETHER)
-            rows = await self._context.trees.lookup_many(base, keys[here].to_pylist())
-            is_kept[places[here].to_numpy()] = [
-                row is None or version_digest(row) == digest
-                for row, digest in zip(rows, digests[here].to_pylist(), strict=True)
-            ]
+            paths = keys[here].to_pylist()
+            rows = await self._context.trees.lookup_many(base, paths)
+            staged = _shown_together(layers, keys[here])
+            for place, path, row in zip(places[here].to_pylist(), paths, rows, strict=True):
+                cell = staged[path]
+                if not is_gone(cell[0]):
+                    restored.append((path, cell[1]))
+                elif hides_one(cell) and row is not None:
+                    is_kept[place] = version_digest(row) == cell[1][0]
+        if restored:
+            return overlay([changes_from_rows(*zip(*restored, strict=True)), changes.filter(pa.array(is_kept))])
         return changes if is_kept.all() else changes.filter(pa.array(is_kept))
 
     async def _layer(self, token: StagingToken) -> pa.Table:
@@ -283,6 +296,16 @@ class Committer:
         commit_id = await self._context.commits.write(commit)
         await self._refs.create_branch(default_branch, commit_id)
         return commit
+
+
+def _shown_together(layers: Sequence[pa.Table], keys: pa.Array) -> dict[bytes, Cell]:
+    """Return the cell that stands for all those of a path in these layers (newest first), by path."""
+    shown: dict[bytes, Cell] = {}
+    for layer in reversed(layers):
+        found = layer.take(pc.indices_nonzero(pc.is_in(chunk(layer, "key"), value_set=keys)))
+        for (key, row), is_tombstone in zip(rows_from_table(found), found["tombstone"].to_pylist(), strict=True):
+            shown[key] = shown_over((TOMBSTONE if is_tombstone else 0, row), shown.get(key))
+    return shown
 
 
 def _counted_ms(given_ms: int | None, now_ms: int, first: Commit | None) -> int:

@@ -57,19 +57,17 @@ class Copies:
         alter: Callable[[Entry], Entry] | None = None,
         shallow: bool = False,
         if_none_match: bool = False,
-        on_top: bool = False,
     ) -> Entry:
         """Make the entry of `key` equal to that of the source, through `alter` if given.
 
         Shallow (no bytes move) where the source is staged on the same branch or lies outside the namespace, or when
         `shallow` insists; else the bytes are copied to a fresh address (document 001, "S3 Gateway CopyObject").
-        `on_top`: only where the branch's current token has nothing at the path.
 
         Raises:
             PathNotFound: there is no such source.
             PathExpired: a lifecycle run took the source's object.
         """
-        condition = Condition(if_none_match, None, on_top=on_top)
+        condition = Condition(if_none_match)
         source = await self._find_source(source_ref, source_key)
         entry = from_row(source.row)
         if key_inside(entry.address, self._context.objectstore.uri) is None:

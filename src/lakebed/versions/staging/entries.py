@@ -61,14 +61,12 @@ from .slices import Place, Slices
 class Condition:
     """Say what must be at the path for a write to go ahead: nothing, an entry of this checksum, or of this address.
 
-    `own`: the identity of what the write itself may have put there before it began again. `on_top`: instead, that the
-    current token has nothing there.
+    `own`: the identity of what the write itself may have put there before it began again.
     """
 
     if_none_match: bool = False
     if_match: str | None = None
     own: int | None = None
-    on_top: bool = False
     if_address: str | None = None
 
     def check(self, visible: Row | None) -> None:
@@ -88,7 +86,7 @@ class Condition:
 
     @property
     def is_any(self) -> bool:
-        return not self.if_none_match and self.if_match is None and self.if_address is None and not self.on_top
+        return not self.if_none_match and self.if_match is None and self.if_address is None
 
 
 ANY = Condition()
@@ -388,8 +386,6 @@ class Staging:
             if is_lost and is_exclusive(flags):
                 # It may have been there, and been replaced: whoever did that owns the object, and may delete it.
                 raise AddressSpent("the cell may have been replaced", address=from_row(row).address)
-            if condition.on_top and old is not None:
-                raise PathExists("something newer is staged there")
             if not condition.is_any:
                 condition.check(await self._visible(record, key, old.value if old is not None else None))
             try:

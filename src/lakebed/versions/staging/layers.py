@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lakebed.base import CommitId, MetarangeId, Row, StagingToken
 from lakebed.kv import prefix_end
-from lakebed.versions.cells import Cell, decode_cell, decode_cells, is_gone
+from lakebed.versions.cells import Cell, decode_cell, decode_cells, is_gone, shown_over
 from lakebed.versions.context import Context
 from lakebed.versions.records import BranchRecord
 
@@ -71,6 +71,15 @@ class Layers:
             if held is not None:
                 return decode_cell(held.value)
         return None
+
+    async def look_up_all_staged(self, tokens: Sequence[StagingToken], key: bytes) -> Cell | None:
+        """The same of what all tokens have together, where a tombstone may hide one version alone. Reads each token."""
+        shown: Cell | None = None
+        for token in reversed(tokens):
+            held = await self._context.store.get(self._context.token_partition(token), key)
+            if held is not None:
+                shown = shown_over(decode_cell(held.value), shown)
+        return shown
 
     async def staged_span(self, tokens: Sequence[StagingToken], start: bytes, limit: int) -> Span:
         """The overlay of the tokens (newest first) at or after `start`, tombstones included, up to the horizon."""

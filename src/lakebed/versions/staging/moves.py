@@ -7,8 +7,8 @@ The tombstone goes where the source still is the very row that was copied (docs/
     look     at the branch again; the same record: done; another: from the start
 
 A tombstone that came to hide another version, which a merge brought meanwhile, is taken back. The mover may die before:
-so where nothing was staged, the tombstone names the version that it hides, and a commit buries no other one. Such a
-move ends in two steps more, or a later merge and commit would bring its source back:
+so unless it takes the place of the source itself, the tombstone names the version that it hides, and a commit buries no
+other one. Such a move ends in two steps more, or a later merge and commit would bring its source back:
 
     set_if   exactly over that tombstone one that hides whatever is beneath, as a delete does
     look     at the branch; the same token: done, for no commit has read the first one; another: from the start
@@ -20,32 +20,29 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 
-from lakebed.base import CommitId, Entry, OutcomeUnknown, Row, StagingToken, to_row
+from lakebed.base import Entry, OutcomeUnknown, Row, StagingToken, to_row
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions.cells import REPEATED, TOMBSTONE, decode_cell, encode_cell, is_gone, tombstone_of
 from lakebed.versions.context import Context, Retry, Seen
-from lakebed.versions.errors import MovedAsCopy, PathExists, PathNotFound
+from lakebed.versions.errors import MovedAsCopy
 from lakebed.versions.records import BranchRecord, Sealed
 
 from .copies import Copies
 
 
-class Place(Enum):
-    """Say where the source lies that a move may take away."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Say where the source lies that a move may take away: in a token, or (None) in the head."""
 
-    STAGED = "staged"
-    HEAD = "head"
-    NOWHERE = "nowhere"
+    token: StagingToken | None
 
 
 @dataclass(slots=True)
 class Moved:
     """A move whose copy is done. `name` is in its tombstones, and in no others.
 
-    `put`: the tokens that may hold one, and whether it took the place of the very cell that was moved. Then all that is
-    beneath is older. `base`: the head when one was first put over nothing, so that the source was beneath.
+    `put`: the tokens that may hold one, and in which token the cell that was moved lay then; None: in the head.
     """
 
     branch: str
@@ -53,8 +50,7 @@ class Moved:
     row: Row
     target: Entry
     name: str
-    put: dict[StagingToken, bool] = field(default_factory=dict)
-    base: CommitId | None = None
+    put: dict[StagingToken, StagingToken | None] = field(default_factory=dict)
 
     def tombstone(self, *, hides_all: bool) -> bytes:
         """Make the cell that takes the source away: this one version of it, or whatever is beneath."""
@@ -67,7 +63,9 @@ class Moved:
         return is_gone(flags) and row[1:] == tombstone_of(self.row, self.name)[1:]
 
     def covers(self, sealed: Sealed) -> bool:
-        return any(self.put.get(token, False) for token in (sealed.token, *sealed.stands_for))
+        """Answer whether a tombstone there took the place of the cell that was moved: what is beneath is older."""
+        tokens = (sealed.token, *sealed.stands_for)
+        return any(self.put.get(token) in tokens for token in tokens)
 
 
 class Moves:
@@ -121,25 +119,24 @@ class Moves:
             token = seen.record.staging_token
             partition = self._context.token_partition(token)
             held = await store.get(partition, moved.key)
-            place = await self._find(moved, seen.record, held)
-            if place is Place.NOWHERE:
+            source = await self._find(moved, seen.record, held)
+            if source is None:
                 await self._give_way(moved, seen, held)
                 raise MovedAsCopy("the source changed meanwhile: it stays, and the target is a copy", key=moved.key)
             if held is None or not moved.is_mine(held):
                 # Also where one is in a token that was sealed since: a commit may have read that before.
-                value = moved.tombstone(hides_all=place is Place.STAGED)
-                if held is None and moved.base is None:
-                    moved.base = seen.record.commit_id
-                was_held = held is not None
+                # In place of the source itself it hides all that is older. A source in a sealed token may be published
+                # meanwhile, and a merge may then replace it.
+                value = moved.tombstone(hides_all=held is not None)
                 try:
                     predicate = await store.set_if(partition, moved.key, value, held.predicate if held else None)
                 except PredicateFailed:
                     continue
                 except OutcomeUnknown as error:
-                    moved.put[token] = was_held
+                    moved.put[token] = source.token
                     retry.lost(error)
                     continue
-                moved.put[token] = was_held
+                moved.put[token] = source.token
                 held = Held(value, predicate)
             again = await branches.used(moved.branch)
             # The whole record: a merge moves the head alone, and may bring another version of the path.
@@ -160,8 +157,8 @@ class Moves:
                 # A commit may have read the first one, and spared what a merge brought.
             seen = again
 
-    async def _find(self, moved: Moved, record: BranchRecord, held: Held | None) -> Place:
-        """Find the row that was moved where its path leads now, past this move's own tombstones. Nowhere, if another
+    async def _find(self, moved: Moved, record: BranchRecord, held: Held | None) -> Source | None:
+        """Find the row that was moved where its path leads now, past this move's own tombstones. None, if another
         version came meanwhile. `held`: the current token's cell.
         """
         for number, sealed in enumerate((Sealed(record.staging_token), *record.sealed)):
@@ -169,38 +166,21 @@ class Moves:
             if cell is not None:
                 flags, row = decode_cell(cell.value)
                 if not moved.is_mine(cell):
-                    return Place.STAGED if not is_gone(flags) and row[1:] == moved.row[1:] else Place.NOWHERE
+                    return Source(sealed.token) if not is_gone(flags) and row[1:] == moved.row[1:] else None
                 if moved.covers(sealed):
-                    return Place.STAGED
-        row_or_none = await self._committed(record.commit_id, moved.key)
-        if row_or_none is None and moved.put:
-            # A commit took a tombstone, or another client's deletion: unless of another version, that is as good.
-            return Place.NOWHERE if await self._newer(moved, record.commit_id) else Place.HEAD
-        return Place.HEAD if row_or_none is not None and row_or_none[1:] == moved.row[1:] else Place.NOWHERE
-
-    async def _newer(self, moved: Moved, head: CommitId) -> CommitId | None:
-        """Return the newest commit since `base` that has another version of the source."""
-        if moved.base is None:
-            return None
-        base = await self._context.commits.read(moved.base)
-        while head != moved.base:
-            commit = await self._context.commits.read(head)
-            row = await self._committed(head, moved.key)
-            if row is not None and row[1:] != moved.row[1:]:
-                return head
-            if commit.generation <= base.generation or not commit.parents:
-                return None
-            head = commit.parents[0]
-        return None
-
-    async def _committed(self, commit_id: CommitId, key: bytes) -> Row | None:
-        return await self._context.trees.lookup(await self._context.commits.metarange(commit_id), key)
+                    return Source(sealed.token)
+        head = await self._context.commits.metarange(record.commit_id)
+        committed = await self._context.trees.lookup(head, moved.key)
+        if committed is None:
+            # A commit took a tombstone, which buried this version alone, or another client's deletion: as good.
+            return Source(None) if moved.put else None
+        return Source(None) if committed[1:] == moved.row[1:] else None
 
     def _partition(self, token: StagingToken) -> bytes:
         return self._context.token_partition(token)
 
     async def _give_way(self, moved: Moved, seen: Seen, held: Held | None) -> None:
-        """Take the tombstone back that hides another version, and bring the version back where a commit may have it."""
+        """Take the tombstone back that hides another version. A commit that has it already left that version."""
         partition, store, retry = self._partition(seen.record.staging_token), self._context.store, Retry()
         # Another's cell in its place is of a later write or delete, and stays.
         while held is not None and moved.is_mine(held):
@@ -215,9 +195,3 @@ class Moves:
                 held = await self._context.after_lost(store.get(partition, moved.key))
                 continue
             break
-        again = (await self._context.branches.fresh(moved.branch)).record
-        if moved.put.keys() - {again.staging_token} and (newer := await self._newer(moved, again.commit_id)):
-            # On top, but for what is in the current token already. A deletion of that version by another client is
-            # undone, too, where it was committed in this very moment.
-            with suppress(PathExists, PathNotFound):
-                await self._copies.copy(newer, moved.key, moved.branch, moved.key, shallow=True, on_top=True)
