@@ -41,12 +41,6 @@ def test_what_is_encoded_decodes_to_the_same_ranges(count: int) -> None:
     assert [*decode_metarange(id_, data)] == ranges
 
 
-def test_ranges_besides_those_that_are_known() -> None:
-    ranges = ranges_of(3)
-    listed = decode_metarange(*encode_metarange(ranges))
-    assert [*listed.besides({ranges[1].id})] == [ranges[0], ranges[2]]
-
-
 def test_the_id_is_the_digest_of_the_documented_bytes() -> None:
     ranges = ranges_of(3)
     keys = [[info.min_key for info in ranges], [info.max_key for info in ranges]]

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, RangeId, RunState, key_inside, parse_address, path_to_key
 from lakebed.gc.protocol import Manifest, RunView, StagedEntry
 from lakebed.gc.rules import EmptyLiveSet, Holds, Selection, Spans
+from lakebed.ranges import KnownRanges
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from .context import RunContext
@@ -50,11 +51,11 @@ async def read_ranges_by_span(engine: Engine, commits: pa.Table, selection: Sele
     trees = sorted(set(commits.filter(there)["metarange_id"].to_pylist()))
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        found: dict[str, tuple[int, int, bool]] = {}
-        async for _, _, listed in each_list(task, share["metarange_id"].to_pylist(), once=True):
-            for info in listed.besides(found):
-                found[info.id] = (info.count, info.file_bytes, not spans.meets(info.min_key, info.max_key))
-        yield ranges_of(found)
+        known = KnownRanges()
+        async for _ in each_list(task, share["metarange_id"].to_pylist(), known, once=True):
+            pass
+        stays = [not spans.meets(*known.span(place)) for place in range(len(known))]
+        yield ranges_of(dict(zip(known.ids(), zip(*known.numbers(), stays, strict=True), strict=True)))
 
     rows = metaranges_of(dict.fromkeys(trees, True))
     read = await engine.run(work, rows, RANGES, effort=Effort(requests=4 * len(trees)))

@@ -26,6 +26,7 @@ from lakebed.base import FOREIGN_SLICE, Conflict, RangeId, count_of
 from lakebed.gc.protocol import COMMITS, HOLDS_PREFIX, Pieces, Plan, RunKind, StartedRun, holds_mark
 from lakebed.gc.rules import Hold, Holds, Selection, Spans
 from lakebed.objectstore import ObjectStore
+from lakebed.ranges import KnownRanges
 
 from .bucketed import Bucketed
 from .context import Cleared, RunContext, folder_in
@@ -33,7 +34,7 @@ from .engines import Effort, Engine, Task
 from .history import Judged, spare
 from .named import Named, deal_live, merge_live, read_live
 from .packing import LiveSet, is_set
-from .ranges import each_metarange, effort_of_whole, from_ranges, get_range
+from .ranges import each_tree, effort_of_whole, from_ranges, get_range
 from .recording import HELD
 from .selecting import Flags, read_rows, selected, selected_paths
 from .tables import METARANGES, RANGE_IDS, RANGES
@@ -171,13 +172,17 @@ async def _ranges_of(engine: Engine, commits: pa.Table, holds: Holds) -> pa.Tabl
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         is_whole = dict(zip(share["metarange_id"].to_pylist(), share["is_live"].to_pylist(), strict=True))
-        found: dict[str, tuple[int, int, bool]] = {}
-        async for name, infos in each_metarange(task, [*is_whole]):
-            for info in infos:
-                if is_whole[name] or (spans is not None and spans.meets(info.min_key, info.max_key)):
-                    had = found.get(info.id, (0, 0, False))[2]
-                    found[info.id] = (info.count, info.file_bytes, had or is_whole[name])
-        yield ranges_of(found)
+        known, held = KnownRanges(), set[int]()
+        async for name, places in each_tree(task, [*is_whole], known):
+            if is_whole[name]:
+                held.update(places.tolist())
+        chosen = [
+            place
+            for place in range(len(known))
+            if place in held or (spans is not None and spans.meets(*known.span(place)))
+        ]
+        counts, sizes = known.numbers()
+        yield ranges_of({known.id(place): (counts[place], sizes[place], place in held) for place in chosen})
 
     rows = metaranges_of(trees)
     found = await engine.run(work, rows, RANGES, effort=Effort(requests=4 * rows.num_rows))
@@ -235,11 +240,11 @@ async def _trees_with(engine: Engine, commits: pa.Table, ranges: frozenset[str])
     names = sorted(set(commits["metarange_id"].to_pylist()) - {""})
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        found = [
-            name
-            async for name, infos in each_metarange(task, share["metarange_id"].to_pylist())
-            if any(info.id in ranges for info in infos)
-        ]
+        known, is_wanted, found = KnownRanges(), list[bool](), list[str]()
+        async for name, places in each_tree(task, share["metarange_id"].to_pylist(), known):
+            is_wanted += [id_ in ranges for id_ in known.ids(len(is_wanted))]
+            if any(is_wanted[place] for place in places.tolist()):
+                found.append(name)
         # The table has one column of ids, which these are.
         yield RANGE_IDS.rows({"range_id": found})
 

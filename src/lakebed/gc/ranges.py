@@ -10,8 +10,7 @@ A file that is missing, cut short or changed stops the run with an error that na
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,15 +20,13 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId, SublistId
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import (
+    KnownRanges,
     MetarangeCorrupt,
     RangeCorrupt,
-    RangeInfo,
-    RangeList,
     SliceSummary,
     SublistCorrupt,
-    decode_metarange,
+    SublistList,
     decode_range,
-    decode_sublist,
     metarange_key,
     range_key,
     read_end,
@@ -127,65 +124,61 @@ def effort_of_whole(ranges: pa.Table) -> Effort:
 async def read_metaranges(task: Task, share: pa.Table) -> pa.Table:
     """From METARANGES to RANGES, each range and each sublist of the share once."""
     ranks = {row["metarange_id"]: (row["is_live"], *(row[column] for column in _CAUSE)) for row in share.to_pylist()}
-    best: dict[str, tuple[Any, ...]] = {}
-    # The best first: so a sublist is read once, however many trees share it.
+    known, sublists = KnownRanges(), dict[str, tuple[Any, ...]]()
+    causes: list[tuple[Any, ...]] = []
+    # The best first: so the first that has a range is the one that counts, and a sublist is read once.
     names = sorted(ranks, key=ranks.__getitem__, reverse=True)
-    async for name, sublist, listed in each_list(task, names, once=True):
-        rank = ranks[name]
+    async for name, sublist, _ in each_list(task, names, known, once=True):
         if sublist is not None:
-            best.setdefault(sublist, (0, 0, *rank))
-        for info in listed.besides(best):
-            best[info.id] = (info.count, info.file_bytes, *rank)
-    columns = zip(*((id_, *facts) for id_, facts in best.items()), strict=True)
-    return RANGES.rows(dict(zip(RANGES.schema.names, columns, strict=True))) if best else RANGES.schema.empty_table()
+            sublists.setdefault(sublist, (0, 0, *ranks[name]))
+        causes += [ranks[name]] * (len(known) - len(causes))
+    facts = zip(known.ids(), *known.numbers(), causes, strict=True)
+    rows = [(id_, *row) for id_, row in sublists.items()]
+    rows += [(id_, count, file_bytes, *rank) for id_, count, file_bytes, rank in facts]
+    columns = zip(*rows, strict=True)
+    return RANGES.rows(dict(zip(RANGES.schema.names, columns, strict=True))) if rows else RANGES.schema.empty_table()
 
 
-async def each_metarange(task: Task, names: Sequence[str]) -> AsyncIterator[tuple[str, Iterable[RangeInfo]]]:
-    """Yield each metarange with its ranges."""
-    async for name, lists in each_tree(task, names):
-        yield name, chain.from_iterable(lists)
-
-
-async def each_tree(task: Task, names: Sequence[str]) -> AsyncIterator[tuple[str, list[RangeList]]]:
-    """Yield each metarange with its lists of ranges: one, or where the tree is wide one of each sublist."""
-    found: list[RangeList] = []
+async def each_tree(task: Task, names: Sequence[str], known: KnownRanges) -> AsyncIterator[tuple[str, Integers]]:
+    """Yield each metarange with the places of its ranges among those that are known by then."""
+    found: list[Integers] = []
     last: str | None = None
-    async for name, _, ranges in each_list(task, names):
+    async for name, _, places in each_list(task, names, known):
         if last is not None and last != name:
-            yield last, found
+            yield last, np.concatenate(found)
             found = []
         last = name
-        found.append(ranges)
+        found.append(places)
     if last is not None:
-        yield last, found
+        yield last, np.concatenate(found)
 
 
 async def each_list(
-    task: Task, names: Sequence[str], *, once: bool = False
-) -> AsyncIterator[tuple[str, SublistId | None, RangeList]]:
-    """Yield each metarange with its ranges; that of a wide tree several times, each time with those of one sublist.
+    task: Task, names: Sequence[str], known: KnownRanges, *, once: bool = False
+) -> AsyncIterator[tuple[str, SublistId | None, Integers]]:
+    """Yield each metarange with the places of its ranges; that of a wide tree several times, each time with a sublist.
 
     With `once`, leaves out sublists that it yielded before.
     """
-    known: dict[SublistId, RangeList] = {}
+    of_last: dict[SublistId, Integers] = {}
     done: set[SublistId] = set()
     async for name, data in task.ahead(names, lambda id_: _get_metarange(task.store, MetarangeId(id_))):
-        listed = decode_metarange(MetarangeId(name), data)
-        if isinstance(listed, RangeList):
+        listed = known.read_metarange(MetarangeId(name), data)
+        if not isinstance(listed, SublistList):
             yield name, None, listed
             continue
         ids = [info.id for info in listed]
         # Neighbours share most of their sublists: keep those of one tree at a time.
-        known = {id_: known[id_] for id_ in ids if id_ in known}
-        unread = [id_ for id_ in ids if id_ not in known and id_ not in done]
+        of_last = {id_: of_last[id_] for id_ in ids if id_ in of_last}
+        unread = [id_ for id_ in ids if id_ not in of_last and id_ not in done]
         async for id_, file in task.ahead(unread, lambda id_: _get_sublist(task.store, id_)):
-            known[id_] = decode_sublist(id_, file)
+            of_last[id_] = known.read_sublist(id_, file)
         for id_ in ids:
             if id_ not in done:
-                yield name, id_, known[id_]
+                yield name, id_, of_last[id_]
         if once:
             done.update(ids)
-            known.clear()
+            of_last.clear()
 
 
 async def _get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:

@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from lakebed.gc.protocol import Part, TreePart
 from lakebed.objectstore import ObjectStore
-from lakebed.ranges import RangeList
+from lakebed.ranges import KnownRanges
 
 from .engines import Effort, Engine, Task
+from .packing import Integers
 from .ranges import each_tree
 from .tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
 
@@ -59,12 +60,13 @@ async def read_trees(engine: Engine, metaranges: Sequence[str], *, folder: str) 
     """Read these metaranges, and write parts of them into `folder`."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        chunk = _Chunk()
-        async for name, lists in each_tree(task, share["metarange_id"].to_pylist()):
-            chunk.add(name, lists)
+        known = KnownRanges()
+        chunk = _Chunk(known)
+        async for name, places in each_tree(task, share["metarange_id"].to_pylist(), known):
+            chunk.add(name, places)
             if len(chunk.names) >= CHUNK:
                 yield await chunk.write(task.store, folder)
-                chunk = _Chunk()
+                chunk = _Chunk(known)
         if chunk.names:
             yield await chunk.write(task.store, folder)
 
@@ -79,32 +81,39 @@ async def read_trees(engine: Engine, metaranges: Sequence[str], *, folder: str) 
 class _Chunk:
     """A part in the making."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: KnownRanges) -> None:
         self.names: list[str] = []
+        self._known = known
         self._rows: list[Bits] = []
-        self._places: dict[bytes, int] = {}
-        self._facts: list[pa.Table] = []
+        # The ranges of the part by bit, and for each that is known its bit, or -1.
+        self._places: list[int] = []
+        self._bits = np.full(0, -1, np.int64)
 
-    def add(self, name: str, lists: Sequence[RangeList]) -> None:
-        listed = pa.concat_tables([ranges.table for ranges in lists])
-        ids: list[bytes] = listed["id"].to_pylist()
-        new = [place for place, id_ in enumerate(ids) if id_ not in self._places]
-        if new:
-            self._places |= {ids[place]: len(self._places) + count for count, place in enumerate(new)}
-            self._facts.append(listed.select(["id", *_FACTS]).take(pa.array(new)))
-        bits = np.zeros(len(self._places), np.bool_)
-        bits[[self._places[id_] for id_ in ids]] = True
+    def add(self, name: str, places: Integers) -> None:
+        if len(self._bits) < len(self._known):
+            more = np.full(2 * len(self._known) - len(self._bits), -1, np.int64)
+            self._bits = np.concatenate((self._bits, more))
+        bits = self._bits[places]
+        new = places[bits < 0]
+        if len(new):
+            self._bits[new] = np.arange(len(self._places), len(self._places) + len(new))
+            self._places += new.tolist()
+            bits = self._bits[places]
+        row = np.zeros(len(self._places), np.bool_)
+        row[bits] = True
         self.names.append(name)
-        self._rows.append(np.packbits(bits, bitorder="little"))
+        self._rows.append(np.packbits(row, bitorder="little"))
 
     async def write(self, store: ObjectStore, folder: str) -> pa.Table:
         matrix = np.zeros((len(self._rows), -(-len(self._places) // 8)), np.uint8)
         for place, row in enumerate(self._rows):
             matrix[place, : len(row)] = row
         matrix[1:] ^= matrix[:-1].copy()
-        facts = pa.concat_tables(self._facts)
-        ids = [id_.hex() for id_ in facts["id"].to_pylist()]
-        ranges = encode(TREE_RANGES, TREE_RANGES.rows({"range_id": ids, **{name: facts[name] for name in _FACTS}}))
+        ids = [str(self._known.id(place)) for place in self._places]
+        counts, sizes = self._known.numbers()
+        facts = [(counts[place], sizes[place], *self._known.span(place)) for place in self._places]
+        columns = dict(zip(_FACTS, zip(*facts, strict=True), strict=True))
+        ranges = encode(TREE_RANGES, TREE_RANGES.rows({"range_id": ids, **columns}))
         trees = encode(TREES, TREES.rows({"metarange_id": self.names, "bits": _binary(matrix)}))
         # Two tasks may find equal trees, and a task may run twice.
         name = hashlib.sha256(trees + ranges).hexdigest()[:24]

@@ -14,6 +14,7 @@ from .codec import (
 )
 from .cutting import CUT_RULE, CutRule, Cutter, cut
 from .footer import FileCorrupt
+from .known import KnownRanges
 from .merging import MergedTable, Strategy, merge_tables
 from .metarange import (
     InfoList,
@@ -54,6 +55,7 @@ __all__ = [
     "FileCorrupt",
     "InfoList",
     "KeyColumn",
+    "KnownRanges",
     "MergedTable",
     "MetarangeCorrupt",
     "RangeCorrupt",

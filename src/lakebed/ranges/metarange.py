@@ -10,7 +10,7 @@ All files are columnar, and are decoded into columns: a list makes an object onl
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, Generic, TypeVar, overload
 from zlib import crc32
@@ -128,10 +128,6 @@ class InfoList(Sequence[Info], Generic[Info]):
         """Return the ids alone, in a tenth of the time that objects take."""
         return [id_.hex() for id_ in self._columns[0]]
 
-    def besides(self, known: Container[str]) -> Iterator[Info]:
-        """Yield what has another id than those. Trees share most of their ranges, and objects cost more than ids."""
-        return (self._info(row) for row, id_ in enumerate(self.ids) if id_ not in known)
-
     @property
     def nbytes(self) -> int:
         """Return what the columns take: about 200 bytes a row. Adding it up takes a tenth of the decoding."""
@@ -214,11 +210,17 @@ def decode_metarange(id_: MetarangeId, data: bytes) -> RangeList | SublistList:
     Raises:
         MetarangeCorrupt: the data are not the metarange of that id, whole and unaltered.
     """
-    # Only a hint: the kind that it chooses checks the footer, this fact included.
+    return decode_wide(id_, data) if is_wide(id_, data) else decode_ranges(METARANGE_KIND, id_, data)
+
+
+def is_wide(id_: MetarangeId, data: bytes) -> bool:
+    """Return whether the file says that it lists sublists. Only a hint: who reads it as such checks the footer.
+
+    Raises:
+        MetarangeCorrupt: the data are not the end of a Parquet file.
+    """
     format_ = fact_of(data[-footer_bytes(METARANGE_KIND, id_, data) :], "lakebed.format")
-    if format_ == WIDE_KIND.format.encode():
-        return SublistList(_decode(WIDE_KIND, id_, data))
-    return RangeList(_decode(METARANGE_KIND, id_, data))
+    return format_ == WIDE_KIND.format.encode()
 
 
 def decode_sublist(id_: SublistId, data: bytes) -> RangeList:
@@ -227,7 +229,16 @@ def decode_sublist(id_: SublistId, data: bytes) -> RangeList:
     Raises:
         SublistCorrupt: the data are not the sublist of that id, whole and unaltered.
     """
-    return RangeList(_decode(SUBLIST_KIND, id_, data))
+    return decode_ranges(SUBLIST_KIND, id_, data)
+
+
+def decode_wide(id_: MetarangeId, data: bytes) -> SublistList:
+    return SublistList(_decode(WIDE_KIND, id_, data))
+
+
+def decode_ranges(kind: Kind, id_: str, data: bytes) -> RangeList:
+    """Decode a metarange or a sublist, as its kind says."""
+    return RangeList(_decode(kind, id_, data))
 
 
 def _encode(kind: Kind, infos: Sequence[RangeInfo | SublistInfo], salt: str) -> tuple[str, bytes]:
