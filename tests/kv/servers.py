@@ -30,13 +30,14 @@ DATABASES = (
     "cosmos",
     "dynamodb",
     "etcd",
+    "foundationdb",
     "mongodb",
     "mysql",
     "postgres",
     "redis",
     "spanner",
 )
-DOUBLES = ("consul", "cosmos")
+DOUBLES = ("consul", "cosmos", "foundationdb")
 """Of these a double stands in, which we wrote: its speed says nothing."""
 START_S = 60
 USER = 65534
@@ -351,6 +352,24 @@ def double(name: str) -> Iterator[Server]:
 
 
 @contextmanager
+def foundationdb() -> Iterator[Path]:
+    """Put a double of the client in its place, here and in processes that a test starts. Yields a cluster file.
+
+    With LAKEBED_TEST_FOUNDATIONDB the cluster file is that one, and the client the real one.
+    """
+    if named := os.environ.get("LAKEBED_TEST_FOUNDATIONDB"):
+        yield Path(named)
+        return
+    with folder_for("foundationdb") as folder, pytest.MonkeyPatch.context() as patch:
+        place = str(Path(__file__).with_name("foundationdb"))
+        patch.syspath_prepend(place)
+        patch.setenv("PYTHONPATH", os.pathsep.join([place, *filter(None, [os.environ.get("PYTHONPATH")])]))
+        cluster = folder / "fdb.cluster"
+        cluster.write_text("tests:tests@127.0.0.1:4500")
+        yield cluster
+
+
+@contextmanager
 def etcd(*options: str) -> Iterator[Server]:
     """Start one member of etcd, with options such as `--quota-backend-bytes=…`."""
     program_file = program("etcd", "etcd-server")
@@ -420,6 +439,9 @@ def database(name: str) -> Iterator[Callable[[str], str]]:
         case "etcd":
             with etcd() as server:
                 yield lambda store: f"etcd://127.0.0.1:{server.port}?name={store}"
+        case "foundationdb":
+            with foundationdb() as cluster:
+                yield lambda store: f"foundationdb://{cluster}?name={store}"
         case "mongodb":
             with mongodb() as server:
                 yield lambda store: f"mongodb://127.0.0.1:{server.port}/tests?name={store}"

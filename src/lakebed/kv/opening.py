@@ -32,6 +32,7 @@ _DRIVERS: dict[str, str] = {
     "dynamodb": "lakebed.kv.drivers.dynamodb",
     "etcd": "lakebed.kv.drivers.etcd",
     "etcds": "lakebed.kv.drivers.etcd",
+    "foundationdb": "lakebed.kv.drivers.foundationdb",
     "gs": "lakebed.kv.drivers.blobs",
     "mem": "lakebed.kv.drivers.memory",
     "mongodb": "lakebed.kv.drivers.mongodb",
