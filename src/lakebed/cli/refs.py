@@ -69,12 +69,23 @@ NamedArgument = Annotated[
 
 @app.command("create")
 @command
-def create(session: Session, uri: BranchArgument, source: SourceOption = "") -> None:
+def create(
+    session: Session,
+    uri: BranchArgument,
+    source: SourceOption = "",
+    ttl: Annotated[
+        str,
+        typer.Option("--ttl", metavar="DURATION", help="How long it is made to last: `lifecycle branches` deletes it."),
+    ] = "",
+) -> None:
     """Create a branch at a commit. No data is copied."""
     branch = parse_ref(uri)
     start = ref_in(branch.repository, source) or session.client.repositories.get(branch.repository).default_branch
-    commit_id = session.client.branches.create(branch.repository, branch.ref, source=start)
-    session.show(Ref(id=branch.ref, commit_id=commit_id), lambda _: f"created {branch} at {commit_id[:12]}")
+    branches = session.client.branches
+    commit_id = branches.create(branch.repository, branch.ref, source=start, ttl=ttl)
+    made = branches.get(branch.repository, branch.ref) if ttl else Ref(id=branch.ref, commit_id=commit_id)
+    until = f", to last until {human_time(made.expiration_date)}" if made.expiration_date else ""
+    session.show(made, lambda _: f"created {branch} at {commit_id[:12]}{until}")
 
 
 @app.command("list")

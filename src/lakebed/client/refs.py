@@ -28,16 +28,16 @@ class Branches:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def create(self, repository: str, name: str, *, source: str, hidden: bool = False) -> str:
+    def create(self, repository: str, name: str, *, source: str, hidden: bool = False, ttl: str = "") -> str:
         """Name the commit that `source` (any ref expression) stands for, and return its id. Copies no data.
 
-        `hidden`: listings leave it out.
+        `hidden`: listings leave it out. `ttl`: a duration (`7d`), after which a sweep of branches may delete it.
 
         Raises:
             Taken: there is such a branch.
             Missing: no such repository or source.
         """
-        body = BranchCreation(name=name, source=source, hidden=hidden)
+        body = BranchCreation(name=name, source=source, hidden=hidden, ttl=ttl or None)
         return self._connection.do(history.CREATE_BRANCH, repository, body=body)
 
     def get(self, repository: str, name: str) -> Ref:

@@ -9,8 +9,8 @@ from typing import Final
 
 from lakebed.gc import protocol
 
-from .operation import NOTHING, PAGE, Operation, Parameter, get
-from .resources import ONE_REPOSITORY, REPOSITORY, on
+from .operation import NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, get
+from .resources import BRANCH, ONE_REPOSITORY, REPOSITORY, on
 
 _LIFECYCLE: Final = ONE_REPOSITORY + "/lifecycle"
 _READ: Final = on(REPOSITORY, "lifecycle:ReadPolicy")
@@ -77,6 +77,27 @@ GET_POTENTIAL_COMMITS: Final = get(
     _PLAN,
     "Return a page of the commits that were found, with the branches that reach them.",
     Parameter("page", "integer"),
+)
+PLAN_BRANCH_SWEEP: Final = get(
+    "planBranchSweep",
+    _LIFECYCLE + "/branches",
+    protocol.BranchesPlan,
+    _PLAN,
+    "List branches by name, and whether each goes by the policy now, and why. Changes nothing.",
+    PREFIX,
+    *PAGE,
+)
+SWEEP_BRANCHES: Final = Operation(
+    "sweepBranches",
+    "POST",
+    _LIFECYCLE + "/branches/sweep",
+    protocol.SweepBranches,
+    protocol.BranchesSwept,
+    on(REPOSITORY, "gc:Apply"),
+    "Delete branches of a plan, as far as they still may go. They can come back for a while.",
+    asked_later=(Permission("fs:DeleteBranch", BRANCH, when="for each of the branches"),),
+    # Who repeats it finds that they are gone, or others by now.
+    repeatable=True,
 )
 VALIDATE_LIFECYCLE_POLICY: Final = Operation(
     "validateLifecyclePolicy",

@@ -71,8 +71,11 @@ STEPS_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Branch:
+    """`expires_ms`: it was made to last until then; 0: for ever."""
+
     name: BranchName
     commit_id: CommitId
+    expires_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,8 @@ class Refs:
         Raises:
             BranchNotFound: there is none.
         """
-        return Branch(BranchName(name), (await self._context.branches.fresh(name)).record.commit_id)
+        record = (await self._context.branches.fresh(name)).record
+        return Branch(BranchName(name), record.commit_id, record.expires_ms)
 
     async def is_committing(self, name: str) -> bool:
         """Return whether a commit of this branch is under way, or was when its committer died."""
@@ -236,7 +240,7 @@ class Refs:
         start = keys.BRANCH + after.encode() + b"\0" if after else b""
         async for key, record in self._context.records(BranchRecord, keys.BRANCH + prefix.encode(), start=start):
             if record.state is RefState.ACTIVE:
-                found.append(Branch(branch_of(key), record.commit_id))
+                found.append(Branch(branch_of(key), record.commit_id, record.expires_ms))
             if len(found) > limit:
                 return found[:limit], True
         return found, False

@@ -9,11 +9,12 @@ import msgspec
 from .common import Error, Expired, Pagination
 
 
-class Ref(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch or a tag, and the commit it names."""
+class Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A branch or a tag, and the commit it names. `expiration_date`: a branch was made to last until then."""
 
     commit_id: str
     id: str
+    expiration_date: int | None = None
 
 
 class RefList(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,11 +22,14 @@ class RefList(msgspec.Struct, frozen=True, kw_only=True):
     results: list[Ref]
 
 
-class BranchCreation(msgspec.Struct, frozen=True, kw_only=True):
+class BranchCreation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`ttl` is a duration (`7d`): when it is over, a sweep of branches may delete the branch."""
+
     name: str
     source: str
     force: bool | None = False
     hidden: bool | None = False
+    ttl: str | None = None
 
 
 class TagCreation(msgspec.Struct, frozen=True, kw_only=True):

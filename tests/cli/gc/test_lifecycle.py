@@ -63,7 +63,7 @@ def test_warnings_are_shown_and_refuse_nothing(shell: Shell, lake: str, tmp_path
 def test_the_policies_of_the_guide_are_valid_in_a_new_repository(shell: Shell, lake: str, tmp_path: Path) -> None:
     policies = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
-    assert len(policies) == 2
+    assert len(policies) == 3
     for policy in policies:
         assert (
             "the policy is valid"

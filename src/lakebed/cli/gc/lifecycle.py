@@ -2,7 +2,7 @@
 
 `policy` sets, shows and checks the policy, a file in JSON. The server keeps every version. `plan` and `simulate` say
 what goes by it, now and on each coming day; they delete nothing. `apply` carries out such a plan. `why` explains one
-object.
+object. `branches` is about branches themselves (branches.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
 
 from . import apply
+from .branches import app as branches
 from .options import Working, asked
 from .session import RootOption, check, checked_collector, versions_of, with_spark
 from .text import plan_texts
@@ -39,6 +40,7 @@ BAR = 40
 app = noun("Which objects go by path, branch and age although commits still name them.")
 policies = noun("The lifecycle policy, and its former versions.")
 app.add_typer(policies, name="policy")
+app.add_typer(branches, name="branches")
 app.command("apply")(apply("lifecycle"))
 app.command("why")(command(lifecycle_why))
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from lakebed import wire
 from lakebed.base import InvalidName, path_to_key
+from lakebed.gc.rules import parse_duration
 from lakebed.operations import history
 from lakebed.server.errors import Answer, InvalidParameter
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.versions import BranchNotFound, CommitNotFound, RefNotFound
+from lakebed.versions import Branch, BranchNotFound, CommitNotFound, RefNotFound
 
 
 class Branches:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
+        self._clock = state.ports.clock
 
     async def list(self, request: RestRequest) -> wire.RefList:
         repository = await self._catalog.get(request.args[0])
@@ -27,7 +29,7 @@ class Branches:
             branches, has_more = await repository.versions.refs.list_branches(
                 prefix=request.query("prefix"), after=after, limit=limit - len(found)
             )
-            found += [wire.Ref(id=b.name, commit_id=b.commit_id) for b in branches if b.name not in hidden]
+            found += [_shown(branch) for branch in branches if branch.name not in hidden]
             after = branches[-1].name if branches else after
         return wire.RefList(pagination=page_of(found, has_more=has_more, last=after), results=found)
 
@@ -40,6 +42,7 @@ class Branches:
                 hidden=bool(body.hidden),
                 force=bool(body.force),
                 by=request.identity.user_id,
+                lasts_ms=_lasts_ms(body.ttl, self._clock.now_ms()),
             )
         except InvalidName as error:
             raise Answer(400, f"argument branch: branch id: invalid value: validation error: {error}") from error
@@ -49,8 +52,7 @@ class Branches:
 
     async def get(self, request: RestRequest) -> wire.Ref:
         repository = await self._catalog.get(request.args[0])
-        branch = await repository.versions.refs.get_branch(request.args[1])
-        return wire.Ref(id=branch.name, commit_id=branch.commit_id)
+        return _shown(await repository.versions.refs.get_branch(request.args[1]))
 
     async def delete(self, request: RestRequest) -> None:
         repository = await self._catalog.get(request.args[0])
@@ -81,6 +83,22 @@ class Branches:
             refuse_expired=request.flag("refuse_expired"),
             by=request.identity.user_id,
         )
+
+
+def _shown(branch: Branch) -> wire.Ref:
+    expires_s = branch.expires_ms // 1000 if branch.expires_ms else None
+    return wire.Ref(id=branch.name, commit_id=branch.commit_id, expiration_date=expires_s)
+
+
+def _lasts_ms(ttl: str | None, now_ms: int) -> int:
+    """
+    Raises:
+        InvalidDuration: it is none.
+    """
+    if not ttl:
+        return 0
+    over_ms = parse_duration(ttl).over_ms(now_ms, now_ms)
+    return 0 if over_ms is None else over_ms - now_ms
 
 
 class Tags:

@@ -1,4 +1,4 @@
-"""Lifecycle policies: set, read, checked."""
+"""Lifecycle policies: set, read, checked; and sweeps of branches by them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import msgspec
 
 from lakebed.catalog import Repository
 from lakebed.gc.protocol import (
+    BranchesPlan,
+    BranchesSwept,
     PolicyCheck,
     PolicyHistory,
     PolicyVersion,
@@ -13,9 +15,11 @@ from lakebed.gc.protocol import (
     PotentialBegun,
     PotentialPage,
     SetPolicy,
+    SweepBranches,
 )
-from lakebed.gc.service import PolicyBook, PolicyRecord, PotentialCommits
+from lakebed.gc.service import BranchSweep, PolicyBook, PolicyRecord, PotentialCommits
 from lakebed.operations import lifecycle
+from lakebed.server.gate import require
 from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
@@ -53,6 +57,17 @@ class Policies:
         found = PotentialCommits((await self._catalog.get(request.args[0])).versions)
         return await found.page(request.args[1], request.integer("page", 0))
 
+    async def plan_branches(self, request: RestRequest) -> BranchesPlan:
+        sweep = BranchSweep(await self._catalog.get(request.args[0]))
+        return await sweep.plan(prefix=request.query("prefix"), after=request.query("after"), limit=request.amount())
+
+    async def sweep_branches(self, request: RestRequest, body: SweepBranches) -> BranchesSwept:
+        names = {"repository": request.args[0], "branch": [one.branch for one in body.branches]}
+        require(lifecycle.SWEEP_BRANCHES.asked_later, request.permissions, names)
+        sweep = BranchSweep(await self._catalog.get(request.args[0]))
+        swept = await sweep.sweep(body.policy_version, body.branches, by=request.identity.user_id)
+        return BranchesSwept(branches=tuple(swept))
+
     async def _book(self, request: RestRequest) -> PolicyBook:
         return PolicyBook((await self._catalog.get(request.args[0])).versions)
 
@@ -86,5 +101,7 @@ def routes(state: AppState) -> list[Route]:
         Route(lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, policies.history),
         Route(lifecycle.FIND_POTENTIAL_COMMITS, policies.find_potential),
         Route(lifecycle.GET_POTENTIAL_COMMITS, policies.potential),
+        Route(lifecycle.PLAN_BRANCH_SWEEP, policies.plan_branches),
+        Route(lifecycle.SWEEP_BRANCHES, policies.sweep_branches),
         Route(lifecycle.VALIDATE_LIFECYCLE_POLICY, policies.validate),
     ]

@@ -1,0 +1,132 @@
+"""`lakebed lifecycle branches` and `branch create --ttl` against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from lakebed.catalog.records import RepositoryRecord
+from lakebed.kv import open_store
+from lakebed.versions import BranchRecord, decode_record, encode_record, keys
+from tests.cli.conftest import Shell
+
+DAY_MS = 86_400_000
+
+
+def aged(data: Path, lake: str, name: str, days: int) -> None:
+    """Let a branch be as if it had been made, and last been used, so many days earlier."""
+
+    async def write() -> None:
+        store = open_store(f"sqlite://{data}/metadata.db")
+        held = await store.get(keys.REPOSITORIES, lake.removeprefix("lakefs://").encode())
+        assert held is not None
+        partition = keys.repository_partition(decode_record(RepositoryRecord, held.value).uid)
+        found = await store.get(partition, keys.BRANCH + name.encode())
+        assert found is not None
+        record = decode_record(BranchRecord, found.value)
+        assert record.moved is not None
+        moved = replace(record.moved, at_ms=record.moved.at_ms - days * DAY_MS)
+        older = replace(record, created_ms=record.created_ms - days * DAY_MS, moved=moved)
+        await store.set(partition, keys.BRANCH + name.encode(), encode_record(older))
+        await store.close()
+
+    asyncio.run(write())
+
+
+def set_policy(shell: Shell, lake: str, folder: Path, **branches: object) -> None:
+    file = folder / "policy.json"
+    file.write_text(json.dumps({"branches": branches}))
+    shell.ok("lifecycle", "policy", "set", lake, str(file))
+
+
+def test_idle_branches_are_planned_deleted_and_brought_back(
+    shell: Shell, lake: str, data: Path, tmp_path: Path
+) -> None:
+    for name in ("old-1", "old-2", "kept", "young"):
+        shell.ok("branch", "create", f"{lake}/{name}")
+    for name in ("old-1", "old-2", "kept"):
+        aged(data, lake, name, 31)
+    set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d"}, "kept": {"idle": "forever"}})
+
+    text = shell.ok("lifecycle", "branches", "plan", lake).out
+    every = shell.ok("lifecycle", "branches", "plan", lake, "--all").out
+    unasked = shell("lifecycle", "branches", "apply", lake)
+    swept = shell.ok("lifecycle", "branches", "apply", lake, "--yes")
+
+    assert [line.split()[0] for line in text.splitlines()] == ["BRANCH", "old-1", "old-2", "2"]
+    assert text.splitlines()[-1].startswith("2 branches to go; 3 stay (")
+    assert "kept for ever" in every
+    assert "not idle for long enough" in every
+    assert unasked.code == 2
+    assert swept.out.splitlines()[-1] == "2 branches deleted; `lakebed branch undelete` brings one back"
+    assert "old-1" in unasked.err
+    shell.ok("branch", "undelete", f"{lake}/old-1")
+    names = [one["id"] for one in shell.ok("branch", "list", lake, "-o", "json").json]
+    assert names == ["kept", "main", "old-1", "young"]
+    assert "0 branches to go" in shell.ok("lifecycle", "branches", "plan", lake).out
+
+
+def test_a_plan_in_a_file_is_applied_as_far_as_it_still_may_be(
+    shell: Shell, lake: str, data: Path, tmp_path: Path, put: Callable[[str, str], None]
+) -> None:
+    for name in ("idle", "used"):
+        shell.ok("branch", "create", f"{lake}/{name}")
+        aged(data, lake, name, 31)
+    set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d"}})
+    plan = tmp_path / "plan.json"
+    plan.write_text(shell.ok("lifecycle", "branches", "plan", lake, "-o", "json").out)
+    put(f"{lake}/used/a", "1")
+
+    outcome = shell("lifecycle", "branches", "apply", lake, str(plan), "--yes", "-o", "json")
+
+    assert outcome.code == 1
+    assert outcome.json["branches"] == [
+        {"branch": "idle", "is_deleted": True, "why": ""},
+        {"branch": "used", "is_deleted": False, "why": "uncommitted changes"},
+    ]
+
+
+def test_a_plan_that_says_more_than_the_policy_deletes_nothing(shell: Shell, lake: str, tmp_path: Path) -> None:
+    shell.ok("branch", "create", f"{lake}/young")
+    set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d"}})
+    found = shell.ok("lifecycle", "branches", "plan", lake, "-o", "json").json
+    for one in found["branches"]:
+        one["goes"] = True
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(found))
+
+    outcome = shell("lifecycle", "branches", "apply", lake, str(plan), "--yes")
+
+    assert outcome.code == 1
+    assert "stays: not idle for long enough" in outcome.out
+    assert "stays: cannot delete repository default branch" in outcome.out
+    assert len(shell.ok("branch", "list", lake, "-o", "json").json) == 2
+
+
+def test_what_is_no_plan_is_refused(shell: Shell, lake: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text("{}")
+
+    assert "is no plan of branches" in shell("lifecycle", "branches", "apply", lake, str(file), "--yes").err
+    assert shell("lifecycle", "branches", "apply", lake, str(tmp_path / "none"), "--yes").code == 2
+    assert shell("lifecycle", "branches", "apply", lake, str(file), "--prefix", "a", "--yes").code == 2
+
+
+def test_a_branch_is_made_to_last_for_a_while(shell: Shell, lake: str) -> None:
+    made = shell.ok("branch", "create", f"{lake}/short", "--ttl", "2w")
+    wrong = shell("branch", "create", f"{lake}/wrong", "--ttl", "2 weeks")
+
+    assert ", to last until 20" in made.out
+    assert "expiration_date" in shell.ok("branch", "show", f"{lake}/short", "-o", "json").json
+    assert wrong.code == 1
+    assert "is no duration" in wrong.err
+    [short] = [
+        one
+        for one in shell.ok("lifecycle", "branches", "plan", lake, "-o", "json").json["branches"]
+        if one["branch"] == "short"
+    ]
+    assert short["expires_ms"] == short["due_ms"]
