@@ -221,3 +221,23 @@ def test_a_tree_is_committed_again_and_a_record_must_have_the_id_of_its_contents
 
     assert [one.path for one in branch.objects()] == ["a"]
     assert sdk.commits_api.get_commit(repository.id, record.commit_id).message == "by hand"
+
+
+def test_symlinks_are_written_and_commits_prepared_as_a_task(sdk: LakeFSClient, repository: lakefs.Repository) -> None:
+    branch = repository.branch("main")
+    branch.object("t/d=1/a").upload("a")
+    branch.commit("a")
+    rules = lakefs_sdk.GarbageCollectionRules(default_retention_days=7, branches=[])
+    sdk.repositories_api.set_gc_rules(repository.id, rules)
+
+    written = sdk.internal_api.create_symlink_file(repository.id, "main", location="t")
+    task = sdk.internal_api.prepare_garbage_collection_commits_async(repository.id).id
+    for _ in range(1_000):
+        status = sdk.internal_api.prepare_garbage_collection_commits_status(repository.id, task)
+        if status.completed:
+            break
+        time.sleep(0.01)
+
+    assert "/_lakefs/symlinks/" in written.location
+    assert status.error is None
+    assert status.result.run_id in status.result.gc_commits_location

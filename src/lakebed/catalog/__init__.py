@@ -68,6 +68,7 @@ from .records import (
 from .repositories import Catalog, CatalogOptions, MakeVersions
 from .repository import MakeHooks, Repository
 from .settings import Settings, matching
+from .symlinks import InvalidSymlinks, Symlinks
 from .tasks import TaskKind, TaskNotFound, TaskRecord, Tasks
 
 __all__ = [
@@ -116,6 +117,7 @@ __all__ = [
     "InvalidDump",
     "InvalidImport",
     "InvalidPull",
+    "InvalidSymlinks",
     "Location",
     "MakeHooks",
     "MakeVersions",
@@ -148,6 +150,7 @@ __all__ = [
     "SeveralDeleted",
     "SourceChanged",
     "StorageMissing",
+    "Symlinks",
     "TaskKind",
     "TaskNotFound",
     "TaskRecord",

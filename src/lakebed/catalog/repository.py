@@ -27,6 +27,7 @@ from .pulls import Pulls
 from .queue import BranchQueue
 from .records import RepositoryRecord
 from .settings import Settings
+from .symlinks import Symlinks
 from .tasks import Tasks
 
 MakeHooks: TypeAlias = Callable[[RepositoryId, Versions, Objects], Hooks]
@@ -67,6 +68,7 @@ class Repository:
         self.pulls = Pulls(opened.versions, self.changes)
         self.imports = Imports(opened.versions, self.changes, guards, namespaces, ports)
         self.tasks = Tasks(opened.versions, ports)
+        self.symlinks = Symlinks(opened.versions, opened.objectstore, ports, self.address_prefix)
         self.dumps = Dumps(
             opened.versions,
             opened.objectstore,

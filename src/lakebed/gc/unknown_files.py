@@ -29,6 +29,10 @@ from lakebed.objectstore import ObjectStore
 from .fencing import CLAIM_KEY
 
 SPECIAL_PREFIX: Final = "_lakefs/"
+DUMPS: Final = "refs"
+"""The group of all dumps of refs, and their folder."""
+LAST_FILE: Final = "_symlinks.json"
+"""Of the symlinks that one request wrote."""
 
 _RUN: Final = rf"{GC_PREFIX}({'|'.join(RunKind)})/([0-9a-z][0-9a-z-]*)"
 _RUN_FILE: Final = re.compile(
@@ -39,7 +43,10 @@ _RUN_FILE: Final = re.compile(
     re.ASCII,
 )
 _TREE_FILE: Final = re.compile(r"_lakefs/(?:(?:meta)?ranges|sublists)/([0-9a-f]{64})\.parquet", re.ASCII)
-_WRITTEN: Final = re.compile(r"_lakefs/(refs)/([0-9a-v]{20})/[0-9a-f]{64}\.parquet", re.ASCII)
+_DUMP_FILE: Final = re.compile(r"_lakefs/(refs)/([0-9a-v]{20})/[0-9a-f]{64}\.parquet", re.ASCII)
+_SYMLINKS_FILE: Final = re.compile(
+    r"_lakefs/(symlinks/[0-9a-f]{16})/([0-9a-v]{20})/(?:(?:.*/)?symlink\.txt|_symlinks\.json)", re.ASCII | re.DOTALL
+)
 _OTHER: Final = re.compile(
     r"_lakefs/dummy"
     rf"|{CLAIM_KEY}"
@@ -69,7 +76,7 @@ def run_file(key: str) -> tuple[str, str] | None:
 
 def written_file(key: str) -> tuple[str, str] | None:
     """Return for a file that was written on request the group that it belongs to, and the id of the request."""
-    found = _WRITTEN.fullmatch(key)
+    found = _DUMP_FILE.fullmatch(key) or _SYMLINKS_FILE.fullmatch(key)
     return None if found is None else (found[1], found[2])
 
 

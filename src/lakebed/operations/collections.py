@@ -6,7 +6,7 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, NOTHING, Operation, delete, get, later
+from .operation import LOGGED_IN, NOTHING, Operation, Parameter, delete, get
 from .resources import ONE_REPOSITORY, REPOSITORY, on
 
 _GC: Final = ONE_REPOSITORY + "/gc"
@@ -85,19 +85,23 @@ PREPARE_GARBAGE_COLLECTION_COMMITS: Final = Operation(
     "Begin a run of committed data, and write which commits are alive and which expired.",
     status=201,
 )
-PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC: Final = later(
+PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC: Final = Operation(
     "prepareGarbageCollectionCommitsAsync",
     "POST",
     _GC + "/prepare_commits/async",
+    NOTHING,
+    wire.TaskInfo,
     _PREPARE_COMMITS,
-    "Begin to prepare a run of committed data.",
+    "Begin what prepareGarbageCollectionCommits does. Ask prepareGarbageCollectionCommitsStatus for its end.",
+    status=202,
 )
-PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS: Final = later(
+PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS: Final = get(
     "prepareGarbageCollectionCommitsStatus",
-    "GET",
     _GC + "/prepare_commits/status",
+    wire.PrepareGarbageCollectionCommitsStatus,
     _PREPARE_COMMITS,
-    "Return how far a preparation is.",
+    "Return whether the preparation is done, and then where its tables lie or why it failed.",
+    Parameter("id", is_required=True),
 )
 PREPARE_GARBAGE_COLLECTION_UNCOMMITTED: Final = Operation(
     "prepareGarbageCollectionUncommitted",

@@ -18,7 +18,6 @@ from .operation import (
     flag,
     get,
     header,
-    later,
     listing,
 )
 from .resources import (
@@ -282,10 +281,15 @@ IMPORT_CANCEL: Final = delete(
     "Ask an import to stop. It then changes nothing.",
     _IMPORT_ID,
 )
-CREATE_SYMLINK_FILE: Final = later(
+CREATE_SYMLINK_FILE: Final = Operation(
     "createSymlinkFile",
     "POST",
     ONE_REPOSITORY + "/refs/{branch}/symlink",
+    NOTHING,
+    wire.StorageUri,
     on(BRANCH, "fs:WriteObject"),
-    "Write a file that lists the addresses of a branch.",
+    "Write files for Hive that list the addresses of what is committed below `location`, one for each folder.",
+    (Parameter("location"),),
+    status=201,
+    repeatable=True,
 )

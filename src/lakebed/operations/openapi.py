@@ -24,9 +24,6 @@ _NO_RECORD: Final = {NOTHING, bytes, str}
 
 MISSING: Final[dict[str, str]] = {
     "oauthCallback": "no page of this server begins a login in a browser; programs log in by stsLogin",
-    "createSymlinkFile": "query engines read a branch through the S3 gateway, without lists of addresses",
-    "prepareGarbageCollectionCommitsAsync": "for lakeFS's own collector; Lakebed's has its own requests",
-    "prepareGarbageCollectionCommitsStatus": "for lakeFS's own collector; Lakebed's has its own requests",
 }
 """Say of each operation that answers 501 why."""
 

@@ -35,6 +35,7 @@ from .collection import (
     GarbageCollectionPrepareResponse,
     GarbageCollectionRule,
     GarbageCollectionRules,
+    PrepareGarbageCollectionCommitsStatus,
     PrepareGCUncommittedRequest,
     PrepareGCUncommittedResponse,
 )
@@ -201,6 +202,7 @@ __all__ = [
     "PolicyList",
     "PrepareGCUncommittedRequest",
     "PrepareGCUncommittedResponse",
+    "PrepareGarbageCollectionCommitsStatus",
     "PresignMultipartUpload",
     "PullRequest",
     "PullRequestBasic",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from .common import Error
+
 
 class GarbageCollectionRule(msgspec.Struct, frozen=True, kw_only=True):
     branch_id: str
@@ -29,6 +31,14 @@ class GarbageCollectionPrepareResponse(msgspec.Struct, frozen=True, kw_only=True
     gc_commits_location: str
     gc_addresses_location: str
     gc_commits_presigned_url: str = ""
+
+
+class PrepareGarbageCollectionCommitsStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    task_id: str
+    completed: bool
+    update_time: str
+    result: GarbageCollectionPrepareResponse | None = None
+    error: Error | None = None
 
 
 class PrepareGCUncommittedRequest(msgspec.Struct, frozen=True, kw_only=True):

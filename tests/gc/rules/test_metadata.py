@@ -134,3 +134,10 @@ def test_the_newest_whole_dump_of_a_group_stays_however_old() -> None:
     others = [dump(4, days_ago=100, group="other")]
 
     assert old_written([*dumps, *others], rule=RULE, now_ms=NOW) == {("refs", "001"), ("refs", "003")}
+
+
+def test_old_symlinks_go_with_their_branch() -> None:
+    gone = WrittenFacts(group="symlinks/a", id="001", touched_ms=0, is_whole=True, is_wanted=False)
+    kept = WrittenFacts(group="symlinks/b", id="001", touched_ms=0, is_whole=True)
+
+    assert old_written([gone, kept], rule=RULE, now_ms=NOW) == {("symlinks/a", "001")}

@@ -599,3 +599,17 @@ async def test_an_old_dump_of_refs_goes_and_the_newest_stays(lake: Lake) -> None
 
     left = [stat.key async for page in lake.objectstore.list("_lakefs/refs/") for stat in page]
     assert left == dumps[3:]
+
+
+async def test_old_symlinks_of_a_branch_that_is_gone_go_and_the_newest_of_one_that_is_there_stay(lake: Lake) -> None:
+    await commit(lake, "a")
+    made = {}
+    for number, (group, branch) in enumerate([("a", "main"), ("a", "main"), ("b", "gone")], 1):
+        root = f"_lakefs/symlinks/{group * 16}/{number:020d}/"
+        made[number] = [f"{root}_symlinks.json", f"{root}d=1/symlink.txt"]
+        await lake.objectstore.put(made[number][0], msgspec.json.encode({"branch": branch}))
+        await lake.objectstore.put(made[number][1], b"mem://lake/data/x")
+
+    gone = await collector(lake).collect()
+
+    assert {key for key in gone if "/symlinks/" in key} == {*made[1], *made[3]}

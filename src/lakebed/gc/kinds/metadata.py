@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -43,6 +44,8 @@ from lakebed.gc.ranges import read_listed
 from lakebed.gc.rules import MetadataRule, RunFacts, WrittenFacts, old_runs, old_written, unnamed_files
 from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS
 from lakebed.gc.unknown_files import (
+    DUMPS,
+    LAST_FILE,
     SPECIAL_PREFIX,
     UnknownFiles,
     find_unknown_files_around,
@@ -53,7 +56,7 @@ from lakebed.gc.unknown_files import (
     written_file,
 )
 from lakebed.gc.verdicts import sum_parts, write_portions
-from lakebed.objectstore import ObjectStat, ObjectStore
+from lakebed.objectstore import ObjectCorrupt, ObjectStat, ObjectStore
 from lakebed.ranges import metarange_key, range_key, sublist_key
 
 from .kind import Look, SweepRule
@@ -61,6 +64,7 @@ from .kind import Look, SweepRule
 UNNAMED: Final = "unnamed"
 OLD_RUN: Final = "old-run"
 OLD_DUMP: Final = "old-dump"
+OLD_SYMLINKS: Final = "old-symlinks"
 _FILES_OF_A_DUMP: Final = 3
 _OF_TREES: Final = ("_lakefs/ranges/", "_lakefs/sublists/")
 """Files in these folders are named by other files: those of a tree that cannot be read stay."""
@@ -68,6 +72,12 @@ _OF_TREES: Final = ("_lakefs/ranges/", "_lakefs/sublists/")
 TREE_FILES: Final = pa.schema(
     [("id", pa.string()), ("key", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
 )
+
+
+class SymlinksFile(msgspec.Struct, frozen=True):
+    """Read from the last file of symlinks what a collection needs (docs/formats/addresses.md)."""
+
+    branch: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +132,9 @@ class Metadata:
         ids = unnamed_files(written_ms, (), rule=self.by, now_ms=run.now_ms)
         facts = facts_of(special, await context.service.runs())
         runs = old_runs(facts, rule=self.by, now_ms=run.now_ms) - {run.run_id}
-        garbage, totals = await _write(
-            context, run, _garbage(nameless, special, ids, runs, self._old(special, run.now_ms))
-        )
+        refs = await context.read(prepared.refs, protocol.REFS)
+        old = await self._old(context.store, special, refs, run.now_ms)
+        garbage, totals = await _write(context, run, _garbage(nameless, special, ids, runs, old))
         swept = int(commits["swept"].to_numpy().sum())
         around = await find_unknown_files_around(context.store)
         return Plan(
@@ -137,17 +147,25 @@ class Metadata:
             **around.plus(special.unknown_files).facts(),
         )
 
-    def _old(self, special: Special, now_ms: int) -> list[ObjectStat]:
-        """Return the files of dumps that go. Their names are never given again, so nothing needs a second look."""
-        facts = [
-            WrittenFacts(
-                group=group,
-                id=id_,
-                touched_ms=max(stat.modified_ms for stat in stats),
-                is_whole=len(stats) >= _FILES_OF_A_DUMP,
+    async def _old(self, store: ObjectStore, special: Special, refs: pa.Table, now_ms: int) -> list[ObjectStat]:
+        """Return the files of dumps and symlinks that go. Their names are never given again, so there is no second
+        look: of a branch that is made again meanwhile, the symlinks are made again too.
+        """
+        branches = set(refs.filter(pc.equal(refs["kind"], "branch"))["name"].to_pylist())
+        facts = []
+        for (group, id_), stats in special.written.items():
+            last = next((stat for stat in stats if stat.key.endswith(f"/{id_}/{LAST_FILE}")), None)
+            touched_ms = max(stat.modified_ms for stat in stats)
+            is_old = touched_ms < now_ms - self.by.run_age_ms_min
+            facts.append(
+                WrittenFacts(
+                    group=group,
+                    id=id_,
+                    touched_ms=touched_ms,
+                    is_whole=last is not None or (group == DUMPS and len(stats) >= _FILES_OF_A_DUMP),
+                    is_wanted=not (is_old and last) or await _branch_of(store, last) in branches,
+                )
             )
-            for (group, id_), stats in special.written.items()
-        ]
         old = old_written(facts, rule=self.by, now_ms=now_ms)
         return [stat for key in sorted(old) for stat in special.written[key]]
 
@@ -167,6 +185,18 @@ class Metadata:
             alive += _OF_TREES
         parts = await _filter(context.store, plan, folder, spared, alive)
         return Cleared(garbage=protocol.manifest_of(protocol.GARBAGE, folder, parts), commits=answer.commits)
+
+
+async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:
+    """Return the branch that symlinks are of.
+
+    Raises:
+        ObjectCorrupt: the file does not say so.
+    """
+    try:
+        return msgspec.json.decode(await store.get(last.key), type=SymlinksFile).branch
+    except msgspec.MsgspecError as error:
+        raise ObjectCorrupt(f"{last.key} does not say which branch it is of: {error}", key=last.key) from error
 
 
 async def read_special(store: ObjectStore) -> Special:
@@ -227,15 +257,17 @@ def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
 
 
 def _garbage(
-    files: pa.Table, special: Special, ids: Collection[str], runs: Collection[str], dumps: Sequence[ObjectStat]
+    files: pa.Table, special: Special, ids: Collection[str], runs: Collection[str], written: Sequence[ObjectStat]
 ) -> pa.Table:
-    """VERDICTS: each file that goes, of these TREE_FILES, of these runs, and these of dumps."""
+    """VERDICTS: each file that goes, of these TREE_FILES, of these runs, and these that requests wrote."""
     gone = (
         files.filter(pc.is_in(files["id"], value_set=pa.array(sorted(ids), pa.string()))).drop_columns("id").to_pylist()
     )
     folders = [stat for (_, run_id), stats in special.runs.items() if run_id in runs for stat in stats]
     verdicts = [(ObjectStat(**row), UNNAMED) for row in gone]
-    verdicts += [(stat, OLD_RUN) for stat in folders] + [(stat, OLD_DUMP) for stat in dumps]
+    verdicts += [(stat, OLD_RUN) for stat in folders] + [
+        (stat, OLD_DUMP if stat.key.startswith(f"{SPECIAL_PREFIX}{DUMPS}/") else OLD_SYMLINKS) for stat in written
+    ]
     stats = sorted(verdicts, key=_key)
     count = len(stats)
     columns: dict[str, Any] = {

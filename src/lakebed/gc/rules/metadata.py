@@ -9,8 +9,9 @@ A run's folder holds its inputs, its plan and its report. It may go when no proc
 there are enough newer ones of its kind. What the last runs of uncommitted data saved for the next one stays. The ledger
 is in no run's folder.
 
-A dump of refs is written on request, and no record names it: whoever asked has its id. So it stays for as long as the
-folder of a run, and the newest whole one for good.
+Dumps of refs, and symlinks to the objects of a folder of a branch, are written on request, and no record names them:
+whoever asked has the id. So each stays for as long as the folder of a run, and the newest whole one of a group for
+good. A group is all dumps, or the symlinks of one folder, for as long as its branch is there.
 """
 
 from __future__ import annotations
@@ -57,12 +58,13 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFacts:
-    """Hold what is known of files that one request wrote. Ids sort by time."""
+    """Hold what is known of files that one request wrote. Ids sort by time. `is_wanted` of symlinks: the branch is."""
 
     group: str
     id: str
     touched_ms: int
     is_whole: bool
+    is_wanted: bool = True
 
 
 def named_files(history: History, trees: Trees) -> set[str]:
@@ -110,5 +112,5 @@ def old_written(written: Iterable[WrittenFacts], *, rule: MetadataRule, now_ms: 
     return frozenset(
         (one.group, one.id)
         for one in facts
-        if one.touched_ms < since_ms and (one.id < newest.get(one.group, "") or not one.is_whole)
+        if one.touched_ms < since_ms and (one.id < newest.get(one.group, "") or not one.is_whole or not one.is_wanted)
     )

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from lakebed import wire
 from lakebed.base import RunId
-from lakebed.catalog import Catalog
+from lakebed.catalog import Catalog, Repository, TaskKind
 from lakebed.gc import protocol
 from lakebed.gc.protocol import BadInput, Manifest, RunKind, check_manifest, input_folder
 from lakebed.gc.service import BadContinuation, CollectionService, Reader, Searches, open_deleted
@@ -23,6 +23,8 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Options, Versions
+
+from .dumps import update_time
 
 logger = logging.getLogger(__name__)
 
@@ -54,21 +56,35 @@ class Contract:
 
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
+        self._background = state.background
 
     async def config(self, _: RestRequest) -> wire.GarbageCollectionConfig:
         """No object is kept for its age here; for this long an address that was handed out may be linked."""
         return wire.GarbageCollectionConfig(grace_period=Options().upload_ttl_ms // 1000)
 
     async def prepare_commits(self, request: RestRequest) -> wire.GarbageCollectionPrepareResponse:
+        return wire.GarbageCollectionPrepareResponse(**await _prepare(await self._catalog.get(request.args[0])))
+
+    async def submit_commits(self, request: RestRequest) -> wire.TaskInfo:
         repository = await self._catalog.get(request.args[0])
-        service = CollectionService(repository.versions)
-        started = await service.start(protocol.StartRun(kind=RunKind.COMMITTED))
-        prepared = await service.prepare_commits(started.run_id)
-        garbage = input_folder(RunKind.COMMITTED, RunId(started.run_id), "garbage")
-        return wire.GarbageCollectionPrepareResponse(
-            run_id=prepared.run_id,
-            gc_commits_location=repository.full_address(prepared.commits.folder),
-            gc_addresses_location=repository.full_address(garbage),
+        begun = await repository.tasks.begin(TaskKind.PREPARE_COMMITS)
+        self._background.start(
+            repository.tasks,
+            begun,
+            lambda _: repository.tasks.run(begun, _prepare(repository)),
+            f"preparation {begun.id}",
+        )
+        return wire.TaskInfo(id=begun.id)
+
+    async def commits_status(self, request: RestRequest) -> wire.PrepareGarbageCollectionCommitsStatus:
+        repository = await self._catalog.get(request.args[0])
+        task = await repository.tasks.get(TaskKind.PREPARE_COMMITS, request.required("id"))
+        return wire.PrepareGarbageCollectionCommitsStatus(
+            task_id=task.id,
+            completed=task.is_done,
+            update_time=update_time(task),
+            result=wire.GarbageCollectionPrepareResponse(**task.result) if task.result else None,
+            error=wire.Error(message=task.error) if task.error else None,
         )
 
     async def prepare_uncommitted(
@@ -179,6 +195,8 @@ def routes(state: AppState) -> list[Route]:
     return [
         Route(collections.GET_GARBAGE_COLLECTION_CONFIG, contract.config),
         Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS, contract.prepare_commits),
+        Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC, contract.submit_commits),
+        Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS, contract.commits_status),
         Route(collections.PREPARE_GARBAGE_COLLECTION_UNCOMMITTED, contract.prepare_uncommitted),
         Route(collectors.LIST_GC_RUNS, runs.ask(CollectionService.runs)),
         Route(collectors.START_GC_RUN, runs.start),
@@ -203,6 +221,19 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.END_GC_RUN, runs.step(CollectionService.end)),
         Route(collectors.ABANDON_GC_RUN, runs.ask_of_run(CollectionService.abandon)),
     ]
+
+
+async def _prepare(repository: Repository) -> dict[str, str]:
+    """Return the fields of a GarbageCollectionPrepareResponse."""
+    service = CollectionService(repository.versions)
+    started = await service.start(protocol.StartRun(kind=RunKind.COMMITTED))
+    prepared = await service.prepare_commits(started.run_id)
+    garbage = input_folder(RunKind.COMMITTED, RunId(started.run_id), "garbage")
+    return {
+        "run_id": prepared.run_id,
+        "gc_commits_location": repository.full_address(prepared.commits.folder),
+        "gc_addresses_location": repository.full_address(garbage),
+    }
 
 
 def _check_manifests(body: object) -> None:

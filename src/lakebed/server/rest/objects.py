@@ -25,6 +25,11 @@ class Objects:
         self._clock = state.ports.clock
         self._presign_s = state.presign_s
 
+    async def symlinks(self, request: RestRequest) -> wire.StorageUri:
+        repository = await self._catalog.get(request.args[0])
+        folder = await repository.symlinks.create(request.args[1], request.query("location"))
+        return wire.StorageUri(location=repository.full_address(folder))
+
     # Reading
 
     async def stat(self, request: RestRequest) -> wire.ObjectStats:
@@ -175,4 +180,5 @@ def routes(state: AppState) -> list[Route]:
         Route(moves.MOVE_OBJECT, here.move),
         Route(objects.STAGE_OBJECT, here.stage),
         Route(objects.UPDATE_OBJECT_USER_METADATA, here.set_metadata),
+        Route(objects.CREATE_SYMLINK_FILE, here.symlinks),
     ]

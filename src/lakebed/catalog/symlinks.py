@@ -1,0 +1,107 @@
+"""Files that list addresses, for Hive and other engines that read tables by them (SymlinkTextInputFormat).
+
+For each folder below a location there is one `symlink.txt`, which lists the full addresses of the folder's objects, one
+a line. A set is a snapshot of a commit: it lies in a folder of its own, so a reader of an older one is not disturbed.
+The last file of a set, which Hive ignores for its name, says what it is of. Collectors know sets by their form, and
+take old ones (gc/rules/metadata.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from lakebed.base import Invalid, Ports, Row, from_row
+from lakebed.objectstore import ObjectStore, is_object_key
+from lakebed.versions import PathNotFound, Versions
+
+SYMLINKS: Final = "_lakefs/symlinks/"
+LAST_FILE: Final = "_symlinks.json"
+_PAGE: Final = 10_000
+_LINES_BYTES_MAX: Final = 256 << 20
+
+
+class InvalidSymlinks(Invalid):
+    """A folder has a name that no object store takes, or the addresses are too many to hold."""
+
+
+class SymlinksFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The last file of a set. `branch` also tells collectors whether a set is still wanted."""
+
+    branch: str
+    location: str
+    commit_id: str
+    made_ms: int
+
+
+class Symlinks:
+    def __init__(self, versions: Versions, objectstore: ObjectStore, ports: Ports, address_prefix: str) -> None:
+        self._versions = versions
+        self._objectstore = objectstore
+        self._ports = ports
+        self._address_prefix = address_prefix
+
+    async def create(self, branch: str, location: str = "") -> str:
+        """Write the files for what is committed on the branch below a folder, and return the key of the set's folder.
+
+        Objects that a lifecycle run took are left out. Holds the addresses of the folders that are not finished.
+
+        Raises:
+            BranchNotFound: there is none.
+            PathNotFound: nothing is below the location.
+            InvalidSymlinks: a folder cannot be a key, or there are too many addresses.
+        """
+        location = location.strip("/")
+        prefix = f"{location}/" if location else ""
+        commit_id = (await self._versions.refs.get_branch(branch)).commit_id
+        group = hashlib.sha256(f"{branch}/{location}".encode()).hexdigest()[:16]
+        root = f"{SYMLINKS}{group}/{self._ports.ids.fresh()}/"
+        lines: dict[str, list[str]] = {}
+        held_bytes, is_empty = 0, True
+        async for path, address in self._addresses(commit_id, prefix.encode()):
+            folder = path[len(prefix) : path.rindex("/") + 1] if "/" in path[len(prefix) :] else ""
+            # Paths come in order, so a folder is finished once a path is not below it.
+            for done in [one for one in lines if not folder.startswith(one)]:
+                held_bytes -= await self._write(root, done, lines.pop(done))
+            lines.setdefault(folder, []).append(address)
+            held_bytes += len(address)
+            is_empty = False
+            if held_bytes > _LINES_BYTES_MAX:
+                raise InvalidSymlinks(f"{branch}/{location} has too many objects for files of symlinks")
+        if is_empty:
+            raise PathNotFound("not found", path=location)
+        for folder, addresses in lines.items():
+            await self._write(root, folder, addresses)
+        facts = SymlinksFile(branch=branch, location=location, commit_id=commit_id, made_ms=self._ports.clock.now_ms())
+        await self._objectstore.put(root + LAST_FILE, msgspec.json.encode(facts))
+        return root
+
+    async def _write(self, root: str, folder: str, addresses: list[str]) -> int:
+        key = f"{root}{folder}symlink.txt"
+        if not is_object_key(key):
+            raise InvalidSymlinks(f"the folder {folder!r} has a name that the object store does not take", path=folder)
+        await self._objectstore.put(key, "".join([f"{address}\n" for address in addresses]).encode())
+        return sum(map(len, addresses))
+
+    async def _addresses(self, commit_id: str, prefix: bytes) -> AsyncIterator[tuple[str, str]]:
+        """Yield path and full address of each entry, in order of path."""
+        versions = self._versions
+        commit = await versions.history.get_commit(await versions.refs.resolve_commit(commit_id))
+        start = prefix
+        while page := await versions.trees.scan(commit.metarange_id, start, _PAGE):
+            here = [(key, row) for key, row in page if key.startswith(prefix)]
+            taken = await versions.taken.find_rows([row for _, row in here])
+            await versions.retired.check_contents([commit.id])
+            for (key, row), by in zip(here, taken, strict=True):
+                if by is None:
+                    yield key.decode(), self._full(row)
+            if len(here) < len(page) or len(page) < _PAGE:
+                return
+            start = page[-1][0] + b"\0"
+
+    def _full(self, row: Row) -> str:
+        address = from_row(row).address
+        return address if "://" in address else self._address_prefix + address
