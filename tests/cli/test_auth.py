@@ -125,6 +125,12 @@ def test_recover_where_there_is_no_data_folder_makes_none(shell: Shell, tmp_path
     assert not (tmp_path / "nothing").exists()
 
 
+def test_a_principal_of_no_provider_is_refused_with_the_forms_there_are(shell: Shell) -> None:
+    outcome = shell("auth", "principals", "attach", "admin", "ann")
+
+    assert (outcome.code, "ISSUER#SUBJECT" in outcome.err) == (1, True)
+
+
 def test_principals_are_attached_shown_and_detached(shell: Shell) -> None:
     shell.ok("auth", "users", "create", "job-user", "--no-key")
     shell.ok("auth", "principals", "attach", "job-user", "https://p.example#job")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -345,7 +347,7 @@ def test_only_a_list_that_does_not_fit_goes_through_the_pager(shell: Shell, lake
     assert (off.count("many/f"), "paged:" in off) == (40, False)
     assert (ended, left.count("many/f")) == (0, 1)
     ended, broken = on_terminal(shell, b"", "object", "ls", f"{lake}/main/many/", PAGER='less "')
-    assert (ended, "is no command" in broken) == (2, True)
+    assert (ended, "is no command" in " ".join(broken.split())) == (2, True)
     assert "paged:" not in piped.out
 
 
@@ -368,6 +370,69 @@ def test_verbose_shows_each_request_and_quiet_only_results_and_errors(
     assert "REPOSITORY" in shell("repo", "list", "-q").out
     assert both.code == 2
     assert (failed.code, "some/b" in failed.err) == (1, True)
+
+
+def test_quiet_says_nothing_of_what_it_made_but_the_id_that_only_it_knows(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/a", "1")
+    made = [
+        shell("commit", f"{lake}/main", "-m", "a", "-q"),
+        shell("branch", "create", f"{lake}/dev", "-q"),
+        shell("tag", "create", f"{lake}/v1", "main", "-q"),
+        shell("object", "cp", f"{lake}/main/a", f"{lake}/dev/b", "-q"),
+        shell("commit", f"{lake}/dev", "-m", "b", "-q"),
+    ]
+    pull = shell.ok("pulls", "create", f"{lake}/dev", f"{lake}/main", "-t", "b", "-q").out.strip()
+    made.append(shell("pulls", "merge", lake, pull, "--yes", "-q"))
+
+    assert [(one.code, one.out, one.err) for one in made] == [(0, "", "")] * len(made)
+    assert shell.ok("pulls", "show", lake, pull, "-o", "json").json["status"] == "merged"
+
+
+def test_what_is_mistyped_is_answered_with_what_is_there(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/data/march.csv", "1")
+    name = lake.removeprefix("lakefs://")
+
+    said = [
+        shell("repo", "show", f"lakefs://{name[:-1]}").err,
+        shell("log", f"{lake}/mian").err,
+        shell("object", "cat", f"{lake}/main/data/mrach.csv").err,
+        shell("object", "cat", f"{lake}/main/data/zzz").err,
+        shell("du", lake).err,
+        shell("gc", "rules", "show").err,
+    ]
+
+    for line, hint in zip(
+        said,
+        [
+            "Did you mean lakefs://lake-",
+            f"Did you mean {lake}/main?",
+            f"Did you mean {lake}/main/data/march.csv?",
+            f"`lakebed object ls {lake}/main/data/` shows what is there",
+            "Did you mean 'lakebed object du'?",
+            "There are: get, set-default,",
+        ],
+        strict=True,
+    ):
+        assert hint in line
+
+
+def test_help_is_a_word_too(shell: Shell) -> None:
+    assert shell.ok("help", "branch", "create").out == shell.ok("branch", "create", "-h").out
+
+
+@pytest.mark.parametrize("words", [["comit", "-o", "json"], ["repo", "list", "--bogus", "--output=json"]])
+def test_a_misuse_is_json_where_json_is_asked_for(shell: Shell, words: list[str]) -> None:
+    outcome = shell(*words)
+
+    assert (outcome.code, json.loads(outcome.err)["error"]["kind"]) == (2, "misused")
+
+
+def test_an_error_is_wrapped_between_words_at_a_terminal(shell: Shell, lake: str) -> None:
+    ended, said = on_terminal(shell, b"", "merge", f"{lake}/main", f"{lake}/main")
+
+    assert ended != 0
+    assert max(map(len, said.splitlines())) <= 80
+    assert " ".join(said.split()).startswith(f"error: {lake}/main")
 
 
 def test_a_bar_is_shown_to_somebody_who_watches_and_not_in_a_pipe(shell: Shell, lake: str, tmp_path: Path) -> None:
@@ -512,8 +577,11 @@ def test_ctrl_c_at_a_question_is_an_interrupt_and_nothing_is_done(shell: Shell, 
     while b"[y/N]" not in asked:
         asked += os.read(ours, 1000)
 
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate()
+    out = b""
+    while process.returncode is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):  # Python misses a signal right before it begins to read
+            out, _ = process.communicate(timeout=30)
 
     assert (process.returncode, out.strip()) == (130, b"")
     assert shell("repo", "show", lake).code == 0

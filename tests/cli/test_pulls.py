@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +52,47 @@ def test_a_pull_request_is_edited_closed_and_reopened(shell: Shell, lake: str, d
 
     assert (closed["title"], closed["status"]) == ("two", "closed")
     assert "open, two" in reopened
+
+
+def test_a_pull_request_that_conflicts_names_the_paths_and_stays_open(
+    shell: Shell, lake: str, dev: str, put: Callable[[str, str], None]
+) -> None:
+    put(f"{lake}/main/a.txt", "other")
+    shell.ok("commit", f"{lake}/main", "-m", "other")
+    pull = shell.ok("pulls", "create", dev, f"{lake}/main", "-t", "a", "-q").out.strip()
+
+    outcome = shell("pulls", "merge", lake, pull, "--yes")
+
+    assert (outcome.code, "both sides changed a.txt" in outcome.err) == (4, True)
+    assert pull in shell.ok("pulls", "list", lake).out
+
+
+def test_a_pull_request_that_brings_nothing_says_how_to_end_it(shell: Shell, lake: str, dev: str) -> None:
+    pull = shell.ok("pulls", "create", dev, f"{lake}/main", "-t", "a", "-q").out.strip()
+    shell.ok("merge", dev, f"{lake}/main")
+
+    outcome = shell("pulls", "merge", lake, pull, "--yes")
+
+    assert (outcome.code, f"lakebed pulls close {lake} {pull}" in outcome.err) == (4, True)
+
+
+def test_the_page_about_pull_requests_runs_as_it_stands(shell: Shell, lake: str, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "pulls.md").read_text()
+    steps = "\n".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).replace("lakefs://lake", lake)
+    lakebed = f'lakebed() {{ "{sys.executable}" -m lakebed "$@"; }}'
+
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f"{lakebed}\n{steps}"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **shell.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "merged fix-march into main" in done.stdout
+    assert shell.ok("object", "cat", f"{lake}/main/tables/march.csv").out == "carrier,flights\n"
 
 
 def test_branches_of_two_repositories_and_unknown_ids_are_refused(shell: Shell, lake: str, dev: str) -> None:

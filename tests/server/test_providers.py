@@ -280,22 +280,43 @@ async def test_a_provider_that_is_not_there_is_unavailable(tmp_path: Path) -> No
 
 
 async def test_a_principal_stands_for_one_user_and_is_listed(client: httpx.AsyncClient) -> None:
-    for name in ("b", "a", "c"):
-        assert (await attach(client, name)).status_code == 201
+    a, b, c = (f"https://p.example#{name}" for name in "abc")
+    for principal in (b, a, c):
+        assert (await attach(client, principal)).status_code == 201
 
-    taken = await attach(client, "a", user="esti")
+    taken = await attach(client, a, user="esti")
     page = (await client.get("/auth/users/etl/external/principals/ls", params={"amount": 2})).json()
-    rest = (await client.get("/auth/users/etl/external/principals/ls", params={"after": "b"})).json()
-    one = (await client.get("/auth/external/principals", params={"principalId": "a"})).json()
-    others = await client.delete("/auth/users/esti/external/principals", params={"principalId": "a"})
+    rest = (await client.get("/auth/users/etl/external/principals/ls", params={"after": b})).json()
+    one = (await client.get("/auth/external/principals", params={"principalId": a})).json()
+    others = await client.delete("/auth/users/esti/external/principals", params={"principalId": a})
 
     assert taken.status_code == 409
-    assert ([one["id"] for one in page["results"]], page["pagination"]["has_more"]) == (["a", "b"], True)
-    assert [one["id"] for one in rest["results"]] == ["c"]
-    assert (one["id"], one["user_id"]) == ("a", "etl")
+    assert ([one["id"] for one in page["results"]], page["pagination"]["has_more"]) == ([a, b], True)
+    assert [one["id"] for one in rest["results"]] == [c]
+    assert (one["id"], one["user_id"]) == (a, "etl")
     assert others.status_code == 404
-    assert (await attach(client, "a\nb")).status_code == 400
-    assert (await attach(client, "x", user="nobody")).status_code == 404
+    assert (await attach(client, f"{a}\nb")).status_code == 400
+    assert (await attach(client, f"{a}x", user="nobody")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("principal", "hint"),
+    [
+        ("ann", "ISSUER#SUBJECT"),
+        ("https://p.example", "ISSUER#SUBJECT"),
+        ("https://p.example#", "ISSUER#SUBJECT"),
+        ("p.example#job", "ISSUER#SUBJECT"),
+        ("aws:sts::12:assumed-role/etl", "aws:sts::NUMBER:assumed-role/ROLE"),
+        (ROLE, "aws:sts::123456789012:assumed-role/etl"),
+        ("aws:sts::123456789012:assumed-role/etl/job-1", "aws:sts::123456789012:assumed-role/etl"),
+    ],
+)
+async def test_a_principal_that_no_login_brings_is_refused(
+    client: httpx.AsyncClient, principal: str, hint: str
+) -> None:
+    answer = await attach(client, principal)
+
+    assert (answer.status_code, hint in answer.json()["message"]) == (400, True)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,10 @@ from .accounts import Accounts
 from .records import PARTITION, PRINCIPALS, PrincipalRecord, UserRecord, decode, encode
 
 _ID: Final = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
+_OPENID: Final = re.compile(r"https?://[^\s#/?]+[^\s#?]*#[^#]*\S")
+_AWS: Final = re.compile(r"aws[a-z-]*:(sts|iam)::[0-9]{12}:\S.*")
+_ROLE_IN_USE: Final = re.compile(r"(?:arn:)?(aws[a-z-]*:sts::[0-9]{12}:assumed-role/[^/]+)(?:/.*)?")
+_FORMS: Final = "ISSUER#SUBJECT of OpenID Connect, or aws:sts::NUMBER:assumed-role/ROLE"
 
 
 class PrincipalExists(AlreadyExists):
@@ -29,7 +33,7 @@ class PrincipalNotFound(NotFound):
 
 
 class InvalidPrincipal(Invalid):
-    """The id has no character, more than 1,024, or control characters."""
+    """The id has no character, more than 1,024, or control characters; or no provider gives identities of its form."""
 
 
 class Principals:
@@ -47,6 +51,7 @@ class Principals:
             UserNotFound, InvalidPrincipal.
             PrincipalExists: it stands for a user already.
         """
+        _check_form(principal)
         user, key = await self._accounts.get_user(user_id), _key(principal)
         held = await self._store.get(PARTITION, key)
         if held is not None and await self._owner(decode(PrincipalRecord, held.value)) is not None:
@@ -121,6 +126,21 @@ class Principals:
     async def _owner(self, record: PrincipalRecord) -> UserRecord | None:
         user = await self._accounts.find_user(record.user_id)
         return user if user is not None and user.uid == record.user_uid else None
+
+
+def _check_form(principal: str) -> None:
+    """Refuse what no login ever brings (server/providers.py makes the ids): it would only look as if it were allowed.
+
+    Only for new ones. One that was attached before can be shown and detached.
+
+    Raises:
+        InvalidPrincipal.
+    """
+    role = _ROLE_IN_USE.fullmatch(principal)
+    if role is not None and role[1] != principal:
+        raise InvalidPrincipal(f"{principal}: a role is named without arn: and without its session: {role[1]}")
+    if not (_OPENID.fullmatch(principal) or _AWS.fullmatch(principal)):
+        raise InvalidPrincipal(f"{principal!r} is no identity of a provider: {_FORMS}")
 
 
 def _key(principal: str) -> bytes:

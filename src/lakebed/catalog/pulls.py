@@ -146,7 +146,7 @@ class Pulls:
     async def _find(self, pull_id: str) -> tuple[PullRecord, Held]:
         found = await self._context.read(PullRecord, PULL + pull_id.encode()) if pull_id.isalnum() else None
         if found is None:
-            raise PullNotFound("pull request not found", pull=pull_id)
+            raise PullNotFound(f"pull request {pull_id} not found", pull=pull_id)
         return found
 
     async def _replaced(self, pull_id: str, record: PullRecord, held: Held) -> bool:

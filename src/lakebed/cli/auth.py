@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from lakebed.base import NotFound
 from lakebed.wire import CredentialsWithSecret, Statement
 
 from .arguments import LimitOption, PrefixOption, YesOption
@@ -91,7 +92,7 @@ def create_user(
     if key:
         _show_key(session, user, session.client.users.create_key(user))
     else:
-        session.show(created, lambda _: f"created user {user}")
+        session.done(f"created user {user}", created)
 
 
 @users.command("list")
@@ -187,7 +188,7 @@ def create_group(
     """Create a group."""
     with being_new(f"group {group}"):
         created = session.client.groups.create(group, description=description)
-    session.show(created, lambda _: f"created group {group}")
+    session.done(f"created group {group}", created)
 
 
 @groups.command("list")
@@ -233,7 +234,13 @@ def delete_group(session: Session, group: GroupArgument, yes: YesOption = False)
 @command
 def add(session: Session, group: GroupArgument, user: UserArgument) -> None:
     """Add a user to a group."""
-    session.client.groups.add(group, user)
+    try:
+        session.client.groups.add(group, user)
+    except NotFound as error:
+        missing = f"user {user}" if "user" in str(error) else f"group {group}"
+        raise NotFound(
+            f"{missing}: not found. `lakebed auth {missing.split()[0]}s list` lists those there are"
+        ) from error
     session.done(f"added user {user} to group {group}", group=group, added=user)
 
 
@@ -275,7 +282,7 @@ def create_policy(session: Session, policy: PolicyArgument, file: FileArgument) 
     """Create a policy from a file of statements."""
     with being_new(f"policy {policy}"):
         created = session.client.policies.create(policy, _read(file))
-    session.show(created, lambda _: f"created policy {policy}")
+    session.done(f"created policy {policy}", created)
 
 
 @policies.command("list")
@@ -302,7 +309,7 @@ def show_policy(session: Session, policy: PolicyArgument) -> None:
 @command
 def update_policy(session: Session, policy: PolicyArgument, file: FileArgument) -> None:
     """Replace a policy's statements by those of a file. It takes effect within seconds."""
-    session.show(session.client.policies.update(policy, _read(file)), lambda _: f"updated policy {policy}")
+    session.done(f"updated policy {policy}", session.client.policies.update(policy, _read(file)))
 
 
 @policies.command("delete")

@@ -6,10 +6,15 @@ Which error ends with which code is base/exits.py.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
-from lakebed.base import AlreadyExists, ExitCode, Invalid, LakebedError, NotFound
+import typer
+
+from lakebed.base import AlreadyExists, Conflict, ExitCode, Invalid, LakebedError, NotFound
+
+from .output import for_stderr, json_record
 
 OK: Final = ExitCode.OK
 FAILED: Final = ExitCode.FAILED
@@ -25,8 +30,23 @@ class Misuse(Invalid):
     """The command as typed cannot be carried out: found before anything was sent to a server."""
 
 
+class NothingChanged(Conflict):
+    """There is nothing to commit or to merge. Scripts tell it from a failure by its code."""
+
+
 class Declined(LakebedError):
     """The answer to a question was no."""
+
+
+def tell(
+    code: ExitCode, message: str, facts: Mapping[str, object] = MappingProxyType({}), *, as_json: bool
+) -> ExitCode:
+    """Write an error to stderr, a line or a record; return the code to end with."""
+    if as_json:
+        typer.echo(json_record({"error": {"kind": code.name.lower(), "message": message, **facts}}), err=True)
+    else:
+        typer.echo(for_stderr(f"error: {message}"), err=True)
+    return code
 
 
 def describe(error: LakebedError | OSError) -> str:
@@ -58,6 +78,21 @@ def being_new(what: str) -> Iterator[None]:
         yield
     except AlreadyExists as error:
         raise AlreadyExists(f"{what} exists already", **error.facts) from error
+
+
+@contextlib.contextmanager
+def being_something(otherwise: str) -> Iterator[None]:
+    """Servers say `no changes` of a commit or merge that would be empty: say which, and what to do.
+
+    Raises:
+        NothingChanged: that.
+    """
+    try:
+        yield
+    except Invalid as error:
+        if not str(error).endswith("no changes"):
+            raise
+        raise NothingChanged(otherwise, **error.facts) from error
 
 
 @contextlib.contextmanager

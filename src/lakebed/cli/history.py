@@ -31,7 +31,7 @@ from .arguments import (
     same_repository,
 )
 from .completion import complete_object, complete_ref
-from .failures import Misuse
+from .failures import Misuse, being_something
 from .output import fields, human_time, printable
 from .session import Session, command
 from .tree import noun
@@ -81,15 +81,12 @@ def commit(
 ) -> None:
     """Commit what is uncommitted on a branch."""
     branch = parse_ref(uri)
-    made = session.client.history.commit(
-        branch.repository,
-        branch.ref,
-        message,
-        metadata=parse_meta(meta),
-        date_s=parse_date(date) if date else None,
-        allow_empty=allow_empty,
-    )
-    session.show(made, lambda _: f"{made.id[:12]} on {branch}: {made.message}")
+    metadata, date_s = parse_meta(meta), parse_date(date) if date else None
+    with being_something(f"{branch} has no uncommitted changes. --allow-empty commits all the same"):
+        made = session.client.history.commit(
+            branch.repository, branch.ref, message, metadata=metadata, date_s=date_s, allow_empty=allow_empty
+        )
+    session.done(f"{made.id[:12]} on {branch}: {printable(made.message)}", made)
 
 
 def parse_date(text: str) -> int:
@@ -380,7 +377,7 @@ def merge(
             paths = _conflicts(changes)
             raise Conflict(_conflict_text(paths, left, right), paths=paths)
         return
-    try:
+    with explaining_merge(session, left, right, "--allow-empty makes a commit all the same"):
         reference = session.client.history.merge(
             same_repository(left, right),
             left.ref,
@@ -392,13 +389,25 @@ def merge(
             allow_empty=allow_empty,
             refuse_expired=refuse_expired,
         )
+    session.done(f"merged {left} into {right}: {reference[:12]}", MergeResult(reference=reference))
+    tell_expired(session, right.repository, f"{reference}~1", reference)
+
+
+@contextlib.contextmanager
+def explaining_merge(session: Session, source: RefUri, destination: RefUri, otherwise: str) -> Iterator[None]:
+    """Name the paths of a merge that conflicts. Where it brings nothing, say what can be done `otherwise`.
+
+    Raises:
+        Conflict: instead of the server's.
+    """
+    try:
+        with being_something(f"{destination} has all of {source}: there is nothing to merge. {otherwise}"):
+            yield
     except Conflict as error:
         if "conflict found" not in str(error):
             raise
-        paths = _conflicts(session.client.history.diff(right.repository, right.ref, left.ref))
-        raise Conflict(_conflict_text(paths, left, right), paths=paths, **error.facts) from error
-    session.show(MergeResult(reference=reference), lambda _: f"merged {left} into {right}: {reference[:12]}")
-    tell_expired(session, right.repository, f"{reference}~1", reference)
+        paths = _conflicts(session.client.history.diff(source.repository, destination.ref, source.ref))
+        raise Conflict(_conflict_text(paths, source, destination), paths=paths, **error.facts) from error
 
 
 def tell_expired(session: Session, repository: str, before: str, after: str) -> None:

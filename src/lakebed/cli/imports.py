@@ -75,9 +75,9 @@ def import_(
         raise ImportFailed(f"{destination}: {reason}. The branch is as it was", id=begun)
     count = count_of(status.ingested_objects, "object")
     if commit.id == head:
-        session.show(status, lambda _: f"nothing to import: {target} has all of {count} in commit {head[:12]}")
+        session.done(f"nothing to import: {target} has all of {count} in commit {head[:12]}", status)
         return
-    session.show(status, lambda _: f"imported {count} into {target}: commit {commit.id[:12]}")
+    session.done(f"imported {count} into {target}: commit {commit.id[:12]}", status)
 
 
 def _wait(session: Session, look: Callable[[], ImportStatus]) -> ImportStatus:

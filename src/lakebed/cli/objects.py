@@ -99,7 +99,7 @@ def upload(
         return
     made = _upload_one(session, source, target, content_type, metadata, if_absent, presigned)
     uri = f"{SCHEME}{target.repository}/{target.ref}/{made.path}"
-    session.show(made, lambda _: f"uploaded {uri} ({human_size(made.size_bytes or 0)})")
+    session.done(f"uploaded {uri} ({human_size(made.size_bytes or 0)})", made)
 
 
 def _upload_one(
@@ -326,7 +326,7 @@ def cp(session: Session, source: ObjectArgument, destination: ObjectArgument) ->
         made = session.client.objects.copy(
             repository, source_ref=here.ref, source=here.path, branch=there.ref, destination=there.path
         )
-    session.show(made, lambda _: f"copied {here} to {there}")
+    session.done(f"copied {here} to {there}", made)
 
 
 @app.command("mv")

@@ -7,6 +7,7 @@ on each line, written as it arrives.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -23,6 +24,8 @@ from lakebed.base import SIZE_UNITS
 R = TypeVar("R")
 NARROWEST: Final = 20
 """Wrap no text to less than this."""
+WIDTH: Final = 80
+"""The columns of a terminal that does not say, and of text that goes to none."""
 _AMOUNT = re.compile(rf"[\d,.]+( ({'|'.join(SIZE_UNITS)}))?")
 
 
@@ -125,8 +128,17 @@ def hanging(label: str, text: str, *, indent: int) -> Iterator[str]:
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal, 80 where standard output is none."""
-    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+    """Return the width of the terminal, WIDTH where standard output is none."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+
+
+def for_stderr(message: str) -> str:
+    """Return a message as standard error gets it: a terminal wraps it between words."""
+    if not sys.stderr.isatty():
+        return message
+    # A terminal that does not know its size says 0.
+    width = max(os.get_terminal_size(sys.stderr.fileno()).columns or WIDTH, NARROWEST)
+    return "\n".join(line for part in message.split("\n") for line in _wrapped(part, width))
 
 
 def json_record(record: object) -> str:

@@ -12,10 +12,11 @@ import typer
 from lakebed.wire import MergeResult, PullRequest
 
 from .arguments import BranchArgument, LimitOption, RepositoryArgument, YesOption, same_repository
+from .history import explaining_merge
 from .output import human_date, printable
 from .session import Session, command
 from .tree import noun
-from .uris import parse_ref, parse_repository
+from .uris import RefUri, parse_ref, parse_repository
 
 app = noun("Ask for a merge, and merge what was asked for.")
 
@@ -66,7 +67,8 @@ def create(
     pull = pulls.get(
         repository, pulls.create(repository, left.ref, right.ref, title=title, description=description or "")
     )
-    session.show(pull, lambda _: f"{pull.id}: {left} into {right}")
+    # Quietly the id alone: nothing else says it, and a script goes on with it.
+    session.show(pull, lambda _: pull.id if session.is_quiet else f"{pull.id}: {left} into {right}")
 
 
 @app.command("show")
@@ -126,10 +128,12 @@ def merge(session: Session, uri: RepositoryArgument, pull: PullArgument, yes: Ye
     repository = parse_repository(uri)
     found = session.client.pulls.get(repository, pull)
     session.confirm(f"Merge {found.source_branch} into {found.destination_branch}?", yes=yes)
-    reference = session.client.pulls.merge(repository, pull)
-    session.show(
+    source, destination = (RefUri(repository, name) for name in (found.source_branch, found.destination_branch))
+    with explaining_merge(session, source, destination, f"`lakebed pulls close {uri} {pull}` ends the request"):
+        reference = session.client.pulls.merge(repository, pull)
+    session.done(
+        f"merged {found.source_branch} into {found.destination_branch}: {reference[:12]}",
         MergeResult(reference=reference),
-        lambda _: f"merged {found.source_branch} into {found.destination_branch}: {reference[:12]}",
     )
 
 
@@ -137,4 +141,4 @@ def _update(session: Session, uri: str, pull: str, **changes: str | None) -> Non
     repository = parse_repository(uri)
     session.client.pulls.update(repository, pull, **changes)
     found = session.client.pulls.get(repository, pull)
-    session.show(found, lambda _: f"{found.id}: {found.status}, {printable(found.title)}")
+    session.done(f"{found.id}: {found.status}, {printable(found.title)}", found)

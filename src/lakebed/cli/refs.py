@@ -24,7 +24,7 @@ from .arguments import (
 from .completion import complete_ref
 from .failures import Misuse, being_new, being_there
 from .history import tell_expired
-from .output import human_time
+from .output import human_time, printable
 from .session import Session, command
 from .tree import noun
 from .uris import RefUri, parse_ref, parse_repository, parse_tag
@@ -82,10 +82,11 @@ def create(
     branch = parse_ref(uri)
     start = ref_in(branch.repository, source) or session.client.repositories.get(branch.repository).default_branch
     branches = session.client.branches
-    commit_id = branches.create(branch.repository, branch.ref, source=start, ttl=ttl)
+    with being_new(str(branch)):
+        commit_id = branches.create(branch.repository, branch.ref, source=start, ttl=ttl)
     made = branches.get(branch.repository, branch.ref) if ttl else Ref(id=branch.ref, commit_id=commit_id)
     until = f", to last until {human_time(made.expiration_date)}" if made.expiration_date else ""
-    session.show(made, lambda _: f"created {branch} at {commit_id[:12]}{until}")
+    session.done(f"created {branch} at {commit_id[:12]}{until}", made)
 
 
 @app.command("list")
@@ -135,7 +136,7 @@ def undelete(session: Session, uri: BranchArgument) -> None:
     """Make a deleted branch again where it was, without what was uncommitted."""
     branch = parse_ref(uri)
     back = session.client.branches.undelete(branch.repository, branch.ref)
-    session.show(back, lambda found: f"{branch} is back at {found.commit_id[:12]}")
+    session.done(f"{branch} is back at {back.commit_id[:12]}", back)
 
 
 @app.command("reflog")
@@ -204,7 +205,7 @@ def revert(
             raise
         raise Misuse(f"{undone} is a merge: add --parent 1 (the branch it was made on) or --parent 2") from error
     head = session.client.branches.get(branch.repository, branch.ref)
-    session.show(head, lambda head: f"reverted {undone} on {branch}: now at {head.commit_id[:12]}")
+    session.done(f"reverted {undone} on {branch}: now at {head.commit_id[:12]}", head)
     tell_expired(session, branch.repository, f"{head.commit_id}~1", head.commit_id)
 
 
@@ -226,7 +227,7 @@ def cherry_pick(
         picked = session.client.branches.cherry_pick(
             branch.repository, branch.ref, ref=wanted, parent_number=parent, refuse_expired=refuse_expired
         )
-    session.show(picked, lambda made: f"{made.id[:12]} on {branch}: {made.message}")
+    session.done(f"{picked.id[:12]} on {branch}: {printable(picked.message)}", picked)
     tell_expired(session, branch.repository, f"{picked.id}~1", picked.id)
 
 
@@ -268,7 +269,7 @@ def create_tag(session: Session, uri: TagArgument, ref: NamedArgument) -> None:
     named = ref_in(tag.repository, ref)
     with being_new(str(tag)), being_there(str(RefUri(tag.repository, named))):
         made = session.client.tags.create(tag.repository, tag.ref, ref=named)
-    session.show(made, lambda _: f"created {tag} at {made.commit_id[:12]}")
+    session.done(f"created {tag} at {made.commit_id[:12]}", made)
 
 
 @tags.command("list")
@@ -308,7 +309,7 @@ def undelete_tag(session: Session, uri: TagArgument) -> None:
     """Make a deleted tag again."""
     tag = parse_tag(uri)
     back = session.client.tags.undelete(tag.repository, tag.ref)
-    session.show(back, lambda found: f"{tag} is back at {found.commit_id[:12]}")
+    session.done(f"{tag} is back at {back.commit_id[:12]}", back)
 
 
 @tags.command("reflog")

@@ -69,7 +69,7 @@ def create(
         created = session.client.repositories.create(
             name, namespace, default_branch=default_branch, sample_data=sample_data, reuse=reuse, bare=bare
         )
-    session.show(created, lambda _: f"created {SCHEME}{name} over {created.storage_namespace}")
+    session.done(f"created {SCHEME}{name} over {created.storage_namespace}", created)
 
 
 @app.command("list")
@@ -180,7 +180,7 @@ def undelete(
     """Bring a deleted repository back, with its branches, tags, commits and uncommitted changes."""
     name = parse_repository(uri)
     back = session.client.repositories.undelete(name, uid=uid, new_name=new_name)
-    session.show(back, lambda _: f"{SCHEME}{back.id} is back")
+    session.done(f"{SCHEME}{back.id} is back", back)
 
 
 @app.command("forget")

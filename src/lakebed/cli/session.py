@@ -25,16 +25,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from lakebed.base import Denied, ExitCode, LakebedError, NotFound, exit_code
+from lakebed.base import Denied, LakebedError, NotFound, Unavailable, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
-from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, describe_missing
-from .output import columns_of, fields, json_array, json_record
+from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, describe_missing, tell
+from .nearby import what_is_near
+from .output import columns_of, fields, for_stderr, json_array, json_record
 from .pager import pager_of, show_paged
 
 if TYPE_CHECKING:
@@ -112,6 +112,15 @@ class Session:
         if "client" in self.__dict__:
             self.client.close()
 
+    def unreachable(self, error: LakebedError) -> Unavailable:
+        """Add to an error of the connection where the endpoint comes from, and what may be wrong."""
+        if "WRONG_VERSION_NUMBER" in str(error):
+            hint = f"it does not speak TLS: try http{self.settings.endpoint.removeprefix('https')}"
+        else:
+            source = "--endpoint" if self.endpoint_given else source_of("endpoint", self.environment)
+            hint = f"is the server running? The endpoint is from {source or 'nowhere, so it is the default'}"
+        return Unavailable(f"{error}. {hint[:1].upper()}{hint[1:]}", **error.facts)
+
     def unknown_here(self) -> Denied:
         """Explain why the server does not know the caller."""
         settings = self.settings
@@ -164,10 +173,10 @@ class Session:
         """Answer with one record, a line for each of these facts."""
         self.show(record, lambda _: fields(pairs))
 
-    def done(self, message: str, **facts: object) -> None:
-        """Answer that it is done: a sentence, or its facts as JSON. Quietly, only the exit code says so."""
+    def done(self, message: str, record: object = None, /, **facts: object) -> None:
+        """Answer that it is done: a sentence, or as JSON what was made, else the facts. Quietly, only the exit code."""
         if self.is_json:
-            self.say(json_record(facts))
+            self.say(json_record(facts if record is None else record))
         elif not self.is_quiet:
             self.say(message)
 
@@ -179,11 +188,11 @@ class Session:
     def note(self, message: str) -> None:
         """Write a line that is no result, unless --quiet."""
         if not self.is_quiet:
-            typer.echo(message, err=True)
+            typer.echo(for_stderr(message), err=True)
 
     def warn(self, message: str) -> None:
         """Write a line about what went wrong or was left out, --quiet or not."""
-        typer.echo(message, err=True)
+        typer.echo(for_stderr(message), err=True)
 
     def check_can_ask(self, question: str, *, yes: bool) -> None:
         """Before something slow that ends in a question.
@@ -265,6 +274,14 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
             try:
                 function(session, *args, **kwargs)
                 sys.stdout.flush()
+            except NotFound as error:
+                if hint := what_is_near(session, str(error), kwargs.values()):
+                    raise NotFound(f"{describe(error)}. {hint}", **error.facts) from error
+                raise
+            except Unavailable as error:
+                if not str(error).startswith("cannot reach"):
+                    raise
+                raise session.unreachable(error) from error
             except Denied as error:
                 from lakebed.client import NotLoggedIn  # here, since loading it takes time that most commands save
 
@@ -342,6 +359,7 @@ def _options_of(options: type) -> list[inspect.Parameter]:
 @contextlib.contextmanager
 def ending_well(output: Format = Format.TEXT) -> Iterator[None]:
     """Turn what can go wrong inside into a line on stderr, or a record where programs read, and an exit code."""
+    as_json = output is Format.JSON
     try:
         yield
     except BrokenPipeError:
@@ -351,18 +369,8 @@ def ending_well(output: Format = Format.TEXT) -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except LakebedError as error:
-        raise _failed(output, exit_code(error), describe(error), error.facts) from None
+        raise typer.Exit(tell(exit_code(error), describe(error), error.facts, as_json=as_json)) from None
     except ModuleNotFoundError as error:
-        raise _failed(output, FAILED, describe_missing(error)) from None
+        raise typer.Exit(tell(FAILED, describe_missing(error), as_json=as_json)) from None
     except OSError as error:
-        raise _failed(output, FAILED, describe(error)) from None
-
-
-def _failed(
-    output: Format, code: ExitCode, message: str, facts: Mapping[str, object] = MappingProxyType({})
-) -> typer.Exit:
-    if output is Format.JSON:
-        typer.echo(json_record({"error": {"kind": code.name.lower(), "message": message, **facts}}), err=True)
-    else:
-        typer.echo(f"error: {message}", err=True)
-    return typer.Exit(code)
+        raise typer.Exit(tell(FAILED, describe(error), as_json=as_json)) from None

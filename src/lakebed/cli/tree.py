@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from typing import Annotated, Any, Final
 
@@ -13,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from .failures import FAILED, INTERRUPTED, MISUSED
+from .failures import FAILED, INTERRUPTED, MISUSED, tell
 
 COMMANDS: Final = {
     "quickstart": "lakebed.examples.quickstart:app",
@@ -63,12 +64,37 @@ class Group(TyperGroup):
             commands: dict[str, Any] = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
             formatter.write_dl([(name, found.get_short_help_str(limit=_WHOLE)) for name, found in commands.items()])
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command. Where no name is near what was typed, say which commands there are."""
+        try:
+            return super().resolve_command(ctx, args)
+        except _UsageError as error:
+            if "Did you mean" not in error.message:
+                error.message = f"{error.message.rstrip('.')}. {self.near(ctx, args[0])}"
+            raise
+
+    def near(self, ctx: Any, typed: str) -> str:  # noqa: ARG002  # others look for it
+        return f"There are: {', '.join(self.commands)}"
+
 
 class LazyGroup(Group):
     """Find each command in its module in `COMMANDS`."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take `help gc plan` as `gc plan -h`."""
+        found: list[str] = super().parse_args(ctx, [*args[1:], "-h"] if args[:1] == ["help"] else args)
+        return found
+
+    def near(self, ctx: Any, typed: str) -> str:
+        """Name the commands of nouns that are called so: `du` is `object du`."""
+        nouns = {name: getattr(self.get_command(ctx, name), "commands", {}) for name in COMMANDS}
+        found = [f"'lakebed {name} {typed}'" for name, verbs in nouns.items() if typed in verbs]
+        return f"Did you mean {' or '.join(found)}?" if found else "The help names all"
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run one command. Misuse is reported like every other error, in one line, and ends with MISUSED."""
+        typed = args[0] if args and args[0] is not None else kwargs.get("args") or sys.argv[1:]
+        as_json = _wants_json([str(word) for word in typed])
         try:
             # What Typer itself would do with errors is several lines. What it returns is the code of an early exit.
             sys.exit(super().main(*args, **{**kwargs, "standalone_mode": False}))
@@ -77,15 +103,14 @@ class LazyGroup(Group):
                 # It is no error but the help of a noun without a verb.
                 error.show()
             else:
-                typer.echo(f"error: {_one_line(error)}", err=True)
+                tell(MISUSED, _one_line(error), as_json=as_json)
             sys.exit(MISUSED)
         except typer.Abort as error:
             if isinstance(error.__context__, KeyboardInterrupt):
                 # Ctrl-C at a question, whose line it leaves.
                 typer.echo(err=True)
                 sys.exit(INTERRUPTED)
-            typer.echo("error: no answer was given", err=True)
-            sys.exit(FAILED)
+            sys.exit(tell(FAILED, "no answer was given", as_json=as_json))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         # Typer suggests what it finds here, which is nothing yet.
@@ -107,6 +132,12 @@ class LazyGroup(Group):
 
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 """The family of all misuse. Typer exports only one member of it, and its module moved between releases."""
+
+
+def _wants_json(words: list[str]) -> bool:
+    """Return whether a command that cannot be understood asks for JSON."""
+    pairs = set(itertools.pairwise(words))
+    return bool({("-o", "json"), ("--output", "json")} & pairs or {"-ojson", "--output=json"} & set(words))
 
 
 def _one_line(error: Any) -> str:

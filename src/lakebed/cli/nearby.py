@@ -1,0 +1,53 @@
+"""Name what is there in place of what was not found: a mistyped repository, ref or path.
+
+Only after an error, so the few requests cost no command that works. Where one of them fails, no hint is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from lakebed.base import LakebedError
+
+from .uris import SCHEME, is_uri
+
+if TYPE_CHECKING:
+    from .session import Session
+
+LOOKED_AT_MAX: Final = 1000
+
+
+def what_is_near(session: Session, message: str, values: Iterable[object]) -> str:
+    """Return a sentence about the first URI among the arguments whose missing part the message names, or ""."""
+    try:
+        for value in values:
+            if isinstance(value, str) and is_uri(value) and (hint := _hint(session, message, value)):
+                return hint
+    except (LakebedError, OSError):
+        pass
+    return ""
+
+
+def _hint(session: Session, message: str, uri: str) -> str:
+    client = session.client
+    repository, _, rest = uri.removeprefix(SCHEME).partition("/")
+    ref, slash, path = rest.partition("/")
+    names = [one.id for one in client.repositories.list(limit=LOOKED_AT_MAX)]
+    if repository not in names:
+        return _meant(f"{SCHEME}{repository}", SCHEME, names, "lakebed repo list") if repository in message else ""
+    inside = f"{SCHEME}{repository}/"
+    refs = [one.id for of in (client.branches, client.tags) for one in of.list(repository, limit=LOOKED_AT_MAX)]
+    if ref and ref not in refs and ref in message:
+        return _meant(inside + ref, inside, refs, f"lakebed branch list {SCHEME}{repository}")
+    if ref in refs and path and path in message:
+        above, folder = f"{inside}{ref}{slash}", path[: path.rfind("/") + 1]
+        found = client.objects.list(repository, ref, prefix=folder, delimiter="/", limit=LOOKED_AT_MAX)
+        return _meant(above + path, above, [one.path for one in found], f"lakebed object ls {above}{folder}")
+    return ""
+
+
+def _meant(typed: str, above: str, names: Iterable[str], command: str) -> str:
+    near = get_close_matches(typed.removeprefix(above), list(names), n=1)
+    return f"Did you mean {above}{near[0]}?" if near else f"`{command}` shows what is there"
