@@ -5,6 +5,7 @@ Only after an error, so the few requests cost no command that works. Where one o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
     from .session import Session
 
 LOOKED_AT_MAX: Final = 1000
+_URI: Final = re.compile(r"lakefs://\S+?(?=[:,.]?(?:\s|$))")
 
 
 def what_is_near(session: Session, message: str, values: Iterable[object]) -> str:
-    """Return a sentence about the first URI among the arguments whose missing part the message names, or ""."""
+    """Return a sentence about the first URI, in the message or the arguments, whose missing part the message names.
+
+    Empty where there is none.
+    """
     try:
-        for value in values:
+        for value in (*_URI.findall(message), *values):
             if isinstance(value, str) and is_uri(value) and (hint := _hint(session, message, value)):
                 return hint
     except (LakebedError, OSError):
@@ -36,16 +41,22 @@ def _hint(session: Session, message: str, uri: str) -> str:
     ref, slash, path = rest.partition("/")
     names = [one.id for one in client.repositories.list(limit=LOOKED_AT_MAX)]
     if repository not in names:
-        return _meant(f"{SCHEME}{repository}", SCHEME, names, "lakebed repo list") if repository in message else ""
+        return (
+            _meant(f"{SCHEME}{repository}", SCHEME, names, "lakebed repo list") if _names(message, repository) else ""
+        )
     inside = f"{SCHEME}{repository}/"
     refs = [one.id for of in (client.branches, client.tags) for one in of.list(repository, limit=LOOKED_AT_MAX)]
-    if ref and ref not in refs and ref in message:
+    if ref and ref not in refs and _names(message, ref):
         return _meant(inside + ref, inside, refs, f"lakebed branch list {SCHEME}{repository}")
-    if ref in refs and path and path in message:
+    if ref in refs and path and _names(message, path):
         above, folder = f"{inside}{ref}{slash}", path[: path.rfind("/") + 1]
         found = client.objects.list(repository, ref, prefix=folder, delimiter="/", limit=LOOKED_AT_MAX)
         return _meant(above + path, above, [one.path for one in found], f"lakebed object ls {above}{folder}")
     return ""
+
+
+def _names(message: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", message) is not None
 
 
 def _meant(typed: str, above: str, names: Iterable[str], command: str) -> str:
