@@ -27,11 +27,12 @@ def test_a_role_of_aws_and_a_code_of_a_provider_log_in(tmp_path: Path) -> None:
         }
         with serving(tmp_path / "data", **settings) as server:
             pair = (server.access_key_id, server.secret_access_key)
-            admin = httpx.Client(base_url=server.url + "/api/v1", auth=pair)
-            admin.post("/repositories", json={"name": "lake", "storage_namespace": "local://lake"}).raise_for_status()
-            for principal in ("aws:sts::123456789012:assumed-role/etl", f"{provider.url}#job"):
-                query = {"principalId": principal}
-                admin.post("/auth/users/esti/external/principals", params=query, json={}).raise_for_status()
+            with httpx.Client(base_url=server.url + "/api/v1", auth=pair) as admin:
+                lake = {"name": "lake", "storage_namespace": "local://lake"}
+                admin.post("/repositories", json=lake).raise_for_status()
+                for principal in ("aws:sts::123456789012:assumed-role/etl", f"{provider.url}#job"):
+                    query = {"principalId": principal}
+                    admin.post("/auth/users/esti/external/principals", params=query, json={}).raise_for_status()
             provider.id_token = provider.token()
             session = boto3.Session("ASIAEXAMPLE", "secret", "token", region_name="eu-west-1")
 

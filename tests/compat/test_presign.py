@@ -92,16 +92,17 @@ def test_a_listing_signs_only_what_its_caller_may_read(s3_client: Any, options: 
     for path in ("open/a", "secret/a"):
         main.object(path).upload(b"hello")
     host = s3_client.config.host.removesuffix("/api/v1")
-    admin = httpx.Client(base_url=host + "/api/v1", auth=(s3_client.config.username, s3_client.config.password))
+    auth = (s3_client.config.username, s3_client.config.password)
     readable = "arn:lakefs:fs:::repository/rows/object/open/*"
     statement = [
         {"effect": "allow", "action": ["fs:ListObjects"], "resource": "*"},
         {"effect": "allow", "action": ["fs:ReadObject"], "resource": readable},
     ]
-    admin.post("/auth/users", json={"id": "ann"}).raise_for_status()
-    admin.post("/auth/policies", json={"id": "ann", "statement": statement}).raise_for_status()
-    admin.put("/auth/users/ann/policies/ann").raise_for_status()
-    pair = admin.post("/auth/users/ann/credentials").json()
+    with httpx.Client(base_url=host + "/api/v1", auth=auth) as admin:
+        admin.post("/auth/users", json={"id": "ann"}).raise_for_status()
+        admin.post("/auth/policies", json={"id": "ann", "statement": statement}).raise_for_status()
+        admin.put("/auth/users/ann/policies/ann").raise_for_status()
+        pair = admin.post("/auth/users/ann/credentials").json()
 
     page = httpx.get(
         host + "/api/v1/repositories/rows/refs/main/objects/ls",

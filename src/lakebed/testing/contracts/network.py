@@ -40,6 +40,10 @@ class FaultyNetwork:
         self._run(self._listen(False))
         self.cut()
 
+    def end(self) -> None:
+        """Refuse new connections, and return once every socket is closed."""
+        self._run(self._end())
+
     def heal(self) -> None:
         self._run(self._listen(True))
         self.delay_s = 0
@@ -64,6 +68,15 @@ class FaultyNetwork:
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _end(self) -> None:
+        await self._listen(False)
+        # A connection that was just accepted has a task, and is not among ours yet.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for other in others:
+                other.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted closes its socket in the next turn of the loop
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -127,8 +140,8 @@ def faulty_network(server_port: int) -> Iterator[FaultyNetwork]:
     try:
         network.heal()
         yield network
-        network.refuse()
     finally:
+        network.end()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
