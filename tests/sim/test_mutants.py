@@ -21,8 +21,8 @@ KILLERS = known_killers()
 
 ON_A_LINE = """
 [bug] a guard
-@ versions/inventory.py Inventory.next_branch
-- page = await self.page(BranchRecord, start, 1)
+@ versions/inventory.py Inventory.next_branches
+- page = await self.page(BranchRecord, start, limit)
 + page = await self.page(BranchRecord, start, 2)
 """
 
@@ -74,12 +74,12 @@ def _codes(module: object) -> list[object]:
 
 
 def test_every_reference_to_a_patched_function_is_changed() -> None:
-    bound = inventory.Inventory.next_branch  # what an importer would hold
+    bound = inventory.Inventory.next_branches  # what an importer would hold
     code = bound.__code__
 
     with read(ON_A_LINE).planted():
         assert bound.__code__ is not code
-        assert bound is live_function(inventory, "Inventory.next_branch")
+        assert bound is live_function(inventory, "Inventory.next_branches")
     assert bound.__code__ is code
 
 
@@ -93,8 +93,8 @@ def test_a_constant_is_changed_wherever_it_was_imported() -> None:
     assert 7 not in {vars(module)["DATE_MS_MAX"] for module in (base, committer)}
 
 
-NEXT = "page = await self.page(BranchRecord, start, 1)"
-HEAD = "async def next_branch(self, after: str) -> tuple[str, BranchRecord] | None:"
+NEXT = "page = await self.page(BranchRecord, start, limit)"
+HEAD = "async def next_branches(self, after: str, limit: int) -> list[tuple[str, BranchRecord]]:"
 
 
 @pytest.mark.parametrize(

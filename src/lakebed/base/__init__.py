@@ -55,10 +55,11 @@ from .ids import (
     TagName,
 )
 from .names import KEY_BYTES_MAX, InvalidName, check_branch, check_repository, check_tag, key_to_path, path_to_key
-from .ports import Clock, Event, Ids, Ports, Tasks
+from .ports import AT_ONCE, Clock, Event, Ids, Ports, Tasks, in_waves
 from .runs import RUN_MOVES, RunKind, RunState
 
 __all__ = [
+    "AT_ONCE",
     "DATE_MS_MAX",
     "DATE_MS_MIN",
     "EMPTY_METARANGE",
@@ -110,6 +111,7 @@ __all__ = [
     "format_address",
     "from_row",
     "human_size",
+    "in_waves",
     "inner_namespace",
     "is_absolute",
     "is_inside",

@@ -8,10 +8,13 @@ code by hand, one effect at a time (`sim`).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 A = TypeVar("A")
 T = TypeVar("T")
+
+AT_ONCE: Final = 64
+"""How many conditional writes of one flow are under way at once."""
 
 
 class Clock(Protocol):
@@ -70,3 +73,16 @@ class Ports:
         self.clock = clock
         self.ids = ids
         self.tasks = tasks
+
+
+async def in_waves(
+    tasks: Tasks, items: Sequence[A], act: Callable[[A], Awaitable[T]], *, most: int = AT_ONCE
+) -> list[T]:
+    """Act on every item, `most` at once, and return the results in the order of `items`.
+
+    A wave begins when the one before it has ended, so an error ends the flow with no act of it under way.
+    """
+    results: list[T] = []
+    for start in range(0, len(items), most):
+        results += await tasks.gather([act(item) for item in items[start : start + most]])
+    return results

@@ -17,13 +17,13 @@ its committer may have slept, and have published just now. That clock bounds gar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, OutcomeUnknown, RunState, StagingToken
+from lakebed.base import AT_ONCE, CommitId, OutcomeUnknown, RunState, StagingToken, in_waves
 from lakebed.kv import Page, PredicateFailed
 from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import FileCorrupt
@@ -54,6 +54,9 @@ from .retired import Retired
 from .staging.slices import Slices
 from .staging.uploads import Uploads
 
+A = TypeVar("A")
+T = TypeVar("T")
+
 MARKING = frozenset({RunState.MARKING, RunState.EXPIRING})
 """A run marks from its first record until its `set_if` after its last read."""
 
@@ -63,8 +66,8 @@ SEALED_MAX: Final = 32
 committers at work can explain, a freeze makes one of them."""
 
 
-AT_ONCE: Final = 64
-"""How many conditional writes of cells are under way at once."""
+WIPED_AT_ONCE: Final = 16
+"""Claims whose tokens are wiped at once: each holds a page of cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,28 +123,19 @@ class Cleanup:
         now = self._context.ports.clock.now_ms()
         is_on = (await self._hard_delete.setting()).is_on
         claims = await self._claims()
-        held: dict[str, frozenset[StagingToken]] = {}
-        for branch in sorted({claim.branch for _, claim in claims}):
-            held[branch] = await self._tokens_of(branch)
+        branches = sorted({claim.branch for _, claim in claims})
+        held = dict(zip(branches, await self._each(branches, self._tokens_of), strict=True))
         # Again, after the branches: a claim that comes later is of a publication that fails, for the token is gone.
         last = [claim for _, claim in await self._claims()] if is_on and claims else []
-        cells = 0
+
+        async def clean(claim: ClaimRecord) -> Wiped:
+            return await self._clean_claim(claim, held[claim.branch], last if is_on else None, now_ms=now)
+
+        found = await self._each([claim for _, claim in claims], clean, most=WIPED_AT_ONCE)
         seen_retired: list[tuple[bytes, bytes]] = []
         over: list[bytes] = []
-        for key, claim in claims:
-            is_old = now - claim.created_ms >= self._context.options.claim_age_ms_max
-            retired = [token for token in claim.tokens if token not in held[claim.branch]]
-            if claim.building and retired:
-                if not is_old:
-                    continue
-                await self._fencing.bump(claim.branch)
-                now_held = await self._tokens_of(claim.branch)
-                retired = [token for token in retired if token not in now_held]
-            wiped = [await self._wipe(token, last if is_on else None) for token in retired]
-            cells += sum([one.cells for one in wiped])
-            # A token that is held yet may leave the branch later, by the sleeping committer that wrote this very claim:
-            # without the claim no cleaner would find its cells.
-            if len(retired) < len(claim.tokens) or not all(one.is_whole for one in wiped):
+        for (key, claim), wiped in zip(claims, found, strict=True):
+            if not wiped.is_whole:
                 continue
             if not claim.retired_ms:
                 seen_retired.append((key, encode_record(replace(claim, retired_ms=now))))
@@ -152,7 +146,28 @@ class Cleanup:
             await self._context.store.set_many(self._context.partition, seen_retired)
         if over:
             await self._context.store.delete_many(self._context.partition, over)
-        return cells, len(over)
+        return sum([wiped.cells for wiped in found]), len(over)
+
+    async def _clean_claim(
+        self, claim: ClaimRecord, held: Set[StagingToken], last: Sequence[ClaimRecord] | None, *, now_ms: int
+    ) -> Wiped:
+        """Remove the cells of those tokens of a claim that its branch does not hold."""
+        is_old = now_ms - claim.created_ms >= self._context.options.claim_age_ms_max
+        retired = [token for token in claim.tokens if token not in held]
+        if claim.building and retired:
+            if not is_old:
+                return Wiped(0, is_whole=False)
+            await self._fencing.bump(claim.branch)
+            now_held = await self._tokens_of(claim.branch)
+            retired = [token for token in retired if token not in now_held]
+        wiped = [await self._wipe(token, last) for token in retired]
+        # A token that is held yet may leave the branch later, by the sleeping committer that wrote this very claim:
+        # without the claim no cleaner would find its cells.
+        is_whole = len(retired) == len(claim.tokens) and all(one.is_whole for one in wiped)
+        return Wiped(sum([one.cells for one in wiped]), is_whole)
+
+    async def _each(self, items: Sequence[A], act: Callable[[A], Awaitable[T]], *, most: int = AT_ONCE) -> list[T]:
+        return await in_waves(self._context.ports.tasks, items, act, most=most)
 
     async def _tokens_of(self, branch: str) -> frozenset[StagingToken]:
         held = await self._context.get(keys.BRANCH + branch.encode())
@@ -194,11 +209,8 @@ class Cleanup:
             # Which cells a commit took cannot be known.
             taken = frozenset(owned)
         free = [key for key in owned if key not in taken]
-        done: set[bytes] = set()
-        for start in range(0, len(free), AT_ONCE):
-            some = free[start : start + AT_ONCE]
-            fates = await self._context.ports.tasks.gather([self._doom(token, key, cells[key]) for key in some])
-            done |= {key for key, is_doomed in zip(some, fates, strict=True) if is_doomed}
+        fates = await self._each(free, lambda key: self._doom(token, key, cells[key]))
+        done = {key for key, is_doomed in zip(free, fates, strict=True) if is_doomed}
         doomed |= {key: cells[key] for key in free if key in done}
         # Before the cells go: without a cell or a record, only the offline collector would find the object.
         await self._hard_delete.put(
@@ -232,26 +244,32 @@ class Cleanup:
         """Expire what is out of date, give up what is stuck, remove what is finished and no run may be looking for."""
         now = self._context.ports.clock.now_ms()
         finished: list[tuple[bytes, UploadRecord | CopyRecord]] = []
+        expired: list[str] = []
+        stuck: dict[type[UploadRecord] | type[CopyRecord], list[str]] = {UploadRecord: [], CopyRecord: []}
         async for key, upload in self._context.records(UploadRecord, keys.UPLOAD):
             if upload.state is UploadState.ISSUED and upload.expires_ms <= now:
-                await self._uploads.expire(key[len(keys.UPLOAD) :].decode())
+                expired.append(key[len(keys.UPLOAD) :].decode())
             elif upload.state in (UploadState.LINKING, UploadState.REVOKED):
                 if now - upload.expires_ms >= self._context.options.claim_age_ms_max:
-                    await self._fencing.fence(UploadRecord, key[len(keys.UPLOAD) :].decode())
+                    stuck[UploadRecord].append(key[len(keys.UPLOAD) :].decode())
             elif upload.state is not UploadState.ISSUED:
                 finished.append((key, upload))
         async for key, copy in self._context.records(CopyRecord, keys.COPY):
             if copy.state is CopyState.DONE:
                 finished.append((key, copy))
             elif now - copy.started_ms >= self._context.options.claim_age_ms_max:
-                await self._fencing.fence(CopyRecord, key[len(keys.COPY) :].decode())
-        async for key, intent in self._context.records(IntentRecord, keys.INTENT):
-            if now - intent.created_ms >= self._context.options.claim_age_ms_max:
-                await self._fencing.revoke_intent(key)
+                stuck[CopyRecord].append(key[len(keys.COPY) :].decode())
+        await self._each(expired, self._uploads.expire)
+        for kind, names in stuck.items():
+            await self._fencing.fence_records(kind, names)
+        intents = self._context.records(IntentRecord, keys.INTENT)
+        age_ms = self._context.options.claim_age_ms_max
+        dead = [key async for key, intent in intents if now - intent.created_ms >= age_ms]
+        await self._each(dead, self._fencing.revoke_intent)
         # The runs are read after the records, never before: a run that begins later reads the cells that the finished
         # records' owners wrote, a run that began earlier is seen here.
         marking = tuple(run for run, record in await self._retired.runs() if record.state in MARKING)
-        return sum([await self._remove_finished(key, record, marking) for key, record in finished])
+        return sum(await self._each(finished, lambda one: self._remove_finished(*one, marking)))
 
     async def _remove_finished(self, key: bytes, record: UploadRecord | CopyRecord, marking: tuple[str, ...]) -> bool:
         """Remove a finished record that no run watches any more.
@@ -274,15 +292,18 @@ class Cleanup:
         return False
 
     async def _clean_refs(self) -> int:
-        removed = 0
+        creating: list[tuple[bytes, type[BranchRecord] | type[TagRecord]]] = []
+        long: list[str] = []
         async for key, branch in self._context.records(BranchRecord, keys.BRANCH):
             if branch.state is RefState.CREATING:
-                removed += await self._refs.remove_dead(key, BranchRecord)
+                creating.append((key, BranchRecord))
             elif len(branch.sealed) > SEALED_MAX:
-                await self._fencing.freeze(branch_of(key))
+                long.append(branch_of(key))
         async for key, tag in self._context.records(TagRecord, keys.TAG):
             if tag.state is RefState.CREATING:
-                removed += await self._refs.remove_dead(key, TagRecord)
+                creating.append((key, TagRecord))
+        await self._fencing.freeze_all(long)
+        removed = sum(await self._each(creating, lambda one: self._refs.remove_dead(*one)))
         return removed + await self._refs.clean_deleted() + await self._reflog.clean()
 
 

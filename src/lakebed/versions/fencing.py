@@ -14,12 +14,12 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from lakebed.base import OutcomeUnknown, StagingToken
+from lakebed.base import OutcomeUnknown, StagingToken, in_waves
 from lakebed.kv import PredicateFailed
 
 from . import keys
@@ -42,6 +42,7 @@ from .records import (
 )
 from .staging.layers import Layers
 
+T = TypeVar("T")
 Owned: TypeAlias = SliceRecord | UploadRecord | CopyRecord
 
 _MARK: dict[type[Record], dict[object, object]] = {
@@ -55,6 +56,9 @@ _FINISH: dict[type[Record], dict[object, object]] = {
     CopyRecord: {CopyState.REVOKED: CopyState.DONE},
 }
 
+
+FROZEN_AT_ONCE: Final = 16
+"""Each freeze holds a page of cells."""
 
 STANDS_FOR_MAX: Final = 256
 """A branch without commits is frozen again and again, and its record must stay small. A committer whose token is
@@ -71,25 +75,35 @@ class Fencing:
 
         Safe whenever it is called: an owner that is alive after all finds itself fenced and starts again.
         """
-        key = (keys.UPLOAD if kind is UploadRecord else keys.COPY) + name.encode()
-        fenced = await self._mark_fenced(kind, key)
-        if fenced is None:
-            return False
-        assert not isinstance(fenced, SliceRecord)
-        await self.freeze(fenced.branch)
-        await self._move(kind, key, _FINISH[kind])
-        return True
+        return bool(await self.fence_records(kind, [name]))
+
+    async def fence_records(self, kind: type[UploadRecord] | type[CopyRecord], names: Sequence[str]) -> list[str]:
+        """Fence the owners of these records, and end the records; return the names of those. A branch that several of
+        them are for is frozen once for all.
+        """
+        prefix = keys.UPLOAD if kind is UploadRecord else keys.COPY
+        found = await self._each(names, lambda name: self._mark_fenced(kind, prefix + name.encode()))
+        fenced = {name: record for name, record in zip(names, found, strict=True) if record is not None}
+        await self.freeze_all(sorted({_branch_of(record) for record in fenced.values()}))
+        await self._each([*fenced], lambda name: self._move(kind, prefix + name.encode(), _FINISH[kind]))
+        return [*fenced]
 
     async def fence_slices(self, names: Sequence[str]) -> list[str]:
         """Fence the owners of slices, and close them; return the names of those. Each branch is frozen once for all."""
         slice_keys = {name: keys.SLICE + name.encode() for name in names}
-        fenced = [name for name, key in slice_keys.items() if await self._mark_fenced(SliceRecord, key) is not None]
+        found = await self._each(names, lambda name: self._mark_fenced(SliceRecord, slice_keys[name]))
+        fenced = [name for name, record in zip(names, found, strict=True) if record is not None]
         if fenced:
-            for branch, _ in await self._context.branches.every():
-                await self.freeze(branch)
-        for name in fenced:
-            await self._move(SliceRecord, slice_keys[name], _FINISH[SliceRecord])
+            await self.freeze_all([branch for branch, _ in await self._context.branches.every()])
+        await self._each(fenced, lambda name: self._move(SliceRecord, slice_keys[name], _FINISH[SliceRecord]))
         return fenced
+
+    async def _each(self, names: Sequence[str], act: Callable[[str], Awaitable[T]]) -> list[T]:
+        return await in_waves(self._context.ports.tasks, names, act)
+
+    async def freeze_all(self, branches: Sequence[str]) -> None:
+        """Freeze each of these branches."""
+        await in_waves(self._context.ports.tasks, branches, self.freeze, most=FROZEN_AT_ONCE)
 
     async def _mark_fenced(
         self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes
@@ -210,3 +224,8 @@ class Fencing:
             return
         await self.bump(decode_record(IntentRecord, held.value).branch)
         await self._context.delete(key)
+
+
+def _branch_of(record: Owned) -> str:
+    assert not isinstance(record, SliceRecord), record
+    return record.branch

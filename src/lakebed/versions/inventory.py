@@ -88,10 +88,14 @@ class Inventory:
 
     async def next_branch(self, after: str) -> tuple[str, BranchRecord] | None:
         """Return the first branch behind this name, and its record; it may be `creating`."""
+        return next(iter(await self.next_branches(after, 1)), None)
+
+    async def next_branches(self, after: str, limit: int) -> list[tuple[str, BranchRecord]]:
+        """Return up to `limit` branches behind this name, ascending, with their records. None: there is none."""
         # The least name behind `after` is `after` and a zero byte: `a-b` follows `a`, and sorts before `a/`.
         start = keys.BRANCH + after.encode() + (b"\0" if after else b"")
-        page = await self.page(BranchRecord, start, 1)
-        return (page.names[0], page.records[0]) if page.names else None
+        page = await self.page(BranchRecord, start, limit)
+        return list(zip(page.names, page.records, strict=True))
 
     async def cells(self, token: StagingToken, start: bytes, limit: int) -> Page:
         return await self._context.store.scan(self._context.token_partition(token), start, limit)

@@ -26,6 +26,7 @@ from lakebed.base import (
     OutcomeUnknown,
     Row,
     count_of,
+    in_waves,
     key_inside,
     parse_address,
     slice_name,
@@ -228,11 +229,8 @@ class Taken:
                 chunks.setdefault(_key(place), {}).setdefault(rule, []).append(numbers[rows] % CHUNK)
             for key in others:
                 chunks.setdefault(_key(key), {}).setdefault(rule, []).append(np.zeros(1, np.int64))
-        gather = self._context.ports.tasks.gather
-        names = sorted(chunks)
-        for start in range(0, len(names), _AT_ONCE):
-            batch = names[start : start + _AT_ONCE]
-            await gather([self._add_chunk(run, key, chunks[key]) for key in batch])
+        tasks = self._context.ports.tasks
+        await in_waves(tasks, sorted(chunks), lambda key: self._add_chunk(run, key, chunks[key]), most=_AT_ONCE)
 
     async def _add_chunk(self, run: str, key: bytes, by_rule: Mapping[int, list[Numbers]]) -> None:
         retry = Retry()

@@ -36,6 +36,7 @@ from lakebed.gc.service import (
     RunNotFound,
     ServiceOptions,
     StalePlan,
+    expiring,
 )
 from lakebed.gc.service.continuing import Continuations
 from lakebed.gc.service.inputs import Inputs
@@ -479,6 +480,24 @@ async def test_expiring_touches_the_branches_that_the_commits_were_made_for(lake
 
     assert (await _branch(lake, "main")).epoch == 1
     assert (await _branch(lake, "quiet")).epoch == 0
+
+
+async def test_branches_are_bumped_in_pages_before_staging_is_read(
+    lake: Lake, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiring, "TOUCHED_A_PAGE", 1)
+    await lake.versions.refs.create_branch("side", "main")
+    await lake.put("side", "d")
+    on_side = await lake.commit("side", "D")
+    run = Run(lake)
+
+    answer = await run.expire(story.a, on_side)
+
+    epochs = [(await _branch(lake, name)).epoch for name in ("main", "side")]
+    assert (answer.commits, epochs) == (None, [1, 0])
+    answer = await run.service.expire(run.id, replace(run.body, continuation_token=answer.continuation_token))
+    assert answer.uncommitted is not None
+    assert (await _branch(lake, "side")).epoch == 1
 
 
 async def _branch(lake: Lake, name: str) -> BranchRecord:

@@ -30,6 +30,7 @@ from lakebed.gc.service.inputs import Inputs
 from lakebed.gc.service.reading import Reading
 from lakebed.gc.service.rules import RuleBook, RulesRecord
 from lakebed.gc.service.runs import RunBook
+from lakebed.kv import Page
 from lakebed.objectstore import DeleteFailure
 from lakebed.ranges import SliceSummary
 from lakebed.versions import BranchRecord, RunRecord, SliceRecord, decode_cell, encode_record, keys
@@ -132,21 +133,18 @@ async def the_same_again(lake: Lake) -> None:
     assert again in await lake.objects()
 
 
-async def _scan_changes_only(self: Any, cursor: Any, rows: Any) -> Any:
-    head = await self._versions.inventory.find(BranchRecord, cursor.branch)
-    commit = await self._versions.context.commits.read(head.commit_id)  # surgery
-
-    class Changes:
-        def add_cells(self, values: Sequence[bytes], **of: Any) -> None:
-            changed = [value for value in values if decode_cell(value)[1][5] not in committed]
-            rows.add_cells(changed, **of)
-
+async def _first_changes_only(self: Any, branch: tuple[str, BranchRecord]) -> list[Page]:
+    commit = await self._versions.context.commits.read(branch[1].commit_id)  # surgery
     entries = await self._versions.trees.scan(commit.metarange_id, b"", 1000)
     committed = {row[5] for _, row in entries}
-    return await _real_scan_token(self, cursor, Changes())
+    pages = []
+    for page in await _real_first_cells(self, branch):
+        changed = [at for at, value in enumerate(page.values) if decode_cell(value)[1][5] not in committed]
+        pages.append(Page([page.keys[at] for at in changed], [page.values[at] for at in changed], page.next_start))
+    return pages
 
 
-_real_scan_token: Any = Reading._scan_token  # the real one, to call from the changed one
+_real_first_cells: Any = Reading._first_cells  # the real one, to call from the changed one
 
 
 # No rules are set
@@ -333,7 +331,9 @@ LOSSES = (
     Loss(
         "an object identical to the committed one is uploaded again",
         the_same_again,
-        mutant("changes-only", "cells equal to the commit count", (), patches(Reading, _scan_token=_scan_changes_only)),
+        mutant(
+            "changes-only", "cells equal to the commit count", (), patches(Reading, _first_cells=_first_changes_only)
+        ),
     ),
     Loss(
         "no rules are set",

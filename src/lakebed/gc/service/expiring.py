@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from lakebed.base import FOREIGN_SLICE, CommitId, RunId
+from lakebed.base import AT_ONCE, FOREIGN_SLICE, CommitId, RunId, in_waves
 from lakebed.gc.protocol import (
     COMMITS,
     EXPIRED,
@@ -60,11 +60,14 @@ from .errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StaleP
 from .holds import HoldBook
 from .inputs import Inputs
 from .policies import PolicyBook
-from .reading import Cursor, Reading
+from .reading import Cursor, Phase, Reading
 from .rules import RuleBook
 from .runs import RunBook
 
 WRITE_BATCH = 1_000
+
+TOUCHED_A_PAGE = 64 * AT_ONCE
+"""Branches bumped in one request. It ends before its caller gives up, also where each bump waits for a network."""
 
 
 class Expiring:
@@ -77,7 +80,8 @@ class Expiring:
         self._holds = HoldBook(versions)
 
     async def expire(self, run_id: RunId, body: Expire) -> RecheckInputs:
-        """One page: the first publishes and bumps, all read staging, the last looks again and says what is left.
+        """One page: the first publishes, the first ones bump, then all read staging, the last looks again and says
+        what is left.
 
         Raises:
             RunMoved: the run sweeps, ended or was abandoned, or a collection of metadata retired its plan.
@@ -87,34 +91,49 @@ class Expiring:
         """
         inputs = Inputs(self._versions.objectstore, body.kind, run_id)
         if body.continuation_token is None:
-            record, cursor = await self._publish(run_id, inputs, body)
+            record = await self._publish(run_id, inputs, body)
+            cursor = Cursor(name=uncommitted_name(record.attempt), phase=Phase.TOUCH)
         else:
             record, _ = await self._runs.read_as(run_id, body.kind, RunState.EXPIRING)
             cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
             if record.listed != body.commits.digest():
                 raise BadContinuation("this token is of another list of commits", run_id=run_id)
-        page = await self._reading.read_page(inputs, cursor)
-        if page.cursor is not None:
-            token = Continuations(run_id, record, Reader.COLLECTOR).token(page.cursor)
+        whole: Manifest | None = None
+        further: Cursor | None = cursor
+        if cursor.phase is Phase.TOUCH:
+            further = await self._touch(inputs, record.attempt, body, cursor)
+        if further is not None and further.phase is not Phase.TOUCH:
+            page = await self._reading.read_page(inputs, further)
+            further, whole = page.cursor, page.whole
+        if further is not None:
+            token = Continuations(run_id, record, Reader.COLLECTOR).token(further)
             return RecheckInputs(run_id=run_id, continuation_token=token)
-        assert page.whole is not None
-        return await self._recheck(run_id, inputs, record.attempt, body, page.whole)
+        assert whole is not None
+        return await self._recheck(run_id, inputs, record.attempt, body, whole)
 
-    async def _publish(self, run_id: RunId, inputs: Inputs, body: Expire) -> tuple[RunRecord, Cursor]:
-        """Steps 2 and 3."""
+    async def _publish(self, run_id: RunId, inputs: Inputs, body: Expire) -> RunRecord:
+        """Step 2."""
+        commits = await self._commits(inputs, body)
+        await self._made_for(commits)
+        return await self._begin_attempt(run_id, self._versions.ports.ids.fresh(), body, commits)
+
+    async def _commits(self, inputs: Inputs, body: Expire) -> list[CommitId]:
         table = await inputs.read_table(EXPIRED, body.commits)
-        commits = [CommitId(id_) for id_ in table.column("id").to_pylist()]
-        branches = await self._made_for(commits)
-        attempt = self._versions.ports.ids.fresh()
-        record = await self._begin_attempt(run_id, attempt, body, commits)
-        for branch in branches:
-            await self._versions.fencing.bump(branch)
+        return [CommitId(id_) for id_ in table.column("id").to_pylist()]
+
+    async def _touch(self, inputs: Inputs, attempt: str, body: Expire, cursor: Cursor) -> Cursor:
+        """Step 3, of some branches behind `cursor.branch`. After the last of them the reading of staging begins."""
+        ahead = [name for name in await self._made_for(await self._commits(inputs, body)) if name > cursor.branch]
+        branches = ahead[:TOUCHED_A_PAGE]
+        await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
+        if len(branches) < len(ahead):
+            return replace(cursor, branch=branches[-1])
         # Before staging is read, not after: an upload that sets its cell again while we read is in no closed slice.
         closed, _ = await self._runs.closed_slices()
         await inputs.write_closed(attempt, closed)
         # Nor after staging: what is swept later may have been copied from, by a copy that we do not see.
         await inputs.write_swept(await read_swept(self._versions), attempt=attempt)
-        return record, Cursor(name=uncommitted_name(attempt))
+        return Cursor(name=uncommitted_name(attempt))
 
     async def _begin_attempt(self, run_id: RunId, attempt: str, body: Expire, commits: list[CommitId]) -> RunRecord:
         now_ms = self._versions.ports.clock.now_ms()

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from lakebed.base import RunId
+from lakebed.base import RunId, in_waves
 from lakebed.gc.protocol import (
     COMMITS,
     LEFTOVERS,
@@ -111,12 +111,13 @@ class MetadataRuns:
     async def publish(self, run_id: RunId, *, files: Sequence[str], runs: Sequence[RunId]) -> list[RunId]:
         """Retire, end, bump. The runs that are alive are returned: their folders stay."""
         await self._versions.retired.retire(run_id, ids=files, runs=runs)
-        alive = [run for run in runs if not await self._end_planned(run)]
-        for name, record in await self._versions.context.branches.every():
-            # One that is being made cannot be read yet: a committer that builds on it asks after this.
-            if record.state is RefState.ACTIVE:
-                await self._versions.fencing.bump(name)
-        return alive
+        tasks = self._versions.ports.tasks
+        are_over = await in_waves(tasks, runs, self._end_planned)
+        # One that is being made cannot be read yet: a committer that builds on it asks after this.
+        branches = await self._versions.context.branches.every()
+        active = [name for name, record in branches if record.state is RefState.ACTIVE]
+        await in_waves(tasks, active, self._versions.fencing.bump)
+        return [run for run, is_over in zip(runs, are_over, strict=True) if not is_over]
 
     async def _end_planned(self, run_id: RunId) -> bool:
         """Return whether no process works on this run any more, nor will. A run without a record was planned, and may

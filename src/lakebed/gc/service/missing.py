@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, MetarangeId, RunId
+from lakebed.base import CommitId, MetarangeId, RunId, in_waves
 from lakebed.gc.protocol import MissingCommit, MissingCommits, RunKind, RunState
 from lakebed.gc.rules import plain_name
 from lakebed.versions import LackingFiles, RunRecord, Versions
@@ -95,7 +95,7 @@ class Missing:
         ids = {id_ for one in wanted for id_ in lacking[one].values()}
         await self._versions.retired.retire(run_id, ids=sorted(ids), runs=[])
         branches = [branch for branch, _ in await self._versions.context.branches.every()]
-        await self._each(branches, self._versions.fencing.bump)
+        await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
         snapshot = await read_snapshot(self._versions)
         # One that lacks other files than before is not looked for, and stays: only what still lacks the same may go.
         whole = set(wanted) - {one for one, still in await self._each(wanted, self._lacks(lacking)) if still}

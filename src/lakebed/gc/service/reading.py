@@ -8,12 +8,12 @@ In the order that the proof needs (docs/design/protocols.md, "A collection of un
     uploads  addresses handed out, in whatever state but expired
     copies   tracked copies, AFTER everything else: an object that is renamed while we read is in one or the other
 
-A `Cursor` says where a reading goes on; each step does one scan or looks at one branch and moves it. So a reading of
-any size can be cut into pages, and a page that is repeated writes the same place again. Repeated, it may end at another
+A `Cursor` says where a reading goes on; each step does one scan or looks at branches, and moves it. So a reading of any
+size can be cut into pages, and a page that is repeated writes the same place again. Repeated, it may end at another
 key; so a cursor also knows which pages it comes after, and a reading that went on from the other end of one stops.
 Outside it travels sealed (continuing.py).
 
-Branches are looked at one after the other, not all at the start. That loses nothing: a branch that comes into being
+Branches are looked at in pages, not all at the start. That loses nothing: a branch that comes into being
 behind the cursor has a token without cells, and whatever is put into it later is an address of a slice that had not
 closed when the run began, or has an upload or copy record, or is in a commit.
 """
@@ -27,8 +27,9 @@ from typing import Final, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from lakebed.base import StagingToken
+from lakebed.base import AT_ONCE, StagingToken, in_waves
 from lakebed.gc.protocol import UNCOMMITTED, Manifest, PartWriter
+from lakebed.kv import Page
 from lakebed.versions import (
     BranchRecord,
     CopyRecord,
@@ -43,8 +44,12 @@ from .rows import Address, AddressRows, Rows, address_of
 
 UPLOADS: Final = "uploads"
 
+STEPS_MAX: Final = 256
+"""Steps of one page. Each waits for a network at most a few times, so a page ends before its caller gives up."""
+
 
 class Phase(StrEnum):
+    TOUCH = "touch"
     CELLS = "cells"
     BUMP = "bump"
     UPLOADS = "uploads"
@@ -55,6 +60,7 @@ class Phase(StrEnum):
 class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Say where a reading goes on.
 
+    TOUCH is no phase of a reading: a run that publishes bumps branches first (expiring.py).
     `branch` is being read (`inside`), or was the last one read. `tokens` are still to be read of it, the first from
     `key` on; `read` are the frozen tokens that were read already. In the last phases `key` is a record's. `pages` is a
     digest over the manifests of the pages before.
@@ -97,8 +103,9 @@ class Reading:
         """
         writer = PartWriter(UNCOMMITTED)
         rows = AddressRows(writer, group_rows=self._options.group_rows)
-        while cursor.phase is not Phase.DONE and not self._is_full(rows, writer):
-            cursor = await self.step(cursor, rows)
+        steps = 0
+        while cursor.phase is not Phase.DONE and steps < STEPS_MAX and not self._is_full(rows, writer):
+            cursor, steps = await self.step(cursor, rows), steps + 1
             # The server answers others between two scans: an embedded store reads without ever waiting.
             await self._versions.ports.clock.sleep(0)
         rows.flush()
@@ -123,7 +130,8 @@ class Reading:
         return rows.count >= self._options.page_rows or writer.size_bytes >= self._options.part_bytes
 
     async def step(self, cursor: Cursor, rows: Rows) -> Cursor:
-        """Do one scan, or look at one branch."""
+        """Do one scan, or look at up to AT_ONCE branches."""
+        assert cursor.phase is not Phase.TOUCH, "no reading"
         match cursor.phase:
             case Phase.CELLS:
                 return await self._step_cells(cursor, rows)
@@ -140,11 +148,21 @@ class Reading:
     async def _step_cells(self, cursor: Cursor, rows: Rows) -> Cursor:
         if cursor.tokens:
             return await self._scan_token(cursor, rows)
-        found = await self._versions.inventory.next_branch(cursor.branch)
-        if found is None:
+        branches = await self._versions.inventory.next_branches(cursor.branch, AT_ONCE)
+        if not branches:
             return _beginning(cursor, Phase.BUMP)
-        name, record = found
-        return replace(cursor, branch=name, tokens=record.tokens(), key=b"")
+        # Most branches have few cells: all of a page of branches are read together. One that has more is read alone.
+        async for (name, record), pages in self._versions.ports.tasks.ahead(branches, self._first_cells, most=AT_ONCE):
+            for position, page in enumerate(pages):
+                rows.add_cells(page.values, branch=name, namespace=self._namespace)
+                if page.next_start is not None:
+                    return replace(cursor, branch=name, tokens=record.tokens()[position:], key=page.next_start)
+        return replace(cursor, branch=branches[-1][0])
+
+    async def _first_cells(self, branch: tuple[str, BranchRecord]) -> list[Page]:
+        """Read the first cells of each token of this branch."""
+        limit = max(self._options.scan_page // AT_ONCE, 1)
+        return [await self._versions.inventory.cells(token, b"", limit) for token in branch[1].tokens()]
 
     async def _step_bump(self, cursor: Cursor, rows: Rows) -> Cursor:
         if cursor.tokens:
@@ -152,10 +170,15 @@ class Reading:
             after = await self._scan_token(cursor, rows)
             return after if after.tokens[:1] == (token,) else replace(after, read=(*cursor.read, token))
         if not cursor.inside:
-            found = await self._versions.inventory.next_branch(cursor.branch)
-            if found is None:
+            branches = await self._versions.inventory.next_branches(cursor.branch, AT_ONCE)
+            if not branches:
                 return _beginning(cursor, Phase.UPLOADS)
-            return replace(cursor, branch=found[0], inside=True, read=())
+            frozen_at = next((at for at, (_, record) in enumerate(branches) if _is_frozen(record)), len(branches))
+            with_sealed = [name for name, record in branches[:frozen_at] if record.sealed]
+            await in_waves(self._versions.ports.tasks, with_sealed, self._bump)
+            if frozen_at < len(branches):
+                return replace(cursor, branch=branches[frozen_at][0], inside=True, read=())
+            return replace(cursor, branch=branches[-1][0])
         record = await self._versions.inventory.find(BranchRecord, cursor.branch)
         sealed = () if record is None else record.sealed
         # Read even if an earlier phase read it too: rows may repeat, and a cursor cannot remember every token. Looked
@@ -163,8 +186,11 @@ class Reading:
         frozen = tuple(item.token for item in sealed if item.stands_for and item.token not in cursor.read)
         if frozen:
             return replace(cursor, tokens=frozen, key=b"")
-        await self._versions.fencing.bump(cursor.branch, only_sealed=True)
+        await self._bump(cursor.branch)
         return replace(cursor, inside=False, read=())
+
+    async def _bump(self, branch: str) -> None:
+        await self._versions.fencing.bump(branch, only_sealed=True)
 
     async def _scan_token(self, cursor: Cursor, rows: Rows) -> Cursor:
         page = await self._versions.inventory.cells(cursor.tokens[0], cursor.key, self._options.scan_page)
@@ -189,6 +215,10 @@ class Reading:
 
     def _address(self, text: str, *, created_ms: int) -> Address:
         return address_of(text, namespace=self._namespace, created_ms=created_ms)
+
+
+def _is_frozen(record: BranchRecord) -> bool:
+    return any(item.stands_for for item in record.sealed)
 
 
 def _following(cursor: Cursor, next_start: bytes | None, then: Phase) -> Cursor:

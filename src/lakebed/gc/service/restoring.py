@@ -30,7 +30,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import Corrupt, Entry, LakebedError, parse_address, path_to_key
+from lakebed.base import Corrupt, Entry, LakebedError, in_waves, parse_address, path_to_key
 from lakebed.gc.protocol import (
     FAILURES_SHOWN,
     LEDGER,
@@ -145,12 +145,12 @@ class Restoring:
         versions: dict[str, list[Row]] = {}
         for row in page:
             versions.setdefault(_target(body, row), []).append(row)
-        deeds: list[Deed] = []
-        targets = list(versions)
-        for start in range(0, len(targets), AT_ONCE):
-            wave = targets[start : start + AT_ONCE]
-            tasks = [self._restore_versions(body, branch, versions[one], one, restore) for one in wave]
-            deeds += [deed for some in await self._versions.ports.tasks.gather(tasks) for deed in some]
+
+        async def put_back(target: str) -> list[Deed]:
+            return await self._restore_versions(body, branch, versions[target], target, restore)
+
+        found = await in_waves(self._versions.ports.tasks, [*versions], put_back, most=AT_ONCE)
+        deeds = [deed for some in found for deed in some]
         done = [deed for deed in deeds if deed.outcome in (RestoreOutcome.RESTORED, RestoreOutcome.REPLACED)]
         if done:
             await self._record([{**deed.row, "path": deed.target} for deed in done])

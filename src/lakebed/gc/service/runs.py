@@ -218,14 +218,18 @@ class RunBook:
         slices = [item async for item in versions.inventory.every(SliceRecord)]
         dead = [n for n, s in slices if s.state is not SliceState.CLOSED and _is_old(s.opened_ms, now_ms, age_ms)]
         await versions.fencing.fence_slices(dead)
-        uploads = [item async for item in versions.inventory.every(UploadRecord)]
-        for name, upload in uploads:
-            if upload.state in (UploadState.LINKING, UploadState.REVOKED) and _is_old(upload.issued_ms, now_ms, age_ms):
-                await versions.fencing.fence(UploadRecord, name)
-        copies = [item async for item in versions.inventory.every(CopyRecord)]
-        for name, copy in copies:
-            if copy.state is not CopyState.DONE and _is_old(copy.started_ms, now_ms, age_ms):
-                await versions.fencing.fence(CopyRecord, name)
+        linking = [
+            name
+            async for name, upload in versions.inventory.every(UploadRecord)
+            if upload.state in (UploadState.LINKING, UploadState.REVOKED) and _is_old(upload.issued_ms, now_ms, age_ms)
+        ]
+        await versions.fencing.fence_records(UploadRecord, linking)
+        copying = [
+            name
+            async for name, copy in versions.inventory.every(CopyRecord)
+            if copy.state is not CopyState.DONE and _is_old(copy.started_ms, now_ms, age_ms)
+        ]
+        await versions.fencing.fence_records(CopyRecord, copying)
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
