@@ -31,6 +31,10 @@ from lakebed.kv import open_store, sqlite_uri
 from lakebed.wire import ObjectStats, ObjectStatsList, Pagination
 
 PAGE = 1000
+WORK = b"work"
+WORK_KEYS = [b"%06d" % number for number in range(1000)]
+DEPENDENT_READS_MAX = 3
+"""So many reads each tell what is read next. More are of a list."""
 _cells = msgspec.msgpack.Decoder(list[tuple[int, int, int, int, int, str, int, str, int, str, bytes]])
 _json = msgspec.json.Encoder()
 
@@ -44,6 +48,7 @@ class Bare:
         self.answer = options.get("answer", "{}").encode()
         self.store = open_store(sqlite_uri(self.folder / "bare.db"))
         self.numbers = itertools.count()
+        self.answers: list[Any] = []
 
     async def stat(self, _: Request) -> Response:
         return Response(self.answer, media_type="application/json")
@@ -149,6 +154,33 @@ class Bare:
         text = f"<ListBucketResult><Name>bench</Name>{''.join(rows)}</ListBucketResult>"
         return Response(text, media_type="application/xml")
 
+    async def keep(self, request: Request) -> Response:
+        """Keep an answer for `work`; returns its number."""
+        if not self.answers:
+            await self.store.set_many(WORK, [(key, bytes(200)) for key in WORK_KEYS])
+        self.answers.append(msgspec.json.decode(await request.body()))
+        return Response(str(len(self.answers) - 1))
+
+    async def work(self, request: Request) -> Response:
+        """Read, seek, scan and write so much, and answer with what was kept, encoded anew."""
+        body = await request.body()
+        asked = {name: int(value) for name, value in request.query_params.items()}
+        if (reads := asked.get("reads", 0)) > DEPENDENT_READS_MAX:
+            await self.store.get_many(WORK, WORK_KEYS[:reads])
+        else:
+            for key in WORK_KEYS[:reads]:
+                await self.store.get(WORK, key)
+        for key in WORK_KEYS[: asked.get("seeks", 0)]:
+            await self.store.scan(WORK, key, 1)
+        if rows := asked.get("rows", 0):
+            await self.store.scan(WORK, b"", rows)
+        for _ in range(asked.get("files", 0)):
+            name = f"{next(self.numbers):08d}"
+            await asyncio.get_running_loop().run_in_executor(None, self._write_durably, name, body)
+        for _ in range(asked.get("sets", 0)):
+            await self.store.set(b"made", b"%08d" % next(self.numbers), bytes(200))
+        return Response(_json.encode(self.answers[asked["answer"]]), media_type="application/json")
+
     def app(self) -> Starlette:
         return Starlette(
             routes=[
@@ -158,6 +190,8 @@ class Bare:
                 Route("/read", self.read),
                 Route("/list-xml", self.list_xml),
                 Route("/upload", self.upload, methods=["POST"]),
+                Route("/keep", self.keep, methods=["POST"]),
+                Route("/work", self.work, methods=["GET", "POST"]),
             ]
         )
 

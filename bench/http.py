@@ -102,9 +102,9 @@ def objects_url(repository: str, ref: str, path: str, *, kind: str = "refs", suf
 
 
 @contextmanager
-def lakebed_server(folder: Path, *, workers: int = 1) -> Iterator[Peer]:
-    """A real server over this data folder, set up, with an authorised peer."""
-    command = ["-m", "lakebed", "serve", "--data", str(folder), "--port", "0", "--workers", str(workers)]
+def lakebed_server(folder: Path, *, workers: int = 1, options: Sequence[str] = ()) -> Iterator[Peer]:
+    """A real server over this data folder, with these options of `serve`, set up, with an authorised peer."""
+    command = ["-m", "lakebed", "serve", "--data", str(folder), "--port", "0", "--workers", str(workers), *options]
     with started(command, marker=" at http://127.0.0.1:") as peer:
         made = json.loads(peer.call("POST", "/api/v1/setup_lakefs", {"username": "bench"}, expected=200))
         secret = f"{made['access_key_id']}:{made['secret_access_key']}".encode()

@@ -35,7 +35,7 @@ def filled(folder: Path, count: int, *, answer: str = "{}") -> Iterator[Filled]:
     """Our server and a bare one over the same rows: `count` staged on the branch `staged`, committed on `committed`."""
     data = folder / "data"
     prepare_folder(data)
-    partition, table = asyncio.run(_fill(data, count))
+    partition, table = asyncio.run(fill(ServerOptions(data_dir=data), count))
     file = folder / "table.parquet"
     pq.write_table(table, file)
     (folder / "bare").mkdir()
@@ -52,10 +52,11 @@ def filled(folder: Path, count: int, *, answer: str = "{}") -> Iterator[Filled]:
         yield Filled(ours, bare)
 
 
-async def _fill(data: Path, count: int) -> tuple[bytes, pa.Table]:
+async def fill(options: ServerOptions, count: int) -> tuple[bytes, pa.Table]:
+    """Make the repository. Returns the partition where `staged` has its cells, and the rows as columns."""
     entries = [(key, to_row(key, entry)) for key, entry in rows(count)]
     cells = [(key, encode_cell(EXCLUSIVE, row)) for key, row in entries]
-    async with opened(ServerOptions(data_dir=data)) as state:
+    async with opened(options) as state:
         repository = await state.catalog.create(
             REPOSITORY, storage_namespace="local://bench/x", default_branch="staged"
         )
