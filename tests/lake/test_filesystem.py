@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
+import dask.dataframe as dd
 import duckdb
 import fsspec
 import pandas as pd
@@ -23,6 +26,7 @@ from fsspec.tests.abstract.pipe import AbstractPipeTests
 from fsspec.tests.abstract.put import AbstractPutTests
 
 import lakebed
+from lakebed.lake.asynchronous_files import AsyncLakebedFileSystem
 from lakebed.lake.filesystem import LakebedFileSystem
 
 names = itertools.count()
@@ -127,6 +131,81 @@ def test_parts_of_a_file(fs: LakebedFileSystem, root: str) -> None:
         with fs.open(f"{root}/a", cache_type=cache, block_size=3) as file:
             file.seek(4)
             assert file.read(4) == b"4567"
+
+
+def test_ranges_of_many_files_come_in_the_order_asked_for(fs: LakebedFileSystem, root: str) -> None:
+    whole = bytes(range(256)) * 1024
+    for name in ("a", "b"):
+        fs.pipe_file(f"{root}/{name}", whole)
+    a, b = f"{root}/a", f"lakebed://{root}/b"
+
+    found = fs.cat_ranges([b, a, a, a, b], [10, 200_000, 0, -3, 5], [20, 200_010, 4, None, 5])
+
+    assert found == [whole[10:20], whole[200_000:200_010], whole[:4], whole[-3:], b""]
+    assert fs.cat_ranges([a, b], 1, 3) == [whole[1:3]] * 2
+    for gap in (0, 1 << 20):
+        assert fs.cat_ranges([a, a], [0, 9], [5, 12], max_gap=gap) == [whole[:5], whole[9:12]]
+
+
+def test_a_file_that_is_not_there_spoils_only_its_own_ranges(fs: LakebedFileSystem, root: str) -> None:
+    fs.pipe_file(f"{root}/a", b"0123")
+
+    missing, there = fs.cat_ranges([f"{root}/none", f"{root}/a"], [0, 0], [1, 2])
+
+    assert (type(missing), there) == (FileNotFoundError, b"01")
+    with pytest.raises(FileNotFoundError):
+        fs.cat_ranges([f"{root}/none"], 0, 1, on_error="raise")
+    with pytest.raises(ValueError, match="as many starts"):
+        fs.cat_ranges([f"{root}/a"], [0, 1], [1, 2])
+
+
+@pytest.mark.parametrize("cache", ["blockcache", "readahead", "bytes", "none"])
+async def test_a_file_opened_for_await_keeps_blocks_as_the_caller_says(
+    fs: LakebedFileSystem, root: str, cache: str
+) -> None:
+    fs.pipe_file(f"{root}/a", b"0123456789" * 10)
+    files = AsyncLakebedFileSystem(fs)
+
+    async with await files.open_async(f"{root}/a", cache_type=cache, block_size=20) as file:
+        kept = file.sync.cache  # type: ignore[attr-defined]  # of fsspec's files
+        first = await file.read(5)
+        fetched = kept.total_requested_bytes
+        file.seek(0)
+        again = await file.read(5)
+        fetched_again = kept.total_requested_bytes
+        file.seek(-2, 2)
+        rest = await file.read()
+
+    assert (first, again, rest) == (b"01234", b"01234", b"89")
+    assert kept.name == cache
+    # The cache called "none" counts nothing.
+    assert (fetched == 0, fetched_again) == (cache == "none", fetched)
+
+
+async def test_the_file_system_is_awaited_and_writes_whole_files(fs: LakebedFileSystem, root: str) -> None:
+    files = AsyncLakebedFileSystem(fs)
+
+    async with await files.open_async(f"{root}/x/a", "wb") as file:
+        await file.write(b"01")
+        await file.write(b"23")
+    await asyncio.gather(*(files._pipe_file(f"{root}/x/{number}", b"1") for number in range(5)))
+
+    assert await files._cat_file(f"{root}/x/a", start=1) == b"123"
+    assert len(await files._find(f"{root}/x")) == 6
+    assert await files._cat_ranges([f"{root}/x/a"] * 2, [0, 2], [1, 4]) == [b"0", b"23"]
+    with pytest.raises(FileNotFoundError):
+        await files.open_async(f"{root}/none")
+    with pytest.raises(ValueError, match="takes bytes"):
+        await files.open_async(f"{root}/x/a", "r")
+
+    async def fail() -> None:
+        async with await files.open_async(f"{root}/half", "wb") as file:
+            await file.write(b"0")
+            raise RuntimeError("the job failed")
+
+    with pytest.raises(RuntimeError):
+        await fail()
+    assert not await files._exists(f"{root}/half")
 
 
 def test_moving_and_deleting(fs: LakebedFileSystem, root: str, repository: lakebed.Repository) -> None:
@@ -258,6 +337,21 @@ def test_pyarrow_polars_and_duckdb_read_what_pyarrow_writes(folder: Folder) -> N
     connection.register_filesystem(fs)
     assert connection.sql("select sum(id) from read_parquet('lakebed://data/main/t/*/*.parquet')").fetchall() == [(12,)]
     connection.close()
+
+
+def test_dask_reads_and_writes_frames_in_parts(folder: Folder) -> None:
+    where = {"storage_options": folder.options}
+    frame = dd.from_pandas(TABLE.to_pandas(), npartitions=2)
+
+    with dask.config.set(scheduler="threads", num_workers=2):
+        frame.to_parquet("lakebed://data/main/dask", **where)
+        frame.to_csv("lakebed://data/main/csv/*.csv", index=False, **where)
+        from_parquet = dd.read_parquet("lakebed://data/main/dask", **where).compute()
+        from_csv = dd.read_csv("lakebed://data/main/csv/*.csv", **where).compute()
+
+    assert sorted(from_parquet.id) == sorted(from_csv.id) == [1, 2, 3]
+    files = fsspec.filesystem("lakebed", **folder.options)
+    assert len(files.glob("data/main/dask/*.parquet")) == len(files.glob("data/main/csv/*.csv")) == 2
 
 
 def test_a_moved_file_keeps_its_object(fs: LakebedFileSystem, root: str, repository: lakebed.Repository) -> None:

@@ -56,7 +56,8 @@ def test_the_page_about_python_runs_as_it_stands(
     assert "AA,4\nUA,9\n\n3 lines\n13\n" in printed
     assert "2 rows in Polars\n2 rows in pyarrow\n" in printed
     assert "['flights/main/2024/01/a.csv']" in printed
-    assert printed.endswith("10 objects\n")
+    assert "2 rows in Dask\n" in printed
+    assert printed.endswith("10 objects\nb'AA,4'\n")
     assert names["flights"].ref("main").exists("2024/delays.parquet")
     names["lake"].close()
     names["files"].lake.close()

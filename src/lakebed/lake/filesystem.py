@@ -12,11 +12,12 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fsspec.callbacks import DEFAULT_CALLBACK, Callback
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
@@ -30,6 +31,9 @@ from .lake import Lake, connect
 from .refs import TYPE_DEFAULT, Branch, Ref
 
 BLOCK_BYTES: Final = 4 << 20
+GAP_BYTES: Final = 64 << 10
+"""To read what lies between two ranges costs less than another request, up to this many bytes."""
+RANGES_AT_ONCE: Final = 8
 OPTIONS: Final = ("endpoint", "access_key_id", "secret_access_key", "folder", "lake", "commit_message")
 FSSPEC_OPTIONS: Final = {
     "asynchronous",
@@ -41,6 +45,10 @@ FSSPEC_OPTIONS: Final = {
     "use_listings_cache",
 }
 Info = dict[str, Any]
+Span = tuple[int, int, int]
+"""Where a range starts and ends, and its place in the answer."""
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -175,6 +183,63 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 return b""
             return self._ref(repository, ref).read(key, start=start or 0, end=end)
 
+    def cat_ranges(
+        self,
+        paths: list[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **_: Any,
+    ) -> list[bytes | Exception]:
+        """Return a range of each path, in their order. A start or end is one number for all, or a list.
+
+        Ranges of a file that are at most `max_gap` bytes apart (default GAP_BYTES) are one request, and
+        RANGES_AT_ONCE requests go on at once. All ranges of a file are of one object, as `ObjectReader` says.
+        With `on_error="raise"` the first error is raised; else it stands in the place of its range.
+        """
+        if not isinstance(paths, list):
+            raise TypeError("cat_ranges takes a list of paths")
+        firsts, lasts = ([*each] if isinstance(each, list | tuple) else [each] * len(paths) for each in (starts, ends))
+        if not len(firsts) == len(lasts) == len(paths):
+            raise ValueError("cat_ranges takes as many starts and ends as paths")
+        names = [self._strip_protocol(path) for path in paths]
+        found: list[bytes | Exception] = [b""] * len(paths)
+        with ThreadPoolExecutor(RANGES_AT_ONCE) as pool:
+            distinct = [*dict.fromkeys(names)]
+            opened: dict[str, ObjectReader] = {}
+            spans: dict[str, list[Span]] = {}
+            readers = dict(zip(distinct, pool.map(_or_error(self._reader), distinct), strict=True))
+            for place, name in enumerate(names):
+                reader = readers[name]
+                if isinstance(reader, Exception):
+                    found[place] = reader
+                    continue
+                opened[name] = reader
+                start, end, _step = slice(firsts[place], lasts[place]).indices(reader.size)
+                if start < end:
+                    spans.setdefault(name, []).append((start, end, place))
+            gap = GAP_BYTES if max_gap is None else max_gap
+            blocks = [(name, block) for name, each in spans.items() for block in _blocks(each, gap)]
+
+            def fetch(block: tuple[str, list[Span]]) -> bytes:
+                name, parts = block
+                with _os_errors(name):
+                    return opened[name].read_range(parts[0][0], max(end for _, end, _ in parts))
+
+            for (_name, parts), data in zip(blocks, pool.map(_or_error(fetch), blocks), strict=True):
+                for start, end, place in parts:
+                    at = start - parts[0][0]
+                    found[place] = data if isinstance(data, Exception) else data[at : at + end - start]
+        if on_error != "return" and (error := next((one for one in found if isinstance(one, Exception)), None)):
+            raise error
+        return found
+
+    def _reader(self, name: str) -> ObjectReader:
+        repository, ref, key = _split(name)
+        with _os_errors(name):
+            return ObjectReader(self.lake.client, repository, self._ref(repository, ref).name, key)
+
     def get_file(
         self, rpath: str, lpath: Any, callback: Callback = DEFAULT_CALLBACK, outfile: Any = None, **_: Any
     ) -> None:
@@ -206,7 +271,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             raise IsADirectoryError(path)
         with _os_errors(path):
             if mode == "rb":
-                reader = ObjectReader(self.lake.client, repository, self._ref(repository, ref).name, key)
+                reader = self._reader(path)
                 kind = options.get("cache_type", "readahead")
                 return _Reading(self, path, reader, block_size or BLOCK_BYTES, kind, cache_options)
             if mode not in {"wb", "xb"}:
@@ -447,6 +512,32 @@ class _Writing(ObjectWriter):
 
     def commit(self) -> None:
         """Do nothing: fsspec calls it at the end of a transaction, whose branch has the object already."""
+
+
+def _or_error(function: Callable[[T], R]) -> Callable[[T], R | Exception]:
+    """Return a function that returns its error instead of raising it."""
+
+    def call(argument: T) -> R | Exception:
+        try:
+            return function(argument)
+        except Exception as error:  # noqa: BLE001  # its place in the answer is the caller's to choose
+            return error
+
+    return call
+
+
+def _blocks(spans: list[Span], gap: int) -> list[list[Span]]:
+    """Put spans (start, end, place) together that are at most `gap` bytes apart, in blocks of about BLOCK_BYTES."""
+    blocks: list[list[Span]] = []
+    begin = end = 0
+    for span in sorted(spans):
+        if blocks and span[0] - end <= gap and span[1] - begin <= BLOCK_BYTES:
+            blocks[-1].append(span)
+            end = max(end, span[1])
+        else:
+            blocks.append([span])
+            begin, end = span[:2]
+    return blocks
 
 
 def _split(name: str) -> tuple[str, str, str]:
