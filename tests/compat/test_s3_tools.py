@@ -1,0 +1,189 @@
+"""The S3 gateway from the command line: rclone, s3cmd, the AWS CLI and MinIO's client, unchanged, where installed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import lakefs
+import pytest
+
+from .serving import Server
+
+Tool: TypeAlias = Callable[..., str]
+FILES = {
+    "a.txt": b"one",
+    "sub/b c+ü.txt": b"two",
+    "sub/deep/empty": b"",
+    "large.bin": random.Random(1).randbytes(12 << 20),
+}
+
+
+def tool(name: str, *before: str, tmp_path: Path, **environment: str) -> Tool:
+    """Return a function that runs the program, and returns what it printed. It knows no settings but these."""
+    if (program := shutil.which(name)) is None:
+        pytest.skip(f"{name} is not installed")
+    everything = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", **environment}
+
+    def run(*arguments: str | Path) -> str:
+        command = [program, *before, *map(str, arguments)]
+        done = subprocess.run(command, env=everything, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    for name, data in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def read(folder: Path) -> Mapping[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def on_branch(repository: lakefs.Repository, prefix: str = "up/") -> Mapping[str, bytes]:
+    branch = repository.branch("main")
+    found = [str(one.path) for one in branch.objects(prefix=prefix)]
+    return {path.removeprefix(prefix): branch.object(path).reader(mode="rb").read() for path in found}
+
+
+@pytest.fixture
+def rclone(server: Server, tmp_path: Path) -> Tool:
+    settings = {
+        "TYPE": "s3",
+        "PROVIDER": "Other",
+        "ENDPOINT": server.url,
+        "ACCESS_KEY_ID": server.access_key_id,
+        "SECRET_ACCESS_KEY": server.secret_access_key,
+        "REGION": "us-east-1",
+        "FORCE_PATH_STYLE": "true",
+        "CHUNK_SIZE": "5Mi",
+        "UPLOAD_CUTOFF": "5Mi",
+    }
+    environment = {f"RCLONE_CONFIG_LAKE_{name}": value for name, value in settings.items()}
+    return tool("rclone", "--config", "", tmp_path=tmp_path, **environment)
+
+
+def test_rclone_copies_checks_syncs_and_purges(
+    rclone: Tool, repository: lakefs.Repository, source: Path, tmp_path: Path
+) -> None:
+    remote = f"lake:{repository.id}/main/up"
+
+    rclone("copy", source, remote)
+    assert on_branch(repository) == FILES
+    rclone("check", "--download", source, remote)
+    assert sorted(rclone("lsf", "-R", "--files-only", remote).splitlines()) == sorted(FILES)
+
+    (source / "a.txt").unlink()
+    (source / "new").write_bytes(b"new")
+    rclone("sync", source, remote)
+    assert on_branch(repository) == read(source)
+
+    rclone("copy", f"lake:{repository.id}.main/up", tmp_path / "back")  # the branch as a bucket
+    assert read(tmp_path / "back") == read(source)
+    rclone("purge", remote)
+    assert on_branch(repository) == {}
+
+
+@pytest.fixture
+def s3cmd(server: Server, tmp_path: Path) -> Tool:
+    host = server.url.removeprefix("http://")
+    settings = {
+        "access_key": server.access_key_id,
+        "secret_key": server.secret_access_key,
+        "host_base": host,
+        "host_bucket": host,
+        "use_https": "False",
+        "bucket_location": "us-east-1",
+        "multipart_chunk_size_mb": "5",
+        "progress_meter": "False",
+    }
+    config = tmp_path / "s3cfg"
+    config.write_text("[default]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items()))
+    return tool("s3cmd", "--config", str(config), tmp_path=tmp_path)
+
+
+def test_s3cmd_puts_lists_copies_gets_and_deletes(
+    s3cmd: Tool, repository: lakefs.Repository, source: Path, tmp_path: Path
+) -> None:
+    bucket = f"s3://{repository.id}.main"
+
+    s3cmd("put", "--recursive", f"{source}/", f"{bucket}/up/")
+    assert on_branch(repository) == FILES
+    listed = [line.split(None, 3)[3] for line in s3cmd("ls", "--recursive", f"{bucket}/up/").splitlines()]
+    assert sorted(listed) == sorted(f"{bucket}/up/{name}" for name in FILES)
+
+    s3cmd("cp", f"{bucket}/up/a.txt", f"{bucket}/other/a.txt")
+    assert on_branch(repository, "other/") == {"a.txt": b"one"}
+    (tmp_path / "back").mkdir()
+    s3cmd("get", "--recursive", f"{bucket}/up/", f"{tmp_path / 'back'}/")
+    assert read(tmp_path / "back") == FILES
+    s3cmd("del", "--recursive", "--force", f"{bucket}/up/")
+    assert on_branch(repository) == {}
+
+
+@pytest.fixture
+def aws(server: Server, tmp_path: Path) -> Tool:
+    return tool(
+        "aws",
+        "--endpoint-url",
+        server.url,
+        tmp_path=tmp_path,
+        AWS_ACCESS_KEY_ID=server.access_key_id,
+        AWS_SECRET_ACCESS_KEY=server.secret_access_key,
+        AWS_DEFAULT_REGION="us-east-1",
+        AWS_EC2_METADATA_DISABLED="true",
+    )
+
+
+def test_the_aws_cli_copies_syncs_lists_and_removes(
+    aws: Tool, repository: lakefs.Repository, source: Path, tmp_path: Path
+) -> None:
+    folder = f"s3://{repository.id}/main/up"
+
+    aws("s3", "cp", "--recursive", source, folder)
+    assert on_branch(repository) == FILES
+    listed = [line.split(None, 3)[3] for line in aws("s3", "ls", "--recursive", f"{folder}/").splitlines()]
+    assert sorted(listed) == sorted(f"main/up/{name}" for name in FILES)
+
+    (source / "a.txt").unlink()
+    aws("s3", "sync", "--delete", source, folder)
+    assert on_branch(repository) == read(source)
+    aws("s3", "mv", f"{folder}/sub/deep/empty", f"{folder}/moved")
+    aws("s3", "sync", f"s3://{repository.id}.main/up", tmp_path / "back")
+    assert read(tmp_path / "back") == on_branch(repository)
+    aws("s3", "rm", "--recursive", folder)
+    assert on_branch(repository) == {}
+
+
+@pytest.fixture
+def mc(server: Server, tmp_path: Path) -> Tool:
+    name = os.environ.get("LAKEBED_TEST_MC", "mcli")
+    host = server.url.replace("http://", f"http://{server.access_key_id}:{server.secret_access_key}@")
+    return tool(name, "--config-dir", str(tmp_path / "mc"), tmp_path=tmp_path, MC_HOST_lake=host)
+
+
+def test_minios_client_mirrors_lists_and_removes(
+    mc: Tool, repository: lakefs.Repository, source: Path, tmp_path: Path
+) -> None:
+    folder = f"lake/{repository.id}/main/up"
+
+    mc("mirror", source, folder)
+    assert on_branch(repository) == FILES
+    mc("cat", f"{folder}/a.txt")
+    mc("cp", f"{folder}/a.txt", f"lake/{repository.id}/main/other/a.txt")
+    mc("mirror", f"lake/{repository.id}.main/up", tmp_path / "back")
+    assert read(tmp_path / "back") == FILES
+    mc("rm", "--recursive", "--force", folder)
+    assert on_branch(repository) == {}
