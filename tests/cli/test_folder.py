@@ -130,3 +130,16 @@ def test_the_data_folder_may_come_from_the_settings(shell: Shell, tmp_path: Path
     assert from_variable.json["size_bytes"] > 0
     assert (absent.code, "--data" in absent.err) == (2, True)
     assert (elsewhere.code, "is not a data folder" in elsewhere.err) == (3, True)
+
+
+def test_metadata_is_migrated_and_that_of_a_later_release_is_refused(folder: Path) -> None:
+    shell = Shell(environment={})
+
+    migrated = shell.ok("kv", "migrate", "--data", str(folder))
+    with closing(sqlite3.connect(folder / "metadata.db")) as database:
+        database.execute("PRAGMA user_version=7")
+    refused = shell("kv", "migrate", "--data", str(folder))
+
+    assert migrated.out == "the metadata is in this release's format\n"
+    assert refused.code != 0
+    assert "written in format 7 by another release" in refused.err

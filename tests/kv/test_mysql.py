@@ -9,7 +9,7 @@ from functools import partial
 import aiomysql
 import pytest
 
-from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, compact_store, open_store, store_size
 from lakebed.testing.contracts.network import faulty_network
 from tests.kv.servers import OnServer, Server, mariadb
 
@@ -107,3 +107,22 @@ def test_options_that_make_no_sense_are_refused() -> None:
     for uri in ("mysql://", "mysql://h", "mysql://h:port/db", "mysql://h/db?prefix=a-b", "mysql://h/db?color=red"):
         with pytest.raises(InvalidStoreUri):
             open_store(uri)
+
+
+async def test_a_store_tells_its_size_and_gives_free_space_back(server: Server) -> None:
+    uri = uri_of(server.port, prefix="sized")
+    store = open_store(uri)
+    await store.set_many(b"p", [(b"%d" % number, bytes(10_000)) for number in range(1000)])
+    await store.delete_many(b"p", [b"%d" % number for number in range(1, 1000)])
+
+    compact_store(uri)
+
+    assert 0 < store_size(uri).size_bytes < 5_000_000
+    assert (await store.scan(b"p", b"", 10)).keys == [b"0"]
+    await store.close()
+
+
+@pytest.mark.parametrize("ask", [store_size, compact_store])
+def test_what_is_no_store_is_neither_measured_nor_compacted(server: Server, ask: Callable[[str], object]) -> None:
+    with pytest.raises(StoreFormat, match="there is no table"):
+        ask(uri_of(server.port, prefix="absent"))

@@ -16,6 +16,7 @@ from lakebed.kv import (
     StoreFormat,
     StoreUnavailable,
     compact_store,
+    migrate_store,
     open_store,
     snapshot_store,
     sqlite_uri,
@@ -124,11 +125,29 @@ async def test_the_size_of_a_store_is_that_of_its_table(server: Server) -> None:
     store = open_store(uri)
     empty = store_size(uri).size_bytes
     await store.set_many(b"p", [(b"%d" % number, bytes(1000)) for number in range(1000)])
+
+    full = store_size(uri).size_bytes
+    assert full > empty
+    await store.delete_many(b"p", [b"%d" % number for number in range(1, 1000)])
+    compact_store(uri)
+    assert store_size(uri).size_bytes < full
+    assert (await store.scan(b"p", b"", 10)).keys == [b"0"]
     await store.close()
 
-    assert store_size(uri).size_bytes > empty
-    with pytest.raises(InvalidStoreUri, match="cannot be compacted"):
-        compact_store(uri)
+
+@pytest.mark.parametrize("ask", [store_size, compact_store])
+def test_what_is_no_store_is_neither_measured_nor_compacted(server: Server, ask: Callable[[str], object]) -> None:
+    with pytest.raises(StoreFormat, match="holds no store"):
+        ask(uri_of(server.port, schema="absent"))
+
+
+def test_migrating_makes_the_schema_in_a_new_database_and_leaves_one_that_is_there(server: Server) -> None:
+    uri = uri_of(server.port, schema="migrated")
+
+    migrate_store(uri)
+    migrate_store(uri)
+
+    assert store_size(uri).size_bytes > 0
 
 
 async def test_a_snapshot_is_of_one_moment_while_others_write(server: Server, tmp_path: Path) -> None:

@@ -79,11 +79,27 @@ def check(
 
 @app.command()
 @command
+def migrate(session: Session, data: DataOption = None, kv: MetadataUri = None) -> None:
+    """Make the schema in a new database, or bring an older one to this release.
+
+    Servers do this when they start. Use it where their own user of the database may make no tables.
+    A store of a later release is refused and stays as it is.
+    """
+    from lakebed.kv import migrate_store
+    from lakebed.server import options_of
+
+    migrate_store(options_of(session.data_folder(data), session.environment, kv).metadata_uri)
+    session.done("the metadata is in this release's format")
+
+
+@app.command()
+@command
 def compact(session: Session, data: DataOption = None, kv: MetadataUri = None) -> None:
     """Give free space of the metadata back to the disk.
 
-    Servers may run and read, but their writes wait until it is done, and fail after 10 seconds. It
-    needs as much room again as the metadata takes.
+    It needs as much room again as the metadata takes. On SQLite servers may run and read, but their
+    writes wait until it is done, and fail after 10 seconds. On PostgreSQL reads wait as well. Other
+    databases than these and MySQL do it by themselves, or with tools of their own.
     """
     from lakebed.kv import compact_store, store_size
     from lakebed.server import options_of

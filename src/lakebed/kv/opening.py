@@ -8,6 +8,7 @@ Messages never repeat a URI: it may hold a password.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -187,6 +188,20 @@ def compact_store(uri: str) -> None:
         StoreFormat: as `open_store`.
     """
     _offered(uri, "compact_uri", "cannot be compacted")()
+
+
+def migrate_store(uri: str) -> None:
+    """Make the schema of the store of this URI in a new database, or bring it to this release's format. Blocks.
+
+    Opening does both, so servers need no more than this. It is for a user of the database who may make tables, where
+    the servers' own may not. Format 1 is the only one so far.
+
+    Raises:
+        InvalidStoreUri, StoreUnavailable: as `open_store`.
+        StoreFormat: what is there is of a later release, or not ours. Nothing was changed.
+    """
+    store = open_store(uri)
+    asyncio.run(store.close())
 
 
 def sqlite_uri(path: Path) -> str:

@@ -22,9 +22,9 @@ from awscrt.exceptions import AwsCrtError
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
-from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
-from .remote import PAUSE_S, PAUSE_S_MAX, WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from .remote import PAUSE_S, PAUSE_S_MAX, WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
 
 FORMAT: Final = b"1"
 CONNECTIONS: Final = 32
@@ -54,6 +54,11 @@ def open_uri(uri: StoreUri) -> RemoteStore:
     """`dynamodb://eu-central-1/lakebed?connections=32&wait_s=10&endpoint=`. The table is made where there is none."""
     wait_s = uri.seconds("wait_s", WAIT_S)
     return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
+
+
+def size_uri(uri: StoreUri) -> StoreSize:
+    """Ask for the size of the table. DynamoDB counts it every six hours, and keeps no free space."""
+    return answer_of(uri, _from, DynamoDatabase.size)
 
 
 def partitions_uri(uri: StoreUri) -> list[bytes]:
@@ -111,6 +116,17 @@ class DynamoDatabase:
             await self.close()
         if found != {"B": base64.b64encode(FORMAT).decode()}:
             raise StoreFormat("dynamodb: the table was written in another format, by another release")
+
+    async def size(self) -> StoreSize:
+        """
+        Raises:
+            StoreFormat: there is no such table.
+        """
+        try:
+            described = (await self._post("DescribeTable", {}))["Table"]
+        except _NoTable:
+            raise StoreFormat(f"dynamodb: there is no table {self._table}") from None
+        return StoreSize(size_bytes=int(described["TableSizeBytes"]), log_bytes=0, free_bytes=0)
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
         found: dict[bytes, Held] = {}

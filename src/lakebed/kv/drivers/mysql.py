@@ -23,9 +23,9 @@ from pymysql.constants import CLIENT, CR, ER
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
-from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from .remote import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
 
 FORMAT: Final = 1
 CONNECTIONS: Final = 16
@@ -53,6 +53,11 @@ MAKE_TABLES: Final = (
 )
 
 REPLICA: Final = "mysql: read_only is ON: this is a replica. Name the primary"
+SIZE: Final = (
+    "SELECT data_length + index_length + data_free, data_free FROM information_schema.tables"
+    " WHERE table_schema = DATABASE() AND table_name = CONVERT({} USING utf8mb4)"
+)
+COMPACT_S_MAX: Final = 86_400
 FORMAT_OF: Final = "SELECT MAX(format) FROM {format}"
 SESSION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 SAFE: Final = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
@@ -77,6 +82,16 @@ def open_uri(uri: StoreUri) -> RemoteStore:
     """`mysql://user:password@host:3306/database?prefix=lakebed&connections=16&wait_s=10&tls=no&ca_file=`."""
     wait_s = uri.seconds("wait_s", WAIT_S)
     return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
+
+
+def size_uri(uri: StoreUri) -> StoreSize:
+    """Ask for the size of the table with its index, as the database last counted it."""
+    return answer_of(uri, _from, MysqlDatabase.size)
+
+
+def compact_uri(uri: StoreUri) -> None:
+    """Write the table anew. The database needs room for it, and goes on with reads and writes meanwhile."""
+    answer_of(uri, _from, MysqlDatabase.compact)
 
 
 def partitions_uri(uri: StoreUri) -> list[bytes]:
@@ -177,6 +192,30 @@ class MysqlDatabase:
         while rows := await self._run(NEXT_PARTITION.format(_literal(found[-1]), **self._names)):
             found += rows[0]
         return found[1:]
+
+    async def size(self) -> StoreSize:
+        """
+        Raises:
+            StoreFormat: there is no such table.
+        """
+        found = await self._run(SIZE.format(_literal(self._names["kv"].encode())))
+        if not found:
+            raise StoreFormat(f"mysql: there is no table {self._names['kv']}")
+        [(size, free)] = found
+        return StoreSize(size_bytes=int(size), log_bytes=0, free_bytes=int(free))
+
+    async def compact(self) -> None:
+        """
+        Raises:
+            StoreFormat: there is no such table.
+            StoreUnavailable: the database could not do it.
+        """
+        await self.size()
+        self._timeout_s = COMPACT_S_MAX
+        rows = await self._run(f"OPTIMIZE TABLE {self._names['kv']}")
+        if errors := [str(text) for *_, kind, text in rows if str(kind).lower() == "error"]:
+            raise StoreUnavailable(f"mysql: {'; '.join(errors)}")
+        await self._run(f"ANALYZE TABLE {self._names['kv']}")
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None

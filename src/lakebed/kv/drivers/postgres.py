@@ -22,12 +22,13 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of, run_apart
+from .remote import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of, run_apart
 from .sqlite import SqliteStore
 
 FORMAT: Final = 1
 CONNECTIONS: Final = 16
 SNAPSHOT_ROWS: Final = 1000
+COMPACT_S_MAX: Final = 86_400
 IDENTIFIER_BYTES_MAX: Final = 63
 SAFE: Final = {"fsync": "on", "full_page_writes": "on"}
 """Without these a crash of the database takes answered writes back, or the whole table."""
@@ -89,6 +90,11 @@ def size_uri(uri: StoreUri) -> StoreSize:
     """Ask for the size of the table with its index. What is free in it, only the database's own tools can tell."""
     database = _from(uri, uri.seconds("wait_s", WAIT_S))
     return run_apart(database.size)
+
+
+def compact_uri(uri: StoreUri) -> None:
+    """Write the table and its index anew. The database needs room for both, and readers and writers wait for it."""
+    answer_of(uri, _from, PostgresDatabase.compact)
 
 
 def partitions_uri(uri: StoreUri) -> list[bytes]:
@@ -210,10 +216,19 @@ class PostgresDatabase:
 
     async def size(self) -> StoreSize:
         async with self._alone() as connection:
+            await self._check_store(connection)
             size = await connection.fetchval("SELECT pg_total_relation_size(to_regclass('kv'))")
-        if size is None:
-            raise StoreFormat(f"postgres: the schema {self._schema} holds no store")
         return StoreSize(size_bytes=size, log_bytes=0, free_bytes=0)
+
+    async def compact(self) -> None:
+        async with self._alone() as connection:
+            await self._check_store(connection)
+            await connection.execute("SET statement_timeout = 0")
+            await connection.execute("VACUUM FULL kv", timeout=COMPACT_S_MAX)
+
+    async def _check_store(self, connection: Any) -> None:
+        if await connection.fetchval("SELECT to_regclass('kv')") is None:
+            raise StoreFormat(f"postgres: the schema {self._schema} holds no store")
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:

@@ -21,6 +21,7 @@ from lakebed.kv.opening import StoreUri
 from lakebed.kv.store import Held, Page, Predicate, PredicateFailed, StoreUnavailable, check_key
 
 T = TypeVar("T")
+D = TypeVar("D", bound="Database")
 
 WAIT_S: Final = 10.0
 """Wait this long for a database that restarts, fails over or throttles, unless the URI sets `wait_s`."""
@@ -109,6 +110,19 @@ def partitions_of(uri: StoreUri, made_from: Callable[[StoreUri, float], Database
             await database.close()
 
     return run_apart(listed)
+
+
+def answer_of(uri: StoreUri, made_from: Callable[[StoreUri, float], D], ask: Callable[[D], Awaitable[T]]) -> T:
+    """Ask a database that no store has opened one thing, once. Blocks."""
+    database = made_from(uri, uri.seconds("wait_s", WAIT_S))
+
+    async def asked() -> T:
+        try:
+            return await ask(database)
+        finally:
+            await database.close()
+
+    return run_apart(asked)
 
 
 def run_apart(work: Callable[[], Awaitable[T]]) -> T:
