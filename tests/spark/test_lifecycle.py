@@ -11,12 +11,23 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Conflict
-from lakebed.gc import OtherUnfinished
+from lakebed.gc import NoRules, OtherUnfinished
 from lakebed.gc.kinds.lifecycle import NoPolicy
-from lakebed.gc.protocol import Fate, RunKind, RunMode, RunState, decode_saved_dues, encode_saved_dues
+from lakebed.gc.protocol import (
+    Fate,
+    InvalidRequest,
+    NewHold,
+    PlanRequest,
+    RunKind,
+    RunMode,
+    RunState,
+    decode_saved_dues,
+    encode_saved_dues,
+    request_of,
+)
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import InvalidPolicy
-from lakebed.gc.service import PolicyBook
+from lakebed.gc.service import HoldBook, PolicyBook
 from lakebed.gc.simulate import BadDays
 from lakebed.versions import Commit, PathExpired
 from tests.gc.test_erasure import apply, erase
@@ -521,3 +532,94 @@ def test_runs_of_all_kinds_leave_lifecycle_out(spark: SparkSession | None, lake:
     kinds = [report.kind for report in lake.collector.run_each(spark) if hasattr(report, "kind")]
 
     assert RunKind.LIFECYCLE not in kinds
+
+
+# Together with retention: only active commits count
+
+
+@pytest.fixture
+def replaced(lake: Lakeside) -> str:
+    """Let a commit that retention lets go have `logs/old` at a path that no rule covers, too. Returns its id."""
+    lake.copy("main", "logs/old", "data/copy")
+    expired = lake.commit()
+    lake.delete("data/copy")
+    lake.commit()
+    lake.clock.ms += 3 * DAY_MS
+    lake.wait(lake.versions.cleanup.clean())  # The record of the copy names the object, too.
+    set_policy(lake, {"logs": {"prefix": "logs/", "days": 10}})
+    return expired.id
+
+
+def taken(lake: Lakeside, spark: SparkSession | None, *, active_only: bool) -> tuple[set[str], str]:
+    [plan] = lake.collector.on(spark).plan(PlanRequest(kinds=(RunKind.LIFECYCLE,), active_only=active_only))
+    return lake.collector.taken(plan.run_id), plan.run_id
+
+
+def test_commits_that_retention_lets_go_keep_nothing_where_only_active_ones_count(
+    spark: SparkSession | None, lake: Lakeside, replaced: str
+) -> None:
+    lake.rules(2)
+
+    usual, _ = taken(lake, spark, active_only=False)
+    active, run_id = taken(lake, spark, active_only=True)
+    report = lake.collector.apply(spark, run_id)
+
+    assert usual == set()
+    assert active == {address_of(lake, "logs/old")}
+    assert (report.garbage_objects, active & lake.addresses()) == (1, set())
+    with pytest.raises(PathExpired):
+        lake.wait(lake.versions.staging.open(replaced, b"data/copy"))
+
+
+def test_an_active_commit_keeps_as_ever(spark: SparkSession | None, lake: Lakeside, replaced: str) -> None:
+    lake.rules(10)
+
+    assert taken(lake, spark, active_only=True)[0] == set()
+
+
+def test_a_commit_that_is_named_since_the_plan_is_active_again(
+    spark: SparkSession | None, lake: Lakeside, replaced: str
+) -> None:
+    lake.rules(2)
+    active, run_id = taken(lake, spark, active_only=True)
+    lake.branch("again", replaced)
+
+    report = lake.collector.apply(spark, run_id)
+
+    assert report.garbage_objects == 0
+    assert active <= lake.addresses()
+
+
+def test_rules_that_keep_longer_since_the_plan_count_when_it_is_applied(
+    spark: SparkSession | None, lake: Lakeside, replaced: str
+) -> None:
+    lake.rules(2)
+    active, run_id = taken(lake, spark, active_only=True)
+    lake.rules(30)
+
+    lake.collector.apply(spark, run_id)
+
+    assert active <= lake.addresses()
+
+
+def test_a_hold_on_an_expired_commit_keeps_its_objects_where_only_active_ones_count(
+    spark: SparkSession | None, lake: Lakeside, replaced: str
+) -> None:
+    lake.rules(2)
+    lake.wait(HoldBook(lake.versions).add(NewHold(name="h", globs=("data/copy",), why="law")))
+
+    assert taken(lake, spark, active_only=True)[0] == set()
+
+
+def test_without_retention_rules_no_commit_is_inactive(
+    spark: SparkSession | None, lake: Lakeside, replaced: str
+) -> None:
+    with pytest.raises(NoRules):
+        taken(lake, spark, active_only=True)
+
+
+def test_active_only_is_for_lifecycle_runs() -> None:
+    with pytest.raises(InvalidRequest, match="for lifecycle runs"):
+        request_of("plan", kinds=["committed"], active_only=True)
+    with pytest.raises(InvalidRequest, match="do not go together"):
+        request_of("plan", kinds=["lifecycle"], active_only=True, mode="optimised")

@@ -295,6 +295,9 @@ def _add_option(action: argparse.ArgumentParser, name: str) -> None:
             (Mode.OLD_LAYOUT, "uncommitted data: look only at objects outside slices"),
         ):
             modes.add_argument(f"--{mode.value}", dest=name, action="store_const", const=mode, help=help_text)
+    elif name == "active_only":
+        help_text = "with --lifecycle: commits that the retention rules let go keep nothing"
+        action.add_argument("--active-only", dest=name, action="store_const", const=True, help=help_text)
     elif name in _HELP:
         metavar, help_text = _HELP[name]
         action.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help_text)

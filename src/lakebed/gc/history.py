@@ -86,6 +86,16 @@ def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Ju
     )
 
 
+def only_active(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> pa.Table:
+    """Return COMMITS in which those that the retention rules let go count as swept, as if that had happened.
+
+    Raises:
+        BrokenHistory: see `judge`.
+    """
+    gone = pc.or_(commits["swept"], pa.chunked_array([judge(commits, refs, rules, now_ms=now_ms).expired]))
+    return commits.set_column(commits.schema.get_field_index("swept"), commits.schema.field("swept"), gone)
+
+
 def spare(judged: Judged, held: Collection[str]) -> Judged:
     """Keep these commits, which the rules would let go."""
     if not held:

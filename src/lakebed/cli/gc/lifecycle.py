@@ -118,10 +118,14 @@ def plan(
     uri: RepositoryArgument,
     working: Working,
     clean: Annotated[bool, typer.Option("--clean", help="Read everything: go on from no run before.")] = False,
+    active_only: Annotated[
+        bool, typer.Option("--active-only", help="Commits that the retention rules let go keep nothing.")
+    ] = False,
     local_root: RootOption = None,
 ) -> None:
     """Decide what goes by the policy, and write it down. Deletes nothing."""
-    request: Any = asked("plan", working, kinds=["lifecycle"], mode="clean" if clean else None)
+    mode = "clean" if clean else None
+    request: Any = asked("plan", working, kinds=["lifecycle"], mode=mode, active_only=active_only or None)
     collector = checked_collector(session, uri, local_root)
     check(session, collector, request)
     with with_spark(session, collector) as collector:

@@ -24,7 +24,7 @@ def kind_to_plan(name: RunKind, options: UncommittedOptions, metadata: MetadataR
         case RunKind.METADATA:
             return Metadata(metadata)
         case RunKind.LIFECYCLE:
-            return Lifecycle(options.mode)
+            return Lifecycle(options.mode, active_only=options.active_only)
         case RunKind.DELETED:
             return Deleted()
         case RunKind.ERASURE:

@@ -10,6 +10,9 @@ lifecycle run"). So:
 
 What an earlier run took is in no later plan, although commits still name it.
 
+Together with retention, when asked (`active_only`): commits that the rules let go count as swept, in the plan and when
+it is applied, by the rules that there are then. Such a run is a clean one, and saves nothing for others.
+
 A run costs what changed since the last one: it goes on from the hours that this one saved (dues.py, learning.py).
 Where anything about them is amiss, or the policy is another, it makes a clean run, and says why. A policy that keeps
 versions, and a lake with too many rows, know no hours: each of their runs reads everything.
@@ -29,6 +32,7 @@ from lakebed.gc.bucketed import Bucketed
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
 from lakebed.gc.due import Judging, Ranges, Reached, deal_due, reach_metaranges
 from lakebed.gc.dues import with_hours
+from lakebed.gc.history import only_active
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.named import deal_live, from_tables
@@ -52,9 +56,11 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.recheck import deal_ranges, whole
 from lakebed.gc.resume import garbage_of, held_tables, runs_over
+from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
 from lakebed.gc.verdicts import deal_again
 
+from .committed import NO_RULES, NoRules
 from .kind import Look, SweepRule
 from .learning import Base, Learned, learn, only_ranges, read_known
 from .saving import NoSavedState, read_saved_dues
@@ -62,6 +68,7 @@ from .saving import NoSavedState, read_saved_dues
 CLEAN_EVERY: Final = 90
 """Begin anew after this many runs: the saved files also know ranges and trees that are gone."""
 
+ACTIVE_ONLY: Final = "active commits only"
 NO_HOURS: Final = "the policy keeps versions, or there are too many rows"
 NO_POLICY: Final = "no lifecycle policy is set: `lakebed lifecycle policy set` says which objects go"
 
@@ -73,6 +80,7 @@ class NoPolicy(Invalid):
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
     mode: Mode = Mode.AUTOMATIC
+    active_only: bool = False
 
     @property
     def name(self) -> RunKind:
@@ -86,7 +94,7 @@ class Lifecycle:
         """docs/design/0003-lifecycle.md. Staged data is looked at when the plan is applied."""
 
         async def decide(prepared: PreparedCommits) -> Plan:
-            return await _plan(context, run, prepared, self.mode)
+            return await _plan(context, run, prepared, self.mode, active_only=self.active_only)
 
         return await context.reread(lambda: context.service.commits_and_policy(run.run_id), decide)
 
@@ -109,11 +117,16 @@ class Lifecycle:
         )
 
 
-async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits, mode: Mode) -> Plan:
+async def _plan(
+    context: RunContext, run: StartedRun, prepared: PreparedCommits, mode: Mode, *, active_only: bool
+) -> Plan:
     policy = policy_of(prepared)
-    base, note = await _choose(context, run, prepared, mode)
-    commits, reached = await _reach(context, prepared.commits, prepared.refs, policy)
-    learned = await learn(context, run, policy, reached, base)
+    rules = await _rules(context) if active_only else None
+    if active_only and rules is None:
+        raise NoRules(NO_RULES)
+    base, note = (None, ACTIVE_ONLY) if active_only else await _choose(context, run, prepared, mode)
+    commits, reached = await _reach(context, prepared.commits, prepared.refs, policy, rules, now_ms=run.now_ms)
+    learned = await learn(context, run, policy, reached, base, reads_rows=not active_only)
     if base is not None and learned.base is None:
         note = learned.note or NO_HOURS
         if mode is Mode.OPTIMISED:
@@ -148,6 +161,7 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits,
         mode_note=note,
         based_on="" if learned.base is None else learned.base.run_id,
         dues=None if learned.known is None else await learned.known.keep(context, run, learned.base),
+        active_only=active_only,
         beside=tuple(held),
         commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
         range_counts=RangeCounts(live=learned.ranges.whole.num_rows, expired=learned.ranges.due.num_rows),
@@ -188,10 +202,25 @@ def policy_of(prepared: PreparedCommits) -> Policy:
     return check_policy(prepared.policy.encode())
 
 
-async def _reach(context: RunContext, commits: Manifest, refs: Manifest, policy: Policy) -> tuple[pa.Table, Reached]:
-    """Return the rows of COMMITS, and what reaches their trees."""
+async def _rules(context: RunContext) -> Rules | None:
+    found = (await context.service.rules()).rules
+    return None if found is None else check_rules(found)
+
+
+async def _reach(
+    context: RunContext,
+    commits: Manifest,
+    refs: Manifest,
+    policy: Policy,
+    rules: Rules | None = None,
+    *,
+    now_ms: int = 0,
+) -> tuple[pa.Table, Reached]:
+    """Return the rows of COMMITS, and what reaches their trees; with `rules`, of those that these keep now."""
     rows = await context.read(commits, protocol.COMMITS)
-    return rows, reach_metaranges(rows, await context.read(refs, protocol.REFS), policy)
+    named = await context.read(refs, protocol.REFS)
+    active = rows if rules is None else only_active(rows, named, rules, now_ms=now_ms)
+    return rows, reach_metaranges(active, named, policy)
 
 
 async def mark_due(
@@ -266,7 +295,9 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
         raise BadInput("the server did not say which refs there are", run_id=plan.run_id)
     suffix = f".{commits.digest()[:16]}"
     policy, closed = check_policy(plan.policy.encode()), slice_numbers(answer.closed_slices)
-    _, reached = await _reach(context, commits, answer.refs, policy)
+    # Rules that are gone by now let no commit go.
+    rules = await _rules(context) if plan.active_only else None
+    _, reached = await _reach(context, commits, answer.refs, policy, rules, now_ms=plan.now_ms)
     base = None if plan.dues is None else await read_known(context.store, plan.run_id, plan.dues)
     slices = [] if base is None else [*base.known.dues.going(plan.now_ms)]
     learned = await learn(context, plan, policy, reached, base, reads_rows=base is not None, suffix=suffix)

@@ -93,7 +93,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `erasure` is what was asked for, of an erasure, and `outlook` what it would leave. `policy` (JSON) is for
     lifecycle runs, whose `rules_version` is the policy's. It takes nothing that legal holds of `holds_version` keep.
 
-    `dues` is what a lifecycle run saves for the next one. Of those and of uncommitted ones:
+    `dues` is what a lifecycle run saves for the next one. `active_only`: commits that the retention rules let go kept
+    nothing, and do not when it is applied. Of those and of uncommitted ones:
 
     `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
@@ -136,6 +137,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     beside: tuple[str, ...] = ()
     keeps: Keeps | None = None
     dues: KnownDues | None = None
+    active_only: bool = False
     token_expiry_ms: int = 0
     slices_skipped: int = 0
     last_read_slice: str = ""

@@ -79,10 +79,12 @@ class UncommittedOptions:
     """`clean_every`: one of this many automatic runs is clean, and none is optimised once the last clean one began
     `clean_after_ms` ago. `token_expiry_ms`: slices opened within so long are left to a later run (the cut-off of
     docs/design/0001-uncommitted-gc.md; only closed slices are looked at in any case). `old_layout_age_ms`: how long
-    ago an object outside slices must have been written before it may go.
+    ago an object outside slices must have been written before it may go. `mode` and `active_only` (see `PlanRequest`)
+    are for lifecycle runs, too.
     """
 
     mode: Mode = Mode.AUTOMATIC
+    active_only: bool = False
     clean_every: int = CLEAN_EVERY
     clean_after_ms: int = CLEAN_AFTER_MS
     token_expiry_ms: int = 0
@@ -101,7 +103,10 @@ class _Any(
 
 class _Planning(_Any, frozen=True, kw_only=True):
     """Options of a plan. No `kinds`: all but `lifecycle`, and committed data only where rules are set. The others say
-    how uncommitted data is looked for: see `UncommittedOptions`. Durations are written as in rules (`36h`, `7d`)."""
+    how uncommitted data is looked for: see `UncommittedOptions`. Durations are written as in rules (`36h`, `7d`).
+
+    `active_only`: to a lifecycle run, commits that the retention rules let go keep nothing, as if they had been swept.
+    """
 
     kinds: tuple[RunKind, ...] = ()
     mode: Mode = Mode.AUTOMATIC
@@ -109,6 +114,7 @@ class _Planning(_Any, frozen=True, kw_only=True):
     clean_after: str | None = None
     token_expiry: str | None = None
     older_than: str | None = None
+    active_only: bool = False
 
     def uncommitted(self) -> UncommittedOptions:
         """
@@ -118,6 +124,7 @@ class _Planning(_Any, frozen=True, kw_only=True):
         default = UncommittedOptions()
         return UncommittedOptions(
             mode=self.mode,
+            active_only=self.active_only,
             clean_every=default.clean_every if self.clean_every is None else self.clean_every,
             clean_after_ms=_milliseconds(self.clean_after, default.clean_after_ms),
             token_expiry_ms=_milliseconds(self.token_expiry, default.token_expiry_ms),
@@ -276,6 +283,10 @@ def _check_planning(request: _Planning) -> None:
         raise InvalidRequest("old-layout is for uncommitted data alone: name the kind uncommitted, and no other")
     if request.older_than is not None and request.mode is not Mode.OLD_LAYOUT:
         raise InvalidRequest("older-than is for old-layout; rules say how long other data stays")
+    if request.active_only and RunKind.LIFECYCLE not in request.kinds:
+        raise InvalidRequest("active-only is for lifecycle runs: name that kind")
+    if request.active_only and request.mode is Mode.OPTIMISED:
+        raise InvalidRequest("active-only and optimised do not go together: such a run reads everything")
     # A lifecycle run goes on from the one before, too.
     is_of_others = request.mode is not Mode.AUTOMATIC and RunKind.LIFECYCLE not in request.kinds
     ways = {
