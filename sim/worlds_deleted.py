@@ -1,5 +1,6 @@
 """The collection of a deleted repository beside those who bring it back, name its objects, or use its namespace again.
-And a lifecycle run in a repository that is deleted meanwhile.
+And what deletes in a repository in use, which is deleted meanwhile: a lifecycle run, an erasure, the queue of hard
+delete.
 
 Each actor is a process with a catalog of its own. The collector runs the shipped flow over the deleted repository. What
 it has in its run's folder no other actor looks at.
@@ -13,13 +14,16 @@ from functools import partial
 
 from lakebed.base import Conflict, Denied, Entry, Invalid, NotFound, Row, from_row, parse_address
 from lakebed.catalog import Catalog, DeletedState, Repository
+from lakebed.catalog.records import DELETED_REPOSITORIES, RepositoryState
 from lakebed.gc import flow
 from lakebed.gc.context import RunContext
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds.deleted import Deleted
+from lakebed.gc.kinds.erasure import Erasure
 from lakebed.gc.kinds.lifecycle import Lifecycle
-from lakebed.gc.protocol import Mode, Service
-from lakebed.gc.service import CollectionService, PolicyBook, ServiceOptions, open_deleted
+from lakebed.gc.protocol import ErasureOrder, Mode, Service
+from lakebed.gc.rules import Selection
+from lakebed.gc.service import CollectionService, PolicyBook, QueueWorker, ServiceOptions, open_deleted
 from lakebed.objectstore import DeleteFailure
 from lakebed.ranges import metarange_key
 from lakebed.versions import BranchRecord, Commit, RefState, decode_cell, decode_record, is_gone, keys
@@ -88,6 +92,27 @@ async def _prepare_due(ports: SimPorts) -> None:
     await made.versions.slices.end()
 
 
+async def _prepare_erased(ports: SimPorts) -> None:
+    """Make a repository that has `a` in a commit and another version of it staged, and something else of both."""
+    made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
+    await _upload(made, "a", b"1")
+    await _upload(made, "c", b"3")
+    await made.versions.commits.commit("main", message="m", committer="sim")
+    await _upload(made, "a", b"2")
+    await made.versions.slices.end()
+
+
+async def _prepare_queue(ports: SimPorts) -> None:
+    """Make a repository with hard delete on, in which `a` is staged and an older version of `b` waits in the queue."""
+    made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
+    hard_delete = made.versions.hard_delete
+    await hard_delete.change(by="sim", is_on=True, grace_s=0)
+    await _upload(made, "a", b"1")
+    await _upload(made, "b", b"2")
+    await _upload(made, "b", b"3")
+    assert await hard_delete.flush() == 1, "the version before waits in the queue"
+
+
 async def _context(ports: SimPorts, catalog: Catalog) -> RunContext:
     return _over(ports, await open_deleted(catalog, NAME, "", options=ServiceOptions(scan_page=100)))
 
@@ -128,6 +153,34 @@ async def _lifecycle(ports: SimPorts) -> None:
     await ports.operations.run(Operation(f"{ports.actor}{ports.life}", "run"), _take_due(ports))
 
 
+async def _take_selected(ports: SimPorts) -> None:
+    handle = await catalog_of(ports).get(NAME)
+    context = _over(ports, CollectionService(handle.versions, OPTIONS))
+    order = ErasureOrder(selection=Selection(paths=("a",)), why="simulated")
+    plan = await flow.plan(context, Erasure(order))
+    await flow.apply(context, plan.run_id)
+
+
+async def _eraser(ports: SimPorts) -> None:
+    await ports.operations.run(Operation(f"{ports.actor}{ports.life}", "run"), _take_selected(ports))
+
+
+async def _work(ports: SimPorts, *, overwrites: bool) -> None:
+    """Be a server's process: perhaps replace what is staged, then work on the queue, twice as it does again."""
+    handle = await catalog_of(ports).get(NAME)
+    await handle.versions.hard_delete.setting()
+    if overwrites:
+        with suppress(NotFound):
+            await _upload(handle, "a", b"new")
+    for _ in range(2):
+        await QueueWorker(handle.versions, NamespaceDeleter(ports.objectstore.own), linger_ms=0).work()
+
+
+async def _worker(ports: SimPorts, *, overwrites: bool = False) -> None:
+    doing = _work(ports, overwrites=overwrites)
+    await ports.operations.run(Operation(f"{ports.actor}{ports.life}", "clean"), doing)
+
+
 async def _delete(ports: SimPorts) -> None:
     await ports.operations.run(Operation(f"{ports.actor}{ports.life}d", "delete"), catalog_of(ports).delete(NAME))
 
@@ -142,6 +195,12 @@ async def _deleter(ports: SimPorts) -> None:
     """Delete the repository, and collect it when its window is over."""
     await _delete(ports)
     await _collector(ports)
+
+
+async def _deleter_reusing(ports: SimPorts) -> None:
+    """Delete the repository, collect it, and use its namespace again."""
+    await _deleter(ports)
+    await _reuser(ports)
 
 
 async def _undeleter(ports: SimPorts) -> None:
@@ -206,6 +265,14 @@ async def _finish(ports: SimPorts) -> None:
         await catalog_of(ports).clean()
 
 
+async def _finish_all(ports: SimPorts) -> None:
+    """The same, by a clock that is past every window, until what was collected is gone."""
+    ports.clock.ms += 10 * DAY_MS
+    for _ in range(3):
+        ports.clock.ms += OLD_MS
+        await catalog_of(ports).clean()
+
+
 # Checks
 
 
@@ -252,7 +319,8 @@ def nothing_named_is_deleted(ending: Ending, *, due: bytes = b"") -> None:
 
 def one_of_both(ending: Ending) -> None:
     """A repository that was brought back is in use, and one that is being collected never is."""
-    in_use = {record.uid for record in repositories(ending.disk).values()}
+    # One that is `deleting` still, because the answer to its deletion was lost, is not.
+    in_use = {one.uid for one in repositories(ending.disk).values() if one.state is RepositoryState.ACTIVE}
     for uid, record in deleted_records(ending.disk).items():
         over = record.state in {
             DeletedState.COLLECTING,
@@ -271,6 +339,14 @@ def nothing_is_left(ending: Ending) -> None:
             left = [key for key in ending.disk.objectstore if key.startswith(f"{ONE}/data/")]
             if left:
                 raise Violation(f"collected, and there is {left}")
+
+
+def no_record_is_left(ending: Ending) -> None:
+    """Check that nothing of the key-value store is about a repository that is gone."""
+    gone = {uid for uid, record in deleted_records(ending.disk).items() if record.state is DeletedState.GONE}
+    for partition, cells in ending.disk.cells.items():
+        if cells and partition.decode().partition("/")[0] in gone and partition != DELETED_REPOSITORIES:
+            raise Violation(f"{len(cells)} records of a repository that is gone stay in {partition.decode()}")
 
 
 def deleted_scenes() -> Iterator[Scene]:
@@ -304,13 +380,46 @@ def deleted_scenes() -> Iterator[Scene]:
             quick=Quick.NO_FAULT if "committer" in name else Quick.ALL,
         )
     undue = partial(nothing_named_is_deleted, due=b"a")
-    for name, other in (("deleter that undeletes", _deleter_back), ("deleter that collects", _deleter)):
-        yield Scene(
-            name=f"lifecycle run of a repository, {name}",
-            actors=(Actor("r", _lifecycle), Actor("d", other)),
-            prepare=_prepare_due,
-            tidy=_finish,
-            checks=(undue, one_of_both),
-            tidy_checks=(undue, one_of_both, nothing_is_left),
-            is_lock_free=False,
-        )
+    deleters = {
+        "deleter that undeletes": _deleter_back,
+        "deleter that collects": _deleter,
+        "deleter that uses its namespace again": _deleter_reusing,
+    }
+    for name, other in deleters.items():
+        # Of what was collected nothing is left, unless an upload took longer than the window, or a process of before
+        # slept until the namespace was in use again: in these worlds clocks of others do not move.
+        whole = () if other is _deleter_reusing else (no_record_is_left,)
+        for what, prepare, run in (
+            ("lifecycle run", _prepare_due, _lifecycle),
+            ("erasure", _prepare_erased, _eraser),
+        ):
+            yield Scene(
+                name=f"{what} of a repository, {name}",
+                actors=(Actor("r", run), Actor("d", other)),
+                prepare=prepare,
+                tidy=_finish_all,
+                checks=(undue, one_of_both),
+                tidy_checks=(undue, one_of_both, nothing_is_left, *whole),
+                # A deleted repository's collection lists and deletes the run's files.
+                private=PRIVATE if other is _deleter_back else (),
+                is_lock_free=False,
+            )
+        for what, program in (
+            ("queue worker", _worker),
+            ("overwriter with a queue worker", partial(_worker, overwrites=True)),
+        ):
+            overwrites = what != "queue worker"
+            yield Scene(
+                name=f"{what} of a repository, {name}",
+                actors=(Actor("x", program), Actor("d", other)),
+                prepare=_prepare_queue,
+                tidy=_finish_all,
+                checks=(nothing_named_is_deleted, one_of_both),
+                tidy_checks=(
+                    nothing_named_is_deleted,
+                    one_of_both,
+                    *(() if overwrites else (nothing_is_left, *whole)),
+                ),
+                is_lock_free=False,
+                quick=Quick.ALL if other is _deleter_back else Quick.NEVER,
+            )
