@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tomllib
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, files, requires
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,15 @@ def base_install() -> set[str]:
     return found
 
 
+def size_on_disk(distribution: str) -> int:
+    """Bytes that an installed distribution has, without compiled Python."""
+    if distribution == "lakebed":  # In a checkout the files of the distribution are elsewhere.
+        found = [file for file in (ROOT / "src" / "lakebed").rglob("*") if file.is_file()]
+    else:
+        found = [Path(str(file.locate())) for file in files(distribution) or ()]
+    return sum(file.stat().st_size for file in found if file.suffix != ".pyc" and file.exists())
+
+
 def run_plain(code: str) -> subprocess.CompletedProcess[str]:
     script = PLAIN.format(base=sorted(base_install()), code=code)
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -69,6 +78,20 @@ def test_the_base_install_has_no_compiled_giants() -> None:
         "awscrt",
         "pyspark",
     }
+
+
+def test_the_guide_states_the_size_of_the_base_install() -> None:
+    stated = re.search(r"(\d+) MB on disk", (ROOT / "docs" / "guide" / "python.md").read_text())
+    sizes: dict[str, int] = {}
+    for name in base_install():
+        with suppress(PackageNotFoundError):  # what another system needs
+            sizes[name] = size_on_disk(name)
+
+    assert stated is not None
+    assert {"lakebed", "fsspec", "httpx", "msgspec", "typer"} <= set(sizes)
+    assert [name for name, size in sizes.items() if size < 1000] == []
+    # Wheels of other systems differ by some percent.
+    assert sum(sizes.values()) / 1e6 == pytest.approx(int(stated[1]), rel=0.1), sizes
 
 
 def test_every_command_can_show_its_help_in_a_plain_install() -> None:
