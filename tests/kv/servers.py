@@ -222,6 +222,21 @@ def go_program(package: str, version: str) -> Path:
     return built
 
 
+def go_main(module: str, version: str) -> Path:
+    """Build the main program of a Go module that `go install` refuses, because it replaces modules. Once, or skip."""
+    kept = Path.home() / ".cache" / "lakebed-tests" / f"go-{zlib.crc32(f'{module}@{version}'.encode()):08x}"
+    built = kept / module.rpartition("/")[2]
+    if not built.exists():
+        go = program("go", "golang-go", "/usr/local/go/bin")
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / "go.mod").write_text(f"module tests\ngo 1.17\nrequire {module} {version}\n")
+        build = [go, "build", "-mod=mod", "-o", str(built), module]
+        done = subprocess.run(build, check=False, capture_output=True, text=True, cwd=kept)
+        if done.returncode:
+            pytest.skip(f"{module} could not be built: {done.stderr[-300:]}")
+    return built
+
+
 @contextmanager
 def bigtable() -> Iterator[Server]:
     """Start Google's own emulator of Bigtable, which keeps all in memory."""
@@ -352,6 +367,25 @@ def double(name: str) -> Iterator[Server]:
 
 
 @contextmanager
+def consul() -> Iterator[Server]:
+    """Start the double of Consul. Where LAKEBED_TEST_CONSUL is `build`, build and start one server of Consul itself."""
+    if os.environ.get("LAKEBED_TEST_CONSUL") != "build":
+        with double("consul") as server:
+            yield server
+        return
+    built = go_main("github.com/hashicorp/consul", "v1.12.9")
+    with folder_for("consul") as folder:
+        port = free_port()
+        command = [str(built), "agent", "-server", "-bootstrap-expect=1", "-data-dir", str(folder / "data")]
+        command += ["-bind=127.0.0.1", "-client=127.0.0.1", f"-http-port={port}", f"-server-port={free_port()}"]
+        command += [f"-serf-lan-port={free_port()}", "-serf-wan-port=-1", "-dns-port=-1", "-log-level=warn"]
+        command += ["-hcl=disable_update_check = true", "-hcl=performance { raft_multiplier = 1 }"]
+        # As root, for the folder of the program may be closed to others.
+        with running(Server(command, folder, port, as_root=True)) as server:
+            yield server
+
+
+@contextmanager
 def foundationdb() -> Iterator[Path]:
     """Put a double of the client in its place, here and in processes that a test starts. Yields a cluster file.
 
@@ -423,7 +457,7 @@ def database(name: str) -> Iterator[Callable[[str], str]]:
             with cassandra() as server:
                 yield lambda store: f"cassandra://127.0.0.1:{server.port}/tests?table={store}&replicas=1"
         case "consul":
-            with double("consul") as server:
+            with consul() as server:
                 yield lambda store: f"consul://127.0.0.1:{server.port}?name={store}"
         case "cosmos":
             pytest.importorskip("azure.cosmos")
