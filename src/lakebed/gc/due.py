@@ -12,6 +12,7 @@ Branches with equal periods are one class. So the work is not that of branches t
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -33,7 +34,7 @@ from lakebed.gc.rules.lifecycle import (
     parse_period,
     reach,
 )
-from lakebed.ranges import RangeCorrupt, decode_range
+from lakebed.ranges import KeyColumn, RangeCorrupt, chunk, decode_range
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
 from .engines import Engine, Task
@@ -266,6 +267,7 @@ class Judging:
                 yield in_closed_slices(packed, self.closed)
 
 
+_OBJECT: Final = ["slice", "sequence", "address"]
 _DUE: Final = "due/"
 _STAYS: Final = "stays/"
 _VERSIONS: Final = "versions/"
@@ -334,7 +336,7 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
                 sides.add_versions(_versions(rows, rule_of, is_due, number, np.flatnonzero(is_counted)))
                 rest = pa.array(~is_counted)
                 rows, rule_of, is_due = rows.filter(rest), rule_of[~is_counted], is_due[~is_counted]
-            sides.add_staying(rows.filter(pa.array(~is_due)))
+            sides.add_staying(rows.select(_OBJECT).filter(pa.array(~is_due)))
             sides.add_due(rows.filter(pa.array(is_due)), rule_of[is_due], number)
             async for row in sides.write(task, held_max=HELD_MAX):
                 yield row
@@ -376,20 +378,37 @@ def read_rows(id_: RangeId, data: bytes, count: int, policy: Policy) -> pa.Table
 
 def match_rules(rows: pa.Table, policy: Policy) -> Integers:
     """Return for each row the number of the rule that counts, -1 where none does. The keys ascend."""
-    paths = texts_of(rows["key"])
+    keys = KeyColumn(chunk(rows, "key"))
     found = np.full(rows.num_rows, -1, np.int64)
     # The most specific comes first and wins, so it is written last.
     for number in reversed(range(len(policy.rules))):
         rule = policy.rules[number]
-        chosen = matching(paths, rule.pattern)
+        part = stretch(keys, rule.pattern)
+        chosen = _matching_in(rows, part, rule.pattern)
         if rule.min_size:
-            chosen &= rows["size_bytes"].to_numpy() >= rule.min_size
+            chosen &= rows["size_bytes"].to_numpy()[part] >= rule.min_size
         if rule.metadata and chosen.any():
-            chosen &= with_metadata(rows["metadata"], rule.metadata)
-        found[chosen] = number
+            chosen &= with_metadata(rows["metadata"].slice(part.start, len(chosen)), rule.metadata)
+        found[part][chosen] = number
     for prefix in policy.pins.prefixes:
-        found[matching(paths, PathPattern(prefix, True))] = -1
+        found[stretch(keys, PathPattern(prefix, True))] = -1
     return found
+
+
+def stretch(keys: KeyColumn, pattern: PathPattern) -> slice:
+    """Return where the keys, which ascend, begin as all paths of the pattern do: of a prefix all that match."""
+    start = pattern.literal_beginning()
+    if not len(keys) or not keys[0][: len(start)] <= start <= keys[len(keys) - 1][: len(start)]:
+        return slice(0, 0)
+    first = bisect_left(keys, start)
+    return slice(first, bisect_right(keys, start, first, key=lambda key: key[: len(start)]))
+
+
+def _matching_in(rows: pa.Table, part: slice, pattern: PathPattern) -> npt.NDArray[np.bool_]:
+    count = part.stop - part.start
+    if pattern.is_prefix or not count:
+        return np.full(count, True)
+    return matching(texts_of(rows["key"].slice(part.start, count)), pattern)
 
 
 def due_rows(rows: pa.Table, rule_of: Integers, cutoffs: Sequence[int | None]) -> npt.NDArray[np.bool_]:
@@ -430,7 +449,7 @@ def stale_versions(
 
     `rows` are all there are of their paths.
     """
-    objects = [_object_of(row, judging.namespace) for row in rows.select(["slice", "sequence", "address"]).to_pylist()]
+    objects = [_object_of(row, judging.namespace) for row in rows.select(_OBJECT).to_pylist()]
     facts = [rows[name].to_pylist() for name in ("path", "modified_ms", "terms", "rule")]
     dates: dict[tuple[str, int], dict[str, int]] = {}
     for object_, path, modified_ms, number, _ in zip(objects, *facts, strict=True):
