@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .actors import Violation
-from .apart import apart, failing_test
+from .apart import apart, failing_test, ready_for_tests
 from .exploring import TooManyStates, explore
 from .hunting import MUTANTS
 from .planting import SOURCE, Mutant, module_of, replaced
@@ -291,7 +291,5 @@ def warm_up() -> None:
     """Import what every look needs, so that forks begin with it."""
     for file in _files():
         module_of(file)
-    for name in ("pytest", "lakebed.server.app"):
-        with contextlib.suppress(ImportError):
-            __import__(name)
+    ready_for_tests()
     sys.stdout.flush()

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from .actors import Scene, Violation
-from .apart import apart, failing_test
+from .apart import apart, failing_test, ready_for_tests
 from .effects import Fate, Step
 from .exploring import Budget, TooManyStates, explore, sample
 from .planting import Mutant, read_mutants
-from .scheduling import Following, Schedule, run_seed
+from .scheduling import Bursts, Following, Schedule, run_seed
 from .swarms import SWARM_FAULTS, swarm
 from .worlds import World, small_worlds
 
@@ -28,6 +28,7 @@ MUTANTS: Final = read_mutants()
 STATES_MAX: Final = 600_000
 SEEDS_FIRST: Final = 60
 SEEDS_OF_SCENE: Final = 40
+BURSTS: Final = 100
 TESTS_CPU_S: Final = 60
 KILLERS: Final = Path(__file__).parent / "killers.txt"
 _SWARM: Final = "swarm"
@@ -78,6 +79,9 @@ def write_killers(killers: Mapping[str, str]) -> None:
 
 def _search(found: Hunt, mutant: Mutant, seeds_max: int) -> None:
     worlds = [world for name in mutant.scenes for world in small_worlds() if world.scene.name == name]
+    for world in {world.scene.name: world for world in worlds}.values():
+        if found.report is None:
+            _by_bursts(found, world)
     for scene in {world.scene.name: world.scene for world in worlds}.values():
         # A few seeds show most bugs of a run sooner than all schedules do.
         if found.report is None and not any(world.budget.alone_max and world.is_quick for world in worlds):
@@ -134,10 +138,26 @@ def _by_seed(found: Hunt, seeds: Iterable[int]) -> None:
 
 
 def _by_tests(found: Hunt, tests: Sequence[str]) -> None:
+    ready_for_tests()
     done = apart(lambda: failing_test(tests), ended="the tests end the process", cpu_s_max=TESTS_CPU_S)
     found.cpu_s += done.cpu_s
     if done.answer:
         found.where, found.killer, found.report = done.answer, done.answer, done.answer
+
+
+def _by_bursts(found: Hunt, world: World) -> None:
+    """Draw runs in which actors seldom take turns: they show most bugs of a collection sooner than any other search."""
+    for seed in range(BURSTS):
+        run = Bursts(world.scene, seed)
+        found.schedules += 1
+        try:
+            found.steps += run.play().steps
+        except Violation as violation:
+            how = _written(world, run.trace or [])
+            # By another budget's name it would not be found again.
+            found.killer = f"{world.scene.name}: {how}" if how != world.budget.name else ""
+            found.where, found.report = f"{world.scene.name!r}, in bursts", str(violation)
+            return
 
 
 def _by_world(found: Hunt, worlds: list[World]) -> None:

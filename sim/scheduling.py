@@ -11,7 +11,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from .actors import Actor, Ending, Life, Scene, Strand, Violation, apply_checked, ports_of, prepared, run_alone
 from .disk import Disk
@@ -421,6 +421,34 @@ class Endings:
             run_alone(self._scene.tidy, tidied, name="tidy")
             known = self._tidied[id(disk)] = disk, tidied
         return known[1]
+
+
+class Bursts(Simulation):
+    """One run without faults, in which each actor takes a few steps or very many before another one does.
+
+    Most bugs of a run need one actor to sleep through nearly all of another's work, at one place: seeds that choose
+    anew for each step seldom do that, and a search of all schedules comes there late.
+    """
+
+    def __init__(self, scene: Scene, seed: int) -> None:
+        super().__init__(scene, Replayed())
+        self._random = random.Random(seed)
+        self._moving = ""
+        self._left = 0
+
+    def _picked(self, awake: Sequence[Move]) -> Move:
+        own = [move for move in awake if move[0].name == self._moving]
+        if not own or self._left <= 0:
+            others = sorted({move[0].name for move in awake if move[0].name != self._moving})
+            self._moving = self._random.choice(others) if others else self._moving
+            self._left = int(2 ** self._random.uniform(0, _DOUBLINGS))
+            own = [move for move in awake if move[0].name == self._moving]
+        self._left -= 1
+        return own[0] if len(own) == 1 else self._random.choice(own)
+
+
+_DOUBLINGS: Final = 7
+"""Of 1 to 128 steps, short ones as often as long ones: a run takes about 60."""
 
 
 def run_seed(scene: Scene, seed: int, *, faults: Faults = NO_FAULTS, traced: bool = False) -> Run:

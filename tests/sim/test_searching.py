@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +35,7 @@ from sim.effects import Fate, effect
 from sim.exercised import Exercised
 from sim.hunting import MUTANTS
 from sim.ports import SimDeleter
-from sim.scheduling import NO_FAULTS
+from sim.scheduling import NO_FAULTS, Bursts
 from sim.swarms import SWARM_FAULTS, swarm
 from sim.worlds import small_worlds
 
@@ -240,6 +241,21 @@ def test_equal_seeds_give_equal_traces() -> None:
 
         assert one.trace == other.trace
         assert one.trace
+
+
+def test_in_bursts_an_actor_takes_many_steps_before_another_does() -> None:
+    [scene] = {
+        world.scene.name: world.scene for world in small_worlds() if world.scene.name == "committer, run"
+    }.values()
+    turns, steps = 0, 0
+
+    for seed in range(5):
+        trace = Bursts(scene, seed).play().trace
+        assert trace == Bursts(scene, seed).play().trace
+        turns += sum(one[0] != after[0] for one, after in pairwise(trace))
+        steps += len(trace)
+
+    assert 0 < turns < steps / 4
 
 
 def test_different_seeds_give_different_traces() -> None:

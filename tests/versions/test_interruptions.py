@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, OutcomeUnknown, RunId, RunKind, RunState
+from lakebed.base import Entry, OutcomeUnknown, RunId, RunKind, RunState, to_row
 from lakebed.kv import StoreUnavailable
 from lakebed.versions import (
     ClaimRecord,
@@ -29,6 +29,7 @@ from lakebed.versions import (
     encode_record,
     keys,
 )
+from lakebed.versions.cells import encode_cell
 from tests.clocks import TurnableClock
 
 from .conftest import HookedStore, body
@@ -47,6 +48,25 @@ async def slice_states(store: HookedStore) -> list[SliceState]:
 @pytest.fixture
 def store() -> HookedStore:
     return HookedStore()
+
+
+async def test_a_commit_whose_branch_was_bumped_reads_its_cells_again(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    """A late writer replaced what it read, so a collection that bumps may have taken that."""
+    await repo.staging.upload("main", b"k", body(repo.objectstore))
+    other = another()
+
+    async def replaces_and_bumps() -> None:
+        sealed = (await other.context.branches.fresh("main")).record.sealed[0].token
+        late = to_row(b"k", Entry(address="s3://elsewhere/2", size_bytes=1, checksum="2", modified_ms=1))
+        await store.set(other.context.token_partition(sealed), b"k", encode_cell(0, late))
+        await other.fencing.bump("main")
+
+    store.before("set", b"claim/", replaces_and_bumps)
+    await repo.commits.commit("main", message="m", committer="c")
+
+    assert (await repo.staging.get("main", b"k")).address == "s3://elsewhere/2"
 
 
 async def test_an_object_reset_while_a_commit_has_read_it_does_not_come_back(
