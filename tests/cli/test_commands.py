@@ -416,6 +416,19 @@ def test_what_is_mistyped_is_answered_with_what_is_there(shell: Shell, lake: str
         assert hint in line
 
 
+def test_a_hint_is_given_only_where_it_helps(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/data/a", "1")
+    shell.ok("tag", "create", f"{lake}/v1", "main")
+
+    tag = shell("object", "upload", "-", f"{lake}/v1/x", stdin="1")
+    folder = shell("object", "download", f"{lake}/main/data", "./unused")
+    ancestor = shell("log", f"{lake}/main~9")
+
+    assert (tag.code, "v1 is a tag: only branches can be written" in tag.err) == (3, True)
+    assert (folder.code, folder.err.endswith("add --recursive\n")) == (3, True)
+    assert (ancestor.code, "branch list" in ancestor.err) == (3, False)
+
+
 def test_help_is_a_word_too(shell: Shell) -> None:
     assert shell.ok("help", "branch", "create").out == shell.ok("branch", "create", "-h").out
 

@@ -26,6 +26,8 @@ def what_is_near(session: Session, message: str, values: Iterable[object]) -> st
 
     Empty where there is none.
     """
+    if "not found" not in message:
+        return ""
     try:
         for value in (*_URI.findall(message), *values):
             if isinstance(value, str) and is_uri(value) and (hint := _hint(session, message, value)):
@@ -45,7 +47,14 @@ def _hint(session: Session, message: str, uri: str) -> str:
             _meant(f"{SCHEME}{repository}", SCHEME, names, "lakebed repo list") if _names(message, repository) else ""
         )
     inside = f"{SCHEME}{repository}/"
-    refs = [one.id for of in (client.branches, client.tags) for one in of.list(repository, limit=LOOKED_AT_MAX)]
+    branches, tags = (
+        [one.id for one in of.list(repository, limit=LOOKED_AT_MAX)] for of in (client.branches, client.tags)
+    )
+    refs = [*branches, *tags]
+    if ref in tags and ref not in branches and "branch not found" in message:
+        return f"{ref} is a tag: only branches can be written"
+    if re.split("[~^@$]", ref)[0] in refs and ref not in refs:
+        return ""  # The name is there; it has no such ancestor or former state.
     if ref and ref not in refs and _names(message, ref):
         return _meant(inside + ref, inside, refs, f"lakebed branch list {SCHEME}{repository}")
     if ref in refs and path and _names(message, path):
