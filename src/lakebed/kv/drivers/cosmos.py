@@ -393,7 +393,7 @@ async def _translated() -> AsyncIterator[None]:
 
 
 def _failure(status: int | None, substatus: int | None, reason: str | None, position: int) -> Exception:
-    message = f"cosmos: it answered {status}: {(reason or '').splitlines()[:1]}"
+    message = f"cosmos: it answered {status}: {(reason or '').partition(chr(10))[0]}"
     if status == NOT_FOUND and substatus:
         return _NotThere(message)
     if status in {NOT_FOUND, CONFLICT, NOT_AS_EXPECTED}:
