@@ -1,0 +1,142 @@
+"""Restored repositories and collections: all of it shipped code. The routes: tests/server/test_dumps.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.base import RunId
+from lakebed.catalog import DumpIds, Repository, TreesTaken
+from lakebed.gc.protocol import Mode
+from lakebed.gc.rules import MetadataRule, days_rules
+from lakebed.gc.service import CollectionService, OtherInstallation, ServiceOptions
+from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
+from lakebed.versions import ContentsGone, Versions, keys
+from tests.gc.service.test_deleted_repositories import Installation
+from tests.gc.shipped import Collector, MetadataCollector
+
+EVERYTHING = MetadataRule(file_age_ms_min=-(10**13), runs_newest=0, run_age_ms_min=-(10**13))
+
+
+@pytest.fixture
+def here() -> Installation:
+    return Installation()
+
+
+def service_of(made: Repository) -> CollectionService:
+    return CollectionService(made.versions, options=ServiceOptions(readers_grace_ms=0))
+
+
+def collector(made: Repository) -> Collector:
+    store = made.objectstore
+    assert isinstance(store, MemoryObjectStore)
+    return Collector(made.versions, service_of(made), MemoryDeleter(store).delete)
+
+
+async def closed(made: Repository) -> None:
+    """No slice of it is open any more, as when its server stopped."""
+    await made.versions.slices.end()
+
+
+async def distrust(versions: Versions) -> None:
+    await CollectionService(versions).distrust()
+
+
+async def restored(here: Installation, made: Repository, ids: DumpIds) -> Repository:
+    """Over a copy of all that the namespace has."""
+    source, target = here.open("mem://lake"), here.open("mem://copy")
+    async for page in source.list(""):
+        for stat in page:
+            await target.put(stat.key, await source.get(stat.key))
+    bare = await here.catalog.create("copy", storage_namespace="mem://copy", bare=distrust)
+    await bare.dumps.restore(ids)
+    return bare
+
+
+async def test_collections_take_what_no_ref_of_the_restored_repository_names_and_nothing_else(
+    here: Installation,
+) -> None:
+    made = await here.repository()  # `a` is committed, `b` is not
+    await closed(made)
+    bare = await restored(here, made, await made.dumps.dump())
+    with pytest.raises(OtherInstallation):
+        await collector(bare).collect_uncommitted()
+    await service_of(bare).adopting()
+
+    garbage = (await collector(bare).collect_uncommitted(Mode.CLEAN)).garbage
+
+    assert len(garbage) == 1
+    assert [key for key in await here.keys("mem://copy") if key in garbage] == []
+    assert await bare.objects.read(await bare.objects.open("main", "a")) == b"1"
+    assert await made.objects.read(await made.objects.open("main", "b")) == b"2"
+
+
+async def test_metadata_of_a_restored_repository_stays(here: Installation) -> None:
+    made = await here.repository()
+    bare = await restored(here, made, await made.dumps.dump())
+    await service_of(bare).adopting()
+    trees = {key for key in await here.keys("mem://copy") if "anges/" in key}
+    store = bare.objectstore
+    assert isinstance(store, MemoryObjectStore)
+
+    await MetadataCollector(bare.versions, service_of(bare), MemoryDeleter(store).delete, EVERYTHING).collect()
+
+    assert {key for key in await here.keys("mem://copy") if "anges/" in key} == trees
+
+
+async def test_a_commit_whose_data_went_is_restored_as_one(here: Installation) -> None:
+    made = await here.repository()
+    first = (await made.versions.refs.get_branch("main")).commit_id
+    await made.changes.commit("main", message="b", committer="ann")
+    await made.objects.upload("main", "a", b"3")
+    await made.changes.commit("main", message="a again", committer="ann")
+    await closed(made)
+    service = service_of(made)
+    await service.rules.write(days_rules(default_days=1, branch_days={}))
+    here.days(30)
+    await collector(made).collect_committed()
+    store = made.objectstore
+    assert isinstance(store, MemoryObjectStore)
+    here.days(2)
+    await MetadataCollector(made.versions, service, MemoryDeleter(store).delete, EVERYTHING).collect()
+
+    bare = await restored(here, made, await made.dumps.dump())
+
+    log, _ = await bare.versions.history.log("main")
+    assert log == (await made.versions.history.log("main"))[0]
+    assert first in [commit.id for commit in log]
+    with pytest.raises(ContentsGone):
+        await bare.versions.retired.check_contents([first])
+    assert await bare.objects.read(await bare.objects.open("main", "a")) == b"3"
+
+
+async def test_a_restore_that_died_goes_on(here: Installation) -> None:
+    """It died before its last branch."""
+    made = await here.repository()
+    await made.changes.create_tag("v1", "main")
+    await made.changes.create_branch("dev", "main")
+    ids = await made.dumps.dump()
+    bare = await restored(here, made, ids)
+    await bare.versions.context.delete(keys.BRANCH + b"main")
+    bare.versions.context.branches.forget("main")
+
+    await bare.dumps.restore(ids)
+
+    assert (await bare.versions.refs.list_branches()) == (await made.versions.refs.list_branches())
+    assert (await bare.versions.refs.list_tags()) == (await made.versions.refs.list_tags())
+
+
+async def test_a_restore_whose_trees_a_collection_takes_meanwhile_makes_no_ref(here: Installation) -> None:
+    made = await here.repository()
+    ids = await made.dumps.dump()
+    bare = await here.catalog.create("copy", storage_namespace="mem://elsewhere", bare=distrust)
+    source, target = here.open("mem://lake"), here.open("mem://elsewhere")
+    async for page in source.list(""):
+        for stat in page:
+            await target.put(stat.key, await source.get(stat.key))
+    head = await made.versions.history.get_commit((await made.versions.refs.get_branch("main")).commit_id)
+    await bare.versions.retired.retire(RunId("r1"), ids=[head.metarange_id], runs=[])
+
+    with pytest.raises(TreesTaken):
+        await bare.dumps.restore(ids)
+
+    assert (await bare.versions.refs.list_branches())[0] == []
