@@ -286,3 +286,11 @@ def test_a_folder_of_the_object_store_is_imported_without_a_copy(tmp_path: Path)
 def test_half_a_key_pair_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(lakebed.Invalid, match="secret_access_key is missing"):
         lakebed.connect("http://127.0.0.1:1", access_key_id="key", secret_access_key="")
+
+
+def test_a_branch_is_made_to_last_for_a_while(repository: lakebed.Repository) -> None:
+    repository.create_branch("short", ttl="7d")
+
+    with pytest.raises(lakebed.LakebedError, match="is no duration"):
+        repository.create_branch("other", ttl="soon")
+    assert [branch.name for branch in repository.branches()] == ["main", "short"]

@@ -36,15 +36,17 @@ class Repository:
         for found in self._client.branches.list(self.name, prefix=prefix):
             yield self.branch(found.id)
 
-    def create_branch(self, name: str, source: str | Ref = "", *, exist_ok: bool = False) -> Branch:
+    def create_branch(self, name: str, source: str | Ref = "", *, exist_ok: bool = False, ttl: str = "") -> Branch:
         """Make a branch at the commit that `source` names, by default the head of the default branch. Copies no data.
+
+        `ttl`: a duration (`7d`), after which a sweep of branches may delete it.
 
         Raises:
             AlreadyExists: the name is taken, and not `exist_ok`.
             NotFound: there is no such source.
         """
         try:
-            self._client.branches.create(self.name, name, source=str(source) or self.default_branch)
+            self._client.branches.create(self.name, name, source=str(source) or self.default_branch, ttl=ttl)
         except AlreadyExists:
             if not exist_ok:
                 raise

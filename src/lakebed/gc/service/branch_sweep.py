@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, Conflict, Denied, Invalid, from_row, key_to_path
+from lakebed.base import CommitId, Conflict, Denied, Invalid, from_row, in_waves, key_to_path
 from lakebed.catalog import PullState, Repository, matching
 from lakebed.gc.protocol import SWEEP_MAX, BranchesPlan, BranchToGo, PlannedBranch, SweptBranch
 from lakebed.gc.rules import Holds
@@ -82,15 +82,20 @@ class BranchSweep:
         """Judge a page of branches, by name. Where a rule asks what was merged, walk the history once for the page."""
         around = await self._surroundings()
         branches, has_more = await self._versions.refs.list_branches(prefix=prefix, after=after, limit=limit)
-        records = {one.name: await self._versions.inventory.find(BranchRecord, one.name) for one in branches}
-        there = {name: record for name, record in records.items() if record is not None}
+        tasks, names = self._versions.ports.tasks, [str(one.name) for one in branches]
+
+        async def find(name: str) -> BranchRecord | None:
+            return await self._versions.inventory.find(BranchRecord, name)
+
+        records = dict(zip(names, await in_waves(tasks, names, find), strict=True))
+        there = {name: one for name, one in records.items() if one is not None and one.state is RefState.ACTIVE}
         merged = await self._merged({name: record.commit_id for name, record in there.items()}, around)
         now_ms = self._versions.ports.clock.now_ms()
-        planned = [
-            await self._judge(name, record, around, now_ms, is_merged=name in merged)
-            for name, record in there.items()
-            if record.state is RefState.ACTIVE
-        ]
+
+        async def judge(named: tuple[str, BranchRecord]) -> PlannedBranch:
+            return await self._judge(*named, around, now_ms, is_merged=named[0] in merged)
+
+        planned = await in_waves(tasks, list(there.items()), judge)
         return BranchesPlan(
             policy_version=around.version,
             now_ms=now_ms,
