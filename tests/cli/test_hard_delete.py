@@ -54,6 +54,9 @@ def test_each_reason_is_shown_within_80_columns(shell: Shell, lake: str) -> None
             why = shell.ok("hard-delete", "why", lake, "--path", path).out
         assert reason in why
         assert max(map(len, why.splitlines())) <= 80
+    shell.ok("hard-delete", "pause", lake)
+    assert "waits: hard delete is paused" in shell.ok("hard-delete", "why", lake, "--path", "tables/a").out
+    shell.ok("hard-delete", "resume", lake)
     status = shell.ok("hard-delete", "status", lake).out
     assert "let go by delete: 1, overwrite: 1, reset: 1" in status
     assert max(map(len, status.splitlines())) <= 80

@@ -48,6 +48,9 @@ async def test_what_is_overwritten_waits_and_then_went(client: httpx.AsyncClient
     assert (waits["queued"], waits["queued_bytes"], waits["by"]) == (1, 1, {"overwrite": 1})
     assert (row["address"], row["reason"], row["deleted_ms"]) == (f"data/{first}", "overwritten", 0)
     assert row["due_ms"] == row["since_ms"] + 3_600_000
+    await client.put(f"{hard}/hard_delete", json={"is_paused": True})
+    assert (await client.get(f"{hard}/hard_delete/why", params={"path": "a"})).json()["is_paused"]
+    await client.put(f"{hard}/hard_delete", json={"is_paused": False})
 
 
 async def test_why_takes_a_path_or_an_address(client: httpx.AsyncClient, hard: str) -> None:

@@ -28,7 +28,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import Ports, RepositoryId, RepositoryUid, RunId, StagingToken, check_repository
+from lakebed.base import OutcomeUnknown, Ports, RepositoryId, RepositoryUid, RunId, StagingToken, check_repository
 from lakebed.kv import Held, Page, PredicateFailed, Store, scan_prefix
 from lakebed.versions import BranchRecord, ClaimRecord, RefState, decode_record, encode_record, keys
 
@@ -188,15 +188,23 @@ class DeletedRepositories:
         raise DeletedNotFound(f"no deleted repository {name} can be {deed}{state}", repository=name)
 
     async def _move(self, uid: RepositoryUid, record: DeletedRecord, held: Held) -> tuple[DeletedRecord, Held]:
-        """
+        """Replace the record by another, whose `move` is fresh: no other process writes the same bytes.
+
         Raises:
             DeletedNotFound: another process moved it meanwhile.
+            OutcomeUnknown: the answer was lost, and the record proves nothing.
         """
         value = encode_record(record)
         try:
             predicate = await self._store.set_if(DELETED_REPOSITORIES, uid.encode(), value, held.predicate)
-        except PredicateFailed as error:
-            message = f"the deleted repository {record.name} was brought back or forgotten meanwhile"
+        except (PredicateFailed, OutcomeUnknown) as error:
+            # Where an answer was lost, or a driver repeated the write, the record may be ours.
+            now = await self._store.get(DELETED_REPOSITORIES, uid.encode())
+            if now is not None and now.value == value:
+                return record, now
+            if isinstance(error, OutcomeUnknown):
+                raise
+            message = f"the deleted repository {record.name} was brought back, collected or forgotten meanwhile"
             raise DeletedNotFound(message, repository=record.name) from error
         return record, Held(value, predicate)
 

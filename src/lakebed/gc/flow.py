@@ -105,6 +105,7 @@ async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -
         made = await kind.plan(context, run)
     except BaseException as error:
         await _abandon(context, run, error)
+        await _check_there(context, error)
         raise
     made = msgspec.structs.replace(made, what_if=rules is not None, made_ms=context.ports.clock.now_ms())
     await write_plan(context.store, made)
@@ -119,6 +120,29 @@ async def _abandon(context: RunContext, run: StartedRun, error: BaseException) -
     # Marked already, abandoned before, or the server is away: the first error is the one to report.
     with suppress(LakebedError):
         await context.service.abandoned(run.run_id)
+
+
+class RepositoryGone(NotFound):
+    """The repository was deleted while a run read it: what the run misses was collected, and is not damaged."""
+
+
+async def _check_there(context: RunContext, error: BaseException) -> None:
+    """Find out whether something is missing because the repository was deleted, and collected, under the run.
+
+    Raises:
+        RepositoryGone: it was.
+    """
+    if not isinstance(error, Conflict | Corrupt):
+        return
+    try:
+        uri = await context.service.namespace()
+    except NotFound:
+        uri = ""
+    except LakebedError:
+        return  # The server is away: the first error is the one to report.
+    if uri.rstrip("/") != context.store.uri.rstrip("/"):
+        message = f"repository {context.repository} was deleted while the run read it"
+        raise RepositoryGone(message, repository=context.repository) from error
 
 
 async def apply(
@@ -351,7 +375,11 @@ async def _clear(context: RunContext, kind: Kind, plan: Plan, view: RunView | No
     if view is not None and view.state is RunState.SWEEPING:
         cleared = await _resumed(context, plan, view)
     else:
-        cleared = await kind.clear(context, plan, rules_version)
+        try:
+            cleared = await kind.clear(context, plan, rules_version)
+        except (Conflict, Corrupt) as error:
+            await _check_there(context, error)
+            raise
         if not plan.kind.publishes:
             return cleared
         await write_recheck(context.store, plan, cleared)

@@ -45,4 +45,7 @@ class HardDeleted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HardDeletedList(msgspec.Struct, frozen=True, kw_only=True):
+    """`is_paused`: what waits goes no sooner than the worker is resumed."""
+
     results: list[HardDeleted]
+    is_paused: bool = False

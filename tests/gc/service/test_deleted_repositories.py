@@ -10,23 +10,27 @@ from functools import partial
 
 import pytest
 
-from lakebed.base import Entry, LakebedError, NotFound, Ports, RepositoryUid, from_row
+from lakebed.base import Entry, LakebedError, NotFound, OutcomeUnknown, Ports, RepositoryUid, from_row
 from lakebed.catalog import Catalog, DeleteProtected, NamespaceInUse, Repository, WindowNotOver
 from lakebed.catalog.deleted import DeletedRepositories
 from lakebed.gc import flow
 from lakebed.gc.context import RunContext, read_garbage
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds.deleted import Deleted
+from lakebed.gc.kinds.uncommitted import Uncommitted
 from lakebed.gc.protocol import (
     Fate,
     NewHold,
     Plan,
+    PrepareCommits,
+    PreparedCommits,
     Question,
     RunKind,
     RunReport,
     RunState,
     Service,
     StartRun,
+    UncommittedOptions,
     WhyAnswer,
 )
 from lakebed.gc.rules import judge_deleted
@@ -41,6 +45,7 @@ from lakebed.gc.service import (
     open_deleted,
 )
 from lakebed.gc.unknown_files import is_metadata
+from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStore
 from lakebed.runtime import LiveIds, LiveTasks
@@ -107,8 +112,10 @@ class Installation:
         return await open_deleted(self.catalog, name, "")
 
     async def context(self, name: str = "lake") -> RunContext:
-        service = await self.service(name)
-        store = self.open(await service.namespace())
+        return await self.context_of(await self.service(name), name)
+
+    async def context_of(self, service: CollectionService, name: str = "lake") -> RunContext:
+        store = self.open("mem://lake" if name == "lake" else f"mem://{name}")
         assert isinstance(store, MemoryObjectStore)
         return RunContext(
             repository=name,
@@ -370,6 +377,56 @@ async def test_why_says_what_the_collection_leaves(here: Installation) -> None:
     await HoldBook(made.versions).add(hold, by="ann")
     [one] = (await why(here, ref="main", path="a")).objects
     assert (one.fate, one.holds) == (Fate.KEPT, ("case-7",))
+
+
+class Losing(MemoryStore):
+    """A store of which the answers to conditional writes are lost while `loses`; `repeats`: its driver writes again."""
+
+    loses = repeats = False
+
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
+        now = await super().set_if(partition, key, value, predicate)
+        if self.repeats:
+            return await super().set_if(partition, key, value, predicate)
+        if self.loses:
+            raise OutcomeUnknown("the answer was lost")
+        return now
+
+
+@pytest.mark.parametrize("how", ["loses", "repeats"])
+async def test_who_lost_the_answer_finds_his_own_move_of_a_deleted_repository(here: Installation, how: str) -> None:
+    here.store = store = Losing()
+    here.catalog = here.server()
+    made = await here.deleted()
+    here.days(8)
+    now_ms = here.clock.now_ms()
+    setattr(store, how, True)
+
+    await here.catalog.deleted.begin_collecting(made.record.uid, planned_ms=now_ms, store_ms=now_ms)
+
+    assert await here.state() == "collecting"
+
+
+async def test_a_run_whose_repository_was_deleted_and_collected_meanwhile_says_so(here: Installation) -> None:
+    made = await here.repository()
+    await made.versions.slices.end()
+    store = here.open("mem://lake")
+    assert isinstance(store, MemoryObjectStore)
+
+    class Meanwhile(CollectionService):
+        async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
+            await here.catalog.delete("lake")
+            here.days(8)
+            await here.apply(await here.plan())
+            return await super().prepare_commits(run_id, body)
+
+        async def namespace(self) -> str:
+            return (await here.catalog.get("lake")).objectstore.uri
+
+    context = replace(await here.context_of(Meanwhile(made.versions)), repository="lake")
+
+    with pytest.raises(flow.RepositoryGone, match="repository lake was deleted while the run read it"):
+        await flow.plan(context, Uncommitted(UncommittedOptions()))
 
 
 async def test_legal_holds_keep_a_deleted_repository(here: Installation) -> None:

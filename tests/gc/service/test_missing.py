@@ -113,6 +113,21 @@ async def test_a_page_goes_on_where_another_process_of_the_server_answers(lake: 
     assert sorted(found) == sorted(gone)
 
 
+async def test_a_later_page_of_a_marking_that_another_process_answers_marks_nothing(lake: Lake) -> None:
+    gone = await commits_without_trees(lake, 5)
+    for number, one in enumerate(gone):
+        await lake.versions.refs.create_branch(f"b{number}", one)
+    first = await in_pages(lake).mark_missing()
+    for number in range(len(gone)):
+        await lake.versions.refs.delete_branch(f"b{number}")
+
+    later = await in_pages(lake).mark_missing(first.continuation_token)
+
+    assert first.continuation_token is not None
+    assert (later.run_id, later.marked) == ("", 0)
+    assert not {commit.id for commit in later.commits} & {commit.id for commit in first.commits}
+
+
 async def test_a_commit_swept_within_the_day_whose_tree_is_gone_stops_no_collection_of_metadata(lake: Lake) -> None:
     """The backup is from after the sweep, and from before the collection that took the tree."""
     await lake.put("main", "a")

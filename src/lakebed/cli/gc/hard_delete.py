@@ -116,7 +116,7 @@ def _why_text(found: HardDeletedList, *, given: str) -> str:
     if not found.results:
         return "hard delete knows nothing of it: see `lakebed gc why`"
     columns = {
-        "what": [_fate(one) for one in found.results],
+        "what": [_fate(one, is_paused=found.is_paused) for one in found.results],
         "reason": [one.reason for one in found.results],
         "path": [one.path for one in found.results],
         "address": [one.address for one in found.results],
@@ -127,7 +127,9 @@ def _why_text(found: HardDeletedList, *, given: str) -> str:
     return "\n".join(table(tuple(shown), zip(*shown.values(), strict=True)))
 
 
-def _fate(one: HardDeleted) -> str:
+def _fate(one: HardDeleted, *, is_paused: bool) -> str:
     if one.deleted_ms:
         return f"deleted {human_time(one.deleted_ms // 1000)}"
+    if is_paused:
+        return "waits: hard delete is paused"
     return f"waits until {human_time(one.due_ms // 1000)}"

@@ -92,14 +92,15 @@ class Searches:
     ) -> MissingCommits:
         """A page of the commits, if they are found within this page; else how far it is. See `Missing.steps`.
 
+        A later page of the list begins no marking: where the search is not known any more, it lists again.
+
         Raises:
             BadContinuation, TooManySearches: as above.
         """
         # What was listed last, too: a page whose answer was lost must not be passed over.
         name, _, after = (token or "").partition("-")
-        search = await self._step(
-            versions.uid, ("missing", marks), None if token is None else name, partial(missing.steps, marks=marks)
-        )
+        steps = partial(missing.steps, marks=marks and not after)
+        search = await self._step(versions.uid, ("missing", marks), None if token is None else name, steps)
         if isinstance(search.answer, Lacking):
             page, last = search.answer.page(after, most=self._commits_a_page)
             return replace(page, continuation_token=f"{search.token}-{last}" if last else None)

@@ -38,7 +38,8 @@ class HardDelete:
         address, path = request.query("address"), request.query("path")
         if bool(address) == bool(path):
             raise InvalidParameter('either "address" or "path" must be given')
-        grace_ms = 1000 * grace_s_of(versions.objectstore.uri, (await versions.hard_delete.setting()).grace_s)
+        setting = await versions.hard_delete.setting()
+        grace_ms = 1000 * grace_s_of(versions.objectstore.uri, setting.grace_s)
         waiting = [
             HardDeleted(
                 address=record.address,
@@ -62,7 +63,7 @@ class HardDelete:
             )
             for row in await find_deleted(versions, address=address, path=path, limit=SHOWN_MAX)
         ]
-        return HardDeletedList(results=[*waiting, *gone])
+        return HardDeletedList(results=[*waiting, *gone], is_paused=setting.is_paused)
 
 
 async def _status(versions: Versions) -> HardDeleteStatus:
