@@ -2,8 +2,9 @@
 
 One store in one process, small values: reads and conditional writes one after the other, 16 tasks that read or write
 new keys at once, a batch of 1,000, and a scan of it. Most of the time is the database's, so times are on the wall; our
-own is the last figure of each. Cassandra and DynamoDB keep their files in memory here, Bigtable's emulator and the
-server of MongoDB's protocol keep none: these figures compare drivers, not databases.
+own is the last figure of each. Cassandra and DynamoDB keep their files in memory here, the emulators of Bigtable and
+Spanner and the server of MongoDB's protocol keep none: these figures compare drivers, not databases. Databases of which
+only a double of ours is there are left out.
 """
 
 from __future__ import annotations
