@@ -1,4 +1,4 @@
-"""The S3 gateway from the command line: rclone, s3cmd, the AWS CLI and MinIO's client, unchanged, where installed."""
+"""The S3 gateway from the command line: rclone, s3cmd and the AWS CLI, unchanged, where installed."""
 
 from __future__ import annotations
 
@@ -164,26 +164,4 @@ def test_the_aws_cli_copies_syncs_lists_and_removes(
     aws("s3", "sync", f"s3://{repository.id}.main/up", tmp_path / "back")
     assert read(tmp_path / "back") == on_branch(repository)
     aws("s3", "rm", "--recursive", folder)
-    assert on_branch(repository) == {}
-
-
-@pytest.fixture
-def mc(server: Server, tmp_path: Path) -> Tool:
-    name = os.environ.get("LAKEBED_TEST_MC", "mcli")
-    host = server.url.replace("http://", f"http://{server.access_key_id}:{server.secret_access_key}@")
-    return tool(name, "--config-dir", str(tmp_path / "mc"), tmp_path=tmp_path, MC_HOST_lake=host)
-
-
-def test_minios_client_mirrors_lists_and_removes(
-    mc: Tool, repository: lakefs.Repository, source: Path, tmp_path: Path
-) -> None:
-    folder = f"lake/{repository.id}/main/up"
-
-    mc("mirror", source, folder)
-    assert on_branch(repository) == FILES
-    mc("cat", f"{folder}/a.txt")
-    mc("cp", f"{folder}/a.txt", f"lake/{repository.id}/main/other/a.txt")
-    mc("mirror", f"lake/{repository.id}.main/up", tmp_path / "back")
-    assert read(tmp_path / "back") == FILES
-    mc("rm", "--recursive", "--force", folder)
     assert on_branch(repository) == {}
