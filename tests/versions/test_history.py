@@ -422,6 +422,18 @@ async def test_differences_are_told_apart(repo: Versions) -> None:
     assert ([d.key for d in page], more) == ([b"gone"], True)
 
 
+async def test_a_diff_of_a_folder_ends_before_the_first_path_behind_it(repo: Versions) -> None:
+    await write(repo, "main", "a/1", "a0", "b")
+    await commit(repo)
+    await repo.refs.create_branch("dev", "main")
+    await write(repo, "dev", "a/1", "a0", "b", data=b"otherwise")
+    await commit(repo, "dev")
+
+    found, _ = await repo.history.diff_refs("main", "dev", prefix=b"a/")
+
+    assert [d.key for d in found] == [b"a/1"]
+
+
 async def test_a_three_dot_diff_shows_what_a_merge_would_bring(repo: Versions) -> None:
     await repo.refs.create_branch("dev", "main")
     await write(repo, "dev", "both", "theirs")
