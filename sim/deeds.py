@@ -353,7 +353,8 @@ def strand(name: str, *, branch: str = MAIN) -> Do:
 
     async def act(repo: Versions) -> None:
         record = (await repo.context.branches.fresh(branch)).record  # the first half of a commit
-        changes = overlay(await repo.commits._layers(record.tokens()))  # noqa: SLF001  # likewise
+        found = repo.commits._layers(record.tokens())  # noqa: SLF001  # likewise
+        changes = overlay([one async for layers in found for one in layers])
         head = await repo.context.commits.metarange(record.commit_id)
         await repo.trees.apply(head, changes, retired_by=repo.retired.retired_by)
 

@@ -65,7 +65,8 @@ def strand(lakeside: Lakeside, path: str) -> str:
         versions = lakeside.versions
         record = (await versions.context.branches.fresh("main")).record
         base = await versions.context.commits.metarange(record.commit_id)
-        return (await versions.trees.apply(base, overlay(await versions.commits._layers(record.tokens())))).metarange_id
+        found = [one async for layers in versions.commits._layers(record.tokens()) for one in layers]
+        return (await versions.trees.apply(base, overlay(found))).metarange_id
 
     lakeside.upload(path)
     return lakeside.wait(write())

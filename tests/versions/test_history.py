@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -32,6 +33,7 @@ from lakebed.versions import (
     decode_record,
     encode_record,
 )
+from lakebed.versions.commits import committer
 from lakebed.versions.commits.committer import Note
 from tests.clocks import TurnableClock
 
@@ -591,3 +593,32 @@ async def test_a_branch_and_a_tag_cannot_have_one_name(repo: Versions) -> None:
 
     await repo.refs.delete_tag("v1")
     await repo.refs.create_branch("v1", "main")
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+async def test_a_commit_in_parts_makes_the_same_tree(
+    repo: Versions, another: Callable[[], Versions], monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Cells lie in two tokens: a commit that died left the first one sealed."""
+    for branch in ("whole", "parts"):
+        await repo.refs.create_branch(branch, "main")
+        for number in range(0, 40, 2):
+            await repo.staging.put(branch, b"%03d" % number, entry_of(f"a{number}"))
+        await repo.commits.commit(branch, message="first", committer="c")
+        for number in range(0, 40, 3):
+            await repo.staging.put(branch, b"%03d" % number, entry_of(f"b{number}"))
+        await repo.commits.seal(branch)
+        for number in range(0, 40, 5):
+            await repo.staging.put(branch, b"%03d" % number, entry_of(f"c{number}"))
+        await repo.staging.delete_many(branch, [b"%03d" % number for number in range(0, 40, 7)])
+
+    whole = await repo.commits.commit("whole", message="second", committer="c")
+    monkeypatch.setattr(committer, "PART_ROWS", rows)
+    monkeypatch.setattr(repo.context, "options", dataclasses.replace(repo.context.options, scan_page=rows))
+    parts = await repo.commits.commit("parts", message="second", committer="c")
+
+    assert parts.metarange_id == whole.metarange_id
+
+
+def entry_of(name: str) -> Entry:
+    return Entry(address=f"s3://elsewhere/{name}", size_bytes=1, checksum=name, modified_ms=0)

@@ -119,7 +119,8 @@ async def test_what_a_commit_wrote_that_failed_goes(lake: Lake) -> None:
 async def staged(lake: Lake, path: str) -> pa.Table:
     await lake.put("main", path)
     seen = await lake.versions.context.branches.fresh("main")
-    return overlay(await lake.versions.commits._layers([StagingToken(seen.record.staging_token)]))
+    found = lake.versions.commits._layers([StagingToken(seen.record.staging_token)])
+    return overlay([one async for layers in found for one in layers])
 
 
 async def test_what_an_unpublished_commit_names_stays_until_that_is_swept(lake: Lake) -> None:

@@ -14,7 +14,7 @@ acknowledged write is in a commit or still staged; the heads of a branch form a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +46,9 @@ from lakebed.versions.retired import Retired
 
 IN_ONE_GO_MS: Final = 3_600_000
 """The shortest period that a retention rule may have: what was a head for less is missed by no rule."""
+
+PART_ROWS: Final = 131_072
+"""Staged cells that a commit holds of one token at once: about 50 MiB."""
 
 LOOKED_UP_TOGETHER: Final = 500
 """Paths: 10 ms of the one thread that serves all."""
@@ -203,9 +206,12 @@ class Committer:
         """Step 2. `record.epoch` is from before the cells were read and before any id was asked after, so a bump in
         between fails the publication."""
         base = await self._context.commits.metarange(record.commit_id)
-        layers = await self._layers([sealed.token for sealed in left])
-        changes = await self._spare(base, layers, overlay(layers))
-        metarange = (await self._context.trees.apply(base, changes, retired_by=self._retired.retired_by)).metarange_id
+        metarange = base
+        async for layers in self._layers([sealed.token for sealed in left]):
+            changes = await self._spare(base, layers, overlay(layers))
+            # The tree of each part is a step to the next, and nothing names it. A collection takes it as any other.
+            applied = await self._context.trees.apply(metarange, changes, retired_by=self._retired.retired_by)
+            metarange = applied.metarange_id
         if metarange == base and not allow_empty:
             # The head itself stands for the new commit. Its tokens are taken all the same, or an idle branch that is
             # committed every minute would grow a token a minute.
@@ -224,10 +230,19 @@ class Committer:
                 return True
         return False
 
-    async def _layers(self, tokens: Sequence[StagingToken]) -> list[pa.Table]:
-        """The cells of each token that has any (newest first), as columns. Each page becomes columns at once."""
-        layers = [await self._layer(token) for token in tokens]
-        return [layer for layer in layers if layer.num_rows]
+    async def _layers(self, tokens: Sequence[StagingToken]) -> AsyncIterator[list[pa.Table]]:
+        """Yield parts in order of key: the cells of each token that has any there (newest first), as columns.
+
+        A part ends where one of the tokens has been read as far as PART_ROWS go. So memory does not grow with what is
+        staged. What another token has behind that end is read again for the next part.
+        """
+        start: bytes | None = b""
+        while start is not None:
+            found = [await self._layer(token, start) for token in tokens]
+            start = min([layer.next_start for layer in found if layer.next_start is not None], default=None)
+            layers = [layer.before(start) for layer in found]
+            if any(layer.num_rows for layer in layers):
+                yield [layer for layer in layers if layer.num_rows]
 
     async def _spare(self, base: MetarangeId, layers: Sequence[pa.Table], changes: pa.Table) -> pa.Table:
         """Leave out tombstones that hide one version of a path where another one is beneath, staged or in the head.
@@ -259,15 +274,19 @@ class Committer:
             return overlay([changes_from_rows(*zip(*restored, strict=True)), changes.filter(pa.array(is_kept))])
         return changes if is_kept.all() else changes.filter(pa.array(is_kept))
 
-    async def _layer(self, token: StagingToken) -> pa.Table:
+    async def _layer(self, token: StagingToken, start: bytes) -> _Layer:
+        """Read cells of a token from `start` on. Each page becomes columns at once."""
         partition = self._context.token_partition(token)
         pages: list[pa.Table] = []
-        start: bytes | None = b""
-        while start is not None:
-            page = await self._context.store.scan(partition, start, self._context.options.scan_page)
+        next_start: bytes | None = start
+        rows = 0
+        while next_start is not None and rows < PART_ROWS:
+            page = await self._context.store.scan(partition, next_start, self._context.options.scan_page)
             pages.append(changes_table(page.keys, page.values))
-            start = page.next_start
-        return pages[0] if len(pages) == 1 else pa.concat_tables(pages)
+            rows, next_start = rows + len(page.keys), page.next_start
+            # An embedded store reads without ever waiting.
+            await self._context.ports.clock.sleep(0)
+        return _Layer(pages[0] if len(pages) == 1 else pa.concat_tables(pages), next_start)
 
     async def new_commit(
         self, branch: str, metarange: MetarangeId, parents: tuple[CommitId, ...], note: Note
@@ -306,6 +325,20 @@ def _shown_together(layers: Sequence[pa.Table], keys: pa.Array) -> dict[bytes, C
         for (key, row), is_tombstone in zip(rows_from_table(found), found["tombstone"].to_pylist(), strict=True):
             shown[key] = shown_over((TOMBSTONE if is_tombstone else 0, row), shown.get(key))
     return shown
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Hold cells of one token as columns, ascending, complete up to where `next_start` is. None: to the end."""
+
+    table: pa.Table
+    next_start: bytes | None
+
+    def before(self, end: bytes | None) -> pa.Table:
+        """Return the cells in front of `end`, or all where it is None."""
+        if end is None or not self.table.num_rows or self.next_start == end:
+            return self.table
+        return self.table.filter(pc.less(self.table["key"], pa.scalar(end, self.table["key"].type)))
 
 
 def _counted_ms(given_ms: int | None, now_ms: int, first: Commit | None) -> int:

@@ -46,7 +46,7 @@ from .diff import DiffRow, diff_trees
 from .files import Ahead, Item, TreeFiles, ids_of
 from .merge import merge_trees
 
-CHANGES_TOGETHER: Final = 65_536
+CHANGES_TOGETHER: Final = 16_384
 """How many changes are applied at once."""
 
 
@@ -153,6 +153,7 @@ class Trees:
                 continue
             entries = ENTRIES_SCHEMA.empty_table() if info is None else await tables.next()
             for change in _in_parts(entries, changes.slice(start, stop - start)):
+                await self._files.give_way()
                 if info is not None and change.is_none and change.entries.num_rows == info.count:
                     await builder.keep(info)
                     continue

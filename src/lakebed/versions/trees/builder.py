@@ -164,6 +164,7 @@ class TreeBuilder:
     async def _feed(self, entries: pa.Table, fresh: npt.NDArray[np.int64] | None) -> None:
         for piece in self._cutter.feed(entries, fresh):
             self._encode(piece)
+            await self._files.give_way()
             if len(self._unwritten) >= TOGETHER:
                 unwritten, self._unwritten = self._unwritten, []
                 await self._write(unwritten)
