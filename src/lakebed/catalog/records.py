@@ -37,7 +37,8 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     create it that died and was taken over, or of one that used the namespace before: then it is `salted`, and no file
     of its trees has the name that a file of the earlier one had. `protected` and `protected_branches`, which are
     patterns, cannot be deleted. While it is deleting or restoring, `attempt` is one of a kind, so that no such record
-    is ever the same again.
+    is ever the same again. One that is salted and creating `owns_marker` once its maker saw that no other repository
+    uses the namespace; before that it is only a wish, and the marker may come to be another's.
     """
 
     uid: RepositoryUid
@@ -55,6 +56,7 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     deleted_ms: int = 0
     deleted_by: str = ""
     salted: bool = False
+    owns_marker: bool = False
 
 
 class HoldName(msgspec.Struct, frozen=True, kw_only=True):

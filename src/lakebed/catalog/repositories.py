@@ -210,15 +210,25 @@ class Catalog:
             await self._give_up(name, record, held)
             raise
         if record.salted:
-            # Before it is in use: from here on only our own record says whose marker is in the namespace.
+            # Whoever makes one later sees our record. Before it is in use: from here on only our own record says whose
+            # marker is in the namespace, so it has to say that this is no mere wish.
+            record = replace(record, owns_marker=True)
+            held = await self._replace(name, record, held)
             await self.deleted.use_again(objectstore.uri)
-        active = replace(record, state=RepositoryState.ACTIVE)
-        try:
-            await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(active), held.predicate)
-        except PredicateFailed as error:
-            raise RepositoryExists("repository exists", repository=name) from error
+        await self._replace(name, replace(record, state=RepositoryState.ACTIVE), held)
         self._handles.pop(name, None)  # of the repository that had this id before, if it was deleted just now
         return await self.get(name)
+
+    async def _replace(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> Held:
+        """
+        Raises:
+            RepositoryExists: another attempt took it over.
+        """
+        value = encode_record(record)
+        try:
+            return Held(value, await self.store.set_if(keys.REPOSITORIES, name.encode(), value, held.predicate))
+        except PredicateFailed as error:
+            raise RepositoryExists("repository exists", repository=name) from error
 
     async def _reserve(
         self,
@@ -255,9 +265,10 @@ class Catalog:
             if dead.state is not RepositoryState.CREATING or age_ms < CREATING_AGE_MS:
                 raise RepositoryExists("repository exists", repository=name)
             if dead.namespace_uri == uri:
-                if dead.salted and not reuse:
+                # A wish of before may be of a marker that another repository took since, and was forgotten with.
+                if dead.salted and not (reuse and (dead.owns_marker or dead.marker == marker)):
                     raise NamespaceInUse(f"namespace {uri} is in use", namespace=uri)
-                record = replace(record, marker=dead.marker, salted=dead.salted)
+                record = replace(record, marker=dead.marker, salted=dead.salted, owns_marker=dead.owns_marker)
                 is_takeover = True
         value = encode_record(record)
         try:

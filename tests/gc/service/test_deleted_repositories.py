@@ -49,7 +49,7 @@ from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStore
 from lakebed.runtime import LiveIds, LiveTasks
-from lakebed.versions import Options, SliceRecord, TreeCache, Trees, Versions
+from lakebed.versions import Options, SliceRecord, TreeCache, Trees, Versions, keys
 from tests.clocks import TurnableClock
 
 DAY_MS = 86_400_000
@@ -584,6 +584,35 @@ async def test_of_two_that_use_a_namespace_again_at_once_the_slower_one_keeps_no
     for reuse in (False, True):
         with pytest.raises(NamespaceInUse):
             await here.catalog.create("loser", storage_namespace="mem://lake", reuse=reuse)
+
+
+class Died(BaseException):
+    """A process ended here."""
+
+
+async def test_a_wish_to_use_a_namespace_again_does_not_outlive_the_next_user(here: Installation) -> None:
+    await here.collected()
+    await here.upkeep()
+    server = here.server()
+    reserve = here.store.set_if
+
+    async def dying(partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
+        if (partition, key) != (keys.REPOSITORIES, b"wish"):
+            return await reserve(partition, key, value, predicate)
+        await server.create("next", storage_namespace="mem://lake", reuse=True)
+        await reserve(partition, key, value, predicate)
+        raise Died
+
+    here.store.set_if = dying  # type: ignore[method-assign]  # a store whose client dies
+    with pytest.raises(Died):
+        await here.catalog.create("wish", storage_namespace="mem://lake", reuse=True)
+    here.store.set_if = reserve  # type: ignore[method-assign]  # as it was
+    await server.delete("next")
+    await server.deleted.forget("next")
+    await here.upkeep()
+
+    with pytest.raises(NamespaceInUse):
+        await here.server().create("wish", storage_namespace="mem://lake", reuse=True)
 
 
 async def test_a_namespace_with_objects_of_a_forgotten_repository_is_never_free(here: Installation) -> None:
