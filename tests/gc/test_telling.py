@@ -463,10 +463,16 @@ def test_of_an_unforeseen_failure_the_workers_own_error_is_told() -> None:
 
 
 @pytest.mark.parametrize("module", ["lakebed", "lakebed.gc"])
-def test_a_worker_without_this_package_says_what_to_install(module: str) -> None:
+def test_a_worker_without_this_package_says_which_command_makes_it(module: str) -> None:
     trace = TRACE.replace("ValueError: no such thing", f"ModuleNotFoundError: No module named '{module}'")
 
-    assert "install lakebed[spark] wherever driver and workers run" in telling_line(trace)
+    assert "`lakebed gc package`, and name it with --py-files or spark.submit.pyFiles" in telling_line(trace)
+
+
+def test_a_worker_without_a_package_that_ours_needs_says_which() -> None:
+    trace = TRACE.replace("ValueError: no such thing", "ModuleNotFoundError: No module named 'msgspec'")
+
+    assert telling_line(trace).endswith("lack the Python package msgspec: they need msgspec, numpy, obstore, pyarrow")
 
 
 def test_an_unforeseen_failure_is_one_line_and_a_file_with_all_of_it(tmp_path: Path) -> None:

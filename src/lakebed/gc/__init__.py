@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         UnknownChoice,
     )
 
-    from .api import TASKS, Collector, NamespaceMissing, NoSession
+    from .api import Collector, NamespaceMissing, NoSession
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .fencing import Overtaken
     from .files import Lake
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .java import Java, NoJava, find_java
     from .kinds.committed import NoRules
     from .kinds.saving import NoSavedState
+    from .package import NEEDED, Package, write_package
     from .preflight import NotTheRules, RunNotReady
     from .resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
     from .session import (
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
     from .status import ListedRun, RunStatus, apply_command, run_status_by_record
 
 __all__ = [
-    "TASKS",
+    "NEEDED",
     "ApplyRequest",
     "BadGrace",
     "BadSessionOptions",
@@ -96,6 +97,7 @@ __all__ = [
     "NotTheRules",
     "OtherUnfinished",
     "Overtaken",
+    "Package",
     "Plan",
     "PlanMissing",
     "PlanRequest",
@@ -139,10 +141,11 @@ __all__ = [
     "show",
     "unforeseen",
     "why",
+    "write_package",
 ]
 
 _NAMES: Final = {
-    ".api": "Collector NamespaceMissing NoSession TASKS",
+    ".api": "Collector NamespaceMissing NoSession",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
     ".fencing": "Overtaken",
     ".files": "Lake",
@@ -151,6 +154,7 @@ _NAMES: Final = {
     ".java": "Java NoJava find_java",
     ".kinds.committed": "NoRules",
     ".kinds.saving": "NoSavedState",
+    ".package": "NEEDED Package write_package",
     ".preflight": "NotTheRules RunNotReady",
     ".holding": "HeldBack",
     ".resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",

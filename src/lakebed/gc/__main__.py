@@ -34,7 +34,6 @@ import msgspec
 from lakebed.base import LakebedError, exit_code
 from lakebed.client import Client, Credentials, NotLoggedIn, Token
 from lakebed.gc import (
-    TASKS,
     Collector,
     PurgeReport,
     check_spark,
@@ -80,7 +79,10 @@ _ACTIONS: Final = (
 )
 _HELP: Final = {
     "engine": ("spark|local|auto", f"what does the work; default: {ENGINE_SETTING}, else spark"),
-    "tasks": ("N", "split the work into N tasks: about four a core of the cluster; on one machine two a core"),
+    "tasks": (
+        "N",
+        "split the work into N tasks; default: four a core of the cluster, at least 16; on one machine two a core",
+    ),
     "clean_every": ("10", "look at everything in one of this many runs"),
     "clean_after": ("7d", "look at everything when the last such run is this old"),
     "token_expiry": ("1h", "leave slices that were opened within this time to a later run"),
@@ -105,7 +107,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 repository=options.repository,
                 objectstore=options_from_environment(environ),
                 engine=engine_from(environ),
-                tasks=session_options(environ).tasks if _is_local(remote, environ) else TASKS,
+                tasks=session_options(environ).tasks if _is_local(remote, environ) else None,
                 progress=_note,
                 deleted=options.uid,
             )

@@ -94,8 +94,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
-TASKS: Final = 16
-"""For a session of which nothing is known. Of one on this machine: `SessionOptions.tasks`."""
 ROWS_SHOWN: Final = 1000
 MARKER: Final = "_lakefs/dummy"
 """Every namespace in use has this file."""
@@ -129,7 +127,8 @@ def active_session() -> SparkSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """Collect the garbage of one repository. `engine` and `tasks` are for requests that name none.
+    """Collect the garbage of one repository. `engine` and `tasks` are for requests that name none. `tasks`
+    None: as many as keep the session's cores busy.
 
     `deleted` is the uid of a deleted repository that had this name, or ONLY where no other had it.
     `command_options`: what the commands that it names must repeat, such as `--data DIR`.
@@ -140,7 +139,7 @@ class Collector:
     objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
     session: Callable[[], SparkSession] = active_session
     engine: EngineName = EngineName.SPARK
-    tasks: int = TASKS
+    tasks: int | None = None
     progress: Progress = silent
     metadata: MetadataRule = field(default_factory=MetadataRule)
     deleted: str = ""

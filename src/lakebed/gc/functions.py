@@ -20,7 +20,7 @@ from lakebed.gc.protocol import LedgerQuery, Plan, PurgeReport, Restore, Restore
 from lakebed.gc.rules import Rules
 from lakebed.objectstore import ObjectStoreOptions
 
-from .api import TASKS, Collector, active_session, silent
+from .api import Collector, active_session, silent
 from .context import Progress
 from .http_requests import Caller
 from .verdicts import WAYS
@@ -176,6 +176,6 @@ def _collector(repository: str, where: Where) -> Collector:
         repository=repository,
         objectstore=where.get("objectstore", ObjectStoreOptions()),
         session=active_session if given is None else lambda: given,
-        tasks=where.get("tasks", TASKS),
+        tasks=where.get("tasks"),
         progress=where.get("progress", silent),
     )

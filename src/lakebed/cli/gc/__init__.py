@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from lakebed.base import Conflict, LakebedError
+from lakebed.base import Conflict, LakebedError, count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse
 from lakebed.cli.output import human_time, json_record
@@ -319,6 +319,22 @@ def missing(
             f"Mark commits of {uri} whose trees lack files as gone? They can never be named again.", yes=yes
         )
     session.show(collector_of(session, uri).missing(marks=mark), missing_text)
+
+
+@app.command("package")
+@command
+def package(
+    session: Session,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Default: lakebed-VERSION.zip in the current folder.")
+    ] = None,
+) -> None:
+    """Write this package as a zip, for Spark's --py-files: workers then need no installation of it."""
+    from lakebed.gc import NEEDED, write_package
+
+    made = write_package(file)
+    session.done(f"{made.file}: {count_of(made.files, 'file')}, {human_size(made.size_bytes)}", made)
+    session.note(f"workers need {', '.join(NEEDED)} besides")
 
 
 def _check_ways(*, objects: bool, commits: bool, path: str, limit: int | None, has_html: bool) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from lakebed.base import Conflict, Corrupt, LakebedError, Unavailable
+from lakebed.gc.package import NEEDED
 
 _MARK: Final = re.compile(r"lakebed task error \((\w+)\): (.*)")
 
@@ -77,7 +78,11 @@ def _family(error: LakebedError) -> str:
 
 _ERROR: Final = re.compile(r"^\s*(?:Caused by: )?([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 LINE_MAX: Final = 300
-_LACKS_US: Final = "No module named 'lakebed"
+_LACKING: Final = re.compile(r"No module named '([\w]+)")
+_NO_PACKAGE: Final = (
+    "Spark's workers do not have this package: make a zip of it with `lakebed gc package`, and name it with --py-files "
+    "or spark.submit.pyFiles; or install lakebed[collector] on the workers"
+)
 
 
 class SparkFailed(LakebedError):
@@ -124,6 +129,9 @@ def telling_line(text: str) -> str:
         line = f"{kind.rpartition('.')[2]}: {message.strip()}"
     else:
         line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
-    if _LACKS_US in line:
-        return "Spark's workers do not have this package: install lakebed[spark] wherever driver and workers run"
+    lacking = _LACKING.search(line)
+    if lacking is not None and lacking[1] == "lakebed":
+        return _NO_PACKAGE
+    if lacking is not None and lacking[1] in NEEDED:
+        return f"Spark's workers lack the Python package {lacking[1]}: they need {', '.join(NEEDED)}"
     return line if len(line) <= LINE_MAX else line[: LINE_MAX - 1] + "…"

@@ -31,6 +31,15 @@ R = TypeVar("R")
 JOB_S: Final = 1.0
 """Run a step of up to this effort in this process, beside a session: 64 slices to list, 1,000 ends of files to read."""
 
+TASKS_A_CORE: Final = 4
+"""Small shares even out: a core that is done early takes another."""
+
+TASKS_MIN: Final = 16
+"""For a cluster of which no executor has come yet."""
+
+_NO_LIMIT: Final = 1 << 20
+"""No cluster has this many executors or cores. A larger number in Spark's settings means that there is no limit."""
+
 SESSION_S: Final = 10.0
 """The same while there is no session, if one need not be: starting it takes 5 to 10 seconds of two cores."""
 
@@ -45,7 +54,7 @@ class SparkEngine:
         lake: Lake,
         local: LocalEngine,
         *,
-        tasks: int,
+        tasks: int | None,
         job_s: float,
         start_s: float,
     ) -> None:
@@ -105,7 +114,7 @@ def open_engine(
     store: ObjectStore,
     *,
     session: Callable[[], SparkSession],
-    tasks: int,
+    tasks: int | None,
 ) -> Engine:
     """Open the engine of this name. With `auto` no session is started for a run that has little to do."""
     ports = live_ports()
@@ -116,16 +125,50 @@ def open_engine(
     return SparkEngine(session, lake, local, tasks=tasks, job_s=JOB_S, start_s=start_s)
 
 
+def tasks_of(spark: SparkSession) -> int:
+    """Return into how many tasks work is dealt on the cluster of this session."""
+    return tasks_for(_cores_now(spark), lambda name: spark.conf.get(name, ""))
+
+
+def tasks_for(cores: int, setting: Callable[[str], str | None]) -> int:
+    """Deal four tasks a core, at least TASKS_MIN. Executors that the settings promise count before they have come."""
+    each = _count(setting("spark.executor.cores")) or 1
+    promised = _count(setting("spark.executor.instances"))
+    if setting("spark.dynamicAllocation.enabled") == "true":
+        promised = max(promised, _count(setting("spark.dynamicAllocation.maxExecutors")))
+    return max(TASKS_MIN, TASKS_A_CORE * max(cores, each * promised))
+
+
+def _count(value: str | None) -> int:
+    """Return the number of a setting; 0 where it has none, or one that means no limit."""
+    number = int(value) if value and value.isdecimal() else 0
+    return number if number < _NO_LIMIT else 0
+
+
+def _cores_now(spark: SparkSession) -> int:
+    from pyspark.errors import PySparkAttributeError
+    from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
+
+    try:
+        return spark.sparkContext.defaultParallelism
+    except PySparkAttributeError:
+        # A client of Spark Connect has no context to ask. Spark makes a partition of a range for each core.
+        return spark.range(_NO_LIMIT).select(F.spark_partition_id()).distinct().count()
+
+
 InTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def frame(spark: SparkSession, lake: Lake, work: Work, rows: pa.Table, out: Table, *, tasks: int) -> DataFrame:
+def frame(spark: SparkSession, lake: Lake, work: Work, rows: pa.Table, out: Table, *, tasks: int | None) -> DataFrame:
     """A DataFrame of `out` whose rows are worked out when it is used."""
     return spread(spark, rows, tasks=tasks).mapInArrow(in_tasks(lake, work, out), schema_of(out))
 
 
-def spread(spark: SparkSession, rows: pa.Table, *, tasks: int) -> DataFrame:
-    """Rows that each stand for a file, a folder or a bucket, dealt out to at most `tasks` tasks."""
+def spread(spark: SparkSession, rows: pa.Table, *, tasks: int | None) -> DataFrame:
+    """Rows that each stand for a file, a folder or a bucket, dealt out to at most `tasks` tasks; None: as fits the
+    session."""
+    # Asked at each step: a cluster's executors come and go, and at the first step few have registered.
+    tasks = tasks or tasks_of(spark)
     # In one piece: of a table whose first piece is empty, Spark makes a DataFrame without rows.
     df = spark.createDataFrame(rows.combine_chunks(), schema_of(Table("rows of a step", rows.schema)))
     return df.repartition(max(1, min(tasks, rows.num_rows)))
