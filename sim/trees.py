@@ -64,10 +64,12 @@ class SimTrees(Trees):
         contents = await self.contents(metarange)
         return [contents.get(key) for key in keys]
 
-    async def scan(self, metarange: MetarangeId, start: bytes, limit: int) -> list[tuple[bytes, Row]]:
+    async def scan(
+        self, metarange: MetarangeId, start: bytes, limit: int, *, end: bytes | None = None
+    ) -> list[tuple[bytes, Row]]:
         pairs = list((await self.contents(metarange)).items())
         first = bisect_left(pairs, start, key=lambda pair: pair[0])
-        return pairs[first : first + limit]
+        return [pair for pair in pairs[first : first + limit] if end is None or pair[0] < end]
 
     async def apply(
         self, metarange: MetarangeId, changes: pa.Table, *, retired_by: RetiredBy = none_retired

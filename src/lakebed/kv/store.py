@@ -114,6 +114,8 @@ class Store(Protocol):
 
 
 SCAN_PAGE: int = 1000
+FIRST_PAGE: int = 32
+"""Most prefixes hold little, and what lies behind them would be read for nothing."""
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
@@ -125,10 +127,12 @@ def prefix_end(prefix: bytes) -> bytes | None:
 async def scan_prefix(
     store: Store, partition: bytes, prefix: bytes, *, start: bytes = b"", page_size: int = SCAN_PAGE
 ) -> AsyncIterator[tuple[bytes, bytes]]:
-    """Every pair whose key has this prefix, at or after `start`, ascending; one `scan` a page."""
+    """Every pair whose key has this prefix, at or after `start`, ascending; one `scan` a page, the first one short."""
     position: bytes | None = max(start, prefix)
+    limit = min(FIRST_PAGE, page_size)
     while position is not None:
-        page = await store.scan(partition, position, page_size)
+        page = await store.scan(partition, position, limit)
+        limit = page_size
         for key, value in zip(page.keys, page.values, strict=True):
             if not key.startswith(prefix):
                 return

@@ -90,18 +90,19 @@ class Layers:
                 spans.append(Span(page.keys, decode_cells(page.values), page.next_start))
         return merge_spans(spans)
 
-    async def _page(self, view: View, start: bytes, limit: int) -> Span:
-        """Staging over the commit, up to the horizon; what is gone is left out."""
+    async def _page(self, view: View, start: bytes, end: bytes | None, limit: int) -> Span:
+        """Staging over the commit, up to the horizon, without what is gone. The commit is read up to `end`."""
         staged = await self.staged_span(view.tokens, start, limit)
-        committed = await self._committed_span(await self._context.commits.metarange(view.commit_id), start, limit)
+        metarange = await self._context.commits.metarange(view.commit_id)
+        committed = await self._committed_span(metarange, start, end, limit)
         span = merge_spans([staged, committed]) if staged.keys or staged.next_start is not None else committed
         if not any(flags for flags, _ in span.cells):
             return span
         kept = [(key, cell) for key, cell in zip(span.keys, span.cells, strict=True) if not is_gone(cell[0])]
         return Span([key for key, _ in kept], [cell for _, cell in kept], span.next_start)
 
-    async def _committed_span(self, metarange: MetarangeId, start: bytes, limit: int) -> Span:
-        rows = await self._context.trees.scan(metarange, start, limit)
+    async def _committed_span(self, metarange: MetarangeId, start: bytes, end: bytes | None, limit: int) -> Span:
+        rows = await self._context.trees.scan(metarange, start, limit, end=end)
         next_start = rows[-1][0] + b"\0" if len(rows) >= limit else None
         return Span([key for key, _ in rows], [(0, row) for _, row in rows], next_start)
 
@@ -109,9 +110,10 @@ class Layers:
         """One page of a listing. A common prefix is skipped by seeking past it, however many entries it has."""
         items: list[tuple[bytes, Row | None]] = []
         start: bytes | None = resume(prefix, after, delimiter)
+        end = prefix_end(prefix)
         page = min(limit + 1, LISTING_PAGE)
         while start is not None:
-            span = await self._page(view, start, page)
+            span = await self._page(view, start, end, page)
             before = len(items)
             start = _take(span, items, prefix=prefix, delimiter=delimiter, limit=limit)
             if before < len(items) < before + len(span.keys) / ROWS_A_SEEK:
