@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from lakebed.base import Entry, LakebedError, NotFound, OutcomeUnknown, Ports, RepositoryUid, from_row
+from lakebed.base import Entry, LakebedError, NotFound, OutcomeUnknown, Ports, RepositoryUid, RunId, from_row
 from lakebed.catalog import Catalog, DeleteProtected, NamespaceInUse, Repository, WindowNotOver
 from lakebed.catalog.deleted import DeletedRepositories
 from lakebed.gc import flow
@@ -48,6 +48,7 @@ from lakebed.gc.unknown_files import is_metadata
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStore
+from lakebed.ranges import metarange_key
 from lakebed.runtime import LiveIds, LiveTasks
 from lakebed.versions import Options, SliceRecord, TreeCache, Trees, Versions, keys
 from tests.clocks import TurnableClock
@@ -257,7 +258,7 @@ async def test_only_what_is_own_by_record_goes(here: Installation) -> None:
     assert plan.unknown_files_count >= 5
 
 
-@pytest.mark.parametrize("how", ["staged", "committed", "of a deleted one", "spelt otherwise"])
+@pytest.mark.parametrize("how", ["staged", "committed", "swept", "of a deleted one", "spelt otherwise"])
 async def test_what_another_repository_names_stays_until_it_is_named_no_more(here: Installation, how: str) -> None:
     made = await here.repository()
     _, row = (await made.versions.staging.list("main")).items[0]
@@ -267,8 +268,12 @@ async def test_what_another_repository_names_stays_until_it_is_named_no_more(her
     uri = f"{'MEM' if how == 'spelt otherwise' else 'mem'}://lake/{entry.address}"
     named = Entry(address=uri, size_bytes=1, checksum="x", modified_ms=0)
     await other.versions.staging.put("main", b"theirs", named)
-    if how == "committed":
+    if how in {"committed", "swept"}:
+        commit = await other.changes.commit("main", message="m", committer="ann")
+    if how == "swept":  # Its tree is there until a collection of metadata takes it.
+        await other.versions.staging.delete("main", b"theirs")
         await other.changes.commit("main", message="m", committer="ann")
+        await other.versions.retired.note_swept(RunId("earlier"), [commit.id])
     await here.catalog.delete("lake")
     if how == "of a deleted one":
         await here.catalog.delete("other")
@@ -284,6 +289,8 @@ async def test_what_another_repository_names_stays_until_it_is_named_no_more(her
     assert await here.state() == "collecting"
     if how == "of a deleted one":
         await here.catalog.deleted.forget("other")
+    elif how == "swept":
+        await MemoryDeleter(here.stores["mem://other"]).delete([metarange_key(commit.metarange_id)])
     elif how != "committed":
         await other.versions.staging.delete("main", b"theirs")
     else:

@@ -448,26 +448,53 @@ async def test_a_plan_that_was_retired_can_not_be_published(lake: Lake) -> None:
     assert await planned.context.service.run(plan.run_id) is None, "refused before a record was written"
 
 
-async def test_a_plan_whose_folder_is_taken_just_before_its_record_is_written_is_not_published() -> None:
-    """The taker finds no record, so the publisher must look once more, after it."""
-    store = HookedStore()
-    lake = Lake(store, MemoryObjectStore("mem://tests"))
+@pytest.fixture
+async def hooked() -> Lake:
+    """Of which the store is a `HookedStore`."""
+    lake = Lake(HookedStore(), MemoryObjectStore("mem://tests"))
     await lake.versions.commits.initialise("main")
+    return lake
+
+
+async def planned(lake: Lake) -> tuple[RunId, Expire]:
+    """A plan of committed data, and what its maker is about to publish."""
     expired = await commit(lake, "a")
     run_id = RunId((await lake.service.start(StartRun(kind=RunKind.COMMITTED))).run_id)
     inputs = Inputs(lake.objectstore, RunKind.COMMITTED, run_id)
     table = pa.table({"id": pa.array([expired.id], pa.string())})
     body = Expire(commits=await inputs.write_table(EXPIRED, EXPIRED.name, table), rules_version=1)
     await lake.service.rules.write(days_rules(1))
-    taker = MetadataRuns(lake.versions, RunBook(lake.versions, BRIEF), BRIEF)
+    return run_id, body
+
+
+async def test_a_plan_whose_folder_is_taken_just_before_its_record_is_written_is_not_published(hooked: Lake) -> None:
+    """The taker finds no record, so the publisher must look once more, after it."""
+    run_id, body = await planned(hooked)
+    taker = MetadataRuns(hooked.versions, RunBook(hooked.versions, BRIEF), BRIEF)
 
     async def take() -> None:
         assert await taker.publish(RunId("other"), files=[], runs=[run_id]) == []
 
-    store.before("set_if", keys.RUN + run_id.encode(), take)
+    assert isinstance(hooked.store, HookedStore)
+    hooked.store.before("set_if", keys.RUN + run_id.encode(), take)
 
     with pytest.raises(RunMoved):
-        await lake.service.expire(run_id, body)
+        await hooked.service.expire(run_id, body)
+
+
+async def test_a_plan_that_is_published_just_before_its_folder_is_taken_keeps_it(hooked: Lake) -> None:
+    """Its publisher finds nothing that was retired, so the taker must look for the record after he retired it."""
+    run_id, body = await planned(hooked)
+    taker = MetadataRuns(hooked.versions, RunBook(hooked.versions, BRIEF), BRIEF)
+
+    async def publish() -> None:
+        await hooked.service.expire(run_id, body)
+
+    assert isinstance(hooked.store, HookedStore)
+    hooked.store.before("set", keys.retired_run(run_id), publish)
+
+    assert await taker.publish(RunId("other"), files=[], runs=[run_id]) == [run_id]
+    assert (await hooked.service.run(run_id)).state is RunState.EXPIRING
 
 
 # Bad input and bad order

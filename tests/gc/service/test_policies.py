@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lakebed.base import OutcomeUnknown, RunId
+from lakebed.base import OutcomeUnknown, RunId, RunState
 from lakebed.gc.protocol import RunKind, run_folder
 from lakebed.gc.rules.lifecycle import InvalidPolicy
 from lakebed.gc.service import PolicyBook, PolicyNotFound, PotentialCommits, RulesMoved, potential
@@ -20,6 +20,7 @@ from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
 from lakebed.server.app import ServerOptions, create_app, opened
+from lakebed.versions import RunRecord
 
 from .conftest import Lake
 
@@ -213,6 +214,31 @@ async def test_a_collection_of_metadata_knows_the_folder_of_potential_commits_fo
     keys = [stat.key async for page in lake.versions.objectstore.list(folder) for stat in page]
     assert keys
     assert {run_file(key) for key in keys} == {("lifecycle", begun.run_id)}
+
+
+@pytest.mark.parametrize("state", [RunState.ENDED, RunState.SWEEPING])
+async def test_what_a_run_took_is_no_longer_potential_once_that_run_has_ended(lake: Lake, state: RunState) -> None:
+    await PolicyBook(lake.versions).write(LOGS, by="ann")
+    await lake.put("main", "old")
+    old = await lake.commit("main")
+    lake.days(30)
+    record = RunRecord(
+        kind=RunKind.LIFECYCLE,
+        state=state,
+        started_ms=lake.clock.ms,
+        planned_ms=lake.clock.ms,
+        rules_version="1",
+        swept=True,
+    )
+    await lake.versions.retired.write_run(RunId("earlier"), record, None)
+    await lake.put("main", "new")
+    new = await lake.commit("main")
+
+    begun = await PotentialCommits(lake.versions).find()
+
+    found = {id_ for id_, _ in (await PotentialCommits(lake.versions).page(begun.run_id, 0)).commits}
+    assert new.id in found
+    assert (old.id in found) is (state is not RunState.ENDED)
 
 
 async def made_on(http: httpx.AsyncClient, branch: str) -> str:
