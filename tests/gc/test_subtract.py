@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.base import FOREIGN_SLICE, format_address, slice_number
+from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, format_address, slice_number
 from lakebed.gc.packing import Cause, LiveSet, bitmap_of, foreign_bucket, is_set, pack_foreign, pack_numbered
 from lakebed.gc.places import Namespace, may_be_deleted
 from lakebed.gc.protocol import BadInput
@@ -50,6 +50,10 @@ def test_what_is_left_is_what_no_live_row_names(candidates: set[int], some: set[
     left = subtract(numbered(*candidates), pa.concat_tables([live(*some), live(*others)]))
 
     assert addresses(left) == sorted(format_address(SLICE, number) for number in candidates - some - others)
+
+
+def test_the_last_address_of_a_slice_is_written_as_any_other() -> None:
+    assert addresses(subtract(numbered(SEQUENCE_MAX), NOTHING)) == [format_address(SLICE, SEQUENCE_MAX)]
 
 
 @given(sequences, st.integers(0, 300))
