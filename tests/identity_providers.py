@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import threading
 import time
@@ -9,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -29,14 +31,32 @@ class Provider:
         self.id_token = ""
         self.refusal: dict[str, str] | None = None
         self.slow_s = 0.0
+        self.page = "page"
+        self.made_s = int(time.time())
+        self.login: dict[str, str] = {}
+        """What the page for logins was asked with, last."""
+        self.claims: dict[str, Any] = {}
+        """Of tokens for logins at that page, beside the nonce."""
+        self.answers: dict[str, str] = {}
+        """Of that page, beside the state."""
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 provider.asked.append(self.path)
                 if self.path.endswith("openid-configuration"):
-                    own = {"jwks_uri": f"{provider.url}/keys", "token_endpoint": f"{provider.url}/token"}
+                    pages = {
+                        "jwks_uri": "keys",
+                        "authorization_endpoint": f"{provider.page}?tenant=one",
+                        "token_endpoint": "token",
+                    }
+                    own = {name: f"{provider.url}/{page}" for name, page in pages.items()}
                     self.answer({"issuer": provider.url, **own})
+                elif self.path.startswith(f"/{provider.page}?"):
+                    self.send_response(302)
+                    self.send_header("location", provider.log_in(urlsplit(self.path).query))
+                    self.send_header("content-length", "0")
+                    self.end_headers()
                 else:
                     self.answer({"keys": [provider.public()]})
 
@@ -47,7 +67,7 @@ class Provider:
                     self.answer(provider.refusal, 401)
                     return
                 if self.path == "/token":
-                    is_right = parse_qs(body)["code"] == ["right"]
+                    is_right = provider.is_right({name: value for name, [value] in parse_qs(body).items()})
                     self.answer({"id_token": provider.id_token} if is_right else {}, 200 if is_right else 400)
                     return
                 time.sleep(provider.slow_s)
@@ -71,6 +91,22 @@ class Provider:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def log_in(self, query: str) -> str:
+        """Let the person in who sits there, and return where the browser goes back to."""
+        self.login = {name: value for name, [value] in parse_qs(query).items()}
+        self.id_token = self.token(**{"nonce": self.login["nonce"], **self.claims})
+        back = {"state": self.login["state"], **(self.answers or {"code": "right"})}
+        return f"{self.login['redirect_uri']}?{urlencode(back)}"
+
+    def is_right(self, form: dict[str, str]) -> bool:
+        """Check a code, and its verifier where the page was asked with a challenge (RFC 7636)."""
+        digest = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        return form["code"] == "right" and self.login.get("code_challenge", challenge) == challenge
+
+    def renew_key(self, key_id: str) -> None:
+        self.key, self.key_id = rsa.generate_private_key(public_exponent=65537, key_size=2048), key_id
 
     def public(self) -> dict[str, Any]:
         found: dict[str, Any] = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)

@@ -90,7 +90,6 @@ def test_what_needs_nothing_but_a_login_is_a_short_list() -> None:
         "getStorageConfig",
         "getUsageReportSummary",
         "logout",
-        "oauthCallback",
         "postStatsEvents",
     ]
 
@@ -102,6 +101,8 @@ def test_what_needs_no_login_is_a_shorter_list() -> None:
         "getSetupState",
         "healthCheck",
         "login",
+        "oauthCallback",
+        "oidcLogin",
         "setup",
         "setupCommPrefs",
         "stsLogin",

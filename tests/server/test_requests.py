@@ -7,6 +7,7 @@ import pytest
 
 from lakebed.base import Unavailable
 from lakebed.server import App
+from lakebed.server.collectors import NoSpark
 from lakebed.server.errors import TABLE, status_and_message
 from lakebed.versions.refs import Refs
 
@@ -103,15 +104,20 @@ async def test_what_is_unavailable_may_be_tried_again(
     assert answer.headers["retry-after"] == "1"
 
 
-async def test_what_is_not_there_is_one_line_of_the_log_with_who_asked(
-    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+async def test_what_a_server_is_not_equipped_for_is_one_line_of_the_log_with_who_asked(
+    client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    async def without(*_: object, **__: object) -> None:
+        raise NoSpark("this server has no Spark")
+
+    monkeypatch.setattr(Refs, "get_branch", without)
+
     with caplog.at_level("INFO", logger="lakebed.server"):
-        answer = await client.get("/oidc/callback", headers={"x-request-id": "mine"})
+        answer = await client.get(repo + "/branches/main", headers={"x-request-id": "mine"})
 
     [record] = [record for record in caplog.records if record.name.startswith("lakebed.server")]
     assert (answer.status_code, record.levelname, record.exc_info) == (501, "INFO", None)
-    assert "to GET '/api/v1/oidc/callback' of user 'esti', request mine" in record.getMessage()
+    assert "/branches/main' of user 'esti', request mine" in record.getMessage()
 
 
 @pytest.mark.parametrize("kind", TABLE)

@@ -30,7 +30,10 @@ class WeakServerSecret(Invalid):
 
 
 class ServerKeys:
-    """Derive and use the server's keys. `token_key` signs JWTs, `continuation_key` seals continuation tokens."""
+    """Derive and use the server's keys.
+
+    `token_key` signs JWTs, `continuation_key` seals continuation tokens, `login_key` ties logins to their browsers.
+    """
 
     def __init__(self, secret: bytes) -> None:
         """Derive all keys from a secret.
@@ -42,6 +45,7 @@ class ServerKeys:
             raise WeakServerSecret(f"the server secret needs at least {SECRET_BYTES_MIN} bytes, got {len(secret)}")
         self.token_key = _derive(secret, b"lakebed jwt")
         self.continuation_key = _derive(secret, b"lakebed continuation")
+        self.login_key = _derive(secret, b"lakebed login")
         self._cipher = AESGCM(_derive(secret, b"lakebed credentials"))
         self._fingerprint_key = _derive(secret, b"lakebed fingerprint")
 

@@ -5,6 +5,7 @@ Import `table` and `collectors` by name: they load the records of `lakebed.gc.pr
 """
 
 from .operation import (
+    API_ROOT,
     LOGGED_IN,
     NOTHING,
     PUBLIC,
@@ -15,4 +16,14 @@ from .operation import (
     Permissions,
 )
 
-__all__ = ["LOGGED_IN", "NOTHING", "PUBLIC", "AnyOperation", "Operation", "Parameter", "Permission", "Permissions"]
+__all__ = [
+    "API_ROOT",
+    "LOGGED_IN",
+    "NOTHING",
+    "PUBLIC",
+    "AnyOperation",
+    "Operation",
+    "Parameter",
+    "Permission",
+    "Permissions",
+]

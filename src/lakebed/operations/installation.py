@@ -6,7 +6,7 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, NOTHING, PUBLIC, PUBLIC_BYTES_MAX, Operation, get, later
+from .operation import LOGGED_IN, NOTHING, PUBLIC, PUBLIC_BYTES_MAX, Operation, Parameter, get
 
 HEALTH_CHECK: Final = Operation(
     "healthCheck", "GET", "/healthcheck", NOTHING, NOTHING, PUBLIC, "Answer while the server runs.", status=204
@@ -58,4 +58,15 @@ GET_USAGE_REPORT_SUMMARY: Final = get(
     LOGGED_IN,
     "Return the installation's id, and an empty report.",
 )
-OAUTH_CALLBACK: Final = later("oauthCallback", "GET", "/oidc/callback", LOGGED_IN, "Finish a login at a provider.")
+OAUTH_CALLBACK: Final = Operation(
+    "oauthCallback",
+    "GET",
+    "/oidc/callback",
+    NOTHING,
+    NOTHING,
+    PUBLIC,
+    "Finish a login that `oidcLogin` began: set the session cookie, and send the browser to `/login`.",
+    (Parameter("state"), Parameter("code"), Parameter("error"), Parameter("iss")),
+    status=302,
+    repeatable=False,
+)

@@ -8,10 +8,9 @@ import msgspec
 
 from lakebed.wire import Error
 
-from .operation import LOGGED_IN, NOTHING, PUBLIC, AnyOperation, Parameter
+from .operation import API_ROOT, LOGGED_IN, NOTHING, PUBLIC, AnyOperation, Parameter
 from .table import NOUNS, OPERATIONS
 
-API_ROOT: Final = "/api/v1"
 _TYPES: Final[dict[str, dict[str, Any]]] = {
     "string": {"type": "string"},
     "integer": {"type": "integer"},
@@ -22,22 +21,15 @@ _MEDIA: Final[dict[type, str]] = {bytes: "application/octet-stream", str: "text/
 _NO_RECORD: Final = {NOTHING, bytes, str}
 
 
-MISSING: Final[dict[str, str]] = {
-    "oauthCallback": "no page of this server begins a login in a browser; programs log in by stsLogin",
-}
-"""Say of each operation that answers 501 why."""
-
-
 def document(version: str) -> dict[str, Any]:
-    """Describe every operation that is implemented, its parameters, records and permissions."""
-    implemented = [operation for operation in OPERATIONS if operation.is_implemented]
-    records = {kind for one in implemented for kind in (one.body, one.answer) if kind not in _NO_RECORD} | {Error}
+    """Describe every operation, its parameters, records and permissions."""
+    records = {kind for one in OPERATIONS for kind in (one.body, one.answer) if kind not in _NO_RECORD} | {Error}
     ordered = sorted(records, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(ordered, schemas, strict=True)) | {kind: {"type": "string"} for kind in _MEDIA}
     nouns = {operation.id: noun for noun, operations in NOUNS.items() for operation in operations}
     paths: dict[str, dict[str, Any]] = {}
-    for operation in implemented:
+    for operation in OPERATIONS:
         described = _operation(operation, nouns[operation.id], schema_of)
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {
@@ -113,12 +105,7 @@ def reference() -> str:
     for noun, operations in NOUNS.items():
         lines += ["", f"## {noun}"]
         for operation in operations:
-            if operation.is_implemented:
-                lines += ["", *_described(operation)]
-    lines += ["", "## Not implemented", "", "These operations of the contract answer 501.", ""]
-    lines += ["| operation | route | why |", "| --- | --- | --- |"]
-    missing = [one for one in OPERATIONS if not one.is_implemented]
-    lines += [f"| `{one.id}` | `{one.method} {one.path}` | {MISSING[one.id]} |" for one in missing]
+            lines += ["", *_described(operation)]
     return "\n".join(lines) + "\n"
 
 

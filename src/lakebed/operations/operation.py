@@ -16,6 +16,8 @@ A = TypeVar("A", covariant=True)
 Method: TypeAlias = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 Kind: TypeAlias = Literal["string", "integer", "boolean", "list"]
 
+API_ROOT: Final = "/api/v1"
+"""Paths of operations are relative to it."""
 NOTHING: Final = type(None)
 """The record of a body that does not exist."""
 RECORD_BYTES_MAX: Final = 32 << 20
@@ -114,7 +116,6 @@ class Operation(Generic[B, A]):
     is_body_optional: bool = False
     repeatable: bool | None = None
     creates: bool = False
-    is_implemented: bool = True
     body_bytes_max: int = RECORD_BYTES_MAX
 
     @property
@@ -164,13 +165,6 @@ def delete(
     id_: str, path: str, permissions: Permissions, summary: str, *parameters: Parameter
 ) -> Operation[None, None]:
     return Operation(id_, "DELETE", path, NOTHING, NOTHING, permissions, summary, parameters, status=204)
-
-
-def later(
-    id_: str, method: Method, path: str, permissions: Permissions, summary: str, *parameters: Parameter
-) -> Operation[None, None]:
-    """An operation of the contract that this server does not have yet: it answers 501."""
-    return Operation(id_, method, path, NOTHING, NOTHING, permissions, summary, parameters, is_implemented=False)
 
 
 AnyOperation: TypeAlias = Operation[Any, Any]

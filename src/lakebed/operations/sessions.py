@@ -6,9 +6,19 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, NOTHING, Operation, delete, get
+from .operation import LOGGED_IN, NOTHING, PUBLIC, Operation, delete, get
 from .resources import USER, on
 
+OIDC_LOGIN: Final = Operation(
+    "oidcLogin",
+    "GET",
+    "/oidc/login",
+    NOTHING,
+    NOTHING,
+    PUBLIC,
+    "Begin a login in a browser: send it to the provider of OpenID Connect, which sends it back to `oauthCallback`.",
+    status=302,
+)
 LOGOUT: Final = Operation(
     "logout",
     "POST",

@@ -61,11 +61,12 @@ from lakebed.wire import StorageConfig
 from .audit import AuditLog, AuditMode
 from .collectors import Collectors, check_runs
 from .draining import Drain
-from .errors import NoSuchEndpoint, NotImplementedHere, error_response, message_response
+from .errors import NoSuchEndpoint, error_response, message_response
 from .folder import OBJECTS_FOLDER, STORE_FILE
 from .hard_delete import HardDeleting
 from .health import Probe
 from .hooks import ScriptReads, make_hooks
+from .login_page import LOGIN_PAGE, login_page
 from .logs import REQUEST_ID, access, log_access
 from .metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
 from .pairing import check_file, pair
@@ -76,6 +77,7 @@ from .rest import (
     actions,
     audit,
     branches,
+    browser_logins,
     commits,
     content,
     deleted,
@@ -100,7 +102,7 @@ from .rest import (
     roles,
     staging,
 )
-from .routing import Route, Router
+from .routing import Router
 from .s3.gateway import Gateway
 from .s3.options import S3Options, s3_options
 from .s3.requests import S3Request
@@ -115,6 +117,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     installation,
     audit,
     identity,
+    browser_logins,
     roles,
     repositories,
     deleted,
@@ -346,6 +349,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         data_dir=options.data_dir,
         audit=AuditLog(options.data_dir, options.audit, keep_days=options.audit_days),
         continuation_key=keys.continuation_key,
+        login_key=keys.login_key,
         setup_secret=options.setup_secret,
         presign_s=PRESIGN_S if presign else None,
         hard_deleting=hard_deleting,
@@ -382,20 +386,15 @@ def storage_config(blockstore: str, *, presign: bool) -> StorageConfig:
 
 
 def create_app(state: AppState, *, trusted_user: str = "") -> App:
-    """Give each operation of the table its handler. One that is not implemented answers 501.
+    """Give each operation of the table its handler.
 
     `trusted_user`: every request is this user's, who may do anything. For an application that only its own process
     reaches, whose user can open the data folder.
     """
     routes = [route for resource in RESOURCES for route in resource.routes(state)]
     missing = set(table.OPERATIONS) - {route.operation for route in routes}
-    assert not any(operation.is_implemented for operation in missing), missing
-    router = Router([*routes, *(Route(operation, _refuse) for operation in missing)])
-    return App(state, router, Identity(user_id=trusted_user) if trusted_user else None)
-
-
-async def _refuse(_: RestRequest) -> Response:
-    raise NotImplementedHere("Not Implemented")
+    assert not missing, missing
+    return App(state, Router(routes), Identity(user_id=trusted_user) if trusted_user else None)
 
 
 _PAGE: Final = """<!doctype html>
@@ -526,6 +525,8 @@ class App:
             return answer(readiness, 200 if readiness.ready else 503)
         if path == b"/metrics":
             return await self._answer_metrics(request)
+        if path == LOGIN_PAGE and request.scope["method"] == "GET":
+            return await login_page(request, self._state)
         if request.scope["method"] not in {"GET", "HEAD"}:
             raise NoSuchEndpoint("invalid API endpoint")
         # Clients tell a wrong endpoint from wrong credentials by the page that they get.
@@ -541,16 +542,7 @@ class App:
 def _proofs(request: RestRequest) -> tuple[bytes | None, bytes | None]:
     """Return the Authorization header or, where there is none, the session cookie."""
     authorization = request.raw_header(b"authorization")
-    session = None
-    if authorization is not None:
-        return authorization, None
-    for name, value in request.scope["headers"]:
-        if name == b"cookie":
-            for cookie in value.split(b";"):
-                key, _, token = cookie.strip().partition(b"=")
-                if key == SESSION_COOKIE.encode():
-                    session = token
-    return None, session
+    return authorization, request.cookie(SESSION_COOKIE) if authorization is None else None
 
 
 def _shown(request: RestRequest) -> str:

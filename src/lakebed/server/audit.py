@@ -47,6 +47,8 @@ BLOCK_BYTES: Final = 1 << 20
 _READS: Final = frozenset({"GET", "HEAD"})
 _NOISE: Final = frozenset({"postStatsEvents"})
 """Clients send these by themselves, and they change nothing."""
+_CHANGING_READS: Final = frozenset({"oauthCallback"})
+"""A browser can only be sent to a page, so a login by a provider is a GET. It begins a session."""
 _LOGIN_NAMES: Final = ("access_key_id", "username")
 _encode: Final = msgspec.json.Encoder().encode
 _TOKEN: Final = re.compile(r"(\d{4}-\d\d-\d\d):(\d{1,15})")
@@ -97,7 +99,7 @@ class AuditLog:
 
     def note(self, request: RestRequest, request_id: str, status: int) -> None:
         """Write the request down, if it is one to be written."""
-        if self._is_reads_left_out and not request.refusal and request.scope["method"] in _READS:
+        if self._is_reads_left_out and not request.refusal and _is_read(request):
             return  # Most requests, as early as can be.
         if self._mode == "off" or not self._is_wanted(request):
             return
@@ -138,7 +140,7 @@ class AuditLog:
             return True
         if request.operation is None or request.operation.id in _NOISE:
             return False
-        return self._mode == "all" or request.scope["method"] not in _READS
+        return self._mode == "all" or not _is_read(request)
 
     def _is_flood(self, user: str, address: str) -> bool:
         """Count a refusal, and return whether there were too many of its kind in this second."""
@@ -335,6 +337,10 @@ def _names(operation: AnyOperation) -> tuple[tuple[str, ...], tuple[str, ...], t
     in_query = {parameter.name for parameter in operation.parameters if parameter.place == "query"} - {*in_path}
     others = [name for name in asked if name not in in_path]
     return in_path, tuple(filter(in_query.__contains__, others)), tuple(n for n in others if n not in in_query)
+
+
+def _is_read(request: RestRequest) -> bool:
+    return request.scope["method"] in _READS and request.shown_operation not in _CHANGING_READS
 
 
 def _shortened(value: str | list[str]) -> str | list[str]:

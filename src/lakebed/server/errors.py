@@ -19,6 +19,7 @@ from lakebed.gc import service as collections
 from lakebed.wire import Error, Expired
 
 from .collectors import NoSpark
+from .login_attempts import LoginRefused
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,6 @@ class NoSuchEndpoint(base.NotFound):
 
 class MethodNotAllowed(base.Invalid):
     """The path has routes, none for this method. Facts: `allowed`."""
-
-
-class NotImplementedHere(base.Invalid):
-    """An operation of the contract that this server does not have."""
 
 
 TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
@@ -96,8 +93,8 @@ TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
     # Ours
     NoSuchEndpoint: (404, "invalid API endpoint"),
     MethodNotAllowed: (405, None),
-    NotImplementedHere: (501, "Not Implemented"),
     NoSpark: (501, None),
+    LoginRefused: (401, None),
 }
 
 
@@ -116,7 +113,7 @@ def error_response(error: base.LakebedError, request: Callable[[], str] = str) -
     status, message = status_and_message(error)
     response = message_response(status, message, expired=_expired(error))
     if status == 501:
-        # Nothing is wrong here: the caller asked for an operation that this server does not have.
+        # Nothing is wrong here: the caller asked for what this server is not equipped for.
         logger.info("answered 501 to %s: %s", request(), error)
     elif status >= 500:
         logger.error("answered %d to %s: %s %s", status, request(), error, error.facts, exc_info=error)

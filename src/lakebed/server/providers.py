@@ -5,7 +5,8 @@ A provider proves who the caller is, as the id of an external principal. Which u
 identities").
 
 OpenID Connect: the caller brings an id token, or a code that we exchange for one at the provider. Signature, issuer,
-audience and times of the token are checked. The principal is `ISSUER#SUBJECT`.
+audience and times of the token are checked. The principal is `ISSUER#SUBJECT`. What the provider says of itself and its
+keys is read again every hour, and the keys when a token names one that is new.
 
 AWS: the caller brings a signed request "who am I" that only AWS can check, so we send it there. Its signature covers a
 header with the name of this server; so a request that was signed for another server is worth nothing here. The
@@ -30,6 +31,7 @@ import msgspec
 
 from lakebed.auth import NotAuthenticated
 from lakebed.base import Clock, Invalid, Unavailable
+from lakebed.operations import API_ROOT, installation
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES25
 LEEWAY_S: Final = 60
 """Clocks of two machines may differ by this much."""
 ANSWER_BYTES_MAX: Final = 1 << 20
+DISCOVERY_KEPT_MS: Final = 3_600_000
 KEYS_KEPT_MS: Final = 3_600_000
 KEYS_ASKED_MS: Final = 60_000
 """Ask for the provider's keys at most this often, however many tokens name keys that we do not know."""
@@ -45,6 +48,8 @@ TIMEOUT_S: Final = 10.0
 AT_ONCE: Final = 8
 WAITING_MAX: Final = 64
 SERVER_HEADER: Final = "x-lakefs-server-id"
+CALLBACK: Final = API_ROOT + installation.OAUTH_CALLBACK.path
+_PLAIN_URL: Final = re.compile(r"https?://[^\s?#@\\]+")
 _STS_HOST: Final = re.compile(r"sts(\.[a-z]{2}(-[a-z]{1,20}){1,3}-\d)?\.amazonaws\.com")
 """The host of a region, or of none: `sts.s3.amazonaws.com` is a customer's bucket."""
 _SAFE: Final = re.compile(r"[A-Za-z0-9/+=_.:%-]{0,8192}")
@@ -61,25 +66,30 @@ class NoProvider(Invalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderOptions:
-    """`oidc_issuer` "": no OpenID Connect. `aws_server_id` "": no AWS. The secret is for exchanging codes only."""
+    """`oidc_issuer` "": no OpenID Connect. `aws_server_id` "": no AWS. The secret is for exchanging codes only.
+
+    `oidc_redirect_uri`: where browsers reach `oauthCallback`, as the provider knows it. "": no logins in a browser.
+    """
 
     oidc_issuer: str = ""
     oidc_audience: str = ""
     oidc_client_secret: str = field(default="", repr=False)
+    oidc_redirect_uri: str = ""
     aws_server_id: str = ""
     aws_sts_endpoint: str = ""
 
 
 def provider_options(environment: Mapping[str, str]) -> ProviderOptions:
-    """Read LAKEBED_OIDC_ISSUER, _AUDIENCE and _CLIENT_SECRET, LAKEBED_AWS_SERVER_ID and LAKEBED_AWS_STS_ENDPOINT.
+    """Read LAKEBED_OIDC_ISSUER, _AUDIENCE, _CLIENT_SECRET, _REDIRECT_URI, LAKEBED_AWS_SERVER_ID and _STS_ENDPOINT.
 
     Raises:
-        InvalidProvider: one is missing, or no URL.
+        InvalidProvider: one is missing, or no URL that it may be.
     """
     options = ProviderOptions(
         oidc_issuer=environment.get("LAKEBED_OIDC_ISSUER", ""),
         oidc_audience=environment.get("LAKEBED_OIDC_AUDIENCE", ""),
         oidc_client_secret=environment.get("LAKEBED_OIDC_CLIENT_SECRET", ""),
+        oidc_redirect_uri=environment.get("LAKEBED_OIDC_REDIRECT_URI", ""),
         aws_server_id=environment.get("LAKEBED_AWS_SERVER_ID", ""),
         aws_sts_endpoint=environment.get("LAKEBED_AWS_STS_ENDPOINT", ""),
     )
@@ -87,10 +97,18 @@ def provider_options(environment: Mapping[str, str]) -> ProviderOptions:
         raise InvalidProvider("LAKEBED_OIDC_ISSUER and LAKEBED_OIDC_AUDIENCE belong together")
     for name, url in (
         ("LAKEBED_OIDC_ISSUER", options.oidc_issuer),
+        ("LAKEBED_OIDC_REDIRECT_URI", options.oidc_redirect_uri),
         ("LAKEBED_AWS_STS_ENDPOINT", options.aws_sts_endpoint),
     ):
         if url and not _is_safe_url(url):
             raise InvalidProvider(f"{name} is {url!r}: it must be an https URL, or http on this machine")
+    redirect = options.oidc_redirect_uri
+    if redirect and not options.oidc_issuer:
+        raise InvalidProvider("LAKEBED_OIDC_REDIRECT_URI needs LAKEBED_OIDC_ISSUER")
+    if redirect and not (redirect.endswith(CALLBACK) and _PLAIN_URL.fullmatch(redirect)):
+        raise InvalidProvider(
+            f"LAKEBED_OIDC_REDIRECT_URI is {redirect!r}: it must end with {CALLBACK}, and have no query"
+        )
     return options
 
 
@@ -108,6 +126,7 @@ class _Discovery(msgspec.Struct, kw_only=True):
 
     issuer: str
     jwks_uri: str
+    authorization_endpoint: str = ""
     token_endpoint: str = ""
 
 
@@ -164,6 +183,7 @@ class Providers:
         self._clock = clock
         self._http = httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False)
         self._discovery: _Discovery | None = None
+        self._discovery_ms = 0
         self._keys: dict[str, jwt.PyJWK] = {}
         self._keys_ms = 0
         # Each login may cost a request to a provider, and anybody may ask for one: those of AWS delay no others.
@@ -186,8 +206,43 @@ class Providers:
             return await self._aws_role(token)
         raise NoProvider("an identity request has an id_token, or an identity_token of AWS")
 
-    async def exchange(self, code: str, redirect_uri: str) -> str:
+    @property
+    def redirect_uri(self) -> str:
+        """Where the provider sends browsers back; empty where none may log in so."""
+        return self._options.oidc_redirect_uri
+
+    def is_issuer(self, named: str) -> bool:
+        """Tell whether an answer may be of our provider; most name none (RFC 9207)."""
+        return named in {"", self._options.oidc_issuer}
+
+    async def login_url(self, *, state: str, nonce: str, challenge: str) -> str:
+        """Return the provider's page for a login in a browser. `challenge`: S256 of the verifier (RFC 7636).
+
+        Raises:
+            NoProvider: this server begins no such logins, or the provider has no such page.
+            Unavailable: the provider does not answer.
+        """
+        discovery = await self._discovered()
+        if not self.redirect_uri:
+            raise NoProvider("this server begins no logins in a browser: LAKEBED_OIDC_REDIRECT_URI is not set")
+        if not discovery.authorization_endpoint:
+            raise NoProvider("the provider of this server has no page for logins")
+        query = {
+            "response_type": "code",
+            "client_id": self._options.oidc_audience,
+            "redirect_uri": self.redirect_uri,
+            "scope": "openid",
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        return str(httpx.URL(discovery.authorization_endpoint).copy_merge_params(query))
+
+    async def exchange(self, code: str, redirect_uri: str, *, verifier: str = "", nonce: str | None = None) -> str:
         """Return the principal to whom the provider of OpenID Connect gave this code.
+
+        `verifier` and `nonce` are of a login that `login_url` began: the token must be made for that one.
 
         Raises:
             NoProvider, NotAuthenticated, Unavailable: as `identify`.
@@ -201,15 +256,17 @@ class Providers:
             "redirect_uri": redirect_uri,
             "client_id": self._options.oidc_audience,
             "client_secret": self._options.oidc_client_secret,
+            "code_verifier": verifier,
         }
         answer = await self._ask("POST", discovery.token_endpoint, data={k: v for k, v in form.items() if v})
         try:
-            return await self._subject_of(msgspec.json.decode(answer, type=_Tokens).id_token)
+            token = msgspec.json.decode(answer, type=_Tokens).id_token
         except msgspec.DecodeError as error:
             raise NotAuthenticated("the provider sent no id token") from error
+        return await self._subject_of(token, nonce)
 
-    async def _subject_of(self, token: str) -> str:
-        """Check an id token."""
+    async def _subject_of(self, token: str, nonce: str | None = None) -> str:
+        """Check an id token; with a nonce, also that it was made for that login and for this server."""
         await self._discovered()
         try:
             key_id = str(jwt.get_unverified_header(token).get("kid", ""))
@@ -234,22 +291,26 @@ class Providers:
         ends, begins = claims["exp"], max(_second(claims["iat"]), _second(claims.get("nbf", 0)))
         if now_s >= _second(ends) + LEEWAY_S or now_s < begins - LEEWAY_S:
             raise NotAuthenticated("the id token is over, or not valid yet")
+        audience = self._options.oidc_audience
+        if nonce is not None and (claims.get("nonce") != nonce or claims.get("azp", audience) != audience):
+            raise NotAuthenticated("the id token was made for another login")
         return f"{self._options.oidc_issuer}#{claims['sub']}"
 
     async def _discovered(self) -> _Discovery:
         issuer = self._options.oidc_issuer
         if not issuer:
             raise NoProvider("this server takes no id tokens: LAKEBED_OIDC_ISSUER is not set")
-        if self._discovery is None:
+        now_ms = self._clock.now_ms()
+        if self._discovery is None or now_ms - self._discovery_ms >= DISCOVERY_KEPT_MS:
             body = await self._ask("GET", issuer.rstrip("/") + "/.well-known/openid-configuration")
             try:
                 found = msgspec.json.decode(body, type=_Discovery)
             except msgspec.DecodeError as error:
                 raise Unavailable(f"{issuer} does not describe itself as OpenID Connect wants: {error}") from error
-            urls = [found.jwks_uri, found.token_endpoint]
+            urls = [found.jwks_uri, found.authorization_endpoint, found.token_endpoint]
             if found.issuer != issuer or not all(_is_safe_url(url) for url in urls if url):
                 raise Unavailable(f"{issuer} describes itself as {found.issuer!r}, or by URLs that are not https")
-            self._discovery = found
+            self._discovery, self._discovery_ms = found, now_ms
         return self._discovery
 
     async def _key(self, key_id: str) -> jwt.PyJWK:

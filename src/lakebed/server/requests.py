@@ -83,6 +83,17 @@ class RestRequest(Request):
             self._header_values = dict(reversed(self.scope["headers"]))
         return self._header_values.get(name)
 
+    def cookie(self, name: str) -> bytes | None:
+        """Return the last cookie of this name."""
+        found = None
+        for header, value in self.scope["headers"]:
+            if header == b"cookie":
+                for cookie in value.split(b";"):
+                    key, _, content = cookie.strip().partition(b"=")
+                    if key == name.encode():
+                        found = content
+        return found
+
     # Query
 
     def query_list(self, name: str) -> list[str]:

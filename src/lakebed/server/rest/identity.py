@@ -33,9 +33,7 @@ class Identities:
         response = answer(wire.AuthenticationToken(token=token, token_expiration=expires_s))
         # Behind a proxy that ends TLS the scheme is what the proxy says (X-Forwarded-Proto).
         secure = request.scope["scheme"] == "https"
-        response.set_cookie(
-            SESSION_COOKIE, token, max_age=TOKEN_LIFETIME_S, httponly=True, samesite="strict", secure=secure
-        )
+        keep_session(response, token, TOKEN_LIFETIME_S, secure=secure)
         return response
 
     async def log_in_as_principal(
@@ -190,6 +188,11 @@ def _lifetime_s(asked: int | None) -> int:
     if not 1 <= lifetime_s <= PRINCIPAL_LIFETIME_MAX_S:
         raise InvalidParameter(f"a token lasts between 1 and {PRINCIPAL_LIFETIME_MAX_S:,} seconds")
     return lifetime_s
+
+
+def keep_session(response: Response, token: str, lifetime_s: int, *, secure: bool) -> None:
+    """Let the browser send this login with every request of our own pages, and of no other's."""
+    response.set_cookie(SESSION_COOKIE, token, max_age=lifetime_s, httponly=True, samesite="strict", secure=secure)
 
 
 def user_record(record: UserRecord) -> wire.User:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakebed.auth import SESSION_COOKIE
-from lakebed.operations import installation
+from lakebed.operations import API_ROOT, installation, sessions
 from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.setting_up import check_set_up
@@ -32,10 +32,14 @@ class Installation:
 
     async def setup_state(self, _: RestRequest) -> SetupState:
         initialised = await self._state.accounts.installation() is not None
-        return SetupState(
-            state="initialized" if initialised else "not_initialized",
-            login_config=LoginConfig(login_cookie_names=[SESSION_COOKIE]),
-        )
+        login = LoginConfig(login_cookie_names=[SESSION_COOKIE])
+        if self._state.providers.redirect_uri:
+            login = LoginConfig(
+                login_cookie_names=[SESSION_COOKIE],
+                login_url=API_ROOT + sessions.OIDC_LOGIN.path,
+                login_url_method="select",
+            )
+        return SetupState(state="initialized" if initialised else "not_initialized", login_config=login)
 
     async def set_up(self, request: RestRequest, body: Setup) -> CredentialsWithSecret:
         check_set_up(request, self._state.setup_secret)

@@ -1,0 +1,74 @@
+"""Logins that a browser began at the provider of OpenID Connect, and did not finish yet.
+
+The server keeps no record of one. The browser keeps a cookie: when the attempt ends, and a random number. State, nonce
+and the verifier of PKCE are MACs of that cookie under a key of the server, each with a label of its own. So any process
+of the server can go on, a changed cookie fits no state, and a page elsewhere cannot finish a login of its own here.
+
+A replay buys nothing: the provider takes a code once.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.auth import NotAuthenticated
+from lakebed.base import Ports
+
+ATTEMPT_S: Final = 600
+
+
+class LoginRefused(NotAuthenticated):
+    """A login in a browser did not succeed. Its words are for the person who sits there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginAttempt:
+    """`cookie` goes to the browser; `state`, `nonce` and `challenge` to the provider; `verifier` with the code."""
+
+    cookie: str
+    state: str
+    nonce: str
+    verifier: str
+
+    @property
+    def challenge(self) -> str:
+        return _text(hashlib.sha256(self.verifier.encode()).digest())
+
+
+class LoginAttempts:
+    def __init__(self, key: bytes, ports: Ports) -> None:
+        self._key = key
+        self._ports = ports
+
+    def begin(self) -> LoginAttempt:
+        ends_s = self._ports.clock.now_ms() // 1000 + ATTEMPT_S
+        return self._attempt(f"{ends_s}.{_text(self._ports.ids.bits(256).to_bytes(32, 'big'))}")
+
+    def resume(self, cookie: str, state: str) -> LoginAttempt:
+        """Return the attempt that has this cookie and state.
+
+        Raises:
+            LoginRefused: the state is of no cookie or another's, or the time is over.
+        """
+        attempt = self._attempt(cookie)
+        if not cookie or not hmac.compare_digest(attempt.state.encode(), state.encode(errors="surrogatepass")):
+            raise LoginRefused("this browser did not begin this login, or began another one since")
+        # The state covers the cookie, so its first part is a number of ours.
+        if self._ports.clock.now_ms() >= 1000 * int(cookie.partition(".")[0]):
+            raise LoginRefused(f"this login took longer than {ATTEMPT_S // 60} minutes")
+        return attempt
+
+    def _attempt(self, cookie: str) -> LoginAttempt:
+        state, nonce, verifier = (self._mac(label, cookie) for label in (b"state", b"nonce", b"verifier"))
+        return LoginAttempt(cookie=cookie, state=state, nonce=nonce, verifier=verifier)
+
+    def _mac(self, label: bytes, cookie: str) -> str:
+        return _text(hmac.digest(self._key, label + b" " + cookie.encode(errors="surrogatepass"), "sha256"))
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

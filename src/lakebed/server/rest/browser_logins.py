@@ -1,0 +1,114 @@
+"""Logins in a browser at the provider of OpenID Connect: begin one, and finish it.
+
+1. Begin: send the browser to the provider, with a cookie that ties the attempt to this browser.
+2. The provider asks who is there, and sends the browser back with a code and our state.
+3. Finish: state against cookie, code against id token, nonce, principal, user. Then set the session cookie.
+
+Every address comes from the operator's setting or from the provider's description of itself. None comes from the
+request, neither from its parameters nor from its Host, so no link sends a browser elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.auth import NotAuthenticated
+from lakebed.operations import API_ROOT, installation, sessions
+from lakebed.server.login_attempts import ATTEMPT_S, LoginAttempt, LoginAttempts, LoginRefused
+from lakebed.server.login_page import FRESH, LOGIN_PAGE
+from lakebed.server.providers import CALLBACK, NoProvider
+from lakebed.server.requests import RestRequest
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+
+from .identity import PRINCIPAL_LIFETIME_MAX_S, keep_session
+
+_COOKIE: Final = "lakebed_login"
+_ERROR: Final = re.compile(r"[a-z_]{1,64}")
+
+
+class BrowserLogins:
+    def __init__(self, state: AppState) -> None:
+        self._authenticator = state.authenticator
+        self._providers = state.providers
+        self._attempts = LoginAttempts(state.login_key, state.ports)
+        # Behind a proxy that ends TLS, only the setting says how browsers come.
+        self._secure = self._providers.redirect_uri.startswith("https:")
+        # Browsers take a cookie with this prefix from this very host only, not from a neighbour below its domain.
+        self._cookie = f"__Host-{_COOKIE}" if self._secure else _COOKIE
+
+    async def begin(self, _: RestRequest) -> Response:
+        attempt = self._attempts.begin()
+        url = await self._providers.login_url(state=attempt.state, nonce=attempt.nonce, challenge=attempt.challenge)
+        response = _redirect(url)
+        # Lax: the provider sends the browser back, and the cookie must come with it.
+        response.set_cookie(
+            self._cookie, attempt.cookie, max_age=ATTEMPT_S, httponly=True, samesite="lax", secure=self._secure
+        )
+        return response
+
+    async def finish(self, request: RestRequest) -> Response:
+        redirect_uri = self._providers.redirect_uri
+        if not redirect_uri:
+            raise NoProvider("this server begins no logins in a browser: LAKEBED_OIDC_REDIRECT_URI is not set")
+        token = await self._token_of(request, self._attempt_of(request))
+        base = redirect_uri.removesuffix(CALLBACK)
+        response = _redirect(f"{base}{LOGIN_PAGE.decode()}?{FRESH.decode()}")
+        keep_session(response, token, PRINCIPAL_LIFETIME_MAX_S, secure=self._secure)
+        response.delete_cookie(self._cookie, httponly=True, samesite="lax", secure=self._secure)
+        return response
+
+    def _attempt_of(self, request: RestRequest) -> LoginAttempt:
+        """
+        Raises:
+            LoginRefused: this browser did not begin this login, or the provider refused it.
+        """
+        begin = self._providers.redirect_uri.removesuffix(CALLBACK) + API_ROOT + sessions.OIDC_LOGIN.path
+        cookie = (request.cookie(self._cookie) or b"").decode("latin-1")
+        try:
+            attempt = self._attempts.resume(cookie, request.query("state"))
+        except LoginRefused as error:
+            raise LoginRefused(f"{error}: begin at {begin}") from error
+        if refusal := request.query("error"):
+            # Only a code of the standard is shown: these words may be anyone's.
+            shown = refusal if _ERROR.fullmatch(refusal) else "an error"
+            raise LoginRefused(f"the provider answers with {shown}: begin again at {begin}")
+        if not self._providers.is_issuer(request.query("iss")):
+            raise LoginRefused(f"another provider answers: begin again at {begin}")
+        return attempt
+
+    async def _token_of(self, request: RestRequest, attempt: LoginAttempt) -> str:
+        """Log in as the user for whom the provider's code stands, and note it for the audit log.
+
+        Raises:
+            LoginRefused: the code proves nothing, or stands for no user.
+        """
+        code, redirect_uri = request.required("code"), self._providers.redirect_uri
+        try:
+            principal = await self._providers.exchange(
+                code, redirect_uri, verifier=attempt.verifier, nonce=attempt.nonce
+            )
+        except NotAuthenticated as error:
+            raise LoginRefused(f"failed to exchange the code: {error}") from error
+        request.what = {"principal": principal}
+        try:
+            token, _ = await self._authenticator.log_in_as(principal, lifetime_s=PRINCIPAL_LIFETIME_MAX_S)
+            request.identity = await self._authenticator.authenticate(None, token.encode())
+        except NotAuthenticated as error:
+            raise LoginRefused(
+                f"{principal} stands for no user here: an administrator attaches it by `lakebed auth principals attach`"
+            ) from error
+        return token
+
+
+def routes(state: AppState) -> list[Route]:
+    here = BrowserLogins(state)
+    return [Route(sessions.OIDC_LOGIN, here.begin), Route(installation.OAUTH_CALLBACK, here.finish)]
+
+
+def _redirect(url: str) -> Response:
+    headers = {"location": url, "cache-control": "no-store", "referrer-policy": "no-referrer"}
+    return Response(status_code=302, headers=headers)
