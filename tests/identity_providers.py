@@ -31,6 +31,10 @@ class Provider:
         self.id_token = ""
         self.refusal: dict[str, str] | None = None
         self.slow_s = 0.0
+        self.more: dict[str, Any] = {}
+        """What the provider says of itself, beside its addresses."""
+        self.clients: list[tuple[str | None, str | None, str | None]] = []
+        """How each exchange proved who asks: header, id and secret of the form."""
         self.page = "page"
         self.made_s = int(time.time())
         self.login: dict[str, str] = {}
@@ -51,7 +55,7 @@ class Provider:
                         "token_endpoint": "token",
                     }
                     own = {name: f"{provider.url}/{page}" for name, page in pages.items()}
-                    self.answer({"issuer": provider.url, **own})
+                    self.answer({"issuer": provider.url, **own, **provider.more})
                 elif self.path.startswith(f"/{provider.page}?"):
                     self.send_response(302)
                     self.send_header("location", provider.log_in(urlsplit(self.path).query))
@@ -67,7 +71,10 @@ class Provider:
                     self.answer(provider.refusal, 401)
                     return
                 if self.path == "/token":
-                    is_right = provider.is_right({name: value for name, [value] in parse_qs(body).items()})
+                    form = {name: value for name, [value] in parse_qs(body).items()}
+                    sent = self.headers["authorization"], form.get("client_id"), form.get("client_secret")
+                    provider.clients.append(sent)
+                    is_right = provider.is_right(form)
                     self.answer({"id_token": provider.id_token} if is_right else {}, 200 if is_right else 400)
                     return
                 time.sleep(provider.slow_s)

@@ -297,6 +297,29 @@ async def test_a_new_key_of_the_provider_counts_and_an_old_one_ends(provider: Pr
         await providers.close()
 
 
+@pytest.mark.parametrize(
+    ("methods", "proof"),
+    [
+        (["client_secret_basic"], ("Basic bGFrZTpzJTNBJTJGKw==", None, None)),
+        (["client_secret_basic", "client_secret_post"], (None, "lake", "s:/ ")),
+        (None, (None, "lake", "s:/ ")),
+    ],
+)
+async def test_the_server_proves_itself_in_a_way_that_the_provider_takes(
+    provider: Provider, methods: list[str] | None, proof: tuple[str | None, ...]
+) -> None:
+    provider.more = {} if methods is None else {"token_endpoint_auth_methods_supported": methods}
+    provider.id_token = provider.token()
+    options = ProviderOptions(oidc_issuer=provider.url, oidc_audience="lake", oidc_client_secret="s:/ ")
+    providers = Providers(options, TurnableClock(1_000 * provider.made_s))
+    try:
+        assert await providers.exchange("right", BACK) == f"{provider.url}#job"
+    finally:
+        await providers.close()
+
+    assert provider.clients == [proof]
+
+
 async def test_what_a_provider_says_of_itself_is_read_again(provider: Provider) -> None:
     clock = TurnableClock(1_000 * provider.made_s)
     options = ProviderOptions(oidc_issuer=provider.url, oidc_audience="lake", oidc_redirect_uri=BACK)

@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 from xml.etree import ElementTree as ET
 
 import httpx
@@ -128,6 +128,13 @@ class _Discovery(msgspec.Struct, kw_only=True):
     jwks_uri: str
     authorization_endpoint: str = ""
     token_endpoint: str = ""
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ()
+
+    @property
+    def takes_secrets_in_a_header_only(self) -> bool:
+        # A provider that names no method is asked as most of them take it: by the form.
+        methods = self.token_endpoint_auth_methods_supported
+        return "client_secret_basic" in methods and "client_secret_post" not in methods
 
 
 class _Tokens(msgspec.Struct, kw_only=True):
@@ -254,11 +261,17 @@ class Providers:
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": redirect_uri,
-            "client_id": self._options.oidc_audience,
-            "client_secret": self._options.oidc_client_secret,
             "code_verifier": verifier,
         }
-        answer = await self._ask("POST", discovery.token_endpoint, data={k: v for k, v in form.items() if v})
+        client, secret, headers = self._options.oidc_audience, self._options.oidc_client_secret, {}
+        if secret and discovery.takes_secrets_in_a_header_only:
+            # RFC 6749, 2.3.1: both are encoded as in a form before they are joined.
+            pair = f"{quote_plus(client)}:{quote_plus(secret)}"
+            headers = {"authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
+        else:
+            form |= {"client_id": client, "client_secret": secret}
+        data = {name: value for name, value in form.items() if value}
+        answer = await self._ask("POST", discovery.token_endpoint, data=data, headers=headers)
         try:
             token = msgspec.json.decode(answer, type=_Tokens).id_token
         except msgspec.DecodeError as error:
