@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import httpx
 import pytest
@@ -111,37 +113,100 @@ def test_what_does_not_end_is_cut_off_without_a_traceback(tmp_path: Path, hurry:
     assert "Traceback" not in text
 
 
-@dataclass(frozen=True, slots=True)
+def test_a_server_that_gives_notice_is_not_ready_and_still_takes_connections(tmp_path: Path) -> None:
+    options = ("--notice", "600", "--drain", "0")
+    with (tmp_path / "log").open("w") as log, draining(tmp_path / "lake", log, *options) as (process, url):
+        with set_up(url) as client:
+            client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+        assert httpx.get(url + "/_ready").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 30
+        while (probe := httpx.get(url + "/_ready")).status_code == 200:
+            assert time.monotonic() < deadline
+
+        late = httpx.post(
+            f"{url}/api/v1/repositories/lake/branches/main/objects?path=a", content=b"1", auth=client.auth
+        )
+        process.send_signal(signal.SIGTERM)
+
+        assert (probe.status_code, probe.json()["checks"]["process"]) == (503, "draining")
+        assert (late.status_code, late.headers["connection"]) == (201, "close")
+        assert process.wait(60) == 0
+
+
+@dataclass(slots=True)
 class Asked:
-    answers: list[int] = field(default_factory=list)
+    """`answers` has (method, status) of each request, `acknowledged` the paths whose upload was answered."""
+
+    answers: list[tuple[str, int]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    acknowledged: set[str] = field(default_factory=set)
+    auth: httpx.Auth | None = None
 
     def check_none_is_lost(self) -> None:
         assert self.failures == []
-        assert set(self.answers) == {201}
+        assert set(self.answers) == {("upload", 201), ("read", 200), ("commit", 201)}
+
+    def check_all_is_there(self, url: str) -> None:
+        """Every acknowledged upload is in the branch, and nothing else."""
+        target, listed, after = f"{url}/api/v1/repositories/lake/refs/main/objects/ls", set(), ""
+        while True:
+            page = httpx.get(target, params={"after": after, "amount": "1000"}, auth=self.auth).json()
+            listed |= {one["path"] for one in page["results"]}
+            if not page["pagination"]["has_more"]:
+                break
+            after = page["pagination"]["next_offset"]
+        assert listed == self.acknowledged
+
+
+COMMIT_EVERY = 10
+"""A client commits after this many uploads."""
+PAUSE_S = 0.01
+"""A client waits this long after each read, so that servers that start get some of the processor."""
 
 
 @contextmanager
-def asking(url: str) -> Iterator[Asked]:
-    """Let clients upload all the time: some keep a connection, others open one for each upload."""
+def asking(url: str, *, through: str | None = None) -> Iterator[Asked]:
+    """Let clients upload, read and commit all the time, and never ask again.
+
+    Some keep a connection, others open one for each request. `through` is a balancer's URL.
+    """
     done, found = threading.Event(), Asked()
+    lake = f"{through or url}/api/v1/repositories/lake"
+    # Made once: httpx reads all certificates for each client otherwise, which takes longer than the request.
+    context = ssl.create_default_context()
 
     def ask(auth: httpx.Auth | None, number: int) -> None:
-        asked = 0
         with httpx.Client(auth=auth, timeout=60) as kept:
-            while not done.is_set():
-                asked += 1
-                target = f"{url}/api/v1/repositories/lake/branches/main/objects?path={number}/{asked}"
+
+            def send(noun: str, method: str, target: str, **body: Any) -> httpx.Response | None:
                 try:
                     if number % 2:
-                        found.answers.append(kept.post(target, content=b"1").status_code)
+                        answer = kept.request(method, lake + target, **body)
                     else:
-                        found.answers.append(httpx.post(target, content=b"1", auth=auth, timeout=60).status_code)
+                        answer = httpx.request(method, lake + target, auth=auth, timeout=60, verify=context, **body)
                 except httpx.HTTPError as error:
-                    found.failures.append(repr(error))
+                    found.failures.append(f"{noun}: {error!r}")
+                    return None
+                found.answers.append((noun, answer.status_code))
+                return answer
+
+            for asked in itertools.count(1):
+                path = f"{number}/{asked}"
+                uploaded = send("upload", "POST", f"/branches/main/objects?path={path}", content=path.encode())
+                if uploaded is not None and uploaded.status_code == 201:
+                    found.acknowledged.add(path)
+                read = send("read", "GET", f"/refs/main/objects?path={path}")
+                if read is not None and read.status_code == 200 and read.text != path:
+                    found.failures.append(f"read: {path} has {read.text!r}")
+                if asked % COMMIT_EVERY == 1:
+                    send("commit", "POST", "/branches/main/commits", json={"message": path})
+                if done.wait(PAUSE_S):
+                    break
 
     with set_up(url) as client:
         client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+    found.auth = client.auth
     threads = [threading.Thread(target=ask, args=(client.auth, number)) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -154,7 +219,8 @@ def asking(url: str) -> Iterator[Asked]:
 
 
 def test_renewing_the_workers_loses_no_request(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("w") as log, draining(tmp_path / "lake", log, "--workers", "2") as (process, url):
+    folder, options = tmp_path / "lake", ("--workers", "2", "--notice", "600")
+    with (tmp_path / "log").open("w") as log, draining(folder, log, *options) as (process, url):
         before = workers_of(process)
         with asking(url) as asked:
             process.send_signal(signal.SIGHUP)

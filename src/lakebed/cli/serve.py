@@ -46,6 +46,15 @@ def serve(
     drain: Annotated[
         float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long requests may take to end at SIGTERM.")
     ] = 300,
+    notice: Annotated[
+        float,
+        typer.Option(
+            "--notice",
+            metavar="SECONDS",
+            min=0,
+            help="How long to go on taking connections at SIGTERM, while /_ready answers 503 and balancers leave.",
+        ),
+    ] = 0,
     log_level: Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")] = LogLevel.WARNING,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="Lines for people, or a JSON object a line.")
@@ -77,6 +86,7 @@ def serve(
         port=port,
         workers=workers,
         drain_s=drain,
+        notice_s=notice,
         log=log,
         on_ready=ready,
         s3_listen=s3_address,

@@ -1,8 +1,10 @@
 """Ending a server process without losing a request.
 
-1. Take no more connections. Those that wait in the queue of a shared socket go to another process.
-2. Answer what comes on open connections with `connection: close`. Close those that are idle.
-3. When all are closed, or after `drain_s`, or at a second signal: cut off what is left, and log how much that was.
+1. For `notice_s`, say "draining" at `/_ready` and go on taking connections, so that a balancer leaves first. What
+   waits in the queue of a socket that no other process shares is lost when that closes.
+2. Take no more connections. Those that wait in the queue of a shared socket go to another process.
+3. Answer what comes on open connections with `connection: close`. Close those that are idle.
+4. When all are closed, or after `drain_s`, or at a second signal: cut off what is left, and log how much that was.
 """
 
 from __future__ import annotations
@@ -52,8 +54,9 @@ class DrainingServer(uvicorn.Server):
     These raise the signal again afterwards, before anything is closed.
     """
 
-    def __init__(self, config: uvicorn.Config, drain: Drain, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, drain: Drain, drain_s: float, notice_s: float) -> None:
         super().__init__(config)
+        self.notice_s = notice_s
         self._drain = drain
         self._drain_s = drain_s
         self.is_up = asyncio.Event()
@@ -73,12 +76,19 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close every connection, in the order that heads this file. Nothing runs afterwards."""
         self._drain.is_draining = True
+        await self._give_notice()
         for server in self.servers:
             server.close()
         for listener in sockets or []:
             listener.close()
         await self._let_connections_end()
         await self._cut_off_the_rest()
+
+    async def _give_notice(self) -> None:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self.notice_s
+        while loop.time() < ends_at and not self._drain.is_over:  # noqa: ASYNC110  # a second signal sets a plain flag
+            await asyncio.sleep(STEP_S)
 
     async def _let_connections_end(self) -> None:
         loop = asyncio.get_running_loop()

@@ -58,6 +58,8 @@ RESTARTS_MAX: Final = 20
 RESTARTS_WINDOW_S: Final = 600
 FIRST_FD: Final = 3
 """The descriptor of the first socket that a service manager hands over."""
+NOTICE: Final = b"n"
+"""The parent writes this to a worker when the whole server ends: balancers have to leave it."""
 BEAT_S: Final = 1.0
 """How often the event loop of a worker tells the parent that it runs."""
 SILENT_S: Final = 30.0
@@ -83,6 +85,7 @@ def serve(
     port: int = 8000,
     workers: int = 1,
     drain_s: float = DRAIN_S,
+    notice_s: float = 0,
     log: LogOptions | None = None,
     on_ready: Callable[[str], None] | None = None,
     s3_listen: tuple[str, int] | None = None,
@@ -91,8 +94,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT; returns when everything is closed. To be called in the main thread.
 
-    `on_ready` is called once, with the URL, when requests are answered. Port 0 takes a free one. Requests under way get
-    `drain_s` to end. `log` None: the caller configured the logs of this process; its workers log warnings as text.
+    `on_ready` is called once, with the URL, when requests are answered. Port 0 takes a free one. At the end, it
+    takes connections for `notice_s` and is not ready; then requests under way get `drain_s` to end.
+    `log` None: the caller configured the logs of this process; its workers log warnings as text.
     `s3_listen` is a host and port where every request is S3's; `on_s3_ready` gets the URL of that one, and goes first.
     `sockets` listen already (`inherited_sockets`) and take the place of both addresses: the API's, and perhaps S3's.
 
@@ -131,7 +135,7 @@ def serve(
 
         if log is not None:
             configure_logs(log)
-        process = ProcessOptions(drain_s=drain_s, log=log or LogOptions())
+        process = ProcessOptions(drain_s=drain_s, notice_s=notice_s, log=log or LogOptions())
         if workers == 1:
             run_in_loop(serve_here(options, listeners, ready, process))
         else:
@@ -215,6 +219,7 @@ class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Say how one process serves. `metrics_folder` is where the workers of one server show each other their figures."""
 
     drain_s: float
+    notice_s: float
     log: LogOptions
     metrics_folder: Path | None = None
 
@@ -226,8 +231,12 @@ async def serve_here(
     process: ProcessOptions,
     *,
     stop: asyncio.Event | None = None,
+    at_once: asyncio.Event | None = None,
 ) -> None:
-    """Serve in this process until a signal, or until `stop` is set; then drain."""
+    """Serve in this process until a signal, or until `stop` is set; then drain.
+
+    `at_once` set as well: it drains without notice, for no balancer has to leave.
+    """
     leave_pandas_out()
     stop = stop or asyncio.Event()
     server: DrainingServer | None = None
@@ -249,7 +258,7 @@ async def serve_here(
                 timeout_keep_alive=KEEP_ALIVE_S,
             )
             _calm_the_collector()
-            server = DrainingServer(config, state.drain, process.drain_s)
+            server = DrainingServer(config, state.drain, process.drain_s, process.notice_s)
             beside = [asyncio.create_task(run_upkeep(state)), asyncio.create_task(state.hard_deleting.run())]
             if process.metrics_folder is not None:
                 beside.append(asyncio.create_task(state.metrics.share(process.metrics_folder)))
@@ -261,6 +270,8 @@ async def serve_here(
                 if server.is_up.is_set():
                     ready()
                 await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if at_once is not None and at_once.is_set():
+                    server.notice_s = 0
                 server.should_exit = True
                 await serving
             finally:
@@ -447,16 +458,22 @@ class _Parent:
         for listener in self._listeners:
             listener.close()
         for process in self._running:
-            _tell_to_go(process)
+            _tell_to_go(process, notice=True)
+        seconds = self._orders.process.notice_s + self._orders.process.drain_s + CUT_S + CLOSE_S
         for process in (*self._running, *self._leaving):
-            await asyncio.to_thread(_wait_or_kill, process, self._orders.process.drain_s + CUT_S + CLOSE_S)
+            await asyncio.to_thread(_wait_or_kill, process, seconds)
             _close_pipes(process)
 
 
-def _tell_to_go(process: Popen[bytes]) -> None:
-    """End the worker's standard input. A service manager may send SIGTERM to it as well, and two would hurry it."""
+def _tell_to_go(process: Popen[bytes], *, notice: bool = False) -> None:
+    """End the worker's standard input, after NOTICE where balancers have to leave it.
+
+    A service manager may send SIGTERM to it as well, and two would hurry it.
+    """
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
+        if notice:
+            process.stdin.write(NOTICE)
         process.stdin.close()
 
 

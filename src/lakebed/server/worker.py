@@ -1,7 +1,8 @@
 """One of several worker processes: `python -m lakebed.server.worker`. Only serving.py starts it.
 
-Standard input brings the orders as its first line, and its end is the order to stop. Standard output says `ready` once,
-and then a byte each BEAT_S for as long as the event loop runs.
+Standard input brings the orders as its first line, and its end is the order to stop: at once, for another worker has
+its place or the parent is gone, or with notice where NOTICE came before. Standard output says `ready` once, and then a
+byte each BEAT_S for as long as the event loop runs.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 async def _work(orders: WorkerOrders) -> None:
-    stop = asyncio.Event()
+    stop, at_once = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_input() -> None:
         if not os.read(sys.stdin.fileno(), 1):
             loop.remove_reader(sys.stdin.fileno())
-            stop.set()
+            if not stop.is_set():
+                at_once.set()
+        stop.set()
 
     loop.add_reader(sys.stdin.fileno(), on_input)
 
@@ -43,7 +46,7 @@ async def _work(orders: WorkerOrders) -> None:
 
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.socket(fileno=number)) for number in orders.listener_fds]
-        await serve_here(orders.options, listeners, ready, orders.process, stop=stop)
+        await serve_here(orders.options, listeners, ready, orders.process, stop=stop, at_once=at_once)
 
 
 def main() -> int:

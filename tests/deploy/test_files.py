@@ -1,0 +1,248 @@
+"""The files in `deploy/` fit the server that they start, and are what the programs that read them take.
+
+Helm and systemd read their files where they are installed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from lakebed.cli.tree import app
+from lakebed.server.draining import CUT_S
+from lakebed.server.serving import CLOSE_S
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CHART = DEPLOY / "helm" / "lakebed"
+VALUE = re.compile(r"\.Values\.([A-Za-z.]+)")
+CLOSING_S = CUT_S + CLOSE_S
+
+
+def arguments(words: list[str]) -> dict[str, Any]:
+    """Read the words behind `lakebed` with the real parser. It raises for an option or a value that we do not have."""
+    group: Any = typer.main.get_command(app)
+    with group.make_context("lakebed", list(words)) as context:
+        name, command, rest = group.resolve_command(context, list(words))
+        assert name == "serve"
+        with command.make_context(name, rest, parent=context) as parsed:
+            return dict(parsed.params)
+
+
+def seconds_of(parsed: dict[str, Any]) -> float:
+    """How long a server with these arguments may take to end."""
+    return float(parsed["notice"] + parsed["drain"] + CLOSING_S)
+
+
+def of_dockerfile() -> list[str]:
+    [line] = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line.startswith("CMD ")]
+    return list(json.loads(line.removeprefix("CMD ")))
+
+
+def of_unit() -> list[str]:
+    program, *rest = shlex.split(unit()["ExecStart"])
+    assert program.endswith("/lakebed")
+    return rest
+
+
+def of_compose() -> list[str]:
+    return list(compose()["services"]["lakebed-1"]["command"])
+
+
+def of_chart() -> list[str]:
+    """The arguments with the chart's own values in them."""
+    text = (CHART / "templates" / "deployment.yaml").read_text()
+    listed = text.partition(" args:\n")[2].partition(" envFrom:")[0]
+    words = re.findall(r"^ +- (.+)$", listed, re.MULTILINE)
+    return [
+        re.sub(r"\{\{ \.Values\.(\w+) \| quote \}\}", lambda found: str(values()[found[1]]), word) for word in words
+    ]
+
+
+def unit() -> dict[str, str]:
+    lines = (DEPLOY / "systemd" / "lakebed.service").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return found
+
+
+def values() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    return found
+
+
+@pytest.mark.parametrize("command", [of_dockerfile, of_unit, of_compose, of_chart])
+def test_the_command_line_takes_the_arguments(command: Callable[[], list[str]]) -> None:
+    parsed = arguments(command())
+
+    assert str(parsed["data"]) == "/var/lib/lakebed"
+    assert parsed["port"] == 8000
+
+
+@pytest.mark.parametrize("words", [["serve", "--drian", "1"], ["serve", "--notice", "soon"], ["sevre"]])
+def test_arguments_that_no_command_has_are_noticed(words: list[str]) -> None:
+    with pytest.raises(Exception, match=r"(?i)no such|valid number|unknown"):
+        arguments(words)
+
+
+def test_each_manager_waits_longer_than_a_server_may_take_to_end() -> None:
+    [grace] = re.findall(r"terminationGracePeriodSeconds: (.+)", (CHART / "templates" / "deployment.yaml").read_text())
+    chart = values()
+
+    assert int(unit()["TimeoutStopSec"]) > seconds_of(arguments(of_unit()))
+    assert int(compose()["services"]["lakebed-1"]["stop_grace_period"].removesuffix("s")) > seconds_of(
+        arguments(of_compose())
+    )
+    assert grace == "{{ add .Values.notice .Values.drain .Values.close }}"
+    assert chart["close"] > CLOSING_S
+
+
+def test_servers_give_more_notice_than_their_balancer_needs() -> None:
+    text = (DEPLOY / "haproxy.cfg").read_text()
+    [(interval, fall)] = re.findall(r"inter (\d+)s fall (\d+)", text)
+    template = (CHART / "templates" / "deployment.yaml").read_text()
+    [(period, failures)] = re.findall(
+        r"path: /_ready.*\n +periodSeconds: (\d+)\n.*\n +failureThreshold: (\d+)", template
+    )
+
+    # One more probe may be under way.
+    assert arguments(of_compose())["notice"] > int(interval) * (int(fall) + 1)
+    assert values()["notice"] > int(period) * (int(failures) + 1)
+
+
+class TestCompose:
+    def test_the_servers_share_a_database_and_an_object_store_and_no_folder(self) -> None:
+        services = compose()["services"]
+        first, second = services["lakebed-1"], services["lakebed-2"]
+
+        assert first["environment"] == second["environment"]
+        assert first["environment"]["LAKEBED_BLOCKSTORE"] == "s3"
+        assert first["volumes"] != second["volumes"]
+
+    def test_the_balancer_knows_every_server(self) -> None:
+        text = (DEPLOY / "haproxy.cfg").read_text()
+        servers = {name for name in compose()["services"] if re.fullmatch(r"lakebed-\d", name)}
+
+        assert set(re.findall(r"-(lakebed-\d):8000", text)) == servers
+
+    def test_each_secret_has_a_line_in_the_example(self) -> None:
+        text = (DEPLOY / "compose.yaml").read_text()
+        example = (DEPLOY / "compose.env.example").read_text()
+
+        assert set(re.findall(r"\$\{(\w+):\?\}", text)) == set(re.findall(r"^(\w+)=$", example, re.MULTILINE))
+
+    def test_each_folder_and_service_that_is_named_exists(self) -> None:
+        found = compose()
+        services = found["services"]
+        volumes = {one.partition(":")[0] for service in services.values() for one in service.get("volumes", [])}
+
+        assert {name for service in services.values() for name in service.get("depends_on", [])} <= set(services)
+        assert {name for name in volumes if not name.startswith(".")} == set(found["volumes"])
+        assert all((DEPLOY / name).exists() for name in volumes if name.startswith("."))
+
+
+def test_each_setting_of_a_file_is_one_that_the_server_reads() -> None:
+    guide = (DEPLOY.parent / "docs" / "guide" / "server.md").read_text()
+    settings = {*compose()["services"]["lakebed-1"]["environment"], *values()["environment"]}
+    settings |= set(values()["secret"]["values"])
+
+    # Of variables with one beginning, the guide's table writes it once.
+    assert {name for name in settings if name not in guide and name.replace("LAKEBED_S3", "…") not in guide} == set()
+
+
+class TestChart:
+    def test_each_value_of_a_template_is_in_the_values(self) -> None:
+        missing = []
+        for file in sorted((CHART / "templates").iterdir()):
+            for name in VALUE.findall(file.read_text()):
+                found: Any = values()
+                for part in name.split("."):
+                    found = found.get(part) if isinstance(found, dict) else None
+                if found is None:
+                    missing.append(f"{file.name}: {name}")
+
+        assert missing == []
+
+    def test_each_value_is_used(self) -> None:
+        used = {
+            name.split(".")[0] for file in (CHART / "templates").iterdir() for name in VALUE.findall(file.read_text())
+        }
+
+        assert set(values()) == used
+
+    @pytest.mark.parametrize("options", [[], ["serviceMonitor.enabled=true", "data.existingClaim=lake"]])
+    def test_helm_renders_it(self, options: list[str]) -> None:
+        helm = shutil.which("helm")
+        if helm is None:
+            pytest.skip("helm is not installed")
+        chosen = [f"secret.values.{name}=x" for name in values()["secret"]["values"]] + options
+        done = subprocess.run(
+            [helm, "template", "lake", str(CHART), *(word for one in chosen for word in ("--set", one))],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert done.returncode == 0, done.stderr
+        made = {one["kind"]: one for one in yaml.safe_load_all(done.stdout) if one}
+        pod = made["Deployment"]["spec"]["template"]["spec"]
+        parsed = arguments(pod["containers"][0]["args"])
+        assert pod["terminationGracePeriodSeconds"] > seconds_of(parsed)
+        assert made["Service"]["spec"]["selector"] == made["Deployment"]["spec"]["selector"]["matchLabels"]
+        assert {"Secret", "PodDisruptionBudget"} <= set(made)
+        assert ("ServiceMonitor" in made) == bool(options)
+
+    def test_helm_refuses_it_without_secrets(self) -> None:
+        helm = shutil.which("helm")
+        if helm is None:
+            pytest.skip("helm is not installed")
+        done = subprocess.run([helm, "template", "lake", str(CHART)], capture_output=True, text=True, check=False)
+
+        assert done.returncode != 0
+        assert "set secret.values.LAKEBED_" in done.stderr
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed: apt-get install systemd")
+    for file in (DEPLOY / "systemd").iterdir():
+        # It looks for the program, which lies elsewhere here.
+        (tmp_path / file.name).write_text(file.read_text().replace("/opt/lakebed/bin/lakebed", "/bin/true"))
+    units = sorted(str(file) for file in tmp_path.iterdir())
+    done = subprocess.run([analyze, "verify", "--man=no", *units], capture_output=True, text=True, check=False)
+
+    ours = [line for line in done.stderr.splitlines() if "lakebed" in line]
+    assert (done.returncode, ours) == (0, [])
+
+
+def test_the_image_is_of_an_ordinary_user_with_a_probe() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    last = text.rpartition("\nFROM ")[2]
+
+    assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
+    assert "/_health" in last
+    assert {line.split()[1] for line in text.splitlines() if line.startswith("FROM ")} == {
+        "python:${PYTHON}-slim-bookworm"
+    }
+
+
+def test_the_image_gets_every_file_that_it_copies() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    copied = [word for line in re.findall(r"^COPY (?!--)(.+) \S+$", text, re.MULTILINE) for word in line.split()]
+    sent = re.findall(r"^!(\S+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.MULTILINE)
+
+    assert sorted(copied) == sorted(sent)
+    assert all((DEPLOY.parent / name).exists() for name in copied)
