@@ -161,10 +161,14 @@ class Cosmos(Service):
             case _:
                 return _json({"code": "BadRequest", "message": asked["query"]}, 400)
         columns = re.findall(r"c\.(\w+)", asked["query"].partition(" FROM ")[0])
-        first = int(request.headers.get("x-ms-continuation") or 0)
-        last = first + min(PAGE, int(request.headers.get("x-ms-max-item-count") or PAGE))
-        found = [{column: item.get(column) for column in columns} for item in chosen[first:last]]
-        headers = {"x-ms-continuation": str(last)} if last < len(chosen) else {}
+        # Goes on behind an item, as Cosmos does, not at a number: others come and go meanwhile.
+        chosen = sorted(chosen, key=lambda item: (item.get("k", ""), item["p"]))
+        if behind := request.headers.get("x-ms-continuation"):
+            chosen = [item for item in chosen if [item.get("k", ""), item["p"]] > json.loads(behind)]
+        last = min(PAGE, int(request.headers.get("x-ms-max-item-count") or PAGE))
+        found = [{column: item.get(column) for column in columns} for item in chosen[:last]]
+        end = [chosen[last - 1].get("k", ""), chosen[last - 1]["p"]] if last < len(chosen) else None
+        headers = {"x-ms-continuation": json.dumps(end)} if end else {}
         return _json({"_rid": "r", "Documents": found, "_count": len(found)}, 200, **headers)
 
 
