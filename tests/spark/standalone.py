@@ -1,0 +1,165 @@
+"""A standalone cluster of Spark on this machine: a master and workers of one core each, all of it on 127.0.0.1.
+
+The workers' Python has what tasks need installed, and not our package: that they must get with the application.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pyspark
+
+from lakebed.gc import NEEDED, find_java
+from lakebed.gc.java import shim_home
+
+SPARK = Path(pyspark.__file__).parent
+POLL_S = 0.05
+LOG4J = """
+rootLogger.level = info
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %c{1}: %m%n%ex
+"""
+SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A worker: one core, and the executors that it starts as its children."""
+
+    process: subprocess.Popen[bytes]
+
+    def executors(self) -> dict[int, int]:
+        """The pid of each executor that runs here, by the executor's number."""
+        found = {}
+        for pid in children(self.process.pid):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"--executor-id" in words:
+                    found[int(words[words.index(b"--executor-id") + 1])] = pid
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    url: str
+    workers: list[Worker]
+    python: Path
+    environ: dict[str, str]
+
+    def settings(self) -> dict[str, str]:
+        """What an application says to use this cluster, as settings of Spark."""
+        return {
+            "spark.master": self.url,
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.extraJavaOptions": " ".join(SMALL[:-1]),
+            "spark.driver.host": "127.0.0.1",
+            "spark.executor.cores": "1",
+            "spark.executor.extraJavaOptions": " ".join(SMALL[:-1]),
+            "spark.executor.memory": "512m",
+            "spark.pyspark.driver.python": sys.executable,
+            "spark.pyspark.python": str(self.python),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+        }
+
+
+@contextlib.contextmanager
+def standalone(folder: Path, *, workers: int) -> Iterator[Cluster]:
+    """Start a cluster, and end all of its processes with the block. Ports are the system's choice."""
+    java = shim_home(find_java({}, bundled_only=True), folder / "java")
+    python = python_without_our_package(folder / "python")
+    (folder / "log4j2.properties").write_text(LOG4J)
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LAKEBED_"))},
+        "JAVA_HOME": str(java),
+        "SPARK_HOME": str(SPARK),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SCALA_VERSION": scala_version(),
+    }
+    java_command = [str(java / "bin" / "java"), *SMALL, f"-Dlog4j2.configurationFile=file:{folder}/log4j2.properties"]
+    deploy = [*java_command, "-Dspark.master.rest.enabled=false", "-cp", f"{SPARK}/jars/*"]
+    listening = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+
+    with contextlib.ExitStack() as ending:
+
+        def started(name: str, *command: str) -> tuple[subprocess.Popen[bytes], Path]:
+            log = folder / f"{name}.log"
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    [*deploy, *command], env=environ, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                )
+            ending.callback(end, process, signal.SIGTERM)
+            return process, log
+
+        master, log = started("master", "org.apache.spark.deploy.master.Master", *listening)
+        url = line_of(master, log, r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
+        running = []
+        for number in range(workers):
+            place = ["--cores", "1", "--memory", "600m", "--work-dir", str(folder / f"work-{number}"), url]
+            running.append(started(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *listening, *place))
+        for process, log in running:
+            line_of(process, log, r"(Successfully registered with master)")
+        ending.callback(end_executors, [Worker(process=process) for process, _ in running])
+        yield Cluster(
+            url=url, workers=[Worker(process=process) for process, _ in running], python=python, environ=environ
+        )
+
+
+def scala_version() -> str:
+    """What Spark's scripts find out, and a worker that was started without them does not."""
+    (core,) = SPARK.glob("jars/spark-core_*.jar")
+    return core.name.partition("_")[2].partition("-")[0]
+
+
+def python_without_our_package(folder: Path) -> Path:
+    """An environment that has NEEDED and what these bring, by links to what is installed here."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name in NEEDED:
+        tops = {file.parts[0] for file in distribution(name).files or () if file.parts[0] != ".."}
+        for top in tops:
+            (site / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+    return folder / "bin" / "python"
+
+
+def line_of(process: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
+    """Wait for a line of the log, and return the group of the pattern."""
+    while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
+        assert process.poll() is None, log.read_text(errors="replace")
+        time.sleep(POLL_S)
+    return found[1]
+
+
+def end_executors(workers: list[Worker]) -> None:
+    for worker in workers:
+        for pid in worker.executors().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    process.send_signal(number)
+    process.wait()
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread ended
+            found += [int(child) for child in file.read_text().split()]
+    return found
