@@ -73,3 +73,10 @@ async def test_a_process_deletes_what_is_due(client: httpx.AsyncClient, hard: st
     assert len([stat async for page in objectstore.list("data/") for stat in page]) == 1
     figures = {sample.family: sample.value for sample in state.hard_deleting.samples()}
     assert figures["lakebed_hard_deleted_objects_total"] == 1
+
+
+async def test_a_grace_that_no_reader_needs_is_refused(client: httpx.AsyncClient, repo: str) -> None:
+    for grace_s in (1 << 70, 1 << 40, -2):
+        answer = await client.put(f"{repo}/hard_delete", json={"grace_s": grace_s})
+
+        assert (answer.status_code, "grace_s" in answer.json()["message"]) == (400, True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
 import msgspec
+
+GRACE_S_MAX: Final = 10 * 366 * 24 * 3600
 
 
 class SetHardDelete(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -10,7 +14,7 @@ class SetHardDelete(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     is_on: bool | None = None
     is_paused: bool | None = None
-    grace_s: int | None = None
+    grace_s: Annotated[int, msgspec.Meta(ge=-1, le=GRACE_S_MAX)] | None = None
 
 
 class HardDeleteStatus(msgspec.Struct, frozen=True, kw_only=True):
