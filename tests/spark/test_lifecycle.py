@@ -623,3 +623,15 @@ def test_active_only_is_for_lifecycle_runs() -> None:
         request_of("plan", kinds=["committed"], active_only=True)
     with pytest.raises(InvalidRequest, match="do not go together"):
         request_of("plan", kinds=["lifecycle"], active_only=True, mode="optimised")
+
+
+def test_a_commit_that_the_policy_pins_keeps_its_objects_where_only_active_ones_count(
+    spark: SparkSession | None, lake: Lakeside, replaced: str
+) -> None:
+    lake.rules(2)
+    set_policy(lake, {"rules": {"logs": {"prefix": "logs/", "days": 10}}, "pins": {"commits": [replaced]}})
+
+    active, run_id = taken(lake, spark, active_only=True)
+    lake.collector.apply(spark, run_id)
+
+    assert (taken(lake, spark, active_only=False)[0], active) == (set(), set())

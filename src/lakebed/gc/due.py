@@ -150,7 +150,7 @@ def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reach
     swept = commits["swept"].to_numpy()
     found = reach(ids, parents, generations, bits_by_root, swept=swept, nowhere=1 << nowhere)
     pinned = len(classes.periods)
-    pins = {*policy.pins.commits, *(commit for tag, commit in named["tag"] if policy.pins_tag(tag))}
+    pins = pinned_commits(refs, policy)
     is_pinned = pc.is_in(ids, value_set=pa.array(sorted(pins), pa.string())).to_numpy(zero_copy_only=False)
     # The second half of the numbers: the same sets, pinned.
     sets = [*found.sets, *(set_ | 1 << pinned for set_ in found.sets)]
@@ -164,6 +164,13 @@ def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reach
         classes=classes,
         pinned=pinned,
     )
+
+
+def pinned_commits(refs: pa.Table, policy: Policy) -> set[str]:
+    """Return the commits whose objects the policy never lets go."""
+    tags = refs.filter(pc.equal(refs["kind"], "tag"))
+    named = zip(tags["name"].to_pylist(), tags["commit_id"].to_pylist(), strict=True)
+    return {*policy.pins.commits, *(commit for tag, commit in named if policy.pins_tag(tag))}
 
 
 def sort_out(masks: Mapping[str, int], facts: Mapping[str, RangeFacts], reached: Reached, policy: Policy) -> Ranges:

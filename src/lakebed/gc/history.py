@@ -86,13 +86,15 @@ def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Ju
     )
 
 
-def only_active(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> pa.Table:
-    """Return COMMITS in which those that the retention rules let go count as swept, as if that had happened.
+def only_active(commits: pa.Table, refs: pa.Table, rules: Rules, *, pinned: Collection[str], now_ms: int) -> pa.Table:
+    """Return COMMITS in which those that the retention rules let go count as swept, as if that had happened. Those that
+    are `pinned` do not.
 
     Raises:
         BrokenHistory: see `judge`.
     """
-    gone = pc.or_(commits["swept"], pa.chunked_array([judge(commits, refs, rules, now_ms=now_ms).expired]))
+    judged = spare(judge(commits, refs, rules, now_ms=now_ms), pinned)
+    gone = pc.or_(commits["swept"], pa.chunked_array([judged.expired]))
     return commits.set_column(commits.schema.get_field_index("swept"), commits.schema.field("swept"), gone)
 
 

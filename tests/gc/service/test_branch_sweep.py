@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.base import Ports, RepositoryUid
+from lakebed.base import Entry, Ports, RepositoryUid
 from lakebed.catalog import Catalog, Repository
 from lakebed.catalog.hooks import Event, HookRefused, NoHooks
 from lakebed.gc.protocol import SWEEP_MAX, BranchToGo, NewHold, PlannedBranch
@@ -431,6 +431,43 @@ async def test_pages_of_a_plan_have_every_branch_once(lakes: Installation) -> No
             break
 
     assert found == [f"b{number}" for number in range(7)]
+
+
+@pytest.mark.parametrize("how", ["deletes", "moves", "links"])
+async def test_a_change_without_a_date_of_its_own_keeps_an_idle_branch_whose_rule_drops_changes(
+    lakes: Installation, how: str
+) -> None:
+    """A deletion has no date, and what was moved or linked has that of its object."""
+    await lakes.branch("old")
+    await lakes.commit("old", "b")
+    await lakes.policy(old={"idle": "10d", "uncommitted": "drop"})
+    lakes.days(11)
+    lake = await lakes.lake()
+
+    match how:
+        case "deletes":
+            await lake.objects.delete("old", "b")
+        case "moves":
+            await lake.objects.move("old", "b", "old", "c")
+        case _:
+            linked = Entry(address="mem://elsewhere/x", size_bytes=1, checksum="x", modified_ms=1)
+            await lake.versions.staging.put("old", b"c", linked)
+
+    assert await lakes.why("old") == "not idle for long enough"
+
+
+async def test_a_branch_that_was_merged_into_one_that_is_gone_stays(lakes: Installation) -> None:
+    await lakes.branch("release")
+    await lakes.branch("done", "release")
+    await lakes.commit("done", "b")
+    await (await lakes.lake()).changes.merge("done", "release", message="m", committer="ann")
+    await lakes.policy(done={"idle": "10d", "merged": False, "into": ["release"]})
+    lakes.days(11)
+    assert await lakes.why("done") == "merged"
+
+    await (await lakes.lake()).changes.delete_branch("release")
+
+    assert await lakes.why("done") == "a branch that it may be merged into is not there"
 
 
 # All of it, against the specification

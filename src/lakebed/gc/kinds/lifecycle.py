@@ -30,7 +30,7 @@ from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import Bucketed
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
-from lakebed.gc.due import Judging, Ranges, Reached, deal_due, reach_metaranges
+from lakebed.gc.due import Judging, Ranges, Reached, deal_due, pinned_commits, reach_metaranges
 from lakebed.gc.dues import with_hours
 from lakebed.gc.history import only_active
 from lakebed.gc.holding import deal_held
@@ -219,7 +219,9 @@ async def _reach(
     """Return the rows of COMMITS, and what reaches their trees; with `rules`, of those that these keep now."""
     rows = await context.read(commits, protocol.COMMITS)
     named = await context.read(refs, protocol.REFS)
-    active = rows if rules is None else only_active(rows, named, rules, now_ms=now_ms)
+    active = rows
+    if rules is not None:
+        active = only_active(rows, named, rules, pinned=pinned_commits(named, policy), now_ms=now_ms)
     return rows, reach_metaranges(active, named, policy)
 
 

@@ -21,7 +21,7 @@ from lakebed.catalog import PullState, Repository, matching
 from lakebed.gc.protocol import SWEEP_MAX, BranchesPlan, BranchToGo, PlannedBranch, SweptBranch
 from lakebed.gc.rules import Holds
 from lakebed.gc.rules.lifecycle import BranchFacts, IdleRule, Pin, Policy, check_policy, idle_rule_of, judge_branch
-from lakebed.versions import BranchNotFound, BranchRecord, RefState, decode_cell, encode_record
+from lakebed.versions import BranchNotFound, BranchRecord, RefState, decode_cell, encode_record, is_exclusive
 
 from .errors import RulesMoved
 from .holds import HoldBook
@@ -93,7 +93,7 @@ class BranchSweep:
         now_ms = self._versions.ports.clock.now_ms()
 
         async def judge(named: tuple[str, BranchRecord]) -> PlannedBranch:
-            return await self._judge(*named, around, now_ms, is_merged=named[0] in merged)
+            return await self._judge(*named, around, now_ms, is_merged=merged.get(named[0], False))
 
         planned = await in_waves(tasks, list(there.items()), judge)
         return BranchesPlan(
@@ -132,7 +132,9 @@ class BranchSweep:
                 return False
             merged = await self._merged({wanted.branch: record.commit_id}, around)
             now_ms = self._versions.ports.clock.now_ms()
-            planned = await self._judge(wanted.branch, record, around, now_ms, is_merged=bool(merged))
+            planned = await self._judge(
+                wanted.branch, record, around, now_ms, is_merged=merged.get(wanted.branch, False)
+            )
             if planned.state == wanted.state and not planned.goes:
                 why = planned.why
             return planned.state == wanted.state and planned.goes
@@ -166,10 +168,10 @@ class BranchSweep:
         )
 
     async def _judge(
-        self, name: str, record: BranchRecord, around: _Surroundings, now_ms: int, *, is_merged: bool
+        self, name: str, record: BranchRecord, around: _Surroundings, now_ms: int, *, is_merged: bool | None
     ) -> PlannedBranch:
         rule = idle_rule_of(around.policy.branches, name)
-        staged = await self._staged(record, rule, around.holds)
+        staged = await self._staged(record, rule, around.holds, now_ms)
         head = await self._versions.context.commits.read(record.commit_id)
         # Records of earlier releases have no last move.
         moved_ms = record.moved.at_ms if record.moved else max(head.created_ms, head.written_ms)
@@ -196,7 +198,7 @@ class BranchSweep:
             state=_state_of(record, staged),
         )
 
-    async def _staged(self, record: BranchRecord, rule: IdleRule | None, holds: Holds) -> _Staged:
+    async def _staged(self, record: BranchRecord, rule: IdleRule | None, holds: Holds, now_ms: int) -> _Staged:
         """Look at what is staged: at one cell, where one is enough to keep the branch, else at all."""
         drops = rule is not None and rule.drops_uncommitted
         has_any, is_held, active_ms, digest = False, False, 0, hashlib.sha256()
@@ -210,23 +212,29 @@ class BranchSweep:
                 for key, value in zip(page.keys, page.values, strict=True):
                     digest.update(b"%d %d " % (len(key), len(value)) + key + value)
                     is_held = is_held or bool(holds.of(path=key_to_path(key)))
-                    active_ms = max(active_ms, from_row(decode_cell(value)[1]).modified_ms)
+                    flags, row = decode_cell(value)
+                    # Only an upload has the date at which it was staged. A deletion has none, and what was copied,
+                    # moved or linked has the date of its object: each may be of just now.
+                    active_ms = max(active_ms, from_row(row).modified_ms if is_exclusive(flags) else now_ms)
                 start = page.next_start
         return _Staged(
             has_any=has_any, is_held=is_held, active_ms=active_ms, digest=digest.hexdigest() if drops else ""
         )
 
-    async def _merged(self, heads: dict[str, CommitId], around: _Surroundings) -> set[str]:
-        """Return the branches of which a rule asks whether they are merged, and that are."""
+    async def _merged(self, heads: dict[str, CommitId], around: _Surroundings) -> dict[str, bool | None]:
+        """Return whether the branches are merged of which a rule asks. None: it cannot be known, for a branch that they
+        may be merged into is not there.
+        """
         asked: dict[tuple[str, ...], dict[str, CommitId]] = {}
         for name, commit_id in heads.items():
             rule = idle_rule_of(around.policy.branches, name)
             if rule is not None and rule.merged is not None:
                 asked.setdefault(rule.into or (around.default,), {})[name] = commit_id
-        found: set[str] = set()
+        found: dict[str, bool | None] = {}
         for into, candidates in asked.items():
             reached = await self._reached(into, set(candidates.values()))
-            found |= {name for name, commit_id in candidates.items() if commit_id in reached}
+            otherwise = False if all([await self._exists(name) for name in into]) else None
+            found |= {name: commit_id in reached or otherwise for name, commit_id in candidates.items()}
         return found
 
     async def _reached(self, into: Sequence[str], commits: set[CommitId]) -> set[CommitId]:

@@ -51,6 +51,7 @@ class BranchWhy(StrEnum):
     ACTIVE = "not idle for long enough"
     MERGED = "merged"
     NOT_MERGED = "not merged"
+    NO_TARGET = "a branch that it may be merged into is not there"
     UNCOMMITTED = "uncommitted changes"
     UNKNOWN_AGE = "unknown age"
 
@@ -59,13 +60,13 @@ class BranchFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Hold what is known of a branch. `active_ms`: its last move, or, where its rule drops them, the last staged
     change; 0: not known. `expires_ms`: it was made to last until then; 0: for ever.
 
-    `is_merged` is asked only where a rule says `merged`.
+    `is_merged` is asked only where a rule says `merged`; None: it cannot be known.
     """
 
     name: str
     active_ms: int
     expires_ms: int = 0
-    is_merged: bool = False
+    is_merged: bool | None = False
     has_uncommitted: bool = False
     pins: tuple[Pin, ...] = ()
 
@@ -118,6 +119,8 @@ def _kept_by(rule: IdleRule | None, facts: BranchFacts, now_ms: int, due_ms: int
         return BranchWhy.ACTIVE
     # A branch that is older than it was made to last goes whether it was merged or not: its maker said so.
     if rule is not None and not 0 < facts.expires_ms <= now_ms and rule.merged not in (None, facts.is_merged):
+        if facts.is_merged is None:
+            return BranchWhy.NO_TARGET
         return BranchWhy.NOT_MERGED if rule.merged else BranchWhy.MERGED
     if facts.has_uncommitted and not (rule is not None and rule.drops_uncommitted):
         return BranchWhy.UNCOMMITTED
