@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -24,7 +24,7 @@ from .arguments import (
 from .completion import complete_ref
 from .failures import Misuse, being_new, being_there
 from .history import tell_expired
-from .output import human_time, printable
+from .output import columns_of, human_time, printable
 from .session import Session, command
 from .tree import noun
 from .uris import RefUri, parse_ref, parse_repository, parse_tag
@@ -36,6 +36,10 @@ app = noun("Create, list, show, delete, move and protect branches.")
 tags = noun("Create, list, show and delete tags.")
 
 COLUMNS: Final[dict[str, Callable[[Ref], object]]] = {"name": lambda ref: ref.id, "commit": lambda ref: ref.commit_id}
+LASTS_COLUMN: Final[dict[str, Callable[[Ref], object]]] = {
+    "lasts until": lambda ref: human_time(ref.expiration_date) if ref.expiration_date else ""
+}
+"""Shown where one of the branches was made to last for a while."""
 DELETED_COLUMNS: Final[dict[str, Callable[[DeletedRef], object]]] = {
     "name": lambda ref: ref.id,
     "commit": lambda ref: ref.commit_id[:12],
@@ -75,7 +79,9 @@ def create(
     source: SourceOption = "",
     ttl: Annotated[
         str,
-        typer.Option("--ttl", metavar="DURATION", help="How long it is made to last: `lifecycle branches` deletes it."),
+        typer.Option(
+            "--ttl", metavar="DURATION", help="How long it lasts. `lifecycle branches apply` deletes it after that."
+        ),
     ] = "",
 ) -> None:
     """Create a branch at a commit. No data is copied."""
@@ -87,6 +93,8 @@ def create(
     made = branches.get(branch.repository, branch.ref) if ttl else Ref(id=branch.ref, commit_id=commit_id)
     until = f", to last until {human_time(made.expiration_date)}" if made.expiration_date else ""
     session.done(f"created {branch} at {commit_id[:12]}{until}", made)
+    if until:
+        session.note(f"`lakebed lifecycle branches apply lakefs://{branch.repository}` deletes it after that")
 
 
 @app.command("list")
@@ -109,7 +117,12 @@ def _show_refs(
         found = refs.list_deleted(parse_repository(uri), prefix=prefix, limit=limit)
         session.show_table(found, DELETED_COLUMNS)
     else:
-        session.show_table(refs.list(parse_repository(uri), prefix=prefix, limit=limit), COLUMNS)
+        session.show_all(refs.list(parse_repository(uri), prefix=prefix, limit=limit), _refs_text)
+
+
+def _refs_text(refs: Iterable[Ref]) -> Iterator[str]:
+    found = list(refs)
+    return columns_of(found, COLUMNS | (LASTS_COLUMN if any(ref.expiration_date for ref in found) else {}))
 
 
 @app.command("show")
@@ -117,7 +130,10 @@ def _show_refs(
 def show(session: Session, uri: BranchArgument) -> None:
     """Show the commit of a branch."""
     branch = parse_ref(uri)
-    session.show(session.client.branches.get(branch.repository, branch.ref), lambda found: found.commit_id)
+    found = session.client.branches.get(branch.repository, branch.ref)
+    session.show(found, lambda found: found.commit_id)
+    if found.expiration_date and not session.is_json:
+        session.note(f"it lasts until {human_time(found.expiration_date)}")
 
 
 @app.command("delete")
@@ -133,7 +149,7 @@ def delete(session: Session, uri: BranchArgument, yes: YesOption = False) -> Non
 @app.command("undelete")
 @command
 def undelete(session: Session, uri: BranchArgument) -> None:
-    """Make a deleted branch again where it was, without what was uncommitted."""
+    """Make a deleted branch again where it was, without what was uncommitted. It lasts for ever then."""
     branch = parse_ref(uri)
     back = session.client.branches.undelete(branch.repository, branch.ref)
     session.done(f"{branch} is back at {back.commit_id[:12]}", back)

@@ -52,7 +52,8 @@ def test_idle_branches_are_planned_deleted_and_brought_back(
         aged(data, lake, name, 31)
     set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d"}, "kept": {"idle": "forever"}})
 
-    text = shell.ok("lifecycle", "branches", "plan", lake).out
+    planned = shell.ok("lifecycle", "branches", "plan", lake)
+    text = planned.out
     every = shell.ok("lifecycle", "branches", "plan", lake, "--all").out
     unasked = shell("lifecycle", "branches", "apply", lake)
     swept = shell.ok("lifecycle", "branches", "apply", lake, "--yes")
@@ -64,6 +65,7 @@ def test_idle_branches_are_planned_deleted_and_brought_back(
     assert unasked.code == 2
     assert swept.out.splitlines()[-1] == "2 branches deleted; `lakebed branch undelete` brings one back"
     assert "old-1" in unasked.err
+    assert f"to delete them: lakebed lifecycle branches apply {lake}" in planned.err
     shell.ok("branch", "undelete", f"{lake}/old-1")
     names = [one["id"] for one in shell.ok("branch", "list", lake, "-o", "json").json]
     assert names == ["kept", "main", "old-1", "young"]
@@ -93,7 +95,7 @@ def test_a_plan_in_a_file_is_applied_as_far_as_it_still_may_be(
 def test_a_plan_that_says_more_than_the_policy_deletes_nothing(shell: Shell, lake: str, tmp_path: Path) -> None:
     shell.ok("branch", "create", f"{lake}/young")
     set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d"}})
-    found = shell.ok("lifecycle", "branches", "plan", lake, "-o", "json").json
+    found = shell.ok("lifecycle", "branches", "plan", lake, "--all", "-o", "json").json
     for one in found["branches"]:
         one["goes"] = True
     plan = tmp_path / "plan.json"
@@ -126,7 +128,62 @@ def test_a_branch_is_made_to_last_for_a_while(shell: Shell, lake: str) -> None:
     assert "is no duration" in wrong.err
     [short] = [
         one
-        for one in shell.ok("lifecycle", "branches", "plan", lake, "-o", "json").json["branches"]
+        for one in shell.ok("lifecycle", "branches", "plan", lake, "--all", "-o", "json").json["branches"]
         if one["branch"] == "short"
     ]
     assert short["expires_ms"] == short["due_ms"]
+    assert "lifecycle branches apply" in made.err
+    date = made.out.partition("until ")[2].strip()
+    assert date in shell.ok("branch", "list", lake).out
+    shown = shell.ok("branch", "show", f"{lake}/short")
+    assert len(shown.out.split()) == 1, "scripts read the commit"
+    assert date in shown.err
+    assert f"lasts until {date}" in shell.ok("lifecycle", "branches", "plan", lake, "--all").out
+
+
+def test_a_plan_and_its_question_say_which_branches_lose_uncommitted_changes(
+    shell: Shell, lake: str, data: Path, tmp_path: Path, put: Callable[[str, str], None]
+) -> None:
+    put(f"{lake}/main/a", "1")
+    shell.ok("commit", f"{lake}/main", "-m", "a")
+    for name in ("dirty", "clean"):
+        shell.ok("branch", "create", f"{lake}/{name}")
+    shell.ok("object", "rm", f"{lake}/dirty/a", "--yes")  # A deletion has no date, so the branch may be idle.
+    for name in ("dirty", "clean"):
+        aged(data, lake, name, 31)
+    set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d", "uncommitted": "drop"}})
+
+    text = shell.ok("lifecycle", "branches", "plan", lake).out
+    unasked = shell("lifecycle", "branches", "apply", lake)
+
+    rows = {line.split()[0]: line for line in text.splitlines()}
+    assert "idle, with uncommitted changes" in rows["dirty"]
+    assert "uncommitted" not in rows["clean"]
+    assert f"Delete 2 branches of {lake}, 1 of them with uncommitted changes that cannot come back?" in unasked.err
+
+
+def test_the_plan_of_another_repository_is_refused(shell: Shell, lake: str, data: Path, tmp_path: Path) -> None:
+    other = f"{lake}-2"
+    shell.ok("repo", "create", other, other.replace("lakefs", "local"))
+    shell.ok("branch", "create", f"{lake}/old")
+    aged(data, lake, "old", 31)
+    set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d"}})
+    plan = tmp_path / "plan.json"
+    plan.write_text(shell.ok("lifecycle", "branches", "plan", lake, "-o", "json").out)
+
+    refused = shell("lifecycle", "branches", "apply", other, str(plan), "--yes")
+
+    assert refused.code == 2
+    assert f"is a plan of {lake}, not of {other}" in refused.err
+
+
+def test_a_plan_says_when_there_is_nothing_to_delete(shell: Shell, lake: str) -> None:
+    none = shell.ok("lifecycle", "branches", "apply", lake, "--yes")
+    unmatched = shell.ok("lifecycle", "branches", "plan", lake, "--prefix", "zzz")
+    going = shell.ok("lifecycle", "branches", "plan", lake, "-o", "json").json
+    every = shell.ok("lifecycle", "branches", "plan", lake, "-o", "json", "--all").json
+
+    assert none.out == "no branch goes: nothing was deleted\n"
+    assert "no branch begins with zzz" in unmatched.err
+    assert going["branches"] == []
+    assert [one["branch"] for one in every["branches"]] == ["main"]

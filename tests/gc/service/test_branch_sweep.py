@@ -249,7 +249,7 @@ async def test_a_branch_goes_when_it_is_older_than_it_was_made_to_last_though_it
 
     plan = await lakes.plan()
 
-    assert before == "not idle for long enough"
+    assert before == "lasts until its date"
     assert (plan["short"].why, plan["short"].expires_ms) == ("older than it was made to last", made_ms + 3 * DAY_MS)
     assert plan["kept"].why == "kept for ever"
     assert await lakes.sweep([plan["short"], plan["kept"]]) == {"short": "deleted", "kept": "kept for ever"}

@@ -5,6 +5,7 @@ A plan is the server's answer and leaves nothing behind. `apply` takes it from a
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,14 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from lakebed.base import count_of
 from lakebed.cli.arguments import PrefixOption, RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse, describe
-from lakebed.cli.output import human_time, table
+from lakebed.cli.output import human_time, json_record, table
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
-from lakebed.cli.uris import parse_repository
+from lakebed.cli.uris import SCHEME, parse_repository
 
 if TYPE_CHECKING:
     # At run time only in the commands: it loads Arrow, for which `--help` need not wait.
@@ -39,7 +41,16 @@ def plan(
     every: Annotated[bool, typer.Option("--all", help="Also those that stay, and why.")] = False,
 ) -> None:
     """Show which branches go by the policy now, and why. Deletes nothing."""
-    session.show(_plan(session, parse_repository(uri), prefix), partial(_plan_text, every=every))
+    found = _plan(session, parse_repository(uri), prefix)
+    going = tuple(one for one in found.branches if one.goes)
+    if session.is_json:
+        session.say(json_record(found if every else replace(found, branches=going)))
+    else:
+        session.show(found, partial(_plan_text, every=every))
+    _note_none(session, found, prefix)
+    if going:
+        wanted = f" --prefix {shlex.quote(prefix)}" if prefix else ""
+        session.note(f"to delete them: lakebed lifecycle branches apply {uri}{wanted}")
 
 
 @app.command("apply")
@@ -60,14 +71,15 @@ def apply(
     if file is not None and prefix:
         raise Misuse("give a plan or --prefix, not both")
     repository = parse_repository(uri)
-    found = _plan(session, repository, prefix) if file is None else _read(file)
+    found = _plan(session, repository, prefix) if file is None else _read(file, repository)
+    _note_none(session, found, prefix)
     going = [one for one in found.branches if one.goes]
     swept: list[SweptBranch] = []
     if going:
         if not (session.is_json or yes):
             for line in _going_text(going):
                 session.note(line)
-        session.confirm(f"Delete {count_of(len(going), 'branch', 'branches')} of {uri}?", yes=yes)
+        session.confirm(f"Delete {count_of(len(going), 'branch', 'branches')} of {uri}{_lost(going)}?", yes=yes)
     for at in range(0, len(going), SWEEP_MAX):
         wanted = tuple(BranchToGo(branch=one.branch, state=one.state) for one in going[at : at + SWEEP_MAX])
         body = SweepBranches(policy_version=found.policy_version, branches=wanted)
@@ -92,22 +104,36 @@ def _plan(session: Session, repository: str, prefix: str) -> BranchesPlan:
         pages.append(session.client.do(lifecycle.PLAN_BRANCH_SWEEP, repository, query=query))
         if pages[-1].policy_version != pages[0].policy_version:
             raise Misuse("the policy changed while its plan was read; plan again")
-    return msgspec.structs.replace(pages[-1], branches=tuple(one for page in pages for one in page.branches))
+    return replace(pages[-1], branches=tuple(one for page in pages for one in page.branches))
 
 
-def _read(file: Path) -> BranchesPlan:
+def _note_none(session: Session, found: BranchesPlan, prefix: str) -> None:
+    if prefix and not found.branches:
+        session.note(f"no branch begins with {prefix}")
+
+
+def _lost(going: Sequence[PlannedBranch]) -> str:
+    """Say how many branches take uncommitted changes with them: `branch undelete` does not bring those back."""
+    count = sum(one.has_uncommitted for one in going)
+    return f", {count:,} of them with uncommitted changes that cannot come back" if count else ""
+
+
+def _read(file: Path, repository: str) -> BranchesPlan:
     """
     Raises:
-        Misuse: no file that can be read, or no plan.
+        Misuse: no file that can be read, no plan, or the plan of another repository.
     """
     from lakebed.gc.protocol import BranchesPlan
 
     try:
-        return msgspec.json.decode(file.read_bytes(), type=BranchesPlan)
+        found = msgspec.json.decode(file.read_bytes(), type=BranchesPlan)
     except OSError as error:
         raise Misuse(describe(error)) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Misuse(f"{file} is no plan of branches: {error}") from error
+    if found.repository != repository:
+        raise Misuse(f"{file} is a plan of {SCHEME}{found.repository}, not of {SCHEME}{repository}")
+    return found
 
 
 # Texts
@@ -128,7 +154,7 @@ def _going_text(branches: Sequence[PlannedBranch]) -> Iterator[str]:
             one.branch,
             one.commit_id[:12],
             "goes" if one.goes else "stays",
-            one.why,
+            _why(one),
             one.rule,
             _date(one.active_ms),
             _date(one.due_ms),
@@ -136,6 +162,14 @@ def _going_text(branches: Sequence[PlannedBranch]) -> Iterator[str]:
         for one in branches
     ]
     return table(("branch", "commit", "", "why", "rule", "last used", "due"), rows)
+
+
+def _why(one: PlannedBranch) -> str:
+    from lakebed.gc.rules.lifecycle import BranchWhy
+
+    if one.why == BranchWhy.LASTING:
+        return f"lasts until {_date(one.expires_ms)}"
+    return f"{one.why}, with uncommitted changes" if one.goes and one.has_uncommitted else one.why
 
 
 def _date(at_ms: int | None) -> str:
@@ -146,4 +180,7 @@ def _swept_text(found: BranchesSwept) -> Iterator[str]:
     rows = [(one.branch, "deleted" if one.is_deleted else f"stays: {one.why}") for one in found.branches]
     yield from table(("branch", "became"), rows)
     deleted = sum(one.is_deleted for one in found.branches)
-    yield f"{count_of(deleted, 'branch', 'branches')} deleted; `lakebed branch undelete` brings one back"
+    if deleted:
+        yield f"{count_of(deleted, 'branch', 'branches')} deleted; `lakebed branch undelete` brings one back"
+    else:
+        yield "no branch was deleted" if found.branches else "no branch goes: nothing was deleted"

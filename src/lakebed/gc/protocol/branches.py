@@ -31,10 +31,11 @@ class PlannedBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BranchesPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of branches by name, judged by this version of the policy at `now_ms`; 0: none was ever set. The next page
-    is that `after` `next_after`; empty: this is the last.
+    """A page of this repository's branches by name, judged by this version of the policy at `now_ms`; 0: none was ever
+    set. The next page is that `after` `next_after`; empty: this is the last.
     """
 
+    repository: str
     policy_version: int
     now_ms: int
     branches: tuple[PlannedBranch, ...]

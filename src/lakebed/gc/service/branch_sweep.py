@@ -97,6 +97,7 @@ class BranchSweep:
 
         planned = await in_waves(tasks, list(there.items()), judge)
         return BranchesPlan(
+            repository=self._repository.id,
             policy_version=around.version,
             now_ms=now_ms,
             branches=tuple(planned),

@@ -49,6 +49,7 @@ class BranchWhy(StrEnum):
     NO_RULE = "no rule"
     FOREVER = "kept for ever"
     ACTIVE = "not idle for long enough"
+    LASTING = "lasts until its date"
     MERGED = "merged"
     NOT_MERGED = "not merged"
     NO_TARGET = "a branch that it may be merged into is not there"
@@ -116,7 +117,7 @@ def _kept_by(rule: IdleRule | None, facts: BranchFacts, now_ms: int, due_ms: int
     if due_ms is None:
         return BranchWhy.UNKNOWN_AGE
     if due_ms > now_ms:
-        return BranchWhy.ACTIVE
+        return BranchWhy.LASTING if due_ms == facts.expires_ms else BranchWhy.ACTIVE
     # A branch that is older than it was made to last goes whether it was merged or not: its maker said so.
     if rule is not None and not 0 < facts.expires_ms <= now_ms and rule.merged not in (None, facts.is_merged):
         if facts.is_merged is None:
