@@ -7,18 +7,20 @@ that has them, the same one or a copy.
 A restore looks at everything before it writes:
 1 read the three files, and hold every commit against its id, its parents and its generation
 2 look for every file of every tree
-3 write the slices, the commits as not published yet, and what is swept
+3 write what is absent of the slices, the commits as not published yet, and what is swept; retention counts from now
 4 look whether a collection of metadata retired one of these files meanwhile: a run that retires one after this
   reads these commits; commits that are left here count as orphaned once their files went
 5 note the commits as published; make tags, then branches, as any request makes them, the default branch last
-A restore that died is begun again with the same dump, and goes on.
+A restore that died is begun again with the same dump, and goes on. Until then no collection of a bare repository
+begins, for it awaits its default branch (gc/service/installation.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -51,6 +53,8 @@ from lakebed.versions import (
 from .dump_files import DumpCorrupt, DumpedRef, DumpKind, DumpWriter, FileId, parse_file_id, read_dump
 from .guards import Guards
 from .settings import Settings
+
+T = TypeVar("T")
 
 _BATCH: Final = 1_000
 _SHOWN: Final = 5
@@ -283,28 +287,46 @@ class Dumps:
         return look.files
 
     async def _write(self, dump: _Dump, files: Iterable[str]) -> None:
+        commits = await self._unpublished(dump)
         await self._set_all(
             (keys.COMMIT + id_.encode(), encode_record(replace(commit, published=False)))
-            for id_, commit in dump.commits.items()
+            for id_, commit in commits.items()
         )
-        await self._set_all((keys.SLICE + name.encode(), value) for name, value in dump.slices.items())
-        await self._set_all((keys.SWEPT + id_.encode(), value) for id_, value in dump.swept.items())
+        await self._set_absent((keys.SLICE + name.encode(), value) for name, value in dump.slices.items())
+        await self._set_absent((keys.SWEPT + id_.encode(), value) for id_, value in dump.swept.items())
         # After the commits are there: a collection that retires a file from now on finds them.
         wanted = sorted(files)
-        for start in range(0, len(wanted), _BATCH):
-            if any(await self._versions.retired.retired_by(wanted[start : start + _BATCH])):
+        for batch in _batches(wanted):
+            if any(await self._versions.retired.retired_by(batch)):
                 raise TreesTaken("a collection of metadata takes files of the dump's trees: no ref was made")
-        await self._set_all((keys.COMMIT + id_.encode(), encode_record(one)) for id_, one in dump.commits.items())
+        await self._set_all((keys.COMMIT + id_.encode(), encode_record(one)) for id_, one in commits.items())
+
+    async def _unpublished(self, dump: _Dump) -> dict[CommitId, Commit]:
+        """Return the commits to write: all but those that the repository has as published, which stay as they are.
+
+        Retention counts from now on, for no ref keeps them until the restore is at its end.
+        """
+        now_ms = self._ports.clock.now_ms()
+        found: dict[CommitId, Commit] = {}
+        for ids in _batches(dump.commits):
+            for id_, there in zip(ids, await self._versions.inventory.commits(ids), strict=True):
+                if there is None or not there.published:
+                    one = dump.commits[id_]
+                    written_ms, counted_ms = max(now_ms, one.written_ms), max(now_ms, one.counted_ms)
+                    found[id_] = replace(one, published=True, written_ms=written_ms, counted_ms=counted_ms)
+        return found
 
     async def _set_all(self, items: Iterable[tuple[bytes, bytes]]) -> None:
-        batch: list[tuple[bytes, bytes]] = []
-        for item in items:
-            batch.append(item)
-            if len(batch) == _BATCH:
-                await self._versions.context.set_all(batch)
-                batch = []
-        if batch:
+        for batch in _batches(items):
             await self._versions.context.set_all(batch)
+
+    async def _set_absent(self, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write the records that are not there: an open slice stays open."""
+        for batch in _batches(items):
+            there = await self._versions.context.get_many([key for key, _ in batch])
+            absent = [item for item, held in zip(batch, there, strict=True) if held is None]
+            if absent:
+                await self._versions.context.set_all(absent)
 
     async def _make(
         self,
@@ -349,6 +371,12 @@ def _check(dump: _Dump) -> None:
     for name, ref in (*dump.branches.items(), *dump.tags.items()):
         if ref.commit_id not in dump.commits or ref.commit_id in dump.swept:
             raise InvalidDump(f"the dump lacks the commit {ref.commit_id[:12]} of {name}, or its contents are gone")
+
+
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    each = iter(items)
+    while batch := list(islice(each, _BATCH)):
+        yield batch
 
 
 def _some(ids: Sequence[CommitId]) -> str:

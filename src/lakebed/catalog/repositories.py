@@ -161,7 +161,8 @@ class Catalog:
         With `reuse` also over the namespace of a deleted repository, once all of it is gone.
         A `bare` one has no commit and no branch until refs are restored into it (dumps.py). Its namespace may have a
         marker that no repository of this installation put there: a copy, or another installation's. The new repository
-        is `salted` then, and before it can be used `bare` lets nothing be collected until a person has chosen.
+        is `salted` then. Before it can be used, `bare` lets nothing be collected until it is restored and a person has
+        chosen, salted or not: objects may be copied into its namespace later.
 
         Raises:
             InvalidName: of the repository or of its default branch.
@@ -204,7 +205,7 @@ class Catalog:
         try:
             if bare is None:
                 await self._open(record).versions.commits.initialise(branch)
-            elif record.salted:
+            else:
                 await bare(self._open(record).versions)
         except LakebedError:
             await self._give_up(name, record, held)

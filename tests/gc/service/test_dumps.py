@@ -6,11 +6,11 @@ import pytest
 
 from lakebed.base import RunId
 from lakebed.catalog import DumpIds, Repository, TreesTaken
-from lakebed.gc.protocol import Mode
+from lakebed.gc.protocol import EXPIRED, Apply, Expire, Mode, RunKind, StartRun, manifest_of
 from lakebed.gc.rules import MetadataRule, days_rules
-from lakebed.gc.service import CollectionService, OtherInstallation, ServiceOptions
+from lakebed.gc.service import CollectionService, NotRestored, OtherInstallation, ServiceOptions
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
-from lakebed.versions import ContentsGone, Versions, keys
+from lakebed.versions import Commit, ContentsGone, SliceRecord, SliceState, Versions, keys
 from tests.gc.service.test_deleted_repositories import Installation
 from tests.gc.shipped import Collector, MetadataCollector
 
@@ -41,12 +41,16 @@ async def distrust(versions: Versions) -> None:
     await CollectionService(versions).distrust()
 
 
-async def restored(here: Installation, made: Repository, ids: DumpIds) -> Repository:
-    """Over a copy of all that the namespace has."""
-    source, target = here.open("mem://lake"), here.open("mem://copy")
+async def copy(here: Installation, to: str = "mem://copy") -> None:
+    source, target = here.open("mem://lake"), here.open(to)
     async for page in source.list(""):
         for stat in page:
             await target.put(stat.key, await source.get(stat.key))
+
+
+async def restored(here: Installation, made: Repository, ids: DumpIds) -> Repository:
+    """Over a copy of all that the namespace has."""
+    await copy(here)
     bare = await here.catalog.create("copy", storage_namespace="mem://copy", bare=distrust)
     await bare.dumps.restore(ids)
     return bare
@@ -102,7 +106,7 @@ async def test_a_commit_whose_data_went_is_restored_as_one(here: Installation) -
     bare = await restored(here, made, await made.dumps.dump())
 
     log, _ = await bare.versions.history.log("main")
-    assert log == (await made.versions.history.log("main"))[0]
+    assert [one.id for one in log] == [one.id for one in (await made.versions.history.log("main"))[0]]
     assert first in [commit.id for commit in log]
     with pytest.raises(ContentsGone):
         await bare.versions.retired.check_contents([first])
@@ -129,10 +133,7 @@ async def test_a_restore_whose_trees_a_collection_takes_meanwhile_makes_no_ref(h
     made = await here.repository()
     ids = await made.dumps.dump()
     bare = await here.catalog.create("copy", storage_namespace="mem://elsewhere", bare=distrust)
-    source, target = here.open("mem://lake"), here.open("mem://elsewhere")
-    async for page in source.list(""):
-        for stat in page:
-            await target.put(stat.key, await source.get(stat.key))
+    await copy(here, "mem://elsewhere")
     head = await made.versions.history.get_commit((await made.versions.refs.get_branch("main")).commit_id)
     await bare.versions.retired.retire(RunId("r1"), ids=[head.metarange_id], runs=[])
 
@@ -140,3 +141,78 @@ async def test_a_restore_whose_trees_a_collection_takes_meanwhile_makes_no_ref(h
         await bare.dumps.restore(ids)
 
     assert (await bare.versions.refs.list_branches())[0] == []
+
+
+@pytest.mark.parametrize("kind", [RunKind.UNCOMMITTED, RunKind.COMMITTED, RunKind.METADATA, RunKind.LIFECYCLE])
+@pytest.mark.parametrize("is_copied_first", [True, False])
+async def test_nothing_of_a_bare_repository_is_collected_before_its_restore_is_at_its_end(
+    here: Installation, kind: RunKind, is_copied_first: bool
+) -> None:
+    made = await here.repository()
+    await closed(made)
+    ids = await made.dumps.dump()
+    if is_copied_first:
+        await copy(here)
+    bare = await here.catalog.create("copy", storage_namespace="mem://copy", bare=distrust)
+    with pytest.raises(OtherInstallation):
+        await service_of(bare).start(StartRun(kind=kind))
+    await service_of(bare).adopting()
+    await copy(here)
+
+    with pytest.raises(NotRestored):
+        await service_of(bare).start(StartRun(kind=kind))
+    await bare.dumps.restore(ids)
+
+    await service_of(bare).adopting()
+    assert (await service_of(bare).start(StartRun(kind=kind))).kind is kind
+
+
+async def test_a_run_of_a_bare_repository_goes_nowhere(here: Installation) -> None:
+    """A server of an earlier release may have begun it."""
+    bare = await here.catalog.create("copy", storage_namespace="mem://copy", bare=distrust)
+    service = service_of(bare)
+    await service.adopting()
+    nothing = manifest_of(EXPIRED, "f/", [])
+
+    with pytest.raises(NotRestored):
+        await service.apply("r1", Apply(kind=RunKind.COMMITTED, plan="", rules_version=1))
+    with pytest.raises(NotRestored):
+        await service.expire("r1", Expire(commits=nothing, rules_version=1, planned_ms=0))
+
+
+async def test_a_deleted_repository_that_was_never_restored_is_collected(here: Installation) -> None:
+    await here.repository()
+    await copy(here)
+    await here.catalog.create("copy", storage_namespace="mem://copy", bare=distrust)
+    await here.catalog.delete("copy")
+    service = await here.service("copy")
+    await service.adopting()
+
+    assert (await service.start(StartRun(kind=RunKind.DELETED))).kind is RunKind.DELETED
+
+
+async def test_retention_counts_restored_commits_from_the_restore_on(here: Installation) -> None:
+    """No ref names them until it is at its end, and none will if it died."""
+    made = await here.repository()
+    here.days(100)
+    bare = await restored(here, made, await made.dumps.dump())
+
+    dates = [(one.written_ms, one.counted_ms) async for _, one in bare.versions.inventory.every(Commit)]
+
+    assert set(dates) == {(here.clock.ms, here.clock.ms)}
+
+
+async def test_a_restore_that_is_repeated_leaves_the_records_of_a_repository_in_use(here: Installation) -> None:
+    made = await here.repository()
+    bare = await restored(here, made, ids := await made.dumps.dump())
+    await bare.objects.upload("main", "c", b"3")
+    await here.catalog.get("lake")
+    before = [item async for item in bare.versions.context.scan(b"")]
+    here.days(1)
+
+    await bare.dumps.restore(ids)
+    await made.dumps.restore(ids)
+
+    assert [item async for item in bare.versions.context.scan(b"")] == before
+    slices = [one.state async for _, one in made.versions.inventory.every(SliceRecord)]
+    assert SliceState.OPEN in slices

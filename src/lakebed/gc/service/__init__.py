@@ -8,6 +8,7 @@ from .deferring import WindowOpen
 from .deleted import DeletedCollections, DeletedOnly, open_deleted
 from .errors import (
     BadContinuation,
+    NotRestored,
     OtherInstallation,
     OutOfOrder,
     PolicyNotFound,
@@ -62,6 +63,7 @@ __all__ = [
     "JobRunning",
     "NoQuestion",
     "NotRestorable",
+    "NotRestored",
     "OtherInstallation",
     "OutOfOrder",
     "PolicyBook",

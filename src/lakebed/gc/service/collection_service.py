@@ -127,11 +127,12 @@ class CollectionService:
 
         Raises:
             OtherInstallation: there is another one, or was one when this one last looked.
+            NotRestored: the repository is bare still.
             WrongKind: the repository is not deleted.
         """
         if body.kind is RunKind.DELETED:
             raise WrongKind("the repository is in use: only a deleted one is collected as a whole")
-        await self._installation.step()
+        await self._installation.check_restored(await self._installation.step())
         if body.kind is RunKind.UNCOMMITTED:
             run_id, record = await self._runs.start_marking()
             state, now_ms = RunState.MARKING, record.started_ms
@@ -257,12 +258,15 @@ class CollectionService:
         that is noted.
 
         Raises:
+            NotRestored: the repository is bare still.
             RunNotFound, WrongKind, RunMoved: the run is not where this plan may be carried out.
             StalePlan: the run was marked with another plan.
             RulesNotFound, RulesChanged: the plan's rules are not in force. A run that expires by them is abandoned.
         """
         id_ = check_run_id(run_id)
-        await self._installation.check()
+        installation = await self._installation.check()
+        if body.kind is not RunKind.DELETED:
+            await self._installation.check_restored(installation)
         record = await self._runs.read_to_apply(id_, body)
         if body.kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} and record.state is not RunState.SWEEPING:
             now = await self._require_rules(id_, body.kind)
@@ -287,7 +291,7 @@ class CollectionService:
             RulesNotFound: no rules are set: then nothing may be expiring, and a run that expires is abandoned.
         """
         id_ = check_run_id(run_id)
-        await self._installation.check()
+        await self._installation.check_restored(await self._installation.check())
         if body.kind is not RunKind.ERASURE:
             await self._require_rules(id_, body.kind)
         return await self._expiring.expire(id_, body)
@@ -393,8 +397,10 @@ class CollectionService:
         await (self._installation.step() if at_start else self._installation.step_if_due())
 
     async def distrust(self) -> None:
-        """Let nothing be collected until a person has chosen an installation: `Installation.distrust`."""
-        await self._installation.distrust()
+        """Let nothing be collected before a person has chosen an installation, nor without the default branch:
+        `Installation.distrust`.
+        """
+        await self._installation.distrust(default_branch=self._default_branch)
 
     async def adopting(self) -> Adopting:
         """Choose this installation, of several in the namespace. See `Installation.adopt` and `HoldBook.adopt`."""

@@ -11,6 +11,12 @@ class OtherInstallation(Conflict):
     """
 
 
+class NotRestored(Conflict):
+    """The repository was made bare and its default branch is not restored yet: commits may lack the refs that keep them.
+    Facts: `branch`.
+    """
+
+
 class RunNotFound(NotFound):
     """There is no run of this id."""
 

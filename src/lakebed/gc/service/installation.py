@@ -34,9 +34,9 @@ from msgspec.structs import replace
 from lakebed.gc.protocol import INSTALLATION_MARK, INSTALLATION_PREFIX
 from lakebed.kv import Held, PredicateFailed
 from lakebed.objectstore import ObjectMissing
-from lakebed.versions import Record, Versions, decode_record, encode_record, keys
+from lakebed.versions import BranchRecord, Record, RefState, Versions, decode_record, encode_record, keys
 
-from .errors import OtherInstallation
+from .errors import NotRestored, OtherInstallation
 
 INSTALLATION_KEY: Final = keys.SETTING + b"installation"
 STEP_MS: Final = 6 * 3_600_000
@@ -49,6 +49,7 @@ class InstallationRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The end of the trail: `mark` has `number`, `before` is the mark of the number before it, "" if that is another's.
 
     `is_stopped`: another installation was seen. `adopted_by` and `adopted_ms`: who last chose this one, and when.
+    `awaits`: the repository was made bare, and nothing is collected before it has this branch.
     """
 
     number: int = 0
@@ -58,6 +59,7 @@ class InstallationRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     is_stopped: bool = False
     adopted_by: str = ""
     adopted_ms: int = 0
+    awaits: str = ""
 
 
 class MarkFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,8 +86,8 @@ class Installation:
     async def read(self) -> InstallationRecord:
         return (await self._read())[0]
 
-    async def check(self) -> None:
-        """One listing of a few keys, and one record.
+    async def check(self) -> InstallationRecord:
+        """Return the record. One listing of a few keys, and one record.
 
         Raises:
             OtherInstallation: another one has left marks here, now or before, and no administrator has chosen between
@@ -101,9 +103,25 @@ class Installation:
             await self._protest(strange)
             await self._stop(record, held)
             raise self._stopped()
+        return record
 
-    async def step(self) -> None:
+    async def check_restored(self, record: InstallationRecord) -> None:
+        """Succeed unless the repository was made bare and still awaits its default branch, which a restore makes last.
+
+        Raises:
+            NotRestored: it does. Commits that a restore wrote may have no ref yet.
         """
+        if not record.awaits:
+            return
+        branch = await self._versions.inventory.find(BranchRecord, record.awaits)
+        if branch is None or branch.state is not RefState.ACTIVE:
+            raise NotRestored(
+                f"the repository has no branch {record.awaits} yet: restore a dump into it first", branch=record.awaits
+            )
+
+    async def step(self) -> InstallationRecord:
+        """Return the record.
+
         Raises:
             OtherInstallation: see `check`.
         """
@@ -117,8 +135,7 @@ class Installation:
             after = self._next(record, record.number + 1, before=record.mark)
             if await self._write(after, held):
                 await self._put_end(after)
-                await self.check()
-                return
+                return await self.check()
 
     async def step_if_due(self) -> None:
         """A step, if the last one is STEP_MS ago and no other was seen: for the upkeep of a server. Else one read.
@@ -131,10 +148,13 @@ class Installation:
         if not record.is_stopped and not 0 <= age_ms < STEP_MS:
             await self.step()
 
-    async def distrust(self) -> None:
+    async def distrust(self, *, default_branch: str) -> None:
         """Leave a mark, and let nothing be collected here until a person has chosen: another repository may be alive in
         the namespace, and name what this one does not. That one stops too, at its next look.
+        Nor is anything collected before this repository has its default branch.
         """
+        while (found := await self._read())[0].awaits != default_branch:
+            await self._write(replace(found[0], awaits=default_branch), found[1])
         with suppress(OtherInstallation):
             await self.step()
         while not (found := await self._read())[0].is_stopped:

@@ -44,14 +44,16 @@ class Repositories:
         if body.sample_data and body.read_only:
             raise Answer(400, "a read-only repository takes no sample data")
 
+        default_branch = body.default_branch or "main"
+
         async def distrust(versions: Versions) -> None:
-            await CollectionService(versions, user_id=request.identity.user_id).distrust()
+            await CollectionService(versions, default_branch=default_branch).distrust()
 
         try:
             repository = await self._catalog.create(
                 body.name,
                 storage_namespace=body.storage_namespace,
-                default_branch=body.default_branch or "main",
+                default_branch=default_branch,
                 read_only=bool(body.read_only),
                 reuse=request.flag("reuse"),
                 bare=distrust if is_bare else None,
