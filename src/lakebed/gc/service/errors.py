@@ -12,7 +12,7 @@ class OtherInstallation(Conflict):
 
 
 class NotRestored(Conflict):
-    """The repository was made bare and its default branch is not restored yet: commits may lack the refs that keep them.
+    """The repository was made bare and has no default branch yet: commits may lack the refs that keep them.
     Facts: `branch`.
     """
 
