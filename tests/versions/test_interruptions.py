@@ -348,6 +348,22 @@ async def test_a_conditional_upload_of_what_the_head_has_succeeds_though_a_commi
     assert (await another().staging.get("main", b"k")).size_bytes == len(b"data")
 
 
+@pytest.mark.parametrize(("if_none_match", "error"), [(True, OutcomeUnknown), (False, StoreUnavailable)])
+async def test_a_conditional_upload_that_cannot_look_after_its_cell_is_set_does_not_say_that_nothing_happened(
+    repo: Versions, store: HookedStore, if_none_match: bool, error: type[Exception]
+) -> None:
+    """Sent again it would meet what it wrote itself. One without a condition may be sent again."""
+
+    async def fail_the_second_look() -> None:
+        store.before("get", b"branch/main", unreachable)
+
+    store.before("set_if", b"k", fail_the_second_look)
+    with pytest.raises(error):
+        await repo.staging.upload("main", b"k", body(repo.objectstore), if_none_match=if_none_match)
+
+    assert (await repo.staging.get("main", b"k")).size_bytes == len(b"data")
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), StoreUnavailable("gone"), OutcomeUnknown("no answer")])
 async def test_a_branch_that_could_not_be_made_can_be_made_at_once(
     repo: Versions, store: HookedStore, error: BaseException
