@@ -207,9 +207,13 @@ def test_a_key_of_another_program_and_senseless_options_are_refused(server: Serv
         "consul://",
         "consul://user:token@127.0.0.1:1",
         "consul://127.0.0.1:1/path",
-        "consul://127.0.0.1:1?name=",
-        "consul://127.0.0.1:1?name=a/b",
         "consul://127.0.0.1:1?color=red",
     ):
         with pytest.raises(InvalidStoreUri):
             open_store(uri)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "lake%2541", "a%3Fb", "a%23b", "..", ".", "lake%20bed", "a%0A", "%C3%A9"])
+def test_a_name_that_would_be_another_folder_in_an_address_is_refused(name: str) -> None:
+    with pytest.raises(InvalidStoreUri, match="consul: name has letters of ASCII, digits,"):
+        open_store(f"consul://127.0.0.1:1?name={name}")

@@ -11,6 +11,7 @@ sets the key's flags to a random number, and always changes something.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -85,9 +86,15 @@ def _from(uri: StoreUri, wait_s: float) -> ConsulDatabase:
     uri.check_all_taken()
     login, _, hosts = uri.authority.rpartition("@")
     user, _, token = login.partition(":")
-    if not hosts or user or uri.path.strip("/") or not name or "/" in name:
+    if not hosts or user or uri.path.strip("/"):
         raise InvalidStoreUri(
             f"{uri.scheme}: an example: consul://:TOKEN@127.0.0.1:8500?name=lakebed", scheme=uri.scheme
+        )
+    # The name is part of addresses: with other characters, a listing would be one of another folder.
+    if not re.fullmatch("[A-Za-z0-9._-]+", name) or name in {".", ".."}:
+        raise InvalidStoreUri(
+            f"{uri.scheme}: name has letters of ASCII, digits, '.', '_' and '-', and is not '.' or '..'; not {name!r}",
+            scheme=uri.scheme,
         )
     protocol = "https" if tls == "yes" else "http"
     return ConsulDatabase(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -82,12 +83,19 @@ def _from(uri: StoreUri, wait_s: float) -> CosmosDatabase:
     login, _, host = uri.authority.rpartition("@")
     user, _, key = login.partition(":")
     database, _, container = uri.path.removeprefix("/").partition("/")
-    if not host or user or not _is_base64(unquote(key)) or not database or not container or "/" in container:
+    if not host or user or not _is_base64(unquote(key)) or not database or not container:
         raise InvalidStoreUri(
             f"{uri.scheme}: an example: cosmos://:KEY@account.documents.azure.com/lakebed/metadata; "
             "KEY is a key of the account, with %2F for / and %2B for +",
             scheme=uri.scheme,
         )
+    for name in (database, container):
+        # Cosmos takes no such name. A client of HTTP would drop the dots from the address, and ask for something else.
+        if re.search(r"[/\\?#]", name) or name in {".", ".."}:
+            raise InvalidStoreUri(
+                f"{uri.scheme}: the name of a database or container has no / \\ ? #, and is not '.' or '..': {name!r}",
+                scheme=uri.scheme,
+            )
     return CosmosDatabase(
         f"{'https' if tls == 'yes' else 'http'}://{host}/",
         unquote(key),
