@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from fsspec.tests.abstract.pipe import AbstractPipeTests
 from fsspec.tests.abstract.put import AbstractPutTests
 
 import lakebed
-from lakebed.lake.asynchronous_files import AsyncLakebedFileSystem
+from lakebed.lake.asynchronous_files import AsyncFile, AsyncLakebedFileSystem
 from lakebed.lake.filesystem import LakebedFileSystem
 
 names = itertools.count()
@@ -180,6 +181,40 @@ async def test_a_file_opened_for_await_keeps_blocks_as_the_caller_says(
     assert kept.name == cache
     # The cache called "none" counts nothing.
     assert (fetched == 0, fetched_again) == (cache == "none", fetched)
+
+
+async def test_a_read_that_is_cancelled_leaves_the_file_as_it_was() -> None:
+    class Slow(io.BytesIO):
+        """Says when a thread begins to read, and goes on when it may."""
+
+        began, may_go_on = threading.Event(), threading.Event()
+        at_once = most = 0
+
+        def read(self, length: int | None = -1) -> bytes:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            self.began.set()
+            self.may_go_on.wait()
+            data = super().read(length)
+            self.at_once -= 1
+            return data
+
+    slow = Slow(b"0123456789")
+    file = AsyncFile(slow)
+    cancelled = asyncio.create_task(file.read(4))
+    await asyncio.to_thread(slow.began.wait)
+
+    cancelled.cancel()
+    following = asyncio.create_task(file.read(4))
+    await asyncio.sleep(0)
+    cancelled.cancel()  # One who waits for it loses patience again.
+    await asyncio.sleep(0)
+    slow.may_go_on.set()
+
+    assert (await following, file.tell(), slow.most) == (b"0123", 4, 1)
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    await file.close()
 
 
 async def test_the_file_system_is_awaited_and_writes_whole_files(fs: LakebedFileSystem, root: str) -> None:

@@ -7,13 +7,19 @@ The work is done by the file system that is given, in threads, so both have one 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import io
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 
 from .filesystem import LakebedFileSystem
+
+T = TypeVar("T")
 
 
 class AsyncLakebedFileSystem(AsyncFileSystemWrapper):  # type: ignore[misc]  # fsspec has no types
@@ -41,6 +47,8 @@ class AsyncLakebedFileSystem(AsyncFileSystemWrapper):  # type: ignore[misc]  # f
 class AsyncFile:
     """An open file whose reads and writes are awaited, one after the other. An async context manager.
 
+    A call that is cancelled raises only when its thread has ended, so the next call never runs beside it.
+
     A file that was written becomes an object when it is closed; where its block raises, none is written.
     """
 
@@ -50,13 +58,19 @@ class AsyncFile:
         self._turn = asyncio.Lock()
 
     async def read(self, length: int = -1) -> bytes:
+        """Read at most `length` bytes, or all that follow. A cancelled read leaves the position where it was."""
         async with self._turn:
-            data: bytes = await asyncio.to_thread(self.sync.read, length)
+            position = self.sync.tell()
+            try:
+                data: bytes = await _in_thread(self.sync.read, length)
+            except asyncio.CancelledError:
+                self.sync.seek(position)
+                raise
             return data
 
     async def write(self, data: bytes) -> int:
         async with self._turn:
-            written: int = await asyncio.to_thread(self.sync.write, data)
+            written: int = await _in_thread(self.sync.write, data)
             return written
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -71,7 +85,7 @@ class AsyncFile:
             FileExistsError: opened with x, and there is such an object.
         """
         async with self._turn:
-            await asyncio.to_thread(self.sync.close)
+            await _in_thread(self.sync.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,4 +94,22 @@ class AsyncFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         async with self._turn:
-            await asyncio.to_thread(self.sync.__exit__, kind, error, trace)
+            await _in_thread(self.sync.__exit__, kind, error, trace)
+
+
+async def _in_thread(call: Callable[..., T], *args: object) -> T:
+    """Call in a thread, and outlast it. Where the task is cancelled meanwhile, raise that afterwards.
+
+    A thread cannot be stopped, and the file is not for two threads at once.
+    """
+    work = partial(contextvars.copy_context().run, call, *args)
+    # A bare future: a loop that ends cancels every task, but not this.
+    thread = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        while not thread.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([thread])
+        thread.cancelled() or thread.exception()  # taken, or asyncio would complain of it
+        raise
