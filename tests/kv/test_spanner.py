@@ -13,6 +13,7 @@ pytest.importorskip("google.cloud.spanner_v1")
 
 import grpc
 from google.cloud.spanner_admin_database_v1 import DatabaseAdminClient, DatabaseDialect
+from google.cloud.spanner_v1 import SpannerClient
 from google.cloud.spanner_v1.types import PartialResultSet
 from google.protobuf.struct_pb2 import Value
 
@@ -32,6 +33,7 @@ from lakebed.testing.contracts.store import held
 from tests.kv.servers import SPANNER, OnServer, Server, spanner
 
 _numbers = itertools.count()
+DATABASE = "projects/tests/instances/tests/databases/tests"
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,33 @@ async def test_commits_that_spanner_aborts_are_begun_again_and_none_is_done_twic
         await asyncio.gather(*(increment(store, 10) for _ in range(5)))
 
         assert (await held(store, PARTITION, COUNTER)).value == b"50"
+        used = sessions_of(faulty)
         await store.close()
+        assert (1 <= used <= 5, sessions_of(faulty)) == (True, 0)
+
+
+async def test_sessions_in_which_a_transaction_may_be_open_are_deleted(server: Server) -> None:
+    uri = uri_of(server.port, table="spoilt")
+    before = sessions_of(server)
+    store = open_store(uri)
+    predicate = await store.set_if(b"p", b"key", b"value", None)
+    database = store._database  # type: ignore[attr-defined]  # a RemoteStore
+
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):  # Spanner takes values of 10 MiB
+            await store.set_if(b"p", b"key", bytes(11 << 20), predicate)
+    await store.set(b"p", b"other", b"value")
+
+    assert (sessions_of(server) - before, len(database._idle), database._spoilt) == (1, 1, [])
+    await store.close()
+    assert sessions_of(server) == before
+
+
+def sessions_of(server: Server) -> int:
+    """Count those that the emulator keeps."""
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        client = SpannerClient(transport=SpannerClient.get_transport_class("grpc")(channel=channel))
+        return len(list(client.list_sessions(database=DATABASE)))
 
 
 async def test_a_session_that_has_ended_is_replaced(server: Server) -> None:
@@ -119,7 +147,7 @@ def test_settings_that_would_lose_answered_writes_are_refused_by_their_names(ser
     make += ", ROW DELETION POLICY (OLDER_THAN(t, INTERVAL 7 DAY))"
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         admin = DatabaseAdminClient(transport=DatabaseAdminClient.get_transport_class("grpc")(channel=channel))
-        admin.update_database_ddl(database="projects/tests/instances/tests/databases/tests", statements=[make])
+        admin.update_database_ddl(database=DATABASE, statements=[make])
 
     with pytest.raises(StoreUnavailable, match="ROW DELETION POLICY"):
         open_store(uri_of(server.port, table="aged"))
@@ -129,7 +157,7 @@ def test_settings_that_would_lose_answered_writes_are_refused_by_their_names(ser
 
 def test_a_database_that_is_missing_is_told(server: Server) -> None:
     with pytest.raises(StoreUnavailable, match="NOT_FOUND"):
-        open_store(uri_of(server.port, table="t", wait_s=1).replace("tests?", "missing?"))
+        open_store(uri_of(server.port, table="t", wait_s=60).replace("tests?", "missing?"))
 
 
 async def parts(*each: tuple[Sequence[str], bool]) -> AsyncIterator[PartialResultSet]:

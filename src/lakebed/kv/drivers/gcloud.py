@@ -55,6 +55,10 @@ class AlreadyThere(StoreUnavailable):
     """What the request would make is there."""
 
 
+class Aborted(Passing):
+    """The service undid all, and asks to begin again. No transaction is open."""
+
+
 def emulator_of(uri: StoreUri) -> str:
     """Take the option `endpoint`. Returns the host and port of an emulator, or nothing."""
     endpoint = uri.text("endpoint", "")
@@ -76,20 +80,20 @@ def open_transport(made_by: Any, emulator: str, name: str) -> Any:
 
 
 @asynccontextmanager
-async def translated(name: str, passing: Collection[grpc.StatusCode] = ()) -> AsyncIterator[None]:
-    """Translate what fails while a request runs. After those `passing` nothing happened, and it may be tried again."""
+async def translated(name: str, aborting: Collection[grpc.StatusCode] = ()) -> AsyncIterator[None]:
+    """Translate what fails while a request runs. Those of `aborting` are raised as `Aborted`."""
     try:
         yield
     except exceptions.GoogleAPICallError as error:
-        raise _failure(name, error.grpc_status_code, error.message, passing) from error
+        raise _failure(name, error.grpc_status_code, error.message, aborting) from error
     except grpc.aio.AioRpcError as error:
-        raise _failure(name, error.code(), error.details(), passing) from error
+        raise _failure(name, error.code(), error.details(), aborting) from error
     except GoogleAuthError as error:
         raise Passing(f"{name}: no credentials: {error}") from error
 
 
 def _failure(
-    name: str, code: grpc.StatusCode | None, details: str | None, passing: Collection[grpc.StatusCode]
+    name: str, code: grpc.StatusCode | None, details: str | None, aborting: Collection[grpc.StatusCode]
 ) -> Exception:
     message = f"{name}: {'' if code is None else code.name}: {details}"
     if code == grpc.StatusCode.NOT_FOUND:
@@ -98,6 +102,8 @@ def _failure(
         return AlreadyThere(message)
     if code in _REFUSED:
         return StoreUnavailable(message)
-    if code in _PASSING or code in passing or _NOT_CONNECTED in message:
+    if code in aborting:
+        return Aborted(message)
+    if code in _PASSING or _NOT_CONNECTED in message:
         return Passing(message)
     return OutcomeUnknown(message)

@@ -47,7 +47,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
-from .gcloud import AlreadyThere, NotThere, emulator_of, open_transport, translated
+from .gcloud import Aborted, AlreadyThere, NotThere, emulator_of, open_transport, translated
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 NAME: Final = "spanner"
@@ -109,6 +109,8 @@ class SpannerDatabase:
         self._options = {"retry": None, "timeout": timeout_s}
         self._client: SpannerAsyncClient | None = None
         self._idle: list[str] = []
+        self._spoilt: list[str] = []
+        """Sessions in which a transaction may be open. They are deleted when another one is made."""
         # The emulator takes one writing transaction at a time, and aborts others.
         self._turns = asyncio.Semaphore(1 if emulator else sessions)
 
@@ -165,12 +167,9 @@ class SpannerDatabase:
 
     async def close(self) -> None:
         client, self._client = self._client, None
-        idle, self._idle = self._idle, []
+        self._spoilt, self._idle = [*self._spoilt, *self._idle], []
         if client is not None:
-            with suppress(StoreUnavailable, OutcomeUnknown):  # Spanner drops a session that is idle for an hour
-                for session in idle:
-                    async with translated(NAME):
-                        await client.delete_session(DeleteSessionRequest(name=session), **self._options)
+            await self._delete_spoilt(client)
             await client.transport.close()
 
     async def _commit(self, mutations: Sequence[Mutation]) -> None:
@@ -216,24 +215,42 @@ class SpannerDatabase:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[str]:
-        """Lend an idle session, or a new one. One that failed is not lent again: a transaction may be open in it."""
-        if self._idle:
-            session = self._idle.pop()
-        else:
-            async with _nothing_sent(), translated(NAME):
-                made = await self._open().create_session(CreateSessionRequest(database=self._name), **self._options)
-            session = made.name
+        """Lend an idle session, or a new one. One that failed is lent again only where no transaction is open in it."""
+        session = self._idle.pop() if self._idle else await self._new_session()
         try:
             yield session
         except NotThere as error:
             if "Session" in str(error):
                 raise Passing(f"spanner: the session has ended: {error}") from error
+            self._spoilt.append(session)
             raise
-        except AlreadyThere:
+        except (AlreadyThere, Aborted):
             self._idle.append(session)
+            raise
+        except BaseException:
+            self._spoilt.append(session)
             raise
         else:
             self._idle.append(session)
+
+    async def _new_session(self) -> str:
+        client = self._open()
+        async with _nothing_sent(), translated(NAME):
+            made = await client.create_session(CreateSessionRequest(database=self._name), **self._options)
+        try:
+            await self._delete_spoilt(client)
+        except BaseException:  # cancelled
+            self._spoilt.append(made.name)
+            raise
+        return str(made.name)
+
+    async def _delete_spoilt(self, client: SpannerAsyncClient) -> None:
+        """Try to. Spanner drops a session that is idle for an hour."""
+        with suppress(StoreUnavailable, OutcomeUnknown):
+            while self._spoilt:
+                async with translated(NAME):
+                    session = self._spoilt.pop()
+                    await client.delete_session(DeleteSessionRequest(name=session), **self._options)
 
     async def _check_or_make_table(self) -> None:
         options = {"timeout": self._options["timeout"]}
