@@ -429,6 +429,19 @@ def test_a_hint_is_given_only_where_it_helps(shell: Shell, lake: str, put: Put) 
     assert (ancestor.code, "branch list" in ancestor.err) == (3, False)
 
 
+def test_what_is_not_in_a_list_that_was_cut_is_not_called_missing(
+    shell: Shell, lake: str, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.ok("branch", "create", f"{lake}/zz")
+    monkeypatch.setattr("lakebed.cli.nearby.LOOKED_AT_MAX", 1)
+
+    missing = shell("object", "cat", f"{lake}/zz/zz")
+
+    assert missing.code == 3
+    assert "shows what is there" not in missing.err
+    assert "Did you mean" not in missing.err
+
+
 def test_help_is_a_word_too(shell: Shell) -> None:
     assert shell.ok("help", "branch", "create").out == shell.ok("branch", "create", "-h").out
 

@@ -6,7 +6,7 @@ Only after an error, so the few requests cost no command that works. Where one o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +42,8 @@ def _hint(session: Session, message: str, uri: str) -> str:
     repository, _, rest = uri.removeprefix(SCHEME).partition("/")
     ref, slash, path = rest.partition("/")
     names = [one.id for one in client.repositories.list(limit=LOOKED_AT_MAX)]
+    if repository not in names and _is_cut(names):
+        return ""
     if repository not in names:
         return (
             _meant(f"{SCHEME}{repository}", SCHEME, names, "lakebed repo list") if _names(message, repository) else ""
@@ -51,7 +53,9 @@ def _hint(session: Session, message: str, uri: str) -> str:
         [one.id for one in of.list(repository, limit=LOOKED_AT_MAX)] for of in (client.branches, client.tags)
     )
     refs = [*branches, *tags]
-    if ref in tags and ref not in branches and "branch not found" in message:
+    if ref not in refs and (_is_cut(branches) or _is_cut(tags)):
+        return ""
+    if ref in tags and ref not in branches and not _is_cut(branches) and "branch not found" in message:
         return f"{ref} is a tag: only branches can be written"
     if re.split("[~^@$]", ref)[0] in refs and ref not in refs:
         return ""  # The name is there; it has no such ancestor or former state.
@@ -62,6 +66,11 @@ def _hint(session: Session, message: str, uri: str) -> str:
         found = client.objects.list(repository, ref, prefix=folder, delimiter="/", limit=LOOKED_AT_MAX)
         return _meant(above + path, above, [one.path for one in found], f"lakebed object ls {above}{folder}")
     return ""
+
+
+def _is_cut(names: Sized) -> bool:
+    """There may be more than was looked at. What is not among these may be there all the same."""
+    return len(names) >= LOOKED_AT_MAX
 
 
 def _names(message: str, name: str) -> bool:
