@@ -22,6 +22,7 @@ from lakebed.versions import (
     CopyGivenUp,
     CopyRecord,
     CopyState,
+    IntentRecord,
     RefState,
     RunRecord,
     SliceRecord,
@@ -33,6 +34,7 @@ from lakebed.versions import (
     decode_cell,
     decode_record,
     encode_record,
+    keys,
 )
 from lakebed.versions.staging.entries import ANY
 from tests.clocks import TurnableClock
@@ -292,6 +294,21 @@ async def test_an_expired_address_cannot_be_linked_and_is_cleaned(repo: Versions
 
     with pytest.raises(UploadRefused):
         await repo.uploads.record(address)
+
+
+async def test_an_intent_whose_owner_died_keeps_its_commit_no_longer_than_claims_are_kept(
+    repo: Versions, store: Store, clock: TurnableClock
+) -> None:
+    head = await repo.refs.resolve_commit("main")
+    intent = IntentRecord(commit_id=head, branch="main", created_ms=clock.ms)
+    await store.set(repo.partition, keys.INTENT + b"1", encode_record(intent))
+
+    await repo.cleanup.clean()
+    assert await store.get(repo.partition, keys.INTENT + b"1") is not None
+    clock.ms += repo.context.options.claim_age_ms_max
+    await repo.cleanup.clean()
+
+    assert await store.get(repo.partition, keys.INTENT + b"1") is None
 
 
 async def test_a_link_that_was_given_up_is_refused_and_leaves_no_readable_cell(repo: Versions, store: Store) -> None:
