@@ -30,7 +30,8 @@ def aged(data: Path, lake: str, name: str, days: int) -> None:
         record = decode_record(BranchRecord, found.value)
         assert record.moved is not None
         moved = replace(record.moved, at_ms=record.moved.at_ms - days * DAY_MS)
-        older = replace(record, created_ms=record.created_ms - days * DAY_MS, moved=moved)
+        expires_ms = record.expires_ms - days * DAY_MS if record.expires_ms else 0
+        older = replace(record, created_ms=record.created_ms - days * DAY_MS, moved=moved, expires_ms=expires_ms)
         await store.set(partition, keys.BRANCH + name.encode(), encode_record(older))
         await store.close()
 
@@ -92,6 +93,21 @@ def test_a_plan_in_a_file_is_applied_as_far_as_it_still_may_be(
     ]
 
 
+def test_a_plan_that_is_applied_again_finds_its_branches_gone(
+    shell: Shell, lake: str, data: Path, tmp_path: Path
+) -> None:
+    shell.ok("branch", "create", f"{lake}/idle")
+    aged(data, lake, "idle", 31)
+    set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d"}})
+    plan = tmp_path / "plan.json"
+    plan.write_text(shell.ok("lifecycle", "branches", "plan", lake, "-o", "json").out)
+    shell.ok("lifecycle", "branches", "apply", lake, str(plan), "--yes")
+
+    again = shell.ok("lifecycle", "branches", "apply", lake, str(plan), "--yes")
+
+    assert again.out.splitlines()[1].split(maxsplit=1) == ["idle", "there is no such branch"]
+
+
 def test_a_plan_that_says_more_than_the_policy_deletes_nothing(shell: Shell, lake: str, tmp_path: Path) -> None:
     shell.ok("branch", "create", f"{lake}/young")
     set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d"}})
@@ -146,9 +162,10 @@ def test_a_plan_and_its_question_say_which_branches_lose_uncommitted_changes(
 ) -> None:
     put(f"{lake}/main/a", "1")
     shell.ok("commit", f"{lake}/main", "-m", "a")
-    for name in ("dirty", "clean"):
-        shell.ok("branch", "create", f"{lake}/{name}")
-    shell.ok("object", "rm", f"{lake}/dirty/a", "--yes")  # A deletion has no date, so the branch may be idle.
+    shell.ok("branch", "create", f"{lake}/clean")
+    # It goes although it was used just now.
+    shell.ok("branch", "create", f"{lake}/dirty", "--ttl", "7d")
+    shell.ok("object", "rm", f"{lake}/dirty/a", "--yes")
     for name in ("dirty", "clean"):
         aged(data, lake, name, 31)
     set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d", "uncommitted": "drop"}})
@@ -157,7 +174,7 @@ def test_a_plan_and_its_question_say_which_branches_lose_uncommitted_changes(
     unasked = shell("lifecycle", "branches", "apply", lake)
 
     rows = {line.split()[0]: line for line in text.splitlines()}
-    assert "idle, with uncommitted changes" in rows["dirty"]
+    assert "older than it was made to last, with uncommitted changes" in rows["dirty"]
     assert "uncommitted" not in rows["clean"]
     assert f"Delete 2 branches of {lake}, 1 of them with uncommitted changes that cannot come back?" in unasked.err
 

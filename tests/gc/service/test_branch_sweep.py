@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.base import Entry, Ports, RepositoryUid
+from lakebed.base import Corrupt, Entry, LakebedError, OutcomeUnknown, Ports, RepositoryUid, Unavailable
 from lakebed.catalog import Catalog, Repository
 from lakebed.catalog.hooks import Event, HookRefused, NoHooks
 from lakebed.gc.protocol import SWEEP_MAX, BranchToGo, NewHold, PlannedBranch
@@ -468,6 +468,57 @@ async def test_a_branch_that_was_merged_into_one_that_is_gone_stays(lakes: Insta
     await (await lakes.lake()).changes.delete_branch("release")
 
     assert await lakes.why("done") == "a branch that it may be merged into is not there"
+
+
+async def test_a_branch_that_is_merged_while_a_sweep_runs_stays(lakes: Installation) -> None:
+    for name in ("one", "two"):
+        await lakes.branch(name)
+        await lakes.commit(name, name)
+    await lakes.policy(**{"*": {"idle": "10d", "merged": False}})
+    lakes.days(11)
+    plan = await lakes.plan()
+
+    async def merge_two() -> None:
+        lakes.hooks.act = None
+        await (await lakes.lake()).changes.merge("two", "main", message="m", committer="ann")
+
+    lakes.hooks.act = merge_two
+
+    assert await lakes.sweep([plan["one"], plan["two"]]) == {"one": "deleted", "two": "merged"}
+
+
+@pytest.mark.parametrize("error", [Unavailable, OutcomeUnknown, Corrupt])
+async def test_an_error_at_one_branch_is_its_row_and_the_others_go(
+    lakes: Installation, error: type[LakebedError]
+) -> None:
+    for name in ("one", "two", "three"):
+        await lakes.branch(name)
+    await lakes.policy(**{"*": {"idle": "10d"}})
+    lakes.days(11)
+    plan = await lakes.plan()
+    asked = 0
+
+    async def fail_at_the_second() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise error("the store is away")
+
+    lakes.hooks.act = fail_at_the_second
+
+    swept = await lakes.sweep([plan["one"], plan["two"], plan["three"]])
+
+    assert swept == {"one": "deleted", "two": "not known whether it went: the store is away", "three": "deleted"}
+
+
+async def test_a_sweep_that_is_repeated_says_that_its_branches_are_gone(lakes: Installation) -> None:
+    await lakes.branch("old")
+    await lakes.policy(old={"idle": "10d"})
+    lakes.days(11)
+    plan = await lakes.plan()
+
+    assert await lakes.sweep([plan["old"]]) == {"old": "deleted"}
+    assert await lakes.sweep([plan["old"]]) == {"old": "there is no such branch"}
 
 
 # All of it, against the specification

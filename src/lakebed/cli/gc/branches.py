@@ -65,7 +65,7 @@ def apply(
     yes: YesOption = False,
 ) -> None:
     """Delete the branches that a plan names, as far as they still may go. `branch undelete` brings one back."""
-    from lakebed.gc.protocol import SWEEP_MAX, BranchesSwept, BranchToGo, SweepBranches
+    from lakebed.gc.protocol import BRANCH_GONE, SWEEP_MAX, BranchesSwept, BranchToGo, SweepBranches
     from lakebed.operations import lifecycle
 
     if file is not None and prefix:
@@ -85,7 +85,8 @@ def apply(
         body = SweepBranches(policy_version=found.policy_version, branches=wanted)
         swept += session.client.do(lifecycle.SWEEP_BRANCHES, repository, body=body).branches
     session.show(BranchesSwept(branches=tuple(swept)), _swept_text)
-    if not all(one.is_deleted for one in swept):
+    # A plan may be applied again, also after its answer was lost: branches that are gone are no failure.
+    if not all(one.is_deleted or one.why == BRANCH_GONE for one in swept):
         raise typer.Exit(FAILED)
 
 
@@ -177,10 +178,17 @@ def _date(at_ms: int | None) -> str:
 
 
 def _swept_text(found: BranchesSwept) -> Iterator[str]:
-    rows = [(one.branch, "deleted" if one.is_deleted else f"stays: {one.why}") for one in found.branches]
-    yield from table(("branch", "became"), rows)
+    yield from table(("branch", "became"), [(one.branch, _became(one)) for one in found.branches])
     deleted = sum(one.is_deleted for one in found.branches)
     if deleted:
         yield f"{count_of(deleted, 'branch', 'branches')} deleted; `lakebed branch undelete` brings one back"
     else:
         yield "no branch was deleted" if found.branches else "no branch goes: nothing was deleted"
+
+
+def _became(one: SweptBranch) -> str:
+    from lakebed.gc.protocol import BRANCH_GONE, BRANCH_IN_DOUBT
+
+    if one.is_deleted:
+        return "deleted"
+    return one.why if one.why.startswith((BRANCH_GONE, BRANCH_IN_DOUBT)) else f"stays: {one.why}"

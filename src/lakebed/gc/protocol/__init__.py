@@ -2,7 +2,17 @@
 
 from lakebed.base import RunKind, RunState
 
-from .branches import SWEEP_MAX, BranchesPlan, BranchesSwept, BranchToGo, PlannedBranch, SweepBranches, SweptBranch
+from .branches import (
+    BRANCH_GONE,
+    BRANCH_IN_DOUBT,
+    SWEEP_MAX,
+    BranchesPlan,
+    BranchesSwept,
+    BranchToGo,
+    PlannedBranch,
+    SweepBranches,
+    SweptBranch,
+)
 from .certificates import (
     CERTIFICATE_KEY,
     Certificate,
@@ -210,6 +220,8 @@ from .why import CommittedName, DueName, Fate, Question, UncommittedName, WhyAns
 
 __all__ = [
     "AGES",
+    "BRANCH_GONE",
+    "BRANCH_IN_DOUBT",
     "CERTIFICATE_KEY",
     "CLOCK_KEY",
     "COMMITS",

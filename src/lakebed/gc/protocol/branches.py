@@ -9,6 +9,9 @@ import msgspec
 SWEEP_MAX: Final = 100
 """Branches that one request deletes."""
 
+BRANCH_GONE: Final = "there is no such branch"
+BRANCH_IN_DOUBT: Final = "not known whether it went"
+
 
 class PlannedBranch(msgspec.Struct, frozen=True, kw_only=True):
     """A branch, and whether it goes now. `why` says so in words, also of one that stays; `rule` is the pattern that
@@ -57,7 +60,9 @@ class SweepBranches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SweptBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a branch. Of one that stays `why` says why."""
+    """What became of a branch. If it was not deleted, `why` says why: it stays, it is not there (`BRANCH_GONE`), or an
+    error leaves it open (a text that begins with `BRANCH_IN_DOUBT`).
+    """
 
     branch: str
     is_deleted: bool

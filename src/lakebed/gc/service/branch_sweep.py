@@ -11,14 +11,35 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, Conflict, Denied, Invalid, from_row, in_waves, key_to_path
+from lakebed.base import (
+    CommitId,
+    Conflict,
+    Corrupt,
+    Denied,
+    Invalid,
+    LakebedError,
+    OutcomeUnknown,
+    Unavailable,
+    from_row,
+    in_waves,
+    key_to_path,
+)
 from lakebed.catalog import PullState, Repository, matching
-from lakebed.gc.protocol import SWEEP_MAX, BranchesPlan, BranchToGo, PlannedBranch, SweptBranch
+from lakebed.gc.protocol import (
+    BRANCH_GONE,
+    BRANCH_IN_DOUBT,
+    SWEEP_MAX,
+    BranchesPlan,
+    BranchToGo,
+    PlannedBranch,
+    SweptBranch,
+)
 from lakebed.gc.rules import Holds
 from lakebed.gc.rules.lifecycle import BranchFacts, IdleRule, Pin, Policy, check_policy, idle_rule_of, judge_branch
 from lakebed.versions import BranchNotFound, BranchRecord, RefState, decode_cell, encode_record, is_exclusive
@@ -28,8 +49,10 @@ from .holds import HoldBook
 from .policies import PolicyBook
 
 _PAGE: Final = 1_000
+_WALKED_AT_ONCE: Final = 500
+"""Commits that a walk reads before the server answers others: an embedded store reads without ever waiting."""
+
 IN_USE: Final = "used since it was planned"
-GONE: Final = "there is no such branch"
 
 
 class TooManyBranches(Invalid):
@@ -71,6 +94,22 @@ class _Staged:
     digest: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """One walk of the history, from the heads of some branches: which of the commits `asked` they reach.
+
+    What a commit reaches never changes, so it holds for as long as these are the heads.
+    """
+
+    heads: Sequence[CommitId]
+    asked: Collection[CommitId]
+    reached: Collection[CommitId]
+
+
+_Walks = dict[tuple[str, ...], _Walk]
+"""Walks of one request, by the names of the branches that they began at."""
+
+
 class BranchSweep:
     """One repository's. `Repository` is a handle as requests get it: open a fresh one for each sweep."""
 
@@ -89,7 +128,7 @@ class BranchSweep:
 
         records = dict(zip(names, await in_waves(tasks, names, find), strict=True))
         there = {name: one for name, one in records.items() if one is not None and one.state is RefState.ACTIVE}
-        merged = await self._merged({name: record.commit_id for name, record in there.items()}, around)
+        merged = await self._merged({name: record.commit_id for name, record in there.items()}, around, {})
         now_ms = self._versions.ports.clock.now_ms()
 
         async def judge(named: tuple[str, BranchRecord]) -> PlannedBranch:
@@ -107,6 +146,9 @@ class BranchSweep:
     async def sweep(self, version: int, wanted: Sequence[BranchToGo], *, by: str = "") -> list[SweptBranch]:
         """Delete branches of a plan, one after the other, as far as they still may go.
 
+        An error at one of them is its row, and the others are tried. The history is walked once for all of them, and
+        again where a branch moved that they may be merged into.
+
         Raises:
             TooManyBranches: see there. Nothing was deleted.
             RulesMoved: the policy is of another version. Nothing was deleted.
@@ -115,15 +157,26 @@ class BranchSweep:
         if len(wanted) > SWEEP_MAX:
             raise TooManyBranches(f"{len(wanted):,} branches, at most {SWEEP_MAX} in one request")
         self._repository.guards.check_writable()
-        if (found := (await self._surroundings()).version) != version:
+        around = await self._surroundings()
+        if around.version != version:
             raise RulesMoved(
-                f"the lifecycle policy is of version {found}, not {version}: plan again",
-                version=found,
+                f"the lifecycle policy is of version {around.version}, not {version}: plan again",
+                version=around.version,
                 expected=version,
             )
-        return [await self._delete(one, version, by) for one in wanted]
+        walks = await self._walks([one.branch for one in wanted], around)
+        return [await self._delete(one, version, by, walks) for one in wanted]
 
-    async def _delete(self, wanted: BranchToGo, version: int, by: str) -> SweptBranch:
+    async def _walks(self, names: Sequence[str], around: _Surroundings) -> _Walks:
+        """Walk the history once for all these branches. Decides nothing: it only spares each a walk of its own."""
+        walks: _Walks = {}
+        # A branch that cannot be read says so in its own row.
+        with suppress(LakebedError):
+            heads = {name: await self._head_of(name) for name in names}
+            await self._merged({name: head for name, head in heads.items() if head is not None}, around, walks)
+        return walks
+
+    async def _delete(self, wanted: BranchToGo, version: int, by: str, walks: _Walks) -> SweptBranch:
         why = IN_USE
 
         async def may_go(record: BranchRecord) -> bool:
@@ -131,7 +184,7 @@ class BranchSweep:
             around = await self._surroundings()
             if around.version != version:
                 return False
-            merged = await self._merged({wanted.branch: record.commit_id}, around)
+            merged = await self._merged({wanted.branch: record.commit_id}, around, walks)
             now_ms = self._versions.ports.clock.now_ms()
             planned = await self._judge(
                 wanted.branch, record, around, now_ms, is_merged=merged.get(wanted.branch, False)
@@ -143,9 +196,12 @@ class BranchSweep:
         try:
             is_deleted = await self._repository.changes.delete_branch(wanted.branch, by=by, may_go=may_go)
         except BranchNotFound:
-            return SweptBranch(branch=wanted.branch, is_deleted=False, why=GONE)
+            return SweptBranch(branch=wanted.branch, is_deleted=False, why=BRANCH_GONE)
         except (Conflict, Denied, Invalid) as error:
             return SweptBranch(branch=wanted.branch, is_deleted=False, why=str(error))
+        except (Unavailable, OutcomeUnknown, Corrupt) as error:
+            # It may be of any step, also of one after the branch was gone.
+            return SweptBranch(branch=wanted.branch, is_deleted=False, why=f"{BRANCH_IN_DOUBT}: {error}")
         return SweptBranch(branch=wanted.branch, is_deleted=is_deleted, why="" if is_deleted else why)
 
     async def _surroundings(self) -> _Surroundings:
@@ -222,9 +278,11 @@ class BranchSweep:
             has_any=has_any, is_held=is_held, active_ms=active_ms, digest=digest.hexdigest() if drops else ""
         )
 
-    async def _merged(self, heads: dict[str, CommitId], around: _Surroundings) -> dict[str, bool | None]:
+    async def _merged(self, heads: dict[str, CommitId], around: _Surroundings, walks: _Walks) -> dict[str, bool | None]:
         """Return whether the branches are merged of which a rule asks. None: it cannot be known, for a branch that they
         may be merged into is not there.
+
+        The heads of those are read in every call. `walks` are used where they are still of these heads, and kept.
         """
         asked: dict[tuple[str, ...], dict[str, CommitId]] = {}
         for name, commit_id in heads.items():
@@ -233,27 +291,35 @@ class BranchSweep:
                 asked.setdefault(rule.into or (around.default,), {})[name] = commit_id
         found: dict[str, bool | None] = {}
         for into, candidates in asked.items():
-            reached = await self._reached(into, set(candidates.values()))
-            otherwise = False if all([await self._exists(name) for name in into]) else None
-            found |= {name: commit_id in reached or otherwise for name, commit_id in candidates.items()}
+            commits, known = set(candidates.values()), walks.get(into)
+            targets = [await self._head_of(name) for name in into]
+            there = [commit_id for commit_id in targets if commit_id is not None]
+            if known is None or known.heads != there or not commits.issubset(known.asked):
+                known = await self._walk(there, commits.union(known.asked if known else ()))
+                walks[into] = known
+            otherwise = False if None not in targets else None
+            found |= {name: commit_id in known.reached or otherwise for name, commit_id in candidates.items()}
         return found
 
-    async def _reached(self, into: Sequence[str], commits: set[CommitId]) -> set[CommitId]:
-        """Return those of the commits that one of the branches `into` has in its history, by any parent."""
-        refs, records = self._versions.refs, self._versions.context.commits
-        targets = [(await refs.get_branch(name)).commit_id for name in into if await self._exists(name)]
+    async def _walk(self, heads: Sequence[CommitId], commits: set[CommitId]) -> _Walk:
+        """Find out which of the commits the heads have in their history, by any parent."""
+        records = self._versions.context.commits
         oldest = min([(await records.read(commit)).generation for commit in commits])
         reached: set[CommitId] = set()
-        async for commit in self._versions.history.ancestry(targets):
+        count = 0
+        async for commit in self._versions.history.ancestry(heads):
             if commit.generation < oldest or len(reached) == len(commits):
                 break
             if commit.id in commits:
                 reached.add(commit.id)
-        return reached
+            count += 1
+            if count % _WALKED_AT_ONCE == 0:
+                await self._versions.ports.clock.sleep(0)
+        return _Walk(heads, commits, reached)
 
-    async def _exists(self, name: str) -> bool:
+    async def _head_of(self, name: str) -> CommitId | None:
         record = await self._versions.inventory.find(BranchRecord, name)
-        return record is not None and record.state is RefState.ACTIVE
+        return record.commit_id if record is not None and record.state is RefState.ACTIVE else None
 
 
 def _state_of(record: BranchRecord, staged: _Staged) -> str:
