@@ -54,7 +54,7 @@ async def test_a_setting_that_would_lose_answered_writes_is_refused_by_its_name(
 
 async def test_a_primary_that_has_become_a_replica_is_not_read_over_new_connections(server: Server) -> None:
     with faulty_network(server.port) as network:
-        store = open_store(uri_of(network.port, prefix="demoted", wait_s=1))
+        store = open_store(uri_of(network.port, prefix="demoted", wait_s=3))
         await store.set(b"p", b"key", b"value")
         await statement(server, "SET GLOBAL read_only = 1")
         try:
@@ -72,7 +72,7 @@ async def test_a_primary_that_has_become_a_replica_is_not_read_over_new_connecti
 
 
 async def test_a_primary_that_has_become_a_replica_is_not_read_over_connections_that_it_kept(server: Server) -> None:
-    store = open_store(uri_of(server.port, prefix="kept", wait_s=1))
+    store = open_store(uri_of(server.port, prefix="kept", wait_s=3))
     await store.set(b"p", b"key", b"value")
     await statement(server, "SET GLOBAL read_only = 1")
     try:

@@ -107,7 +107,7 @@ async def test_an_administrator_who_ends_connections_disturbs_no_reader(server: 
 
 async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
     with postgres() as server:
-        store = open_store(uri_of(server.port, schema="demoted", wait_s=1))
+        store = open_store(uri_of(server.port, schema="demoted", wait_s=3))
         await store.set(b"p", b"key", b"value")
         (server.folder / "data" / "standby.signal").touch()
         server.restart()

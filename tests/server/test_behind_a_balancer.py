@@ -149,7 +149,7 @@ def wait_until_balanced(url: str, port: int) -> None:
 
 
 def process_at(url: str) -> str:
-    with httpx.Client(verify=False) as client:  # No TLS here, and to read certificates takes long.
+    with httpx.Client(verify=False, timeout=60) as client:  # No TLS here, and to read certificates takes long.
         return client.get(url + "/_health").headers["x-request-id"][:16]
 
 

@@ -40,18 +40,24 @@ def draining(folder: Path, stderr: IO[str], *options: str) -> Iterator[tuple[sub
 
 
 class SlowUpload:
-    """An upload of which the server has the head and half of the body."""
+    """An upload that the server is reading: it has the head and half of the body."""
 
     def __init__(self, client: httpx.Client, path: str) -> None:
         request = client.build_request("POST", f"/repositories/lake/branches/main/objects?path={path}", content=b"1234")
         assert client.auth is not None
         next(client.auth.auth_flow(request))
         head = b"POST " + request.url.raw_path + b" HTTP/1.1\r\n"
-        head += b"".join(name + b": " + value + b"\r\n" for name, value in request.headers.raw) + b"\r\n"
+        head += b"".join(name + b": " + value + b"\r\n" for name, value in request.headers.raw)
         self.address = (request.url.host, request.url.port or 0)
         self.connection = socket.create_connection(self.address)
         self.connection.settimeout(60)
-        self.connection.sendall(head + b"12")
+        self.connection.sendall(head + b"expect: 100-continue\r\n\r\n")
+        # The server says so when it reads the body. Before that, it could still end without having seen the request.
+        said = b""
+        while not said.endswith(b"\r\n\r\n"):
+            said += self.connection.recv(1)
+        assert said.startswith(b"HTTP/1.1 100 ")
+        self.connection.sendall(b"12")
 
     def finish(self) -> bytes:
         """Send the rest; returns the answer, which ends with the connection."""
@@ -103,7 +109,7 @@ def test_what_does_not_end_is_cut_off_without_a_traceback(tmp_path: Path, hurry:
             upload = SlowUpload(client, "a")
         process.send_signal(signal.SIGTERM)
         if hurry == "a second signal":
-            time.sleep(1)
+            wait_until_refused(upload.address)  # Of two signals at once, one arrives.
             process.send_signal(signal.SIGTERM)
 
         assert process.wait(60) == 0
