@@ -72,11 +72,15 @@ def describe_missing(error: ModuleNotFoundError) -> str:
 
 
 @contextlib.contextmanager
-def being_new(what: str) -> Iterator[None]:
-    """Servers say only `Already exists` of some things: they are named."""
+def being_new(what: str, *, otherwise: str = "") -> Iterator[None]:
+    """Servers say only `Already exists` of some things: they are named. `otherwise`: what else has such names."""
     try:
         yield
     except AlreadyExists as error:
+        if otherwise and "conflict found" in str(error):
+            raise AlreadyExists(
+                f"{what} is a {otherwise}: a branch and a tag cannot share a name", **error.facts
+            ) from error
         raise AlreadyExists(f"{what} exists already", **error.facts) from error
 
 

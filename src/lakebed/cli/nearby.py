@@ -5,19 +5,24 @@ Only after an error, so the few requests cost no command that works. Where one o
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Sized
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from lakebed.base import LakebedError
+from lakebed.base import LakebedError, NotFound
 
+from .output import human_time
 from .uris import SCHEME, is_uri
 
 if TYPE_CHECKING:
+    from lakebed.client import Client
+
     from .session import Session
 
 LOOKED_AT_MAX: Final = 1000
+_NO_DELETED: Final = "no deleted repository"
 _URI: Final = re.compile(r"lakefs://\S+?(?=[:,.]?(?:\s|$))")
 
 
@@ -26,7 +31,7 @@ def what_is_near(session: Session, message: str, values: Iterable[object]) -> st
 
     Empty where there is none.
     """
-    if "not found" not in message:
+    if "not found" not in message and _NO_DELETED not in message:
         return ""
     try:
         for value in (*_URI.findall(message), *values):
@@ -42,23 +47,36 @@ def _hint(session: Session, message: str, uri: str) -> str:
     repository, _, rest = uri.removeprefix(SCHEME).partition("/")
     ref, slash, path = rest.partition("/")
     names = [one.id for one in client.repositories.list(limit=LOOKED_AT_MAX)]
+    if _NO_DELETED in message:
+        if repository in names:
+            return f"{SCHEME}{repository} is not deleted"
+        deleted = [one.id for one in client.repositories.list_deleted(limit=LOOKED_AT_MAX)]
+        if _is_cut(names) or _is_cut(deleted):
+            return ""
+        return _meant(f"{SCHEME}{repository}", SCHEME, deleted, "lakebed repo list --deleted")
     if repository not in names and _is_cut(names):
         return ""
     if repository not in names:
-        return (
-            _meant(f"{SCHEME}{repository}", SCHEME, names, "lakebed repo list") if _names(message, repository) else ""
-        )
+        return _missing_repository(client, repository, names) if _names(message, repository) else ""
     inside = f"{SCHEME}{repository}/"
     branches, tags = (
         [one.id for one in of.list(repository, limit=LOOKED_AT_MAX)] for of in (client.branches, client.tags)
     )
     refs = [*branches, *tags]
+    if "tag not found" in message:
+        if rest in branches:
+            return f"{rest} is a branch: `lakebed branch show {uri}`"
+        if _is_cut(tags) or _is_cut(branches):
+            return ""
+        return _meant(inside + rest, inside, tags, f"lakebed tag list {SCHEME}{repository}")
+    if "@{" in ref and not path:
+        return _log_of(client, repository, ref.partition("@{")[0])
     if ref not in refs and (_is_cut(branches) or _is_cut(tags)):
         return ""
     if ref in tags and ref not in branches and not _is_cut(branches) and "branch not found" in message:
         return f"{ref} is a tag: only branches can be written"
     if re.split("[~^@$]", ref)[0] in refs and ref not in refs:
-        return ""  # The name is there; it has no such ancestor or former state.
+        return ""  # The name is there; it has no such ancestor.
     if ref and ref not in refs and _names(message, ref):
         return _meant(inside + ref, inside, refs, f"lakebed branch list {SCHEME}{repository}")
     if ref in refs and path and _names(message, path):
@@ -71,6 +89,31 @@ def _hint(session: Session, message: str, uri: str) -> str:
 def _is_cut(names: Sized) -> bool:
     """There may be more than was looked at. What is not among these may be there all the same."""
     return len(names) >= LOOKED_AT_MAX
+
+
+def _missing_repository(client: Client, repository: str, names: Iterable[str]) -> str:
+    """Say that it was deleted, if so, or which name is near."""
+    deleted = client.repositories.list_deleted(prefix=repository, limit=LOOKED_AT_MAX)
+    found = next((one for one in deleted if one.id == repository), None)
+    if found is None:
+        return _meant(f"{SCHEME}{repository}", SCHEME, names, "lakebed repo list")
+    was = f"It was deleted at {human_time(found.deletion_date)}"
+    if found.state != "kept":
+        return f"{was} and cannot come back"
+    return f"{was}: `lakebed repo undelete {SCHEME}{repository}` brings it back until {human_time(found.kept_until)}"
+
+
+def _log_of(client: Client, repository: str, name: str) -> str:
+    """Say where the log of a branch or tag begins. A deleted one has a log, too."""
+    for noun, refs in (("branch", client.branches), ("tag", client.tags)):
+        with contextlib.suppress(NotFound):
+            moves = list(refs.moves(repository, name, limit=LOOKED_AT_MAX))
+            if not moves:
+                return ""
+            begins = "" if len(moves) == LOOKED_AT_MAX else f", which begins at {human_time(moves[-1].date_ms // 1000)}"
+            shows = f"`lakebed {noun} reflog {SCHEME}{repository}/{name}` shows it"
+            return f"{name} did not exist then by its log{begins}: {shows}"
+    return ""
 
 
 def _names(message: str, name: str) -> bool:

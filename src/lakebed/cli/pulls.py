@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from lakebed.base import NotFound
 from lakebed.wire import MergeResult, PullRequest
 
 from .arguments import BranchArgument, LimitOption, RepositoryArgument, YesOption, same_repository
@@ -130,11 +131,29 @@ def merge(session: Session, uri: RepositoryArgument, pull: PullArgument, yes: Ye
     session.confirm(f"Merge {found.source_branch} into {found.destination_branch}?", yes=yes)
     source, destination = (RefUri(repository, name) for name in (found.source_branch, found.destination_branch))
     with explaining_merge(session, source, destination, f"`lakebed pulls close {uri} {pull}` ends the request"):
-        reference = session.client.pulls.merge(repository, pull)
+        try:
+            reference = session.client.pulls.merge(repository, pull)
+        except NotFound as error:
+            raise _missing_branch(session, uri, found, error) from error
     session.done(
         f"merged {found.source_branch} into {found.destination_branch}: {reference[:12]}",
         MergeResult(reference=reference),
     )
+
+
+def _missing_branch(session: Session, uri: str, found: PullRequest, error: NotFound) -> NotFound:
+    """Name the branch that a merge misses: servers say only that there is one."""
+    repository = parse_repository(uri)
+    for name in (found.source_branch, found.destination_branch):
+        try:
+            session.client.branches.get(repository, name)
+        except NotFound:
+            return NotFound(
+                f"{RefUri(repository, name)} was deleted: `lakebed branch undelete {RefUri(repository, name)}` "
+                f"brings it back, `lakebed pulls close {uri} {found.id}` ends the request",
+                **error.facts,
+            )
+    return error
 
 
 def _update(session: Session, uri: str, pull: str, **changes: str | None) -> None:

@@ -88,7 +88,7 @@ def create(
     branch = parse_ref(uri)
     start = ref_in(branch.repository, source) or session.client.repositories.get(branch.repository).default_branch
     branches = session.client.branches
-    with being_new(str(branch)):
+    with being_new(str(branch), otherwise="tag"):
         commit_id = branches.create(branch.repository, branch.ref, source=start, ttl=ttl)
     made = branches.get(branch.repository, branch.ref) if ttl else Ref(id=branch.ref, commit_id=commit_id)
     until = f", to last until {human_time(made.expiration_date)}" if made.expiration_date else ""
@@ -283,7 +283,7 @@ def create_tag(session: Session, uri: TagArgument, ref: NamedArgument) -> None:
     """Name a commit for ever."""
     tag = parse_tag(uri)
     named = ref_in(tag.repository, ref)
-    with being_new(str(tag)), being_there(str(RefUri(tag.repository, named))):
+    with being_new(str(tag), otherwise="branch"), being_there(str(RefUri(tag.repository, named))):
         made = session.client.tags.create(tag.repository, tag.ref, ref=named)
     session.done(f"created {tag} at {made.commit_id[:12]}", made)
 
