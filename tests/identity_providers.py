@@ -30,7 +30,9 @@ class Provider:
         self.server_ids: list[str | None] = []
         self.id_token = ""
         self.refusal: dict[str, str] | None = None
-        self.slow_s = 0.0
+        self.sts_answers = threading.Event()
+        """Cleared, the STS keeps those waiting who ask."""
+        self.sts_answers.set()
         self.more: dict[str, Any] = {}
         """What the provider says of itself, beside its addresses."""
         self.clients: list[tuple[str | None, str | None, str | None]] = []
@@ -77,7 +79,7 @@ class Provider:
                     is_right = provider.is_right(form)
                     self.answer({"id_token": provider.id_token} if is_right else {}, 200 if is_right else 400)
                     return
-                time.sleep(provider.slow_s)
+                provider.sts_answers.wait()
                 provider.server_ids.append(self.headers["x-lakefs-server-id"])
                 is_ours = self.headers["x-lakefs-server-id"] == provider.server_id
                 self.answer(

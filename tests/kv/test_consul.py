@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from lakebed.kv.drivers import consul as consul_driver
 from lakebed.kv.drivers.remote import Passing, RemoteStore
 from tests.kv.consul_double import Consul
 from tests.kv.doubles import Answer, Request, served
-from tests.kv.servers import OnServer, Server, answering_http, consul, free_port
+from tests.kv.servers import OnServer, Server, answering_http, consul
 
 _run = f"{os.getpid()}-{os.urandom(2).hex()}-"  # a real agent keeps what earlier runs left
 _numbers = itertools.count()
@@ -106,13 +108,14 @@ async def test_a_value_that_consul_does_not_take_is_refused(server: Server) -> N
 
 
 async def test_an_agent_that_is_away_is_passed_over(server: Server) -> None:
-    uri = uri_of(server.port, name="passed").replace("//", f"//127.0.0.1:{free_port()},")
-    store = open_store(uri)
+    with closing(socket.socket()) as silent:
+        silent.bind(("127.0.0.1", 0))  # It never listens, and no other program gets the port.
+        store = open_store(uri_of(server.port, name="passed").replace("//", f"//127.0.0.1:{silent.getsockname()[1]},"))
 
-    await store.set(b"p", b"key", b"value")
+        await store.set(b"p", b"key", b"value")
 
-    assert (await store.scan(b"p", b"", 10)).values == [b"value"]
-    await store.close()
+        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
+        await store.close()
 
 
 def test_an_agent_that_keeps_all_in_memory_is_refused(tmp_path: Path) -> None:
