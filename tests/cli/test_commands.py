@@ -321,6 +321,14 @@ def test_what_destroys_asks_first(shell: Shell, lake: str, put: Put, answer: byt
     assert len(shell.ok("object", "ls", f"{lake}/main", "-o", "json").json) == left
 
 
+def test_a_question_is_wrapped_between_words_at_a_terminal(shell: Shell, lake: str) -> None:
+    _, said = on_terminal(shell, b"n\n", "repo", "delete", lake)
+
+    asked = said[: said.index("[y/N]:") + len("[y/N]:")]
+    assert max(map(len, asked.splitlines())) <= 80
+    assert " ".join(asked.split()).endswith("with all its branches, tags and commits? [y/N]:")
+
+
 def test_an_answer_that_is_none_is_asked_for_again(shell: Shell, lake: str, put: Put) -> None:
     put(f"{lake}/main/a", "1")
 

@@ -217,12 +217,27 @@ def test_refs_are_dumped_and_restored_over_a_copy_of_the_namespace(
     name = lake.removeprefix("lakefs://")
     shutil.copytree(data / "objects" / name, data / "objects" / f"{name}-copy")
 
-    shell.ok("repo", "create", "--bare", f"{lake}-copy", f"local://{name}-copy")
+    created = shell.ok("repo", "create", "--bare", f"{lake}-copy", f"local://{name}-copy")
+    bare = shell.ok("repo", "show", f"{lake}-copy")
     restored = shell.ok("repo", "restore", f"{lake}-copy", "-", stdin=dumped)
 
-    assert restored.out == f"restored {lake}-copy\n"
+    assert "repo restore" in created.err
+    assert "no branch until `repo restore`" in bare.out
+    assert restored.out == f"restored {lake}-copy: 1 branch, 0 tags\n"
+    assert f"lakebed gc adopt {lake}-copy" in restored.err
+    assert "Bare" not in shell.ok("repo", "show", f"{lake}-copy").out
     assert shell.ok("object", "cat", f"{lake}-copy/main/a").out == "one"
     assert shell("repo", "restore", f"{lake}-copy", "-", stdin=dumped).code == 0  # its commits are those of the dump
+
+
+def test_a_restore_before_the_namespace_was_copied_says_so(shell: Shell, lake: str) -> None:
+    dumped = shell.ok("repo", "dump", lake).out
+    shell.ok("repo", "create", "--bare", f"{lake}-copy", f"{lake.replace('lakefs', 'local')}-copy")
+
+    refused = shell("repo", "restore", f"{lake}-copy", "-", stdin=dumped)
+
+    assert refused.code == 1
+    assert "Copy the old namespace to this one first" in refused.err
 
 
 def test_what_is_no_dump_is_refused(shell: Shell, lake: str) -> None:

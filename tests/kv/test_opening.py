@@ -26,6 +26,14 @@ def test_an_unknown_scheme_is_told_what_exists() -> None:
         open_store("oracle://db")
 
 
+def test_a_text_without_a_scheme_is_named_unless_it_may_be_a_password() -> None:
+    with pytest.raises(InvalidStoreUri, match=r"'nonsense' is no URI of a store"):
+        open_store("nonsense")
+    with pytest.raises(InvalidStoreUri) as refused:
+        open_store("user:pass@host/db")
+    assert "pass" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "uri", ["", "kv.db", "/var/lib/kv.db", "://", "http://[", "mem://?x", "mem://?a=1&a=2", "mem://#x"]
 )

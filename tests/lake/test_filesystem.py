@@ -399,3 +399,15 @@ def test_a_moved_file_keeps_its_object(fs: LakebedFileSystem, root: str, reposit
     assert not fs.exists(f"{root}/a")
     with pytest.raises(FileNotFoundError):
         fs.mv(f"{root}/a", f"{root}/c")
+
+
+def test_caching_that_makes_no_sense_is_refused(fs: LakebedFileSystem, root: str) -> None:
+    fs.pipe_file(f"{root}/a", b"1")
+
+    for options, what in (
+        ({"block_size": "1MB"}, "block_size is '1MB'"),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"cache_type": "frotz"}, "cache_type is 'frotz'.*readahead"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            fs.open(f"{root}/a", "rb", **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -291,6 +292,13 @@ def test_half_a_key_pair_is_refused_before_anything_is_sent() -> None:
 def test_a_branch_is_made_to_last_for_a_while(repository: lakebed.Repository) -> None:
     repository.create_branch("short", ttl="7d")
 
+    repository.create_branch("timed", ttl=timedelta(days=1))
+
     with pytest.raises(lakebed.LakebedError, match="is no duration"):
         repository.create_branch("other", ttl="soon")
-    assert [branch.name for branch in repository.branches()] == ["main", "short"]
+    with pytest.raises(TypeError, match="ttl is 7"):
+        repository.create_branch("other", ttl=7)  # type: ignore[arg-type]  # what is tested
+    for wrong in (timedelta(minutes=90), timedelta(0), timedelta(hours=-1)):
+        with pytest.raises(ValueError, match="of whole hours"):
+            repository.create_branch("other", ttl=wrong)
+    assert [branch.name for branch in repository.branches()] == ["main", "short", "timed"]

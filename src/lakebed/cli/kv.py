@@ -82,6 +82,8 @@ def check(
 def migrate(session: Session, data: DataOption = None, kv: MetadataUri = None) -> None:
     """Make the schema in a new database, or bring an older one to this release.
 
+    Without --kv the database is a file in the data folder (--data).
+
     Servers do this when they start. Use it where their own user of the database may make no tables.
     A store of a later release is refused and stays as it is.
     """

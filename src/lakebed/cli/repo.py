@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Annotated, Final, TypeVar
@@ -9,7 +10,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 import typer
 
-from lakebed.base import LakebedError
+from lakebed.base import Denied, LakebedError, count_of
 from lakebed.wire import DeletedRepository, RefsDump, Repository, RepositoryDumpStatus, RepositoryRestoreStatus
 
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, UidOption, YesOption
@@ -21,6 +22,7 @@ from .tree import noun
 from .uris import SCHEME, parse_repository
 
 LOOK_S: Final = 0.2
+_NOT_THERE: Final = "this namespace has no"
 S = TypeVar("S", RepositoryDumpStatus, RepositoryRestoreStatus)
 
 
@@ -70,6 +72,8 @@ def create(
             name, namespace, default_branch=default_branch, sample_data=sample_data, reuse=reuse, bare=bare
         )
     session.done(f"created {SCHEME}{name} over {created.storage_namespace}", created)
+    if bare:
+        session.note(f"it is bare: `lakebed repo restore {SCHEME}{name} FILE` brings the refs of a dump")
 
 
 @app.command("list")
@@ -98,16 +102,17 @@ def list_repositories(
 def show(session: Session, uri: RepositoryArgument) -> None:
     """Show one repository."""
     found = session.client.repositories.get(parse_repository(uri))
-    session.show_fields(
-        found,
-        [
-            ("Repository", f"{SCHEME}{found.id}"),
-            ("Created", human_time(found.creation_date)),
-            ("Default branch", found.default_branch),
-            ("Storage", found.storage_namespace),
-            ("Read-only", "yes" if found.read_only else "no"),
-        ],
-    )
+    facts = [
+        ("Repository", f"{SCHEME}{found.id}"),
+        ("Created", human_time(found.creation_date)),
+        ("Default branch", found.default_branch),
+        ("Storage", found.storage_namespace),
+        ("Read-only", "yes" if found.read_only else "no"),
+    ]
+    with contextlib.suppress(Denied):  # Not every user may list branches.
+        if not session.is_json and not any(session.client.branches.list(found.id, limit=1)):
+            facts.append(("Bare", "yes: it has no branch until `repo restore` brings them"))
+    session.show_fields(found, facts)
 
 
 @app.command("dump")
@@ -142,8 +147,18 @@ def restore(
     except msgspec.MsgspecError as error:
         raise Misuse(f"{source.name} is not what `repo dump` prints: {error}") from error
     begun = session.client.repositories.submit_restore(name, refs)
-    _wait(session, f"restoring {SCHEME}{name}", lambda: session.client.repositories.restore_status(name, begun))
-    session.done(f"restored {SCHEME}{name}", restored=name)
+    try:
+        _wait(session, f"restoring {SCHEME}{name}", lambda: session.client.repositories.restore_status(name, begun))
+    except TaskFailed as error:
+        if _NOT_THERE not in str(error):
+            raise
+        raise TaskFailed(f"{error}. Copy the old namespace to this one first, with the dump in it") from error
+    branches, tags = (sum(1 for _ in refs.list(name)) for refs in (session.client.branches, session.client.tags))
+    counts = f"{count_of(branches, 'branch', 'branches')}, {count_of(tags, 'tag')}"
+    session.done(f"restored {SCHEME}{name}: {counts}", restored=name, branches=branches, tags=tags)
+    session.note(
+        f"nothing is collected until `lakebed gc adopt {SCHEME}{name}`: first let nothing else use its namespace"
+    )
 
 
 def _wait(session: Session, doing: str, look: Callable[[], S]) -> S:

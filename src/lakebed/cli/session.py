@@ -211,9 +211,10 @@ class Session:
             Declined: the answer is no.
         """
         self.check_can_ask(question, yes=yes)
+        asked = for_stderr(f"{question} [y/N]:")
         while not yes:
             # Not `typer.confirm`: it answers "Error: invalid input", which does not say what is valid.
-            answer = typer.prompt(f"{question} [y/N]", default="n", show_default=False, err=True).strip().lower()
+            answer = typer.prompt(asked, default="n", show_default=False, prompt_suffix=" ", err=True).strip().lower()
             if answer in {"n", "no"}:
                 raise Declined("nothing was done")
             yes = answer in {"y", "yes"}

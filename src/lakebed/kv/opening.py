@@ -229,11 +229,16 @@ def _driver_of(uri: str) -> tuple[StoreUri, ModuleType]:
     parsed = StoreUri(uri)
     if parsed.scheme not in _DRIVERS:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_DRIVERS))
-        raise InvalidStoreUri(
-            f"no store driver for {parsed.scheme + '://'!r}; there are: {known}", scheme=parsed.scheme
-        )
+        what = f"no store driver for {parsed.scheme + '://'!r}" if parsed.scheme else _no_uri(uri)
+        raise InvalidStoreUri(f"{what}; there are: {known}", scheme=parsed.scheme)
     with _missing_library_is_invalid(parsed.scheme):
         return parsed, importlib.import_module(_DRIVERS[parsed.scheme])
+
+
+def _no_uri(text: str) -> str:
+    """Name a text without a scheme, unless it may hold a password."""
+    shown = repr(text) if text.replace("-", "").replace("_", "").isalnum() else "the text"
+    return f"{shown} is no URI of a store: it begins with no scheme"
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from fsspec.caching import caches
 from fsspec.callbacks import DEFAULT_CALLBACK, Callback
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from fsspec.transaction import Transaction as FileTransaction
@@ -269,10 +270,11 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         repository, ref, key = _split(path)
         if not key:
             raise IsADirectoryError(path)
+        kind = options.get("cache_type", "readahead")
+        _check_caching(block_size, kind)
         with _os_errors(path):
             if mode == "rb":
                 reader = self._reader(path)
-                kind = options.get("cache_type", "readahead")
                 return _Reading(self, path, reader, block_size or BLOCK_BYTES, kind, cache_options)
             if mode not in {"wb", "xb"}:
                 raise NotImplementedError(f"{mode!r}: objects are read (rb) and written whole (wb, xb)")
@@ -481,6 +483,18 @@ LakebedFileSystem.transaction_type = BranchTransaction
 
 class _Undone(Exception):
     """Ends the hidden branches of a transaction that is not to be committed."""
+
+
+def _check_caching(block_size: object, kind: object) -> None:
+    """
+    Raises:
+        ValueError: the size is no positive whole number, or fsspec has no cache of this kind.
+    """
+    if block_size is not None and (isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1):
+        raise ValueError(f"block_size is {block_size!r}: give a positive number of bytes, such as 1_000_000")
+    if kind not in caches:
+        known = ", ".join(sorted(str(one) for one in caches if one))
+        raise ValueError(f"cache_type is {kind!r}: fsspec has {known}")
 
 
 class _Reading(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from lakebed import wire
 from lakebed.base import AlreadyExists
@@ -36,17 +37,22 @@ class Repository:
         for found in self._client.branches.list(self.name, prefix=prefix):
             yield self.branch(found.id)
 
-    def create_branch(self, name: str, source: str | Ref = "", *, exist_ok: bool = False, ttl: str = "") -> Branch:
+    def create_branch(
+        self, name: str, source: str | Ref = "", *, exist_ok: bool = False, ttl: str | timedelta = ""
+    ) -> Branch:
         """Make a branch at the commit that `source` names, by default the head of the default branch. Copies no data.
 
-        `ttl`: a duration (`7d`), after which a sweep of branches may delete it.
+        `ttl`: a duration (`7d`) or a `timedelta` of whole hours, after which a sweep of branches may delete it.
 
         Raises:
             AlreadyExists: the name is taken, and not `exist_ok`.
             NotFound: there is no such source.
+            TypeError: `ttl` is neither.
+            ValueError: it is not of whole hours, or of none.
         """
+        lasts = _duration_of(ttl)
         try:
-            self._client.branches.create(self.name, name, source=str(source) or self.default_branch, ttl=ttl)
+            self._client.branches.create(self.name, name, source=str(source) or self.default_branch, ttl=lasts)
         except AlreadyExists:
             if not exist_ok:
                 raise
@@ -72,3 +78,19 @@ class Repository:
     def delete(self, *, force: bool = False) -> None:
         """Delete the records; the objects stay in the storage namespace. `force`: even where it is read-only."""
         self._client.repositories.delete(self.name, force=force)
+
+
+def _duration_of(ttl: str | timedelta) -> str:
+    """Return what a server reads: `36h`.
+
+    Raises:
+        TypeError, ValueError: as for `create_branch`.
+    """
+    if isinstance(ttl, str):
+        return ttl
+    if not isinstance(ttl, timedelta):
+        raise TypeError(f'ttl is {ttl!r}: give a text such as "7d", or a timedelta')
+    hours, rest = divmod(ttl, timedelta(hours=1))
+    if hours < 1 or rest:
+        raise ValueError(f"ttl is {ttl}: a timedelta here is of whole hours, and at least one")
+    return f"{hours}h"

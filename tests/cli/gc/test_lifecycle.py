@@ -142,3 +142,15 @@ def test_why_without_a_policy_says_that_none_is_set_and_shows_the_commits(
     assert "no lifecycle policy is set" in text
     assert "no commit names it" not in text
     assert commit[:16] in text
+
+
+def test_a_misspelt_field_is_answered_with_the_one_that_is_meant(shell: Shell, lake: str, tmp_path: Path) -> None:
+    file = written(tmp_path, {"rules": {}, "branchs": {}, "branches": {"a": {"idle": "30d", "intoo": ["main"]}}})
+
+    refused = shell("lifecycle", "policy", "set", lake, file)
+    checked = shell("lifecycle", "policy", "validate", lake, file).out
+
+    assert refused.code == 1
+    assert f"`lakebed lifecycle policy validate {lake} {file}` shows all errors" in refused.err
+    assert "did you mean branches?" in checked
+    assert "did you mean into?" in checked

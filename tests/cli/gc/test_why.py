@@ -43,6 +43,22 @@ def test_what_was_deleted_before_a_commit_goes_with_the_next_run(
     assert "goes with the next run of uncommitted data" in shell.ok("gc", "why", lake, address).out
 
 
+def test_a_deleted_branch_that_keeps_an_object_is_named_with_its_dates(
+    shell: Shell, lake: str, put: Callable[[str, str], None]
+) -> None:
+    shell.ok("branch", "create", f"{lake}/work")
+    put(f"{lake}/work/a", "one")
+    shell.ok("commit", f"{lake}/work", "-m", "a")
+    address = shell.ok("gc", "why", f"{lake}/work/a", "-o", "json").json["objects"][0]["address"]
+    shell.ok("branch", "delete", f"{lake}/work", "--yes")
+
+    text = shell.ok("gc", "why", lake, address).out
+
+    assert "branch work (deleted 20" in text
+    assert "can come back until 20" in text
+    assert "@{deleted" not in text
+
+
 def test_what_nobody_knows_is_not_found(shell: Shell, lake: str) -> None:
     told = shell("gc", "why", f"{lake}/main/nosuch")
     asked = shell("gc", "why", f"{lake}/main/nosuch", "-o", "json")

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from lakebed.base import count_of
 from lakebed.cli.arguments import PrefixOption, RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse, describe
-from lakebed.cli.output import human_time, json_record, table
+from lakebed.cli.output import hanging, human_time, json_record, table
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import SCHEME, parse_repository
@@ -146,7 +146,7 @@ def _plan_text(found: BranchesPlan, *, every: bool) -> Iterator[str]:
     kept = Counter(one.why for one in found.branches if not one.goes)
     whys = ", ".join(f"{count:,} {why}" for why, count in kept.most_common())
     stay = f"; {sum(kept.values()):,} stay ({whys})" if kept else ""
-    yield f"{count_of(len(going), 'branch', 'branches')} to go{stay}"
+    yield from hanging("", f"{count_of(len(going), 'branch', 'branches')} to go{stay}", indent=0)
 
 
 def _going_text(branches: Sequence[PlannedBranch]) -> Iterator[str]:

@@ -7,6 +7,7 @@ object. `branches` is about branches themselves (branches.py).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from lakebed.base import count_of, human_size
+from lakebed.base import Invalid, count_of, human_size
 from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse, describe
-from lakebed.cli.output import human_time, table
+from lakebed.cli.output import hanging, human_time, table
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
@@ -65,12 +66,17 @@ def get_policy(
 @command
 def set_policy(session: Session, uri: RepositoryArgument, file: FileArgument) -> None:
     """Replace the policy by a file's. Deletes nothing."""
+    from lakebed.client import BadRequest
     from lakebed.operations import lifecycle
 
     repository = parse_repository(uri)
     found = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)
     query = {"if_version": found.version}
-    written = session.client.do(lifecycle.SET_LIFECYCLE_POLICY, repository, body=_read(file), query=query)
+    try:
+        written = session.client.do(lifecycle.SET_LIFECYCLE_POLICY, repository, body=_read(file), query=query)
+    except BadRequest as error:
+        shows = f"`lakebed lifecycle policy validate {uri} {shlex.quote(str(file))}` shows all errors"
+        raise Invalid(f"{describe(error)}; {shows}", **error.facts) from error
     for warning in written.warnings:
         session.warn(f"warning: {_place(warning)}{warning.message}")
     session.done(f"{uri}: the policy is that of {file}, version {written.version}", version=written.version)
@@ -200,7 +206,8 @@ def _place(problem: Problem) -> str:
 
 def _check_text(found: PolicyCheck) -> Iterator[str]:
     for problem in found.problems:
-        yield f"{'warning' if problem.is_warning else 'error'}: {_place(problem)}{problem.message}"
+        label = f"{'warning' if problem.is_warning else 'error'}: "
+        yield from hanging(label, f"{_place(problem)}{problem.message}", indent=len(label))
     errors = sum(not problem.is_warning for problem in found.problems)
     yield "the policy is valid" if found.is_valid else count_of(errors, "error")
 

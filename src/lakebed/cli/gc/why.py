@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from msgspec.structs import replace
 
-from lakebed.base import NotFound, count_of, human_size
+from lakebed.base import LakebedError, NotFound, count_of, human_size
 from lakebed.cli.arguments import UidOption
 from lakebed.cli.failures import Misuse
 from lakebed.cli.output import fields, human_time, printable, table
@@ -76,9 +77,45 @@ def _ask(
             **asked, progress=lambda progress: line.update(lambda: progress_text(progress))
         )
     if session.is_json or answer.objects:
-        session.show(answer, text)
+        session.show(answer if session.is_json else _with_dates(session, repository, answer), text)
     if not answer.objects:
         raise NotFound(f"{printable(address or uri)}: no commit and no ledger names it")
+
+
+def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnswer:
+    """Name deleted branches and tags as people know them, and say until when they can come back."""
+    from lakebed.gc.rules import plain_name
+
+    dates: dict[str, str] = {}
+
+    def named(name: str) -> str:
+        plain = plain_name(name)
+        if plain == name:
+            return name
+        if plain not in dates:
+            dates[plain] = _dates_of(session, repository, plain)
+        return f"{plain} ({dates[plain]})"
+
+    def shown(found: WhyObject) -> WhyObject:
+        return replace(
+            found,
+            stays=tuple(replace(stay, name=named(stay.name)) for stay in found.stays),
+            due_names=tuple(
+                replace(due, branch=named(due.branch), branches=tuple(map(named, due.branches)))
+                for due in found.due_names
+            ),
+        )
+
+    return replace(answer, objects=tuple(map(shown, answer.objects)))
+
+
+def _dates_of(session: Session, repository: str, name: str) -> str:
+    with contextlib.suppress(LakebedError):  # The dates are more than was asked for.
+        for refs in (session.client.branches, session.client.tags):
+            for one in refs.list_deleted(repository, prefix=name, limit=1):
+                if one.id == name:
+                    return f"deleted {human_time(one.deletion_date)}, can come back until {human_time(one.kept_until)}"
+    return "deleted"
 
 
 def progress_text(progress: WhyProgress) -> str:

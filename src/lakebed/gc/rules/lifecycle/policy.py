@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -192,7 +193,7 @@ class _Reader:
         if not _holds_rules(rules) and ("rules" in policy or not _holds_rules(branches)):
             return Policy(rules=self._rules(policy, "", allowed=_OF_DOCUMENT))
         for name in sorted(policy.keys() - {"rules", "pins", "branches"}):
-            self.refuse("", name, "unknown field; a policy has rules, pins and branches")
+            self.refuse("", name, _unknown(name, "a policy has", ("rules", "pins", "branches")))
         return Policy(
             rules=self._rules(rules or {}, "rules.", allowed=_OF_WIDE),
             pins=self._pins(policy.get("pins", {})),
@@ -217,7 +218,7 @@ class _Reader:
             self.refuse(id_, at, "a rule is a JSON object")
             return None
         for name in sorted(found.keys() - _OF_BRANCH):
-            self.refuse(id_, f"{at}.{name}", f"unknown field; a rule for branches has {', '.join(sorted(_OF_BRANCH))}")
+            self.refuse(id_, f"{at}.{name}", _unknown(name, "a rule for branches has", sorted(_OF_BRANCH)))
         if "idle" not in found:
             self.refuse(id_, at, "the rule does not say how long a branch is idle before it goes: give idle")
         idle = self._period(id_, found["idle"], f"{at}.idle") if "idle" in found else None
@@ -271,7 +272,7 @@ class _Reader:
             self.refuse(id_, at, "a rule is a JSON object")
             return None
         for name in sorted(found.keys() - allowed):
-            self.refuse(id_, f"{at}.{name}", f"unknown field; a rule has {', '.join(sorted(allowed))}")
+            self.refuse(id_, f"{at}.{name}", _unknown(name, "a rule has", sorted(allowed)))
         pattern = self._pattern(id_, found, at)
         rule = LifecycleRule(
             id=id_,
@@ -386,7 +387,7 @@ class _Reader:
             self.refuse("", "pins", f"pins are a JSON object with {', '.join(_PINS)}")
             return Pins()
         for name in sorted(found.keys() - set(_PINS)):
-            self.refuse("", f"pins.{name}", f"unknown field; pins have {', '.join(_PINS)}")
+            self.refuse("", f"pins.{name}", _unknown(name, "pins have", _PINS))
         texts = {name: self._texts(found.get(name, []), f"pins.{name}") for name in _PINS}
         for number, tag in enumerate(texts["tags"]):
             try:
@@ -428,6 +429,13 @@ class _Reader:
             if key in seen:
                 self.refuse(rule.id, f"{at}{rule.id}", f"covers the same entries as rule {seen[key]}")
             seen.setdefault(key, rule.id)
+
+
+def _unknown(name: str, has: str, known: Sequence[str]) -> str:
+    """Refuse a field, with the one that may be meant."""
+    near = get_close_matches(name, known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"unknown field; {meant}{has[:1].upper() + has[1:] if near else has} {', '.join(known)}"
 
 
 def _holds_rules(found: Any) -> bool:
