@@ -122,8 +122,7 @@ def test_every_hidden_branch_of_a_killed_run_goes_and_none_can_come_back(move: M
         async with opened(options_of(move.new, {}, None)) as state:
             target = await state.catalog.get(move.name)
             for name in ("migration-1", "migration-2"):
-                await target.settings.hide_branch(name, work_of="migration")
-                await target.changes.create_branch(name, "main", is_ours=True)
+                await target.changes.create_branch(name, "main", work_of="migration")
 
     async def left() -> tuple[set[str], list[str]]:
         async with opened(options_of(move.new, {}, None)) as state:

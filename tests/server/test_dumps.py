@@ -184,6 +184,20 @@ async def test_ids_that_are_not_there_are_refused(
     assert (await shown(client, "/repositories/copy"))["branches"] == []
 
 
+async def test_swapped_ids_are_refused(client: httpx.AsyncClient, lake: str, namespace: str) -> None:
+    dumped = (await client.put(f"{lake}/refs/dump")).json()
+    await bare(client, (await copied(namespace)).uri)
+    tags, commits = dumped["tags_meta_range_id"], dumped["commits_meta_range_id"]
+
+    answer = await client.put(
+        "/repositories/copy/refs/restore",
+        json={**dumped, "tags_meta_range_id": commits, "commits_meta_range_id": tags},
+    )
+
+    assert answer.status_code == 400
+    assert "no file of tags" in answer.json()["message"]
+
+
 @pytest.mark.parametrize("folder", ["_lakefs/ranges/", "_lakefs/metaranges/"])
 async def test_a_namespace_that_lacks_files_of_a_tree_is_refused(
     client: httpx.AsyncClient, lake: str, namespace: str, folder: str

@@ -156,6 +156,7 @@ async def test_a_record_with_another_id_is_refused_and_the_right_one_named(
         ({"parents": ["0" * 64]}, 404),
         ({"metarange_id": "0" * 64}, 404),
         ({"generation": 7}, 400),
+        ({"parents": [f"{number:064x}" for number in range(65)]}, 400),
         ({"version": 2}, 400),
         ({"creation_date": 10**12}, 400),
         ({"message": "x" * 300_000}, 400),
@@ -184,3 +185,22 @@ async def test_retention_counts_from_when_the_record_was_written(
 
     assert made is not None
     assert made.counted_ms > 1_700_000_000_000
+
+
+async def test_a_record_with_a_generation_beyond_all_is_refused(
+    client: httpx.AsyncClient, repo: str, commits: list[dict[str, Any]]
+) -> None:
+    answer = await client.post(f"{repo}/commits", json={**record_of(commits[1], "m"), "generation": 2**70})
+
+    assert answer.status_code == 400, answer.text
+
+
+async def test_a_record_that_repeats_a_parent_is_refused(
+    client: httpx.AsyncClient, repo: str, commits: list[dict[str, Any]]
+) -> None:
+    parent = commits[1]["id"]
+
+    answer = await client.post(f"{repo}/commits", json=record_of(commits[1], "m", parents=[parent, parent]))
+
+    assert answer.status_code == 400
+    assert "repeated" in answer.json()["message"]

@@ -2,8 +2,8 @@
 
 from .changes import Changes
 from .deleted import DAY_MS, DELETED_DAYS, DeletedRepositories, DeletedRepository
-from .dump_files import DUMPS, DumpCorrupt, FileId, parse_file_id
-from .dumps import DumpIds, DumpNotFound, Dumps, InvalidDump, NotBare, TreesTaken
+from .dump_files import DUMPS, DumpCorrupt, FileId, InvalidDump, parse_file_id
+from .dumps import DumpIds, DumpNotFound, Dumps, NotBare, TreesTaken
 from .errors import (
     AddressInNamespace,
     BytesInNamespace,

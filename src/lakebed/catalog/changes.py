@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from lakebed.base import CommitId, Ports
 from lakebed.versions import (
+    BranchNotFound,
     BranchRecord,
     Commit,
     CommitOvertaken,
@@ -333,11 +334,13 @@ class Changes:
         *,
         hidden: bool = False,
         force: bool = False,
-        is_ours: bool = False,
+        work_of: str = "",
         by: str = "",
         lasts_ms: int = 0,
     ) -> CommitId:
-        """Create a branch. `is_ours`: for a flow of this package, which no hook needs to know. `lasts_ms`: see `Refs`.
+        """Create a branch. `lasts_ms`: see `Refs`.
+
+        `work_of` is a flow of this package that makes the branch for itself, under a fresh name. No hook sees it.
 
         Raises:
             BranchExists, RefNotFound, ReadOnly, HookRefused.
@@ -350,7 +353,9 @@ class Changes:
                 await self._settings.hide_branch(name)
             return commit_id
 
-        if is_ours:
+        if work_of:
+            # Before it is there: a branch without this mark is a user's.
+            await self._settings.hide_branch(name, work_of=work_of)
             return await make()
         return await self._make_ref(Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name), make)
 
@@ -363,7 +368,7 @@ class Changes:
         by: str = "",
         may_go: Callable[[BranchRecord], Awaitable[bool]] | None = None,
     ) -> bool:
-        """Delete a branch, which can come back for a while. `is_ours`: see `create_branch`; such a one does not.
+        """Delete a branch, which can come back for a while. `is_ours`: made with `work_of`; such a one does not.
 
         With `may_go` it goes only if that allows it and no one uses it meanwhile (`Refs.delete_unused_branch`). Return
         whether it is gone.
@@ -377,7 +382,11 @@ class Changes:
         if not is_ours and (pattern := matching(self._delete_protected, name)) is not None:
             raise DeleteProtected(f"branch {name} is protected against deletion by {pattern}", branch=name)
         if is_ours:
-            await self._versions.refs.delete_branch(name, by=by, is_kept=False)
+            try:
+                await self._versions.refs.delete_branch(name, by=by, is_kept=False)
+            except BranchNotFound:
+                await self._settings.unhide_branch(name)
+                raise
             await self._settings.unhide_branch(name)
             return True
         head = (await self._versions.refs.get_branch(name)).commit_id

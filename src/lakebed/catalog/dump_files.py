@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakebed.base import CommitId, Corrupt
+from lakebed.base import CommitId, Corrupt, Invalid
 from lakebed.versions import Record
 
 DUMPS: Final = "_lakefs/refs/"
@@ -28,6 +28,10 @@ _BATCH: Final = 5_000
 
 class DumpCorrupt(Corrupt):
     """A file of a dump contradicts its id, or is no such file."""
+
+
+class InvalidDump(Invalid):
+    """The dump cannot be restored here. The message says why; nothing was written."""
 
 
 class DumpKind(StrEnum):
@@ -91,13 +95,14 @@ def read_dump(file_id: FileId, kind: DumpKind, data: bytes) -> Iterator[tuple[by
     """Yield keys and values, in order.
 
     Raises:
-        DumpCorrupt: the bytes are not those that were written, or the file is of another kind.
+        DumpCorrupt: the bytes are not those that were written.
+        InvalidDump: the file is of another kind, as where two ids are swapped.
     """
     if hashlib.sha256(data).hexdigest() != file_id.digest:
         raise DumpCorrupt(f"{file_id.key}: its bytes contradict its name", key=file_id.key)
     file = pq.ParquetFile(pa.BufferReader(data))
     facts = file.schema_arrow.metadata or {}
     if facts.get(b"lakebed.format") != _FORMAT or facts.get(b"lakebed.kind") != kind.encode():
-        raise DumpCorrupt(f"{file_id.key} is no file of {kind} of a dump", key=file_id.key)
+        raise InvalidDump(f"{file_id.key} is no file of {kind} of a dump", key=file_id.key)
     for batch in file.iter_batches(_BATCH):
         yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)

@@ -1,8 +1,8 @@
 """Dump a repository's refs to its namespace, and restore them into a bare repository.
 
-A dump has the branches, the tags, every commit that one of these leads to, which of the commits are swept, and the
-names of the slices. Not what is staged, nor settings. Objects and trees stay where they are: a dump is for a namespace
-that has them, the same one or a copy.
+A dump has the branches but those of flows at work, the tags, every commit that one of these leads to, which of the
+commits are swept, and the names of the slices. Not what is staged, nor settings. Objects and trees stay where they are:
+a dump is for a namespace that has them, the same one or a copy.
 
 A restore looks at everything before it writes:
 1 read the three files, and hold every commit against its id, its parents and its generation
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -28,7 +29,6 @@ from lakebed.base import (
     EMPTY_METARANGE,
     CommitId,
     Conflict,
-    Invalid,
     NotFound,
     Ports,
     check_branch,
@@ -50,7 +50,7 @@ from lakebed.versions import (
     keys,
 )
 
-from .dump_files import DumpCorrupt, DumpedRef, DumpKind, DumpWriter, FileId, parse_file_id, read_dump
+from .dump_files import DumpCorrupt, DumpedRef, DumpKind, DumpWriter, FileId, InvalidDump, parse_file_id, read_dump
 from .guards import Guards
 from .settings import Settings
 
@@ -62,10 +62,6 @@ _SHOWN: Final = 5
 
 class DumpNotFound(NotFound):
     """No file of a dump has this id here: it is another namespace's, or a collection took the dump for its age."""
-
-
-class InvalidDump(Invalid):
-    """The dump cannot be restored here. The message says why; nothing was written."""
 
 
 class NotBare(Conflict):
@@ -119,6 +115,9 @@ class Dumps:
         """
         dump = self._ports.ids.fresh()
         branches, tags = await self._branches(), await self._tags()
+        # A flow marks a branch of its own before that is there, so each that was listed is known by now.
+        for name in await self._settings.work_branches():
+            branches.pop(name, None)
         heads = [ref.commit_id for ref in (*branches.values(), *tags.values())]
         commits = await self._put(await self._commits(DumpWriter(dump, DumpKind.COMMITS), heads))
         # The file of branches last: with three files a dump is whole.
@@ -203,15 +202,15 @@ class Dumps:
         files = await self._check_trees(dump)
         await self._guards.confirm()
         await self._write(dump, files)
-        await self._make(dump.tags, await self._tags(), self._versions.refs.create_tag)
+        await self._make(dump.tags, await self._tags(), partial(self._versions.refs.create_tag, by=by))
         # The default branch last: what has it is restored.
         branches = sorted(dump.branches.items(), key=lambda item: (item[0] == self._default_branch, item))
 
         async def make(name: str, commit_id: str) -> CommitId:
-            made = await self._versions.refs.create_branch(name, commit_id, by=by)
             if dump.branches[name].is_hidden:
+                # First: of a branch that is there the next try takes no notice.
                 await self._settings.hide_branch(name)
-            return made
+            return await self._versions.refs.create_branch(name, commit_id, by=by)
 
         await self._make(dict(branches), await self._branches(), make)
 

@@ -45,6 +45,8 @@ from .guards import Guards
 from .namespaces import Namespaces
 
 IMPORT: Final = b"import/"
+WORK: Final = "import"
+"""The mark of the hidden branches."""
 PART_OBJECTS: Final = 100_000
 """Commit this many at a time: about 60 MB of rows."""
 BEAT_MS: Final = 2_000
@@ -224,7 +226,7 @@ class Imports:
 
     async def _import(self, last: _Progress, locations: Sequence[Location], note: Note) -> CommitId:
         own = last.record.own_branch
-        await self._changes.create_branch(own, last.record.branch, hidden=True, force=True, is_ours=True)
+        await self._changes.create_branch(own, last.record.branch, force=True, work_of=WORK)
         for location in locations:
             async for keys, rows in self._parts(location, last):
                 with suppress(NoChanges):

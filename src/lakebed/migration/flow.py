@@ -249,10 +249,8 @@ async def _replay(catalog: Catalog, work: _Work, commit: Commit) -> None:
     first = parents[0] if parents else await _root(work.target)
     branch = work.take_tip(first)
     if branch is None:
-        # Marked before it is there: a branch without the mark is never removed. A fresh name meets no other branch.
         branch = f"{WORK}-{secrets.token_hex(16)}"
-        await work.target.settings.hide_branch(branch, work_of=WORK)
-        await work.target.changes.create_branch(branch, first, force=True, is_ours=True)
+        await work.target.changes.create_branch(branch, first, force=True, work_of=WORK)
     note = Note(
         message=commit.message,
         committer=commit.committer,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from .common import Error, Expired, Pagination
+
+GENERATION_MAX: Final = 2**31 - 1
+PARENTS_MAX: Final = 64
 
 
 class Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,7 +105,10 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitRecordCreation(msgspec.Struct, frozen=True, kw_only=True):
-    """`creation_date` is in seconds. `commit_id` is that of the other fields, by docs/formats/commit.md."""
+    """`creation_date` is in seconds. `commit_id` is that of the other fields, by docs/formats/commit.md.
+
+    `parents` are distinct, and at most 64.
+    """
 
     commit_id: str
     version: Annotated[int, msgspec.Meta(ge=0, le=1)]
@@ -110,9 +116,9 @@ class CommitRecordCreation(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     metarange_id: str
     creation_date: int
-    parents: list[str]
+    parents: Annotated[list[str], msgspec.Meta(max_length=PARENTS_MAX)]
     metadata: dict[str, str] | None = None
-    generation: Annotated[int, msgspec.Meta(ge=1)]
+    generation: Annotated[int, msgspec.Meta(ge=1, le=GENERATION_MAX)]
     force: bool | None = False
 
 

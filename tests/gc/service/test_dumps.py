@@ -9,8 +9,10 @@ from lakebed.catalog import DumpIds, Repository, TreesTaken
 from lakebed.gc.protocol import EXPIRED, Apply, Expire, Mode, RunKind, StartRun, manifest_of
 from lakebed.gc.rules import MetadataRule, days_rules
 from lakebed.gc.service import CollectionService, NotRestored, OtherInstallation, ServiceOptions
+from lakebed.kv import Predicate
+from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
-from lakebed.versions import Commit, ContentsGone, SliceRecord, SliceState, Versions, keys
+from lakebed.versions import BranchRecord, Commit, ContentsGone, SliceRecord, SliceState, TagRecord, Versions, keys
 from tests.gc.service.test_deleted_repositories import Installation
 from tests.gc.shipped import Collector, MetadataCollector
 
@@ -216,3 +218,63 @@ async def test_a_restore_that_is_repeated_leaves_the_records_of_a_repository_in_
     assert [item async for item in bare.versions.context.scan(b"")] == before
     slices = [one.state async for _, one in made.versions.inventory.every(SliceRecord)]
     assert SliceState.OPEN in slices
+
+
+class Died(Exception):
+    """Of a process that is gone."""
+
+
+class Dying(MemoryStore):
+    """Its process dies once, after it made this record usable."""
+
+    dies_after = b""
+
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
+        written = await super().set_if(partition, key, value, predicate)
+        if key == self.dies_after and predicate is not None:
+            self.dies_after = b""
+            raise Died
+        return written
+
+
+async def test_a_hidden_branch_of_a_restore_that_died_stays_hidden(here: Installation) -> None:
+    """Its next try takes no notice of a branch that is there."""
+    store = here.store = Dying()
+    here.catalog = here.server()
+    made = await here.repository()
+    await made.changes.create_branch("a", "main", hidden=True)
+    ids = await made.dumps.dump()
+    await copy(here)
+    bare = await here.catalog.create("copy", storage_namespace="mem://copy", bare=distrust)
+    store.dies_after = b"branch/a"
+    with pytest.raises(Died):
+        await bare.dumps.restore(ids)
+    assert "a" in [branch.name for branch in (await bare.versions.refs.list_branches())[0]]
+
+    await bare.dumps.restore(ids)
+
+    assert await bare.settings.hidden_branches() == {"a"}
+
+
+async def test_branches_of_flows_at_work_are_in_no_dump(here: Installation) -> None:
+    made = await here.repository()
+    await made.changes.create_branch("import-1", "main", work_of="import")
+
+    bare = await restored(here, made, await made.dumps.dump())
+
+    assert [branch.name for branch in (await bare.versions.refs.list_branches())[0]] == ["main"]
+    assert await made.settings.hidden_branches() == {"import-1"}
+
+
+async def test_the_logs_of_restored_refs_name_who_restored_them(here: Installation) -> None:
+    made = await here.repository()
+    await made.changes.create_tag("v1", "main")
+    ids = await made.dumps.dump()
+    await copy(here)
+    bare = await here.catalog.create("copy", storage_namespace="mem://copy", bare=distrust)
+
+    await bare.dumps.restore(ids, by="ann")
+
+    tag = await bare.versions.inventory.find(TagRecord, "v1")
+    branch = await bare.versions.inventory.find(BranchRecord, "main")
+    assert [one.moved.by for one in (tag, branch) if one and one.moved] == ["ann", "ann"]

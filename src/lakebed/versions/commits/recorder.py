@@ -53,12 +53,15 @@ class Recorder:
         Retention counts from now, whatever its date: else it could be taken before it is named.
 
         Raises:
-            InvalidRecord: the id is not that of these contents, or the generation is not that of these parents.
+            InvalidRecord: the id is not that of these contents, the generation is not that of these parents, or a
+                parent is repeated.
             CommitNotFound: a parent is not there.
             TreeNotFound, CommitExpired: as for `commit_tree`.
         """
         if commit.id != commit_id:
             raise InvalidRecord(f"commit id {commit_id}: these contents have the id {commit.id}", id=commit.id)
+        if len(set(commit.parents)) < len(commit.parents):
+            raise InvalidRecord("a parent of the commit is repeated")
         parents = [await self._context.commits.read_published(parent) for parent in commit.parents]
         generation = 1 + max([parent.generation for parent in parents], default=0)
         if commit.generation != generation:
