@@ -60,6 +60,7 @@ from lakebed.gc.protocol import (
     window_end_ms,
 )
 from lakebed.gc.rules import Rules
+from lakebed.objectstore import InvalidNamespace, normalise_namespace
 
 from .context import Cleared, RunContext, read_plan, slice_numbers, write_plan
 from .engines.failures import TaskStopped
@@ -140,9 +141,17 @@ async def _check_there(context: RunContext, error: BaseException) -> None:
         uri = ""
     except LakebedError:
         return  # The server is away: the first error is the one to report.
-    if uri.rstrip("/") != context.store.uri.rstrip("/"):
+    if not _is_same_place(uri, context.store.uri):
         message = f"repository {context.repository} was deleted while the run read it"
         raise RepositoryGone(message, repository=context.repository) from error
+
+
+def _is_same_place(one: str, other: str) -> bool:
+    """Compare two namespaces however they are spelled: a server may write `S3://lake/` for `s3://lake`."""
+    try:
+        return normalise_namespace(one) == normalise_namespace(other)
+    except InvalidNamespace:
+        return one.rstrip("/") == other.rstrip("/")
 
 
 async def apply(

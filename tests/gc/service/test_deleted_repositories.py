@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from lakebed.base import Entry, LakebedError, NotFound, OutcomeUnknown, Ports, RepositoryUid, RunId, from_row
+from lakebed.base import Corrupt, Entry, LakebedError, NotFound, OutcomeUnknown, Ports, RepositoryUid, RunId, from_row
 from lakebed.catalog import Catalog, DeleteProtected, NamespaceInUse, Repository, WindowNotOver
 from lakebed.catalog.deleted import DeletedRepositories
 from lakebed.gc import flow
@@ -434,6 +434,20 @@ async def test_a_run_whose_repository_was_deleted_and_collected_meanwhile_says_s
 
     with pytest.raises(flow.RepositoryGone, match="repository lake was deleted while the run read it"):
         await flow.plan(context, Uncommitted(UncommittedOptions()))
+
+
+async def test_a_namespace_in_another_spelling_is_no_deleted_repository(here: Installation) -> None:
+    made = await here.repository()
+
+    class Damaged(CollectionService):
+        async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
+            raise Corrupt("a commit record is damaged")
+
+        async def namespace(self) -> str:
+            return "MEM://lake/"
+
+    with pytest.raises(Corrupt, match="a commit record is damaged"):
+        await flow.plan(await here.context_of(Damaged(made.versions)), Uncommitted(UncommittedOptions()))
 
 
 async def test_legal_holds_keep_a_deleted_repository(here: Installation) -> None:

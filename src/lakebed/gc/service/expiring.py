@@ -92,6 +92,7 @@ class Expiring:
         inputs = Inputs(self._versions.objectstore, body.kind, run_id)
         if body.continuation_token is None:
             record = await self._publish(run_id, inputs, body)
+            await self._write_before_staging(inputs, record.attempt)
             cursor = Cursor(name=uncommitted_name(record.attempt), phase=Phase.TOUCH)
         else:
             record, _ = await self._runs.read_as(run_id, body.kind, RunState.EXPIRING)
@@ -101,7 +102,7 @@ class Expiring:
         whole: Manifest | None = None
         further: Cursor | None = cursor
         if cursor.phase is Phase.TOUCH:
-            further = await self._touch(inputs, record.attempt, body, cursor)
+            further = await self._touch(inputs, body, cursor)
         if further is not None and further.phase is not Phase.TOUCH:
             page = await self._reading.read_page(inputs, further)
             further, whole = page.cursor, page.whole
@@ -117,23 +118,26 @@ class Expiring:
         await self._made_for(commits)
         return await self._begin_attempt(run_id, self._versions.ports.ids.fresh(), body, commits)
 
+    async def _write_before_staging(self, inputs: Inputs, attempt: str) -> None:
+        """Only the first page of an attempt does so. A later one may be repeated, and then others have read staging."""
+        # Before staging is read, not after: an upload that sets its cell again while we read is in no closed slice.
+        closed, _ = await self._runs.closed_slices()
+        await inputs.write_closed(attempt, closed)
+        # Nor after staging: what is swept later may have been copied from, by a copy that we do not see.
+        await inputs.write_swept(await read_swept(self._versions), attempt=attempt)
+
     async def _commits(self, inputs: Inputs, body: Expire) -> list[CommitId]:
         table = await inputs.read_table(EXPIRED, body.commits)
         return [CommitId(id_) for id_ in table.column("id").to_pylist()]
 
-    async def _touch(self, inputs: Inputs, attempt: str, body: Expire, cursor: Cursor) -> Cursor:
+    async def _touch(self, inputs: Inputs, body: Expire, cursor: Cursor) -> Cursor:
         """Step 3, of some branches behind `cursor.branch`. After the last of them the reading of staging begins."""
         ahead = [name for name in await self._made_for(await self._commits(inputs, body)) if name > cursor.branch]
         branches = ahead[:TOUCHED_A_PAGE]
         await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
         if len(branches) < len(ahead):
             return replace(cursor, branch=branches[-1])
-        # Before staging is read, not after: an upload that sets its cell again while we read is in no closed slice.
-        closed, _ = await self._runs.closed_slices()
-        await inputs.write_closed(attempt, closed)
-        # Nor after staging: what is swept later may have been copied from, by a copy that we do not see.
-        await inputs.write_swept(await read_swept(self._versions), attempt=attempt)
-        return Cursor(name=uncommitted_name(attempt))
+        return Cursor(name=cursor.name)
 
     async def _begin_attempt(self, run_id: RunId, attempt: str, body: Expire, commits: list[CommitId]) -> RunRecord:
         now_ms = self._versions.ports.clock.now_ms()

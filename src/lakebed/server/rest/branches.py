@@ -98,7 +98,8 @@ def _lasts_ms(ttl: str | None, now_ms: int) -> int:
     if not ttl:
         return 0
     over_ms = parse_duration(ttl).over_ms(now_ms, now_ms)
-    return 0 if over_ms is None else over_ms - now_ms
+    # It goes when it is exactly so old; `over_ms` is the instant after that.
+    return 0 if over_ms is None else over_ms - 1 - now_ms
 
 
 class Tags:
