@@ -20,6 +20,8 @@ from typing import Any, Final
 
 IDLE_S: Final = 120
 POLL_S: Final = 10
+IDLE_TICKS: Final = 10
+"""Hundredths of a second of CPU between two looks that are no work: a JVM that waits uses as much."""
 ROOT: Final = Path(__file__).parents[1]
 
 
@@ -34,7 +36,7 @@ class Done:
 def apart(work: Callable[[], str], *, ended: str, cpu_s_max: int) -> Done:
     """Do the work in a process of its own, silently. An error that it raises is raised here.
 
-    It is ended where it uses more CPU, and where it uses none for IDLE_S: then it waits for ever.
+    It is ended where it uses more CPU, and where it and its children use next to none for IDLE_S: then it waits.
     """
     receiving, sending = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=_work, args=(work, sending, cpu_s_max))
@@ -53,11 +55,11 @@ def apart(work: Callable[[], str], *, ended: str, cpu_s_max: int) -> Done:
 
 
 def _answers(child: ForkProcess, receiving: Connection) -> bool:
-    """Wait for an answer, or for the end of the process. False: it used no CPU for so long that it was killed."""
-    spent, idle_s = -1, 0
+    """Wait for an answer, or for the end of the process. False: it was idle for so long that it was killed."""
+    spent, idle_s = 0, 0
     while not receiving.poll(POLL_S):
-        now = _ticks(child.pid)
-        idle_s = idle_s + POLL_S if now == spent else 0
+        now = ticks_of(child.pid or 0)
+        idle_s = idle_s + POLL_S if now - spent <= IDLE_TICKS else 0
         spent = now
         if idle_s >= IDLE_S:
             child.kill()
@@ -65,10 +67,20 @@ def _answers(child: ForkProcess, receiving: Connection) -> bool:
     return True
 
 
-def _ticks(pid: int | None) -> int:
-    """The CPU that a process and its ended children used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15]))
+def ticks_of(pid: int) -> int:
+    """The CPU that a process used, with all that it started: a test may wait for a JVM or a server."""
+    parents, ticks = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        # Processes end while others are read.
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            number = int(stat.parent.name)
+            parents[number], ticks[number] = int(fields[1]), sum(map(int, fields[11:15]))
+    family, found = {pid}, {pid}
+    while found:
+        found = {number for number, parent in parents.items() if parent in family} - family
+        family |= found
+    return sum(ticks.get(number, 0) for number in family)
 
 
 def _work(work: Callable[[], str], sending: Connection, cpu_s_max: int) -> None:
