@@ -10,6 +10,7 @@ import importlib
 import multiprocessing
 import os
 import resource
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -115,7 +116,9 @@ def failing_test(tests: Sequence[str]) -> str:
     failed = _Failed()
     ignored = "ignore::pytest.PytestAssertRewriteWarning"  # of what this process has imported already
     options = ["-x", "-q", "-W", ignored, "-p", "no:cacheprovider", "-m", "not spark and not slow"]
-    ended = pytest.main([*options, *tests], [failed])
+    # Two processes that tidy pytest's common folder at once fail at each other.
+    with tempfile.TemporaryDirectory(prefix="lakebed-sim-", ignore_cleanup_errors=True) as folder:
+        ended = pytest.main([*options, f"--basetemp={folder}/tests", *tests], [failed])
     return failed.name or (f"the tests end with {ended}" if ended not in (0, 5) else "")
 
 
