@@ -9,7 +9,7 @@ the version, so a value that was put back is noticed (no A-B-A).
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -106,7 +106,7 @@ class BigtableDatabase:
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         stem = _stem(partition)
-        rows = await self._rows(_range(stem + start, prefix_end(stem)), limit=limit)
+        rows = await self._first_rows(stem + start, prefix_end(stem), limit)
         return [(row[len(stem) :], cells[VALUE]) for row, cells in rows]
 
     async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
@@ -128,7 +128,7 @@ class BigtableDatabase:
     async def partitions(self) -> list[bytes]:
         found: list[bytes] = []
         start: bytes | None = b"\0"
-        while start is not None and (rows := await self._rows(_range(start, PARTITIONS_END), limit=1)):
+        while start is not None and (rows := await self._first_rows(start, PARTITIONS_END, 1)):
             row = rows[0][0]
             found.append(row[2 : 2 + int.from_bytes(row[:2], "big")])
             start = prefix_end(_stem(found[-1]))
@@ -180,14 +180,28 @@ class BigtableDatabase:
             reason = failed[0].message if failed else "no answer for some"
             raise OutcomeUnknown(f"bigtable: a part of the batch may not be done: {reason}")
 
-    async def _rows(self, rows: RowSet, *, limit: int = 0) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    async def _rows(self, rows: RowSet) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """Read rows, in byte order, each with its cells."""
+        return (await self._read_rows(rows, limit=0)).done
+
+    async def _first_rows(self, start: bytes, end: bytes | None, limit: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Read `limit` rows from `start` on, in byte order. Fewer only at the end."""
+        found: list[tuple[bytes, dict[bytes, bytes]]] = []
+        while True:
+            wanted = limit - len(found)
+            read = await self._read_rows(_range(found[-1][0] + b"\0" if found else start, end), limit=wanted)
+            found += read.done
+            # A row that is deleted meanwhile may be answered without its cells, and counted: that is no end.
+            if read.done_or_empty < wanted or len(found) == limit:
+                return found
+
+    async def _read_rows(self, rows: RowSet, *, limit: int) -> _Rows:
         request = ReadRowsRequest(**self._target, rows=rows, rows_limit=limit)
         found = _Rows()
         async with translated(NAME):
             async for answer in await self._open().read_rows(request, **self._options):
                 found.take(answer.chunks)
-        return found.done
+        return found
 
     async def _check_table(self) -> None:
         request = GetTableRequest(name=self._target["table_name"], view=Table.View.SCHEMA_VIEW)
@@ -233,11 +247,18 @@ class _Rows:
 
     def __init__(self) -> None:
         self.done: list[tuple[bytes, dict[bytes, bytes]]] = []
+        self._empty = 0
         self._row, self._column, self._value = b"", b"", b""
         self._cells: dict[bytes, bytes] = {}
 
-    def take(self, chunks: Iterable[Any]) -> None:
+    @property
+    def done_or_empty(self) -> int:
+        """Count the rows, with those that were answered without cells."""
+        return len(self.done) + self._empty
+
+    def take(self, chunks: Sequence[Any]) -> None:
         """A piece that names no row or column goes on with that of the piece before it."""
+        self._empty += not chunks
         for chunk in chunks:
             if chunk.reset_row:
                 self._begin()
