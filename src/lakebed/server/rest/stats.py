@@ -41,7 +41,7 @@ def stats_of_page(
 
     `taken` says for each row which lifecycle run took its object.
     """
-    by_row = iter(taken)
+    by_row = map(expired_by, taken) if any(taken) else None
     prefixes: dict[int, str] = {}
     no_metadata: dict[str, str] = {}
     data = repository.address_prefix + "data/"
@@ -70,7 +70,7 @@ def stats_of_page(
                 path_type="object",
                 physical_address=address,
                 size_bytes=size_bytes,
-                expired=expired_by(next(by_row)),
+                expired=None if by_row is None else next(by_row),
             )
         )
     return page

@@ -16,7 +16,8 @@ from lakebed.versions.cells import Cell, decode_cell, decode_cells, is_gone, sho
 from lakebed.versions.context import Context
 from lakebed.versions.records import BranchRecord
 
-LISTING_PAGE = 1000
+LISTING_PAGE = 1001
+"""One more than the longest page that a client asks for, which tells whether there is another."""
 FOLDER_PAGE = 8
 ROWS_A_SEEK = 32
 """Seeking past a folder costs about as much as reading this many of its rows."""
@@ -95,7 +96,9 @@ class Layers:
         staged = await self.staged_span(view.tokens, start, limit)
         metarange = await self._context.commits.metarange(view.commit_id)
         committed = await self._committed_span(metarange, start, end, limit)
-        span = merge_spans([staged, committed]) if staged.keys or staged.next_start is not None else committed
+        if not staged.keys and staged.next_start is None:
+            return committed
+        span = merge_spans([staged, committed])
         if not any(flags for flags, _ in span.cells):
             return span
         kept = [(key, cell) for key, cell in zip(span.keys, span.cells, strict=True) if not is_gone(cell[0])]

@@ -107,7 +107,10 @@ class TreeFiles:
         at = tree.position(key)
         if at == len(tree):
             return None
-        ranges = await self.sublist(tree[at]) if isinstance(tree, SublistList) else tree
+        item = tree[at]
+        if isinstance(item, RangeInfo):
+            return item
+        ranges = await self.sublist(item)
         return ranges[ranges.position(key)]
 
     async def ranges_from(self, tree: Tree, key: bytes) -> AsyncIterator[RangeInfo]:
