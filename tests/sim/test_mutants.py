@@ -107,7 +107,7 @@ HEAD = "async def next_branches(self, after: str, limit: int) -> list[tuple[str,
     ],
 )
 def test_a_patch_that_does_not_fit_fails(line: str, reason: str) -> None:
-    text = f"[bug] a guard\n@ versions/inventory.py Inventory.next_branch\n{line}\n"
+    text = f"[bug] a guard\n@ versions/inventory.py Inventory.next_branches\n{line}\n"
 
     with pytest.raises(StalePatch, match=reason), read(text).planted():
         pass
