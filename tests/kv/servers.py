@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from lakebed.kv import PredicateFailed, open_store, store_partitions
 from lakebed.testing.contracts import RemoteStoreContract
 
 DATABASES = (
@@ -54,6 +55,21 @@ class OnServer(RemoteStoreContract):
     @pytest.fixture
     def restart(self, server: Server) -> Callable[[], None]:
         return server.restart
+
+
+async def a_value_put_back_is_noticed(uri: str, *, beside: bytes = b"\xff" * 1024) -> None:
+    """Write A, B and A again: the predicate of the first A fails. Both partitions are told, `p` and `beside`."""
+    store = open_store(uri)
+    predicate = await store.set_if(b"p", b"key", b"A", None)
+    await store.set(b"p", b"key", b"B")
+    await store.set(b"p", b"key", b"A")
+    await store.set(beside, b"key", b"A")
+
+    with pytest.raises(PredicateFailed):
+        await store.set_if(b"p", b"key", b"ours", predicate)
+
+    assert store_partitions(uri) == sorted([b"p", beside])
+    await store.close()
 
 
 @dataclass

@@ -20,18 +20,15 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
     InvalidStoreUri,
-    PredicateFailed,
-    Store,
     StoreFormat,
     StoreUnavailable,
     StoreUri,
     open_store,
-    store_partitions,
 )
 from lakebed.kv.drivers import bigtable as bigtable_driver
 from lakebed.kv.drivers import gcloud
 from lakebed.kv.drivers.remote import Passing
-from tests.kv.servers import OnServer, Server, bigtable
+from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, bigtable
 
 _numbers = itertools.count()
 
@@ -56,27 +53,11 @@ class TestBigtable(OnServer):
 
     @pytest.fixture
     def restart(self) -> Callable[[], None]:
-        return lambda: None
-
-    async def test_what_was_acknowledged_is_there_after_the_server_was_killed(
-        self, store: Store, restart: Callable[[], None]
-    ) -> None:
         pytest.skip("the emulator keeps all in memory")
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    uri = uri_of(server.port, table="back")
-    store = open_store(uri)
-    predicate = await store.set_if(b"p", b"key", b"A", None)
-    await store.set(b"p", b"key", b"B")
-    await store.set(b"p", b"key", b"A")
-    await store.set(b"\xff" * 1024, b"key", b"A")
-
-    with pytest.raises(PredicateFailed):
-        await store.set_if(b"p", b"key", b"ours", predicate)
-
-    assert store_partitions(uri) == [b"p", b"\xff" * 1024]
-    await store.close()
+    await a_value_put_back_is_noticed(uri_of(server.port, table="back"))
 
 
 async def test_a_table_of_another_release_is_refused(server: Server) -> None:

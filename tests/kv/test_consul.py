@@ -17,18 +17,16 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
     InvalidStoreUri,
     PredicateFailed,
-    Store,
     StoreFormat,
     StoreUnavailable,
     StoreUri,
     open_store,
-    store_partitions,
 )
 from lakebed.kv.drivers import consul as consul_driver
 from lakebed.kv.drivers.remote import Passing, RemoteStore
 from tests.kv.consul_double import Consul
 from tests.kv.doubles import Answer, Request, served
-from tests.kv.servers import OnServer, Server, answering_http, consul
+from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, consul
 
 _run = f"{os.getpid()}-{os.urandom(2).hex()}-"  # a real agent keeps what earlier runs left
 _numbers = itertools.count()
@@ -52,27 +50,15 @@ class TestConsul(OnServer):
     def uri_at(self) -> Callable[..., str]:
         return partial(uri_of, name=f"test{next(_numbers)}")
 
-    async def test_what_was_acknowledged_is_there_after_the_server_was_killed(
-        self, store: Store, restart: Callable[[], None]
-    ) -> None:
+    @pytest.fixture
+    def restart(self, server: Server) -> Callable[[], None]:
         if os.environ.get("LAKEBED_TEST_CONSUL", "build") != "build":
             pytest.skip("an agent of others is not ours to kill")
-        await super().test_what_was_acknowledged_is_there_after_the_server_was_killed(store, restart)
+        return server.restart
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    uri = uri_of(server.port, name="back")
-    store = open_store(uri)
-    predicate = await store.set_if(b"p", b"key", b"A", None)
-    await store.set(b"p", b"key", b"B")
-    await store.set(b"p", b"key", b"A")
-    await store.set(b"\xff" * 1024, b"key", b"A")
-
-    with pytest.raises(PredicateFailed):
-        await store.set_if(b"p", b"key", b"ours", predicate)
-
-    assert store_partitions(uri) == [b"p", b"\xff" * 1024]
-    await store.close()
+    await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
 
 
 async def test_of_two_writers_of_the_same_value_one_succeeds(server: Server) -> None:

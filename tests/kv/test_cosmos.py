@@ -16,17 +16,15 @@ pytest.importorskip("azure.cosmos")
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
     InvalidStoreUri,
-    PredicateFailed,
     StoreFormat,
     StoreUnavailable,
     open_store,
-    store_partitions,
 )
 from lakebed.testing.contracts import DurableStoreContract
 from lakebed.testing.contracts.store import P, held, read_all
 from tests.kv.cosmos_double import Cosmos
 from tests.kv.doubles import Answer, Request, served
-from tests.kv.servers import OnServer, Server, double
+from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, double
 
 _numbers = itertools.count()
 
@@ -66,18 +64,7 @@ if service := os.environ.get("LAKEBED_TEST_COSMOS_URI"):
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    uri = uri_of(server.port, name="back")
-    store = open_store(uri)
-    predicate = await store.set_if(b"p", b"key", b"A", None)
-    await store.set(b"p", b"key", b"B")
-    await store.set(b"p", b"key", b"A")
-    await store.set(b"\xff" * 1024, b"key", b"A")
-
-    with pytest.raises(PredicateFailed):
-        await store.set_if(b"p", b"key", b"ours", predicate)
-
-    assert store_partitions(uri) == [b"p", b"\xff" * 1024]
-    await store.close()
+    await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
 
 
 async def test_long_keys_that_begin_alike_are_different(server: Server) -> None:

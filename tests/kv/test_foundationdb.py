@@ -15,15 +15,13 @@ import pytest
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
     InvalidStoreUri,
-    PredicateFailed,
     StoreFormat,
     StoreUnavailable,
     open_store,
-    store_partitions,
 )
 from lakebed.testing.contracts import DurableStoreContract
 from lakebed.testing.contracts.store import AWKWARD_KEYS, P, held, read_all
-from tests.kv.servers import foundationdb
+from tests.kv.servers import a_value_put_back_is_noticed, foundationdb
 
 _run = f"{os.getpid()}-{os.urandom(2).hex()}-"  # a real cluster keeps what earlier runs left
 _numbers = itertools.count()
@@ -58,17 +56,7 @@ class TestFoundationDB(DurableStoreContract):
 
 
 async def test_a_value_that_was_put_back_is_noticed(uri: str) -> None:
-    store = open_store(uri)
-    predicate = await store.set_if(b"p", b"key", b"A", None)
-    await store.set(b"p", b"key", b"B")
-    await store.set(b"p", b"key", b"A")
-    await store.set(b"\xff" * 1024, b"key", b"A")
-
-    with pytest.raises(PredicateFailed):
-        await store.set_if(b"p", b"key", b"ours", predicate)
-
-    assert store_partitions(uri) == [b"p", b"\xff" * 1024]
-    await store.close()
+    await a_value_put_back_is_noticed(uri)
 
 
 async def test_a_value_of_several_rows_is_replaced_whole_and_deleted_whole(uri: str) -> None:

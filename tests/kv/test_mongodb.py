@@ -17,17 +17,14 @@ from pymongo import MongoClient, errors
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
     InvalidStoreUri,
-    PredicateFailed,
-    Store,
     StoreFormat,
     StoreUnavailable,
     StoreUri,
     open_store,
-    store_partitions,
 )
 from lakebed.kv.drivers import mongodb as mongodb_driver
 from lakebed.kv.drivers.remote import Passing, partitions_of
-from tests.kv.servers import OnServer, Server, mongodb
+from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, mongodb
 
 # The client leaves a socket unclosed when its connection is refused on the way.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -55,29 +52,13 @@ class TestMongoDB(OnServer):
     def uri_at(self) -> Callable[..., str]:
         return partial(uri_of, name=f"test{next(_numbers)}")
 
-    async def test_what_was_acknowledged_is_there_after_the_server_was_killed(
-        self, store: Store, restart: Callable[[], None]
-    ) -> None:
-        pytest.skip("mongo-java-server keeps all in memory, and a server of others is not ours to kill")
-
     @pytest.fixture
     def restart(self) -> Callable[[], None]:
-        return lambda: None
+        pytest.skip("mongo-java-server keeps all in memory, and a server of others is not ours to kill")
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    uri = uri_of(server.port, name="back")
-    store = open_store(uri)
-    predicate = await store.set_if(b"p", b"key", b"A", None)
-    await store.set(b"p", b"key", b"B")
-    await store.set(b"p", b"key", b"A")
-    await store.set(b"\0q", b"key", b"A")
-
-    with pytest.raises(PredicateFailed):
-        await store.set_if(b"p", b"key", b"ours", predicate)
-
-    assert store_partitions(uri) == [b"\0q", b"p"]
-    await store.close()
+    await a_value_put_back_is_noticed(uri_of(server.port, name="back"), beside=b"\0q")
 
 
 def test_a_collection_of_another_release_is_refused(server: Server) -> None:

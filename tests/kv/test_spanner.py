@@ -19,18 +19,15 @@ from google.protobuf.struct_pb2 import Value
 
 from lakebed.kv import (
     InvalidStoreUri,
-    PredicateFailed,
-    Store,
     StoreFormat,
     StoreUnavailable,
     StoreUri,
     open_store,
-    store_partitions,
 )
 from lakebed.kv.drivers import spanner as spanner_driver
 from lakebed.testing.contracts.processes import COUNTER, PARTITION, increment
 from lakebed.testing.contracts.store import held
-from tests.kv.servers import SPANNER, OnServer, Server, spanner
+from tests.kv.servers import SPANNER, OnServer, Server, a_value_put_back_is_noticed, spanner
 
 _numbers = itertools.count()
 DATABASE = "projects/tests/instances/tests/databases/tests"
@@ -56,27 +53,11 @@ class TestSpanner(OnServer):
 
     @pytest.fixture
     def restart(self) -> Callable[[], None]:
-        return lambda: None
-
-    async def test_what_was_acknowledged_is_there_after_the_server_was_killed(
-        self, store: Store, restart: Callable[[], None]
-    ) -> None:
         pytest.skip("the emulator keeps all in memory")
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    uri = uri_of(server.port, table="back")
-    store = open_store(uri)
-    predicate = await store.set_if(b"p", b"key", b"A", None)
-    await store.set(b"p", b"key", b"B")
-    await store.set(b"p", b"key", b"A")
-    await store.set(b"\xff" * 1024, b"key", b"A")
-
-    with pytest.raises(PredicateFailed):
-        await store.set_if(b"p", b"key", b"ours", predicate)
-
-    assert store_partitions(uri) == [b"p", b"\xff" * 1024]
-    await store.close()
+    await a_value_put_back_is_noticed(uri_of(server.port, table="back"))
 
 
 async def test_commits_that_spanner_aborts_are_begun_again_and_none_is_done_twice() -> None:

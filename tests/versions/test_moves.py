@@ -204,15 +204,7 @@ async def test_a_version_that_came_over_a_sealed_source_stays(
 ) -> None:
     """A committer sleeps over the source, then ends. A merge replaces what it committed before the tombstone comes."""
     first = await put(repo, b"a", b"1")
-    is_sealed, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def sleeps() -> None:
-        is_sealed.set()
-        await goes_on.wait()
-
-    store.before("set", b"claim/", sleeps)
-    sleeping = asyncio.create_task(commit(another()))
-    await is_sealed.wait()
+    goes_on, sleeping = await sealed_by_a_committer_that_sleeps(another(), store)
     moved = await repo.moves.copy_out("main", b"a", "main", b"b")
     other, found = another(), []
 

@@ -269,7 +269,13 @@ class SpannerDatabase:
                     _check_table(found[0])
                     return
                 make = UpdateDatabaseDdlRequest(database=self._name, statements=[MAKE_TABLE.format(table=self._table)])
-                await transport.update_database_ddl(make, metadata=_routed(database=self._name), **options)
+                try:
+                    await transport.update_database_ddl(make, metadata=_routed(database=self._name), **options)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
+                        raise
+                    # Another process has made it since, or changes the schema now. The next look tells.
+                    raise Passing(f"spanner: {error.details()}") from error
         finally:
             await transport.close()
         raise Passing("spanner: the table is being made")
