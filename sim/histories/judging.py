@@ -9,14 +9,15 @@ from typing import Final
 
 from .events import Call
 from .lists import Anomaly, check_across, check_lists
-from .registers import REPEATED, check_registers
+from .registers import REPEATED, WITHDRAWN, check_registers
 
 ALLOWED_ACROSS: Final = frozenset(
     {"G-single", "G2-item", "G0-realtime", "G1c-realtime", "G-single-realtime", "G2-item-realtime"}
 )
 """A merge is made from the head that its source had when it began, and published later. Read committed is left."""
-ALLOWED_OF_REGISTERS: Final = frozenset({REPEATED})
-"""A write sets its cell again for every commit that seals the staging area under it."""
+ALLOWED_OF_REGISTERS: Final = frozenset({REPEATED, WITHDRAWN})
+"""A write sets its cell again for every commit that seals the staging area under it. Such a commit may have read the
+path before the first cell was there. Then the path shows what was there before, until the second is there."""
 
 
 @dataclass(frozen=True, slots=True)

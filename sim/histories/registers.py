@@ -5,8 +5,9 @@ with the last moment before it. A listing has one moment for all its paths. A ca
 moment at any later time, or none. The search goes through the recording once and keeps every possible state (Lowe,
 "Testing for linearizability", 2016). A folder has few paths and few calls at once, so these states are few.
 
-Where that fails, weaker promises give the anomaly a more telling name. The weakest is for a single read: it shows a
-write that no acknowledged write had replaced before the read began.
+Where that fails, weaker promises give the anomaly a more telling name. Two are for writes under way, which are staged
+again for each commit: the same write may take effect several times, and be withdrawn in between. The weakest is for a
+single read: it shows a write that no acknowledged write had replaced before the read began.
 """
 
 from __future__ import annotations
@@ -21,10 +22,15 @@ from .lists import Anomaly
 REGISTER_KINDS: Final = frozenset({"w", "get"})
 STATES_MAX: Final = 200_000
 REPEATED: Final = "repeated-write"
+WITHDRAWN: Final = "withdrawn-write"
 
-State = tuple[Any, ...]
+Layer = tuple[Any, int]
+"""A value, and the call that wrote it; SETTLED where no call can take it back."""
+SETTLED: Final = -1
+State = tuple[tuple[Layer, ...], ...]
+"""For each path its value, last, over what the path goes back to where the write of that value is withdrawn."""
 Possible = tuple[State, frozenset[int]]
-"""The value of each path, and which of the calls under way have had their moment."""
+"""What each path shows, and which of the calls under way have had their moment."""
 
 
 class TooManyStates(Exception):
@@ -57,8 +63,11 @@ def _check_folder(folder: str, calls: Sequence[Call]) -> list[Anomaly]:
         if linearize(own, repeating=True) is None:
             text = "an upload under way took effect again, after another had replaced it"
             return [Anomaly(REPEATED, folder, text, _around(own, folder, stuck))]
+        if linearize(own, repeating=True, withdrawing=True) is None:
+            text = "an upload under way was shown and, before it was acknowledged, the value before it again"
+            return [Anomaly(WITHDRAWN, folder, text, _around(own, folder, stuck))]
         for path in paths:
-            alone = linearize(_of_path(own, path), repeating=True)
+            alone = linearize(_of_path(own, path), repeating=True, withdrawing=True)
             if alone is not None:
                 text = "no order of the calls explains the last one"
                 return [Anomaly("not-linearizable", path, text, _around(own, path, alone))]
@@ -115,15 +124,18 @@ def _explain(path: str, read: Call, value: Any, writers: list[Call], acknowledge
     return Anomaly("stale-read", path, f"{value} was read after a later write", (*possible[-1:], between[-1], read))
 
 
-def linearize(own: Sequence[tuple[Call, list[Micro]]], *, repeating: bool = False) -> Call | None:
+def linearize(
+    own: Sequence[tuple[Call, list[Micro]]], *, repeating: bool = False, withdrawing: bool = False
+) -> Call | None:
     """The first call that no order explains; None where all are explained.
 
-    `repeating`: a write may take effect several times while it is under way.
+    `repeating`: a write may take effect several times while it is under way. `withdrawing`: the path may also go back
+    to what that write replaced; it must take effect once more before it ends.
 
     Raises:
         TooManyStates: more than STATES_MAX.
     """
-    search = _Search(own, repeating=repeating)
+    search = _Search(own, repeating=repeating, withdrawing=withdrawing)
     moments = [(call.began, 0, number) for number, (call, _) in search.calls.items()]
     moments += [(call.ended, 1, number) for number, (call, _) in search.calls.items() if call.outcome == "ok"]
     for _, is_end, number in sorted(moments):
@@ -135,7 +147,7 @@ def linearize(own: Sequence[tuple[Call, list[Micro]]], *, repeating: bool = Fals
 
 
 class _Search:
-    def __init__(self, own: Sequence[tuple[Call, list[Micro]]], *, repeating: bool) -> None:
+    def __init__(self, own: Sequence[tuple[Call, list[Micro]]], *, repeating: bool, withdrawing: bool) -> None:
         paths = sorted({path for _, micros in own for _, path, _ in micros})
         self._place = {path: place for place, path in enumerate(paths)}
         answered = [micro for call, micros in own if call.outcome == "ok" for micro in micros]
@@ -148,8 +160,9 @@ class _Search:
             or (call.outcome == "info" and any(kind == "w" and (path, value) in shown for kind, path, value in micros))
         }
         self._repeating = repeating
+        self._withdrawing = withdrawing
         self._under_way: set[int] = set()
-        self._possible: set[Possible] = {((None,) * len(paths), frozenset())}
+        self._possible: set[Possible] = {((((None, SETTLED),),) * len(paths), frozenset())}
 
     def begin(self, number: int) -> None:
         self._under_way.add(number)
@@ -166,16 +179,24 @@ class _Search:
             # A state that has what is asked for need not go on: later ends take it further.
             if number in done and not self._repeating:
                 continue
-            for each in writes:
-                if each not in done or self._repeating:
-                    further = self._with_reads(self._written(state, each), done | {each})
-                    if further not in reached:
-                        reached.add(further)
-                        waiting.append(further)
+            steps = [
+                (self._written(state, each), done | {each}) for each in writes if each not in done or self._repeating
+            ]
+            if self._withdrawing:
+                steps += [
+                    (self._withdrawn(state, path), done - {state[path][-1][1]})
+                    for path in range(len(state))
+                    if state[path][-1][1] != SETTLED
+                ]
+            for step in steps:
+                further = self._with_reads(*step)
+                if further not in reached:
+                    reached.add(further)
+                    waiting.append(further)
             if len(reached) > STATES_MAX:
                 raise TooManyStates
         self._under_way.discard(number)
-        self._possible = {(state, done - {number}) for state, done in reached if number in done}
+        self._possible = {(self._settled(state, number), done - {number}) for state, done in reached if number in done}
         return bool(self._possible)
 
     def _is_read(self, number: int) -> bool:
@@ -185,7 +206,21 @@ class _Search:
         after = list(state)
         for kind, path, value in self.calls[number][1]:
             if kind == "w":
-                after[self._place[path]] = value
+                place = self._place[path]
+                below = tuple(each for each in state[place] if each[1] != number) if self._withdrawing else ()
+                after[place] = (*below, (value, number if self._withdrawing else SETTLED))
+        return tuple(after)
+
+    def _withdrawn(self, state: State, place: int) -> State:
+        return (*state[:place], state[place][:-1], *state[place + 1 :])
+
+    def _settled(self, state: State, number: int) -> State:
+        """An acknowledged write stays: what it replaced never comes back."""
+        after = list(state)
+        for place, layers in enumerate(state):
+            for depth, (value, each) in enumerate(layers):
+                if each == number:
+                    after[place] = ((value, SETTLED), *layers[depth + 1 :])
         return tuple(after)
 
     def _with_reads(self, state: State, done: frozenset[int]) -> Possible:
@@ -195,6 +230,6 @@ class _Search:
             for number in self._under_way
             if number not in done
             and self._is_read(number)
-            and all(state[self._place[path]] == value for _, path, value in self.calls[number][1])
+            and all(state[self._place[path]][-1][0] == value for _, path, value in self.calls[number][1])
         ]
         return (state, done | frozenset(fitting)) if fitting else (state, done)

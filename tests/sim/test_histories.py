@@ -189,6 +189,30 @@ class TestRegisters:
         assert names(calls) == ["repeated-write"]
         assert judge(calls).is_valid
 
+    def test_a_write_that_is_not_seen_for_a_while_before_its_answer_is_told_apart(self) -> None:
+        calls = [
+            call(0, 1, write(1)),
+            call(2, 9, write(2)),
+            call(3, 4, get(2)),
+            call(5, 6, get(1)),
+            call(10, 11, get(2)),
+        ]
+
+        assert names(calls) == ["withdrawn-write"]
+        assert judge(calls).is_valid
+
+    def test_a_write_that_is_not_seen_after_its_answer_is_forbidden(self) -> None:
+        calls = [call(0, 1, write(1)), call(2, 6, write(2)), call(3, 4, get(2)), call(7, 8, get(1))]
+
+        assert names(calls) == ["stale-read"]
+        assert not judge(calls).is_valid
+
+    def test_a_path_goes_back_to_what_the_write_under_way_replaced_and_to_nothing_else(self) -> None:
+        over = [call(0, 5, write(1)), call(0, 4, write(2)), call(0, 20, write(3)), call(6, 7, get(2))]
+
+        assert names([*over, call(8, 9, get(3)), call(10, 11, get(2))]) == ["withdrawn-write"]
+        assert names([*over, call(8, 9, get(3)), call(10, 11, get(1))]) == ["not-linearizable"]
+
     def test_a_listing_has_one_moment_for_all_paths_of_a_folder(self) -> None:
         writes = [call(0, 1, write(1, "d/x")), call(2, 3, write(2, "d/y")), call(4, 9, write(3, "d/x"))]
         writes.append(call(10, 11, write(4, "d/y")))
