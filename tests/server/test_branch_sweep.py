@@ -137,3 +137,16 @@ async def test_too_many_branches_or_an_unknown_field_are_refused(client: httpx.A
 
     assert (await client.post(url, json=many)).status_code == 400
     assert (await client.post(url, json={"policy_version": 0, "branches": [], "force": True})).status_code == 400
+
+
+async def test_metrics_count_the_branches_of_sweeps(client: httpx.AsyncClient, state: AppState, repo: str) -> None:
+    await branch(client, repo, "short", ttl="1h")
+    await branch(client, repo, "used", ttl="1h")
+    for name in ("short", "used"):
+        await aged(state, name, 1)
+    plan = await planned(client, repo)
+    await client.post(repo + "/branches/used/objects", params={"path": "a"}, content=b"1")
+
+    await sweep(client, repo, plan, version=0)
+
+    assert dict(state.metrics.swept_branches) == {"deleted": 1, "kept": 1}

@@ -165,6 +165,38 @@ async def test_a_jobs_token_is_good_for_collecting_in_its_repository_alone(
         assert "insufficient permissions" in answer.text, (method, path, answer.text)
 
 
+async def test_only_the_token_of_a_job_that_sweeps_branches_deletes_branches_of_its_repository_alone(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINE_CHARACTERS_MAX", 1000)  # a line has its token
+    other = {"name": "pond", "storage_namespace": "mem://pond"}
+    assert (await client.post("/repositories", json=other)).status_code == 201
+    for place in (repo, "/repositories/pond"):
+        assert (await client.post(place + "/branches", json={"name": "b", "source": "main"})).status_code == 201
+    tokens = []
+    for request in ({"action": "run"}, {"action": "run", "branches": True}):
+        job = (await client.post(repo + "/gc/jobs", json={"request": request})).json()
+        tokens.append(await delegated(client, repo, job))
+        if "branches" not in request:
+            await client.delete(f"{repo}/gc/jobs/{job['id']}")
+            await ended(client, repo, job)
+    sweep = repo + "/lifecycle/branches/sweep"
+    body = {"policy_version": 0, "branches": [{"branch": "b", "state": "as planned"}]}
+
+    assert (await stranger.get(repo + "/lifecycle/branches", headers=tokens[1])).status_code == 200
+    swept = await stranger.post(sweep, json=body, headers=tokens[1])
+    elsewhere = [
+        await stranger.post(sweep.replace(repo, "/repositories/pond"), json=body, headers=tokens[1]),
+        await stranger.delete(repo + "/branches/b/objects", params={"path": "a"}, headers=tokens[1]),
+        await stranger.post(sweep, json=body, headers=tokens[0]),
+    ]
+
+    assert swept.json()["branches"] == [{"branch": "b", "is_deleted": False, "why": "used since it was planned"}], (
+        swept.text
+    )
+    assert [answer.status_code in {401, 403} for answer in elsewhere] == [True] * 3
+
+
 @pytest.mark.parametrize("end", ["stopped", "lost", "repository deleted"])
 async def test_a_jobs_token_ends_with_the_job(
     client: httpx.AsyncClient, stranger: httpx.AsyncClient, state: AppState, repo: str, end: str

@@ -19,9 +19,9 @@ from lakebed.gc.context import RunContext
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.flow import apply, plan, purge
 from lakebed.gc.kinds import kind_to_plan
-from lakebed.gc.protocol import NewHold, RunKind, Service, StartRun, UncommittedOptions
+from lakebed.gc.protocol import JobState, NewHold, RunKind, RunRequest, Service, StartRun, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
-from lakebed.gc.service import CollectionService, HoldBook
+from lakebed.gc.service import CollectionService, HoldBook, JobBook
 from lakebed.objectstore import ObjectStoreUnavailable, open_deleter
 from lakebed.server import App, AppState, LogOptions, create_app
 from lakebed.server.folder import RESERVE_BYTES
@@ -158,6 +158,20 @@ class TestMetrics:
         assert found["lakebed_hard_deleted_objects_total"] == 1
         assert found["lakebed_hard_deleted_bytes_total"] == 3
         assert found['lakebed_hard_delete_failures_total{reason="held by case 1"}'] == 1
+
+    async def test_how_long_ago_the_newest_job_began_that_is_done_is_told_by_what_it_was_asked(
+        self, app: App, state: AppState, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        book = JobBook((await state.catalog.get("lake")).versions)
+        for end in (JobState.DONE, JobState.FAILED):
+            job = await book.begin(RunRequest(branches=True), by="ann")
+            await book.finish(replace(job, state=end))
+
+        found = figures((await ask(app, "/metrics", client.auth)).text)
+
+        lags = {name: lag for name, lag in found.items() if name.startswith("lakebed_job_lag_seconds")}
+        assert list(lags) == ['lakebed_job_lag_seconds{repository="lake",action="run",branches="yes"}']
+        assert 0 <= min(lags.values()) < 60
 
     async def test_what_a_collection_gave_back_is_counted_once_it_ended(
         self, app: App, state: AppState, client: httpx.AsyncClient, repo: str

@@ -13,6 +13,7 @@ import msgspec
 class Delegation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Allow `actions`, by their full names, on `repository` itself and nothing in it, while its job `job` runs.
 
+    `on_branches` are allowed on each of its branches, and on nothing else.
     `deleted` is the uid of the repository where it is deleted.
     """
 
@@ -20,6 +21,10 @@ class Delegation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repository: str
     actions: tuple[str, ...]
     deleted: str = ""
+    on_branches: tuple[str, ...] = ()
 
     def covers(self, action: str, resource: str) -> bool:
-        return action in self.actions and resource == f"arn:lakefs:fs:::repository/{self.repository}"
+        repository = f"arn:lakefs:fs:::repository/{self.repository}"
+        if action in self.actions and resource == repository:
+            return True
+        return action in self.on_branches and resource.startswith(f"{repository}/branch/")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
 
     from .api import Collector, NamespaceMissing, NoSession
+    from .branches import PolicyChanged, plan_branches, sweep_branches
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .fencing import Overtaken
     from .files import Lake
@@ -102,6 +103,7 @@ __all__ = [
     "PlanMissing",
     "PlanRequest",
     "Planned",
+    "PolicyChanged",
     "PurgeReport",
     "PurgeRequest",
     "RestoreReport",
@@ -132,6 +134,7 @@ __all__ = [
     "ledger",
     "local_session",
     "plan",
+    "plan_branches",
     "purge",
     "restore",
     "run",
@@ -139,6 +142,7 @@ __all__ = [
     "session_on_demand",
     "session_options",
     "show",
+    "sweep_branches",
     "unforeseen",
     "why",
     "write_package",
@@ -146,6 +150,7 @@ __all__ = [
 
 _NAMES: Final = {
     ".api": "Collector NamespaceMissing NoSession",
+    ".branches": "PolicyChanged plan_branches sweep_branches",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
     ".fencing": "Overtaken",
     ".files": "Lake",

@@ -46,6 +46,7 @@ from lakebed.gc.protocol import (
     ENGINE_SETTING,
     REQUESTS,
     ApplyRequest,
+    BranchesSwept,
     Mode,
     PlanRequest,
     PurgeRequest,
@@ -53,6 +54,7 @@ from lakebed.gc.protocol import (
     RunKind,
     RunReport,
     engine_from,
+    is_open,
     request_of,
 )
 from lakebed.gc.rules import read_rules
@@ -231,6 +233,7 @@ def _print(records: Iterable[Any]) -> int:
     for record in records:
         sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
         failed |= isinstance(record, RunReport | PurgeReport) and record.objects_failed > 0
+        failed |= isinstance(record, BranchesSwept) and any(map(is_open, record.branches))
     return 1 if failed else 0
 
 
@@ -300,6 +303,9 @@ def _add_option(action: argparse.ArgumentParser, name: str) -> None:
     elif name == "active_only":
         help_text = "with --lifecycle: commits that the retention rules let go keep nothing"
         action.add_argument("--active-only", dest=name, action="store_const", const=True, help=help_text)
+    elif name == "branches":
+        help_text = "first delete the branches that go by the lifecycle policy; they can come back for a while"
+        action.add_argument("--branches", dest=name, action="store_const", const=True, help=help_text)
     elif name in _HELP:
         metavar, help_text = _HELP[name]
         action.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help_text)

@@ -26,6 +26,7 @@ from lakebed.gc import protocol
 from lakebed.gc.protocol import (
     Adopting,
     ApplyRequest,
+    BranchesSwept,
     Certificate,
     EngineName,
     ErasureOrder,
@@ -65,6 +66,7 @@ from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.runtime import LiveTasks, live_ports
 
 from . import flow
+from .branches import plan_branches, sweep_branches
 from .certifying import certify, verify
 from .context import Progress, RunContext, list_plans, read_input, read_plan
 from .engines.spark import frame, open_engine
@@ -228,13 +230,15 @@ class Collector:
             window, grace_s = request.window, _grace_s(request)
             return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
 
-    def run(self, request: RunRequest) -> Iterator[RunReport | PurgeReport]:
-        """Finish what is unfinished, each run as it was begun, or deferred if the request asks for it; then plan
-        and apply, one kind after the other, as in `plan`; at the end purge.
+    def run(self, request: RunRequest) -> Iterator[RunReport | BranchesSwept | PurgeReport]:
+        """Finish what is unfinished, each run as it was begun, or deferred if the request asks for it; delete the
+        branches that go by the lifecycle policy, if it asks for that; then plan and apply, one kind after the other,
+        as in `plan`; at the end purge.
 
         Raises:
             Denied: the caller may not plan, or not apply. Nothing was planned.
-            NotFinished: a run could not be finished, or nothing be planned beside it. All else was done.
+            NotFinished: a run could not be finished, branches not be swept, or nothing be planned beside a run. All
+                else was done.
         """
         self.check(request)
         purge = PurgeRequest(engine=request.engine, tasks=request.tasks)
@@ -306,7 +310,21 @@ class Collector:
             self.progress(str(error))
             return None
 
-    def _collected(self, request: RunRequest) -> Iterator[RunReport]:
+    def _swept_branches(self, left: list[str]) -> Iterator[BranchesSwept]:
+        """An error is noted in `left`: objects are collected all the same."""
+        client = RetryingCaller(self.client, self.progress)
+        try:
+            plan = plan_branches(client, self.repository)
+            going = sum(one.goes for one in plan.branches)
+            self.progress(f"branches: {count_of(going, 'branch', 'branches')} of {len(plan.branches):,} to go")
+            yield sweep_branches(client, self.repository, plan)
+        except (Unavailable, OutcomeUnknown):
+            raise
+        except LakebedError as error:
+            left.append(f"branches: {error}")
+            self.progress(left[-1])
+
+    def _collected(self, request: RunRequest) -> Iterator[RunReport | BranchesSwept]:
         def apply(run_id: str, window: str | None) -> RunReport:
             return self.apply(
                 ApplyRequest(
@@ -321,6 +339,8 @@ class Collector:
         left: list[str] = []
         unfinished = self._unfinished_or_left(left)
         yield from finish_each(unfinished, apply, self.progress, left, window=request.window)
+        if request.branches:
+            yield from self._swept_branches(left)
         for kind in _kinds(request):
             try:
                 check_uncommitted(finish(self._service().holds()), kind)
@@ -602,9 +622,7 @@ class Collector:
         return Lake(uri=finish(self._service().namespace()), options=self.objectstore)
 
 
-def then_purge(
-    reports: Iterator[RunReport], purge: Callable[[], PurgeReport], progress: Progress
-) -> Iterator[RunReport | PurgeReport]:
+def then_purge(reports: Iterator[T], purge: Callable[[], PurgeReport], progress: Progress) -> Iterator[T | PurgeReport]:
     """Yield the reports, then that of a purge, also where an error ended the reports: what could not be planned or
     finished tonight may never be. The error is raised after the purge.
 

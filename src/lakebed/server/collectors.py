@@ -36,8 +36,10 @@ from lakebed.gc.protocol import (
     JobView,
     Request,
     RunKind,
+    SweptBranch,
     Totals,
     engine_from,
+    is_open,
 )
 from lakebed.gc.service import JobBook
 
@@ -75,7 +77,7 @@ class NoSpark(LakebedError):
 
 class _Printed(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that a job keeps of the records that a collector prints: a plan has `totals`, the report of a run
-    `objects_deleted`, that of a purge `objects_purged`."""
+    `objects_deleted`, that of a purge `objects_purged`, a sweep `branches`."""
 
     run_id: str = ""
     kind: RunKind | None = None
@@ -88,6 +90,7 @@ class _Printed(msgspec.Struct, frozen=True, kw_only=True):
     objects_purged: int | None = None
     bytes_purged: int = 0
     objects_failed: int = 0
+    branches: tuple[SweptBranch, ...] | None = None
 
 
 class Collectors:
@@ -114,8 +117,10 @@ class Collectors:
         endpoint: str,
         identity: Identity,
         actions: tuple[str, ...],
+        on_branches: tuple[str, ...] = (),
     ) -> JobView:
-        """Begin a job; it goes on when this has returned. It may do these actions, as far as its user may.
+        """Begin a job; it goes on when this has returned. It may do these actions, as far as its user may: those
+        `on_branches` on each branch, the others on the repository.
 
         `deleted`: the uid of the repository, where it is deleted.
 
@@ -134,7 +139,9 @@ class Collectors:
         try:
             token = await self._authenticator.issue_job_token(
                 identity,
-                Delegation(job=job.id, repository=repository, deleted=deleted, actions=actions),
+                Delegation(
+                    job=job.id, repository=repository, deleted=deleted, actions=actions, on_branches=on_branches
+                ),
                 lifetime_s=TOKEN_LIFETIME_S,
             )
         except LakebedError as error:
@@ -292,6 +299,7 @@ def _is_alive(pid: int) -> bool:
 
 def _result(printed: _Printed) -> JobResult | None:
     """Return what this record counts for; None where it is no result."""
+    failed = printed.objects_failed
     if printed.totals is not None:
         deed, objects, size_bytes = JobDeed.PLANNED, printed.totals.all.objects, printed.totals.all.size_bytes
     elif printed.objects_deleted is not None:
@@ -300,6 +308,9 @@ def _result(printed: _Printed) -> JobResult | None:
         size_bytes = printed.garbage_bytes if is_deferred else printed.bytes_deleted
     elif printed.objects_purged is not None:
         deed, objects, size_bytes = JobDeed.PURGED, printed.objects_purged, printed.bytes_purged
+    elif printed.branches is not None:
+        deed, objects, size_bytes = JobDeed.SWEPT, sum(one.is_deleted for one in printed.branches), 0
+        failed = sum(map(is_open, printed.branches))
     else:
         return None
     return JobResult(
@@ -308,5 +319,5 @@ def _result(printed: _Printed) -> JobResult | None:
         kind=printed.kind,
         objects=objects,
         size_bytes=size_bytes,
-        objects_failed=printed.objects_failed,
+        objects_failed=failed,
     )

@@ -53,6 +53,8 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "lakebed_hard_delete_failures_total": ("counter", "Replaced objects that could not be deleted, by reason."),
     "lakebed_hard_delete_queued": ("gauge", "Replaced objects that wait to be deleted at once."),
     "lakebed_hard_delete_oldest_seconds": ("gauge", "How long the oldest of them waits."),
+    "lakebed_swept_branches_total": ("counter", "Branches of sweeps that this process was asked for, by outcome."),
+    "lakebed_job_lag_seconds": ("gauge", "Age of the newest job that is done, by what it was asked."),
     "lakebed_survey_age_seconds": ("gauge", "Age of the figures of repositories: they are counted now and then."),
     "lakebed_survey_complete": ("gauge", "0 where there was more than one survey counts."),
 }
@@ -100,6 +102,7 @@ class Metrics:
         self.in_progress = 0
         self.kv_seconds: dict[str, Timings] = {}
         self.kv_failures: Counter[tuple[str, str]] = Counter()
+        self.swept_branches: Counter[str] = Counter()
         self.gauges: dict[str, Callable[[], float]] = {}
         """Read when the figures are asked for."""
         self.sources: list[Callable[[], Iterable[Sample]]] = []
@@ -126,6 +129,8 @@ class Metrics:
             found += timings.samples("lakebed_kv_seconds", ("operation", name))
         for (name, reason), count in self.kv_failures.items():
             found.append(Sample("lakebed_kv_failures_total", "", (("operation", name), ("reason", reason)), count))
+        for outcome, count in self.swept_branches.items():
+            found.append(Sample("lakebed_swept_branches_total", "", (("outcome", outcome),), count))
         for source in self.sources:
             found += source()
         usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -13,8 +13,8 @@ from typing import Final
 
 from lakebed.base import LakebedError, RunId, RunState
 from lakebed.catalog import Repository
-from lakebed.gc.protocol import RunKind, decode_report, report_path
-from lakebed.gc.service import count_queue
+from lakebed.gc.protocol import JobState, RunKind, RunRequest, action_of, decode_report, report_path
+from lakebed.gc.service import JobBook, count_queue
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import decode_cells, is_gone, keys
 
@@ -77,6 +77,7 @@ class Survey:
             found.append(Sample("lakebed_staged_bytes", "", (name,), size_bytes))
             found += await self._runs(repository, name)
             found += await self._hard_delete(repository, name)
+            found += await self._jobs(repository, name)
         found.append(Sample("lakebed_repositories", "", (), repositories))
         found.append(Sample("lakebed_survey_complete", "", (), int(cells_left > 0)))
         return found
@@ -103,6 +104,24 @@ class Survey:
                 labels = (name, ("kind", kind.value))
                 samples.append(Sample("lakebed_reclaimed_bytes_total", "", labels, sum(by_run.values())))
         return samples
+
+    async def _jobs(self, repository: Repository, name: tuple[str, str]) -> list[Sample]:
+        newest_ms: dict[tuple[str, str], int] = {}
+        for job in await JobBook(repository.versions).list():
+            if job.state is JobState.DONE:
+                sweeps = isinstance(job.request, RunRequest) and job.request.branches
+                asked = (action_of(job.request), "yes" if sweeps else "no")
+                newest_ms[asked] = max(newest_ms.get(asked, 0), job.started_ms)
+        now_ms = self._state.ports.clock.now_ms()
+        return [
+            Sample(
+                "lakebed_job_lag_seconds",
+                "",
+                (name, ("action", action), ("branches", branches)),
+                max(0, now_ms - started_ms) / 1000,
+            )
+            for (action, branches), started_ms in newest_ms.items()
+        ]
 
     async def _hard_delete(self, repository: Repository, name: tuple[str, str]) -> list[Sample]:
         queued = await count_queue(repository.versions)

@@ -204,3 +204,28 @@ def test_a_plan_says_when_there_is_nothing_to_delete(shell: Shell, lake: str) ->
     assert "no branch begins with zzz" in unmatched.err
     assert going["branches"] == []
     assert [one["branch"] for one in every["branches"]] == ["main"]
+
+
+def test_a_run_deletes_idle_branches_before_it_collects_also_as_a_job_of_the_server(
+    shell: Shell, lake: str, data: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        shell.ok("branch", "create", f"{lake}/{name}")
+    aged(data, lake, "one", 31)
+    set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d"}})
+    how = ("--branches", "--uncommitted", "--engine", "local", "--yes")
+
+    ran = shell.ok("gc", "run", lake, *how, "--readers-grace", "0", "--data", str(data))
+    aged(data, lake, "two", 31)
+    job = shell.ok("gc", "job", "start", lake, "run", *how, "--readers-grace", "0", "-o", "json").json
+
+    assert "1 branch deleted; `lakebed branch undelete` brings one back" in ran.err
+    assert (job["state"], job["request"]["branches"]) == ("done", True)
+    assert [one["deed"] for one in job["results"]] == ["swept", "applied", "purged"]
+    assert (job["results"][0]["objects"], job["results"][0]["objects_failed"]) == (1, 0)
+    assert "swept: 1 branch deleted" in shell.ok("gc", "job", "show", lake, job["id"]).out
+    assert [one["id"] for one in shell.ok("branch", "list", lake, "-o", "json").json] == ["main"]
+
+
+def test_branches_are_an_option_of_runs_alone(shell: Shell, lake: str) -> None:
+    assert "'branches' is no option of plan" in shell("gc", "job", "start", lake, "plan", "--branches").err

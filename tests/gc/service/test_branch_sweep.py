@@ -17,10 +17,11 @@ from lakebed.gc.protocol import SWEEP_MAX, BranchToGo, NewHold, PlannedBranch
 from lakebed.gc.rules import matches
 from lakebed.gc.rules.lifecycle import BranchFacts, Pin, check_policy, judge_branch
 from lakebed.gc.service import BranchSweep, HoldBook, PolicyBook, RulesMoved, TooManyBranches
+from lakebed.kv import Page, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryObjectStore, ObjectStore
 from lakebed.runtime import LiveIds, LiveTasks
-from lakebed.versions import BranchNotFound, Options, RefKind, TreeCache, Trees, Versions
+from lakebed.versions import BranchNotFound, Options, RefKind, TreeCache, Trees, Versions, keys
 from tests.clocks import TurnableClock
 
 DAY_MS = 86_400_000
@@ -509,6 +510,59 @@ async def test_an_error_at_one_branch_is_its_row_and_the_others_go(
     swept = await lakes.sweep([plan["one"], plan["two"], plan["three"]])
 
     assert swept == {"one": "deleted", "two": "not known whether it went: the store is away", "three": "deleted"}
+
+
+async def test_a_sweep_ends_where_the_store_is_away_and_says_which_branches_it_did_not_try(
+    lakes: Installation,
+) -> None:
+    for name in ("one", "two", "three"):
+        await lakes.branch(name)
+    await lakes.policy(**{"*": {"idle": "10d"}})
+    lakes.days(11)
+    plan = await lakes.plan()
+    asked: list[str] = []
+
+    async def fail_at_the_second() -> None:
+        asked.append("asked")
+        if len(asked) == 2:
+            raise StoreUnavailable("connection refused")
+
+    lakes.hooks.act = fail_at_the_second
+
+    swept = await lakes.sweep([plan["one"], plan["two"], plan["three"]])
+
+    assert swept == {
+        "one": "deleted",
+        "two": "not known whether it went: connection refused",
+        "three": "not tried: the key-value store was away at a branch before it",
+    }
+    assert len(asked) == 2
+    lakes.hooks.act = None
+    assert await lakes.sweep([plan["two"], plan["three"]]) == {"two": "deleted", "three": "deleted"}
+
+
+async def test_a_sweep_reads_open_pull_requests_once(lakes: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two", "three"):
+        await lakes.branch(name)
+    await lakes.policy(**{"*": {"idle": "10d"}})
+    lakes.days(11)
+    plan = await lakes.plan()
+    repository = await lakes.lake()
+    partition = keys.repository_partition(repository.versions.uid)
+    scanned: list[bytes] = []
+    scan = lakes.store.scan
+
+    async def counted(where: bytes, start: bytes, limit: int) -> Page:
+        if where == partition and start.startswith(b"pull/"):
+            scanned.append(start)
+        return await scan(where, start, limit)
+
+    monkeypatch.setattr(lakes.store, "scan", counted)
+
+    swept = await lakes.sweep([plan["one"], plan["two"], plan["three"]])
+
+    assert set(swept.values()) == {"deleted"}
+    assert len(scanned) == 1
 
 
 async def test_a_sweep_that_is_repeated_says_that_its_branches_are_gone(lakes: Installation) -> None:

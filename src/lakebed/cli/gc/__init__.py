@@ -24,9 +24,10 @@ from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 
 from .aside import ledger, purge, purge_text, restore
+from .branches import swept_text
 from .deleted import app as deleted
 from .jobs import app as jobs
-from .options import Deleting, Looking, Working, asked
+from .options import BranchesOption, Deleting, Looking, Working, asked
 from .rules import app as rules
 from .session import (
     RootOption,
@@ -218,17 +219,20 @@ def run_all(
     looking: Looking,
     deleting: Deleting,
     working: Working,
+    branches: BranchesOption = False,
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
     """Finish what is unfinished, plan and apply, one kind after the other; then purge what was deferred."""
     from lakebed.gc import PurgeReport
+    from lakebed.gc.protocol import BranchesSwept, RunReport, is_open
 
-    request: Any = asked("run", looking, deleting, working)
+    request: Any = asked("run", looking, deleting, working, branches=branches or None)
     collector = checked_collector(session, uri, local_root)
     check(session, collector, request)
-    session.confirm(_question(uri, looking, deleting), yes=yes)
-    done: list[RunReport | PurgeReport] = []
+    question = _question(uri, looking, deleting)
+    session.confirm(f"{question} And delete the branches that go by the policy?" if branches else question, yes=yes)
+    done: list[RunReport | BranchesSwept | PurgeReport] = []
     error: LakebedError | None = None
     with with_spark(session, collector) as collector:
         try:
@@ -237,11 +241,15 @@ def run_all(
         except LakebedError as found:
             error = found
     purges = [one for one in done if isinstance(one, PurgeReport)]
+    sweeps = [one for one in done if isinstance(one, BranchesSwept)]
+    for swept in sweeps:
+        for line in swept_text(swept):
+            session.note(line)
     for purged in purges:
         if purged.purged:
             session.note("; ".join(purge_text(purged)))
-    _show_reports(session, [one for one in done if not isinstance(one, PurgeReport)], error)
-    if any(purged.objects_failed for purged in purges):
+    _show_reports(session, [one for one in done if isinstance(one, RunReport)], error)
+    if any(purged.objects_failed for purged in purges) or any(is_open(one) for each in sweeps for one in each.branches):
         raise typer.Exit(FAILED)
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     # At run time only in the commands: it loads Arrow, for which `--help` need not wait.
     from lakebed.gc.protocol import BranchesPlan, BranchesSwept, PlannedBranch, SweptBranch
 
-PAGE = 1_000
 app = noun("Which branches go by the lifecycle policy, and delete them. They can come back for a while.")
 
 
@@ -41,7 +40,9 @@ def plan(
     every: Annotated[bool, typer.Option("--all", help="Also those that stay, and why.")] = False,
 ) -> None:
     """Show which branches go by the policy now, and why. Deletes nothing."""
-    found = _plan(session, parse_repository(uri), prefix)
+    from lakebed.gc import plan_branches
+
+    found = plan_branches(session.client, parse_repository(uri), prefix=prefix)
     going = tuple(one for one in found.branches if one.goes)
     if session.is_json:
         session.say(json_record(found if every else replace(found, branches=going)))
@@ -65,47 +66,25 @@ def apply(
     yes: YesOption = False,
 ) -> None:
     """Delete the branches that a plan names, as far as they still may go. `branch undelete` brings one back."""
-    from lakebed.gc.protocol import BRANCH_GONE, SWEEP_MAX, BranchesSwept, BranchToGo, SweepBranches
-    from lakebed.operations import lifecycle
+    from lakebed.gc import plan_branches, sweep_branches
+    from lakebed.gc.protocol import BRANCH_GONE
 
     if file is not None and prefix:
         raise Misuse("give a plan or --prefix, not both")
     repository = parse_repository(uri)
-    found = _plan(session, repository, prefix) if file is None else _read(file, repository)
+    found = plan_branches(session.client, repository, prefix=prefix) if file is None else _read(file, repository)
     _note_none(session, found, prefix)
     going = [one for one in found.branches if one.goes]
-    swept: list[SweptBranch] = []
     if going:
         if not (session.is_json or yes):
             for line in _going_text(going):
                 session.note(line)
         session.confirm(f"Delete {count_of(len(going), 'branch', 'branches')} of {uri}{_lost(going)}?", yes=yes)
-    for at in range(0, len(going), SWEEP_MAX):
-        wanted = tuple(BranchToGo(branch=one.branch, state=one.state) for one in going[at : at + SWEEP_MAX])
-        body = SweepBranches(policy_version=found.policy_version, branches=wanted)
-        swept += session.client.do(lifecycle.SWEEP_BRANCHES, repository, body=body).branches
-    session.show(BranchesSwept(branches=tuple(swept)), _swept_text)
+    swept = sweep_branches(session.client, repository, found)
+    session.show(swept, swept_text)
     # A plan may be applied again, also after its answer was lost: branches that are gone are no failure.
-    if not all(one.is_deleted or one.why == BRANCH_GONE for one in swept):
+    if not all(one.is_deleted or one.why == BRANCH_GONE for one in swept.branches):
         raise typer.Exit(FAILED)
-
-
-def _plan(session: Session, repository: str, prefix: str) -> BranchesPlan:
-    """Read all pages of a plan.
-
-    Raises:
-        Misuse: the policy changed meanwhile.
-    """
-    from lakebed.operations import lifecycle
-
-    pages: list[BranchesPlan] = []
-    while not pages or pages[-1].next_after:
-        after = pages[-1].next_after if pages else None
-        query = {"prefix": prefix or None, "after": after, "amount": PAGE}
-        pages.append(session.client.do(lifecycle.PLAN_BRANCH_SWEEP, repository, query=query))
-        if pages[-1].policy_version != pages[0].policy_version:
-            raise Misuse("the policy changed while its plan was read; plan again")
-    return replace(pages[-1], branches=tuple(one for page in pages for one in page.branches))
 
 
 def _note_none(session: Session, found: BranchesPlan, prefix: str) -> None:
@@ -177,7 +156,8 @@ def _date(at_ms: int | None) -> str:
     return human_time(at_ms // 1000) if at_ms else ""
 
 
-def _swept_text(found: BranchesSwept) -> Iterator[str]:
+def swept_text(found: BranchesSwept) -> Iterator[str]:
+    """Say what became of each branch, and how many went."""
     yield from table(("branch", "became"), [(one.branch, _became(one)) for one in found.branches])
     deleted = sum(one.is_deleted for one in found.branches)
     if deleted:
@@ -187,8 +167,8 @@ def _swept_text(found: BranchesSwept) -> Iterator[str]:
 
 
 def _became(one: SweptBranch) -> str:
-    from lakebed.gc.protocol import BRANCH_GONE, BRANCH_IN_DOUBT
+    from lakebed.gc.protocol import BRANCH_GONE, is_open
 
     if one.is_deleted:
         return "deleted"
-    return one.why if one.why.startswith((BRANCH_GONE, BRANCH_IN_DOUBT)) else f"stays: {one.why}"
+    return one.why if is_open(one) or one.why == BRANCH_GONE else f"stays: {one.why}"

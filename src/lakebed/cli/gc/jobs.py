@@ -20,7 +20,7 @@ from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
 
-from .options import Deleting, Looking, Working, asked
+from .options import BranchesOption, Deleting, Looking, Working, asked
 from .session import ONLY, rules_file
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def start(
     rules: Annotated[
         Path | None, typer.Option("--rules", metavar="FILE", help="With `plan`: rules to plan by; they are not saved.")
     ] = None,
+    branches: BranchesOption = False,
     deleted: DeletedOption = False,
     uid: UidOption = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait, show the progress, and how it ended.")] = True,
@@ -66,9 +67,10 @@ def start(
     if place.deleted and action == "plan":
         request = asked(action, working, kinds=["deleted"])
     else:
-        request = asked(action, looking, deleting, working, run_id=run, rules=supposed)
+        request = asked(action, looking, deleting, working, run_id=run, rules=supposed, branches=branches or None)
     if action != "plan":
         what = f"what run {run} names" if run else "everything that is no longer reachable"
+        what += ", and the branches that go by the policy," if branches else ""
         session.confirm(f"Delete {what} in {uri}?", yes=yes)
     body = StartJob(request=request)
     job = session.client.do(collectors.START_GC_JOB, place.repository, body=body, query=place.query)
@@ -187,10 +189,17 @@ def _what(job: JobView) -> str:
     words = [request.run_id] if isinstance(request, ApplyRequest) else []
     if isinstance(request, PlanRequest | RunRequest):
         words = [kind.value for kind in request.kinds]
+    if isinstance(request, RunRequest) and request.branches:
+        words.append("--branches")
     return " ".join([action_of(request), *words])
 
 
 def _result(one: JobResult) -> str:
+    from lakebed.gc.protocol import JobDeed
+
+    if one.deed is JobDeed.SWEPT:
+        left_open = f"; of {one.objects_failed:,} it is not known, or they were not tried" if one.objects_failed else ""
+        return f"{one.deed}: {count_of(one.objects, 'branch', 'branches')} deleted{left_open}"
     amount = f"{count_of(one.objects, 'object')}, {human_size(one.size_bytes)}"
     failed = f"; {count_of(one.objects_failed, 'object')} could not be deleted" if one.objects_failed else ""
     run = f" run {one.run_id} ({one.kind})" if one.run_id else " what was deferred"

@@ -58,6 +58,12 @@ GraceOption = Annotated[
         "all reads go through the server, else 15m.",
     ),
 ]
+BranchesOption = Annotated[
+    bool,
+    typer.Option(
+        "--branches", help="First delete the branches that go by the lifecycle policy. They can come back for a while."
+    ),
+]
 EngineOption = Annotated[
     str | None,
     typer.Option(

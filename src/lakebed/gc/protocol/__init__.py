@@ -5,6 +5,7 @@ from lakebed.base import RunKind, RunState
 from .branches import (
     BRANCH_GONE,
     BRANCH_IN_DOUBT,
+    BRANCH_NOT_TRIED,
     SWEEP_MAX,
     BranchesPlan,
     BranchesSwept,
@@ -12,6 +13,9 @@ from .branches import (
     PlannedBranch,
     SweepBranches,
     SweptBranch,
+    is_open,
+    not_tried,
+    was_not_tried,
 )
 from .certificates import (
     CERTIFICATE_KEY,
@@ -222,6 +226,7 @@ __all__ = [
     "AGES",
     "BRANCH_GONE",
     "BRANCH_IN_DOUBT",
+    "BRANCH_NOT_TRIED",
     "CERTIFICATE_KEY",
     "CLOCK_KEY",
     "COMMITS",
@@ -427,6 +432,7 @@ __all__ = [
     "grace_seconds",
     "holds_mark",
     "input_folder",
+    "is_open",
     "is_special",
     "join_parts",
     "known",
@@ -434,6 +440,7 @@ __all__ = [
     "ledger_groups",
     "manifest_of",
     "manifest_path",
+    "not_tried",
     "page_manifest_path",
     "part_name",
     "part_of",
@@ -446,5 +453,6 @@ __all__ = [
     "rules_path",
     "run_folder",
     "saved_path",
+    "was_not_tried",
     "window_end_ms",
 ]

@@ -11,6 +11,7 @@ SWEEP_MAX: Final = 100
 
 BRANCH_GONE: Final = "there is no such branch"
 BRANCH_IN_DOUBT: Final = "not known whether it went"
+BRANCH_NOT_TRIED: Final = "not tried: the key-value store was away at a branch before it"
 
 
 class PlannedBranch(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +61,8 @@ class SweepBranches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SweptBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a branch. If it was not deleted, `why` says why: it stays, it is not there (`BRANCH_GONE`), or an
-    error leaves it open (a text that begins with `BRANCH_IN_DOUBT`).
+    """What became of a branch. If it was not deleted, `why` says why: it stays, it is not there (`BRANCH_GONE`), an
+    error leaves it open (a text that begins with `BRANCH_IN_DOUBT`), or the sweep ended before it (`BRANCH_NOT_TRIED`).
     """
 
     branch: str
@@ -71,3 +72,16 @@ class SweptBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 class BranchesSwept(msgspec.Struct, frozen=True, kw_only=True):
     branches: tuple[SweptBranch, ...]
+
+
+def not_tried(branch: str) -> SweptBranch:
+    return SweptBranch(branch=branch, is_deleted=False, why=BRANCH_NOT_TRIED)
+
+
+def was_not_tried(swept: SweptBranch) -> bool:
+    return not swept.is_deleted and swept.why == BRANCH_NOT_TRIED
+
+
+def is_open(swept: SweptBranch) -> bool:
+    """Return whether it is not known what became of the branch, or nothing was tried: sweep again."""
+    return was_not_tried(swept) or (not swept.is_deleted and swept.why.startswith(BRANCH_IN_DOUBT))

@@ -45,11 +45,13 @@ class JobDeed(enum.StrEnum):
     PLANNED = "planned"
     APPLIED = "applied"
     PURGED = "purged"
+    SWEPT = "swept"
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     """A plan: what it takes. An applied run: what was deleted or deferred. A purge (which has no run): what
-    was deleted for good; and how many objects could not be."""
+    was deleted for good; and how many objects could not be. A sweep (which has no run either): in `objects`, how many
+    branches were deleted; in `objects_failed`, of how many that is not known."""
 
     deed: JobDeed
     run_id: str = ""

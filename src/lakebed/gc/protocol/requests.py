@@ -169,10 +169,12 @@ class ApplyRequest(_Any, frozen=True, kw_only=True, tag="apply"):
 
 
 class RunRequest(_Planning, frozen=True, kw_only=True, tag="run"):
-    """Finish what is unfinished, plan and apply one kind after the other, then purge."""
+    """Finish what is unfinished, plan and apply one kind after the other, then purge. `branches`: before that, delete
+    the branches that go by the lifecycle policy."""
 
     window: str | None = None
     readers_grace: str | None = None
+    branches: bool = False
 
     def check(self) -> None:
         """

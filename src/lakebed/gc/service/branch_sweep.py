@@ -39,9 +39,11 @@ from lakebed.gc.protocol import (
     BranchToGo,
     PlannedBranch,
     SweptBranch,
+    not_tried,
 )
 from lakebed.gc.rules import Holds
 from lakebed.gc.rules.lifecycle import BranchFacts, IdleRule, Pin, Policy, check_policy, idle_rule_of, judge_branch
+from lakebed.kv import StoreUnavailable
 from lakebed.versions import BranchNotFound, BranchRecord, RefState, decode_cell, encode_record, is_exclusive
 
 from .errors import RulesMoved
@@ -146,8 +148,9 @@ class BranchSweep:
     async def sweep(self, version: int, wanted: Sequence[BranchToGo], *, by: str = "") -> list[SweptBranch]:
         """Delete branches of a plan, one after the other, as far as they still may go.
 
-        An error at one of them is its row, and the others are tried. The history is walked once for all of them, and
-        again where a branch moved that they may be merged into.
+        An error at one of them is its row, and the others are tried; where the store is away, none after it is. The
+        history is walked once for all of them, and again where a branch moved that they may be merged into. Open pull
+        requests are read once, at the beginning.
 
         Raises:
             TooManyBranches: see there. Nothing was deleted.
@@ -165,7 +168,14 @@ class BranchSweep:
                 expected=version,
             )
         walks = await self._walks([one.branch for one in wanted], around)
-        return [await self._delete(one, version, by, walks) for one in wanted]
+        swept: list[SweptBranch] = []
+        for at, one in enumerate(wanted):
+            try:
+                swept.append(await self._delete(one, version, by, walks, around.pulled))
+            except StoreUnavailable as error:
+                swept.append(_in_doubt(one, error))
+                return [*swept, *(not_tried(later.branch) for later in wanted[at + 1 :])]
+        return swept
 
     async def _walks(self, names: Sequence[str], around: _Surroundings) -> _Walks:
         """Walk the history once for all these branches. Decides nothing: it only spares each a walk of its own."""
@@ -176,12 +186,14 @@ class BranchSweep:
             await self._merged({name: head for name, head in heads.items() if head is not None}, around, walks)
         return walks
 
-    async def _delete(self, wanted: BranchToGo, version: int, by: str, walks: _Walks) -> SweptBranch:
+    async def _delete(
+        self, wanted: BranchToGo, version: int, by: str, walks: _Walks, pulled: Collection[str]
+    ) -> SweptBranch:
         why = IN_USE
 
         async def may_go(record: BranchRecord) -> bool:
             nonlocal why
-            around = await self._surroundings()
+            around = await self._surroundings(pulled)
             if around.version != version:
                 return False
             merged = await self._merged({wanted.branch: record.commit_id}, around, walks)
@@ -199,21 +211,26 @@ class BranchSweep:
             return SweptBranch(branch=wanted.branch, is_deleted=False, why=BRANCH_GONE)
         except (Conflict, Denied, Invalid) as error:
             return SweptBranch(branch=wanted.branch, is_deleted=False, why=str(error))
+        except StoreUnavailable:
+            raise
         except (Unavailable, OutcomeUnknown, Corrupt) as error:
-            # It may be of any step, also of one after the branch was gone.
-            return SweptBranch(branch=wanted.branch, is_deleted=False, why=f"{BRANCH_IN_DOUBT}: {error}")
+            return _in_doubt(wanted, error)
         return SweptBranch(branch=wanted.branch, is_deleted=is_deleted, why="" if is_deleted else why)
 
-    async def _surroundings(self) -> _Surroundings:
-        repository = self._repository
-        record = await PolicyBook(self._versions).read()
-        patterns, _ = await repository.settings.protection_patterns()
+    async def _pulled(self) -> set[str]:
         pulled: set[str] = set()
         after, has_more = "", True
         while has_more:
-            pulls, has_more = await repository.pulls.list(state=PullState.OPEN, after=after, limit=_PAGE)
+            pulls, has_more = await self._repository.pulls.list(state=PullState.OPEN, after=after, limit=_PAGE)
             pulled.update(name for _, pull in pulls for name in (pull.source, pull.destination))
             after = pulls[-1][0] if pulls else after
+        return pulled
+
+    async def _surroundings(self, pulled: Collection[str] | None = None) -> _Surroundings:
+        """Read what may keep a branch; the branches of open pull requests only if they are not given."""
+        repository = self._repository
+        record = await PolicyBook(self._versions).read()
+        patterns, _ = await repository.settings.protection_patterns()
         return _Surroundings(
             version=record.version,
             policy=Policy() if record.policy is None else check_policy(record.policy),
@@ -221,7 +238,7 @@ class BranchSweep:
             default=repository.record.default_branch,
             protected=(*repository.record.protected_branches, *patterns),
             at_work=await repository.settings.work_branches(),
-            pulled=pulled,
+            pulled=await self._pulled() if pulled is None else pulled,
         )
 
     async def _judge(
@@ -320,6 +337,11 @@ class BranchSweep:
     async def _head_of(self, name: str) -> CommitId | None:
         record = await self._versions.inventory.find(BranchRecord, name)
         return record.commit_id if record is not None and record.state is RefState.ACTIVE else None
+
+
+def _in_doubt(wanted: BranchToGo, error: LakebedError) -> SweptBranch:
+    # It may be of any step, also of one after the branch was gone.
+    return SweptBranch(branch=wanted.branch, is_deleted=False, why=f"{BRANCH_IN_DOUBT}: {error}")
 
 
 def _state_of(record: BranchRecord, staged: _Staged) -> str:

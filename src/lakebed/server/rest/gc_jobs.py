@@ -39,6 +39,8 @@ DELETED_NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {PlanRequest: (
 READ: Final = ("fs:ReadRepository", "gc:ReadRules", "gc:ReadRuns")
 ALSO_DONE: Final[Mapping[str, tuple[str, ...]]] = {"gc:Plan": ("gc:Abandon",)}
 """A plan that fails ends the run that it began."""
+SWEEPING: Final = ("fs:DeleteBranch",)
+"""What a sweep of branches is asked for, of each branch."""
 
 
 class Jobs:
@@ -68,6 +70,7 @@ class Jobs:
             endpoint=_own_endpoint(request),
             identity=request.identity,
             actions=(*READ, *needed, *(also for action in needed for also in ALSO_DONE.get(action, ()))),
+            on_branches=SWEEPING if isinstance(body.request, RunRequest) and body.request.branches else (),
         )
 
     async def list(self, request: RestRequest) -> JobList:

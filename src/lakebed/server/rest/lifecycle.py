@@ -16,6 +16,7 @@ from lakebed.gc.protocol import (
     PotentialPage,
     SetPolicy,
     SweepBranches,
+    is_open,
 )
 from lakebed.gc.service import BranchSweep, PolicyBook, PolicyRecord, PotentialCommits
 from lakebed.operations import lifecycle
@@ -28,6 +29,7 @@ from lakebed.server.state import AppState
 class Policies:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
+        self._swept = state.metrics.swept_branches
 
     async def get(self, request: RestRequest) -> PolicyVersion:
         book = await self._book(request)
@@ -66,6 +68,7 @@ class Policies:
         require(lifecycle.SWEEP_BRANCHES.asked_later, request.permissions, names)
         sweep = BranchSweep(await self._catalog.get(request.args[0]))
         swept = await sweep.sweep(body.policy_version, body.branches, by=request.identity.user_id)
+        self._swept.update("deleted" if one.is_deleted else "not known" if is_open(one) else "kept" for one in swept)
         return BranchesSwept(branches=tuple(swept))
 
     async def _book(self, request: RestRequest) -> PolicyBook:
