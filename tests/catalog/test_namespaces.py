@@ -21,7 +21,7 @@ from lakebed.catalog import (
     namespaces,
     overlap,
 )
-from lakebed.catalog.namespaces import Namespaces
+from lakebed.catalog.namespaces import Namespaces, first_overlap
 from lakebed.kv import open_store
 from lakebed.objectstore import (
     Body,
@@ -279,6 +279,13 @@ def test_a_namespace_overlaps_another_spelling_of_itself() -> None:
     assert overlap("az://container/lake/inner", url)
     assert overlap(url, "az://container/lake")
     assert not overlap(url, "az://container/lakes")
+
+
+def test_a_namespace_is_held_against_all_others_at_once() -> None:
+    others = ["s3://b/lakes", "gs://b/lake", "s3://b/lake-2", "s3://b/lake/x", "s3://b", "s3://b/lake"]
+    assert first_overlap("s3://b/lake", others) == "s3://b/lake/x"
+    assert first_overlap("s3://b/lake", others[:3]) is None
+    assert first_overlap("s3://b/other", others) == "s3://b"
 
 
 def staged(address: str) -> Entry:

@@ -250,8 +250,18 @@ class Namespaces:
 
 def overlap(left: str, right: str) -> bool:
     """Return True where two namespace URIs are equal, or one lies inside the other. Accounts of Azure count as one."""
-    left, right = without_account(left), without_account(right)
-    return left == right or left.startswith(right + "/") or right.startswith(left + "/")
+    return first_overlap(left, [right]) is not None
+
+
+def first_overlap(uri: str, others: Sequence[str]) -> str | None:
+    """Return the first of the others that overlaps with this one, or None."""
+    uri = without_account(uri)
+    scheme, around, inside = uri[: uri.find("://") + 3], {uri, *_around(uri)}, uri + "/"
+    for other in others:
+        plain = other if other.startswith(scheme) else without_account(other)
+        if plain in around or plain.startswith(inside):
+            return other
+    return None
 
 
 def _around(uri: str) -> list[str]:

@@ -59,6 +59,12 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     owns_marker: bool = False
 
 
+class NamespaceRecord(Record, frozen=True, kw_only=True):
+    """Read where a repository has its objects from its record, at a quarter of the cost of the whole."""
+
+    namespace_uri: str
+
+
 class HoldName(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 

@@ -74,7 +74,7 @@ def decode_records(kind: type[R], values: Sequence[bytes]) -> list[R]:
     if {value[:1] for value in values} == {_FORMAT_BYTE}:
         try:
             # Laid end to end behind one array header, they are themselves msgpack.
-            joined = b"\xdd" + len(values).to_bytes(4, "big") + b"".join([memoryview(value)[1:] for value in values])
+            joined = b"\xdd" + len(values).to_bytes(4, "big") + b"".join([value[1:] for value in values])
             found: list[R] = decoder.decode(joined)
         except msgspec.MsgspecError:
             pass

@@ -255,9 +255,13 @@ class Refs:
             CommitExpired: a collection takes this commit.
         """
         check_branch(name)
-        return await self._make_branch(
-            name, await self.resolve_commit(source), operation="create", by=by, lasts_ms=lasts_ms
-        )
+        return await self.create_branch_at(name, await self.resolve_commit(source), by=by, lasts_ms=lasts_ms)
+
+    async def create_branch_at(self, name: str, commit_id: CommitId, *, by: str = "", lasts_ms: int = 0) -> CommitId:
+        """As `create_branch`, of a valid name, at a published commit, which costs no look-up of what an expression
+        names.
+        """
+        return await self._make_branch(name, commit_id, operation="create", by=by, lasts_ms=lasts_ms)
 
     async def _make_branch(
         self, name: str, commit_id: CommitId, *, operation: str, by: str, lasts_ms: int = 0

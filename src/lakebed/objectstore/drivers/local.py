@@ -130,6 +130,9 @@ class LocalObjectStore:
         return _object_stat(key, found)
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        # Without a hop to a thread where nothing is, as in a namespace that is about to be made.
+        if _translated(partial(self._folders.find, "")) is None:
+            return
         walk = self._walk(prefix, start_after)
         while page := await _in_thread(lambda: [*islice(walk, PAGE_KEYS)]):
             yield page

@@ -188,9 +188,12 @@ class Folders:
 
 def _make_inside(parent: Folder, name: bytes) -> Folder:
     while True:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o700, dir_fd=parent.fd)
+        # Looked for first: most of a path is there, and a mkdir that fails costs twice as much.
         folder = enter(parent, name)
+        if folder is None:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=parent.fd)
+            folder = enter(parent, name)
         if folder is not None:
             return folder
         if kind(parent, name) not in {None, stat.S_IFDIR}:

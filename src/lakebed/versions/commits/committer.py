@@ -313,7 +313,7 @@ class Committer:
         note = Note(message="Repository created", committer="", metadata={})
         commit = replace(await self.new_commit(default_branch, EMPTY_METARANGE, (), note), published=True)
         commit_id = await self._context.commits.write(commit)
-        await self._refs.create_branch(default_branch, commit_id)
+        await self._refs.create_branch_at(default_branch, commit_id)
         return commit
 
 
