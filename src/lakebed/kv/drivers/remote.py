@@ -94,7 +94,7 @@ def open_database(uri: StoreUri, database: Database, *, wait_s: float) -> Remote
     """
 
     deadline = time.monotonic() + wait_s
-    run_apart(lambda: _repeated(_harmless(database.prepare), deadline))
+    run_apart(lambda: repeated(harmless(database.prepare), deadline))
     return RemoteStore(database, name=uri.scheme, wait_s=wait_s)
 
 
@@ -105,7 +105,7 @@ def partitions_of(uri: StoreUri, made_from: Callable[[StoreUri, float], Database
 
     async def listed() -> list[bytes]:
         try:
-            return sorted(await _repeated(_harmless(database.partitions), time.monotonic() + wait_s))
+            return sorted(await repeated(harmless(database.partitions), time.monotonic() + wait_s))
         finally:
             await database.close()
 
@@ -135,8 +135,11 @@ def run_apart(work: Callable[[], Awaitable[T]]) -> T:
         return thread.submit(lambda: asyncio.run(run())).result()
 
 
-async def _repeated(attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
-    """Repeat what is `Passing` until the deadline. The pauses double, and chance spreads the callers."""
+async def repeated(attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+    """Repeat what is `Passing` until the deadline, in seconds of the monotonic clock.
+
+    The pauses double, and chance spreads the callers.
+    """
     pause_s = PAUSE_S
     while True:
         try:
@@ -148,7 +151,7 @@ async def _repeated(attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 
-def _harmless(attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
+def harmless(attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
     """Let a lost answer count as nothing, for what changes nothing that another writer wrote."""
 
     async def tried() -> T:
@@ -260,11 +263,11 @@ class RemoteStore:
                 self._idle.set()
 
     async def _read(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        return await self._write(_harmless(attempt))
+        return await self._write(harmless(attempt))
 
     async def _write(self, attempt: Callable[[], Awaitable[T]]) -> T:
         with self._counted():
-            return await _repeated(attempt, time.monotonic() + self._wait_s)
+            return await repeated(attempt, time.monotonic() + self._wait_s)
 
     async def _write_pieces(self, pieces: Sequence[Callable[[], Awaitable[None]]]) -> None:
         """Carry all out, some at once. After a failure begin no more of them.

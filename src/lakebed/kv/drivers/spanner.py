@@ -13,8 +13,9 @@ import asyncio
 import base64
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 import grpc
@@ -28,6 +29,7 @@ from google.cloud.spanner_admin_database_v1.types import (
 from google.cloud.spanner_v1.services.spanner import SpannerAsyncClient
 from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport
 from google.cloud.spanner_v1.types import (
+    BeginTransactionRequest,
     CommitRequest,
     CreateSessionRequest,
     DeleteSessionRequest,
@@ -48,13 +50,15 @@ from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
 from .gcloud import Aborted, AlreadyThere, NotThere, emulator_of, open_transport, translated
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from .remote import WAIT_S, Passing, RemoteStore, harmless, open_database, partitions_of, repeated
 
 NAME: Final = "spanner"
 FORMAT: Final = b"1"
 MARK: Final = (b"", b"format")
 """The format's row. No partition is empty."""
 SESSIONS: Final = 16
+DELETE_S: Final = 2.0
+"""Wait at most this long for the deletion of sessions. The service drops one that is idle for an hour."""
 
 COLUMNS: Final = ("p", "k", "v", "n")
 MAKE_TABLE: Final = """CREATE TABLE {table} (
@@ -107,10 +111,11 @@ class SpannerDatabase:
         self._table = table
         self._emulator = emulator
         self._options = {"retry": None, "timeout": timeout_s}
+        self._short = {"retry": None, "timeout": min(timeout_s, DELETE_S)}
         self._client: SpannerAsyncClient | None = None
         self._idle: list[str] = []
         self._spoilt: list[str] = []
-        """Sessions in which a transaction may be open. They are deleted when another one is made."""
+        """Sessions in which a transaction may be open, with locks. They are deleted before the next request."""
         # The emulator takes one writing transaction at a time, and aborts others.
         self._turns = asyncio.Semaphore(1 if emulator else sessions)
 
@@ -166,10 +171,10 @@ class SpannerDatabase:
             return [partition for (partition,) in await _rows_of(answers, 1)]
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        self._spoilt, self._idle = [*self._spoilt, *self._idle], []
-        if client is not None:
-            await self._delete_spoilt(client)
+        if self._client is not None:
+            with suppress(StoreUnavailable):
+                await repeated(harmless(self._delete_all), time.monotonic() + DELETE_S)
+            client, self._client = self._client, None
             await client.transport.close()
 
     async def _commit(self, mutations: Sequence[Mutation]) -> None:
@@ -216,6 +221,8 @@ class SpannerDatabase:
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[str]:
         """Lend an idle session, or a new one. One that failed is lent again only where no transaction is open in it."""
+        with suppress(StoreUnavailable, OutcomeUnknown):
+            await self._delete_spoilt()
         session = self._idle.pop() if self._idle else await self._new_session()
         try:
             yield session
@@ -234,23 +241,37 @@ class SpannerDatabase:
             self._idle.append(session)
 
     async def _new_session(self) -> str:
-        client = self._open()
         async with _nothing_sent(), translated(NAME):
-            made = await client.create_session(CreateSessionRequest(database=self._name), **self._options)
-        try:
-            await self._delete_spoilt(client)
-        except BaseException:  # cancelled
-            self._spoilt.append(made.name)
-            raise
+            made = await self._open().create_session(CreateSessionRequest(database=self._name), **self._options)
         return str(made.name)
 
-    async def _delete_spoilt(self, client: SpannerAsyncClient) -> None:
-        """Try to. Spanner drops a session that is idle for an hour."""
-        with suppress(StoreUnavailable, OutcomeUnknown):
-            while self._spoilt:
+    async def _delete_all(self) -> None:
+        """Delete every session. Raises as `_delete_spoilt` does."""
+        await self._delete_spoilt()
+        while self._idle:
+            with _taken_from(self._idle) as session:
+                await self._delete_session(session)
+
+    async def _delete_spoilt(self) -> None:
+        """Undo the transactions of spoilt sessions, and delete these. Where that is not answered they stay spoilt.
+
+        Raises:
+            Passing, OutcomeUnknown: some are left.
+        """
+        while self._spoilt:
+            with _taken_from(self._spoilt) as session:
+                # A session has one transaction: another one ends it. Its id is unknown where the answer was lost. To
+                # delete the session ends it too, but the emulator then keeps its locks for ever (its issue 30).
                 async with translated(NAME):
-                    session = self._spoilt.pop()
-                    await client.delete_session(DeleteSessionRequest(name=session), **self._options)
+                    begin = BeginTransactionRequest(session=session, options=_READ_WRITE)
+                    begun = await self._open().begin_transaction(begin, **self._short)
+                    rollback = RollbackRequest(session=session, transaction_id=begun.id)
+                    await self._open().rollback(rollback, **self._short)
+                await self._delete_session(session)
+
+    async def _delete_session(self, session: str) -> None:
+        async with translated(NAME):
+            await self._open().delete_session(DeleteSessionRequest(name=session), **self._short)
 
     async def _check_or_make_table(self) -> None:
         options = {"timeout": self._options["timeout"]}
@@ -312,6 +333,22 @@ def _check_table(statement: str) -> None:
         )
     if not re.search(r"PRIMARY KEY *\( *`?p`?, *`?k`? *\)", statement):
         raise StoreFormat("spanner: the table has other keys: it is of another program")
+
+
+@contextmanager
+def _taken_from(sessions: list[str]) -> Iterator[str]:
+    """Take one out, for requests that delete it. It goes back where they are to be sent again."""
+    session = sessions.pop()
+    try:
+        yield session
+    except Passing:
+        sessions.append(session)
+        raise
+    except StoreUnavailable:
+        pass  # It is gone, or these credentials may not delete: they would be refused before each request.
+    except BaseException:  # no answer, or cancelled
+        sessions.append(session)
+        raise
 
 
 async def _rows_of(answers: Any, width: int, begun: list[bytes] | None = None) -> list[tuple[bytes, ...]]:
