@@ -87,8 +87,9 @@ class Collecting:
             progress=_ignore,
         )
 
-    async def plan(self, kind: RunKind, mode: Mode = Mode.CLEAN) -> Plan:
-        return await flow.plan(self.context, kind_to_plan(kind, replace(_UNCOMMITTED, mode=mode), _RULE))
+    async def plan(self, kind: RunKind, mode: Mode = Mode.CLEAN, *, active_only: bool = False) -> Plan:
+        options = replace(_UNCOMMITTED, mode=mode, active_only=active_only)
+        return await flow.plan(self.context, kind_to_plan(kind, options, _RULE))
 
     async def apply(self, run_id: str, *, window: str | None = None) -> RunReport:
         return await flow.apply(self.context, run_id, window=window, grace_s=self.grace_s)

@@ -31,8 +31,10 @@ from lakebed.versions import (
 from .actors import Violation
 from .collecting import DAY_MS, FENCING, OPTIONS, READERS, Collecting
 from .operations import Operation
-from .reachable import PROMISES
+from .reachable import NAMED, PROMISES
 from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do
+
+_PUBLISHED = frozenset({RunState.EXPIRING, RunState.SWEEPING, RunState.ENDED})
 
 
 def issue(name: str, *, branch: str = MAIN) -> Do:
@@ -201,14 +203,16 @@ def collect(
     between: Do | None = None,
     elsewhere: bool = False,
     days: int | None = None,
+    active_only: bool = False,
 ) -> Do:
     """Plan and apply; `between` the two this process does something else. Committed data goes ten `days` after
-    everything was made, if not said. `elsewhere`: in another process than what else this actor does.
+    everything was made, if not said. `elsewhere`: in another process than what else this actor does. `active_only`: to
+    a lifecycle run, commits that the retention rules let go keep nothing.
     """
 
     async def act(repo: Versions) -> None:
         collecting = Collecting(_elsewhere(repo) if elsewhere else repo, options, has_grace=has_grace)
-        plan = await collecting.plan(kind, mode)
+        plan = await collecting.plan(kind, mode, active_only=active_only)
         if between is not None:
             with suppress(Conflict):
                 await between.act(repo)
@@ -384,6 +388,21 @@ def set_rules(name: str, period: str) -> Do:
             await repo.store.set(PROMISES, name.encode(), str(answer.version).encode())
 
     return Do(Operation(name, "rules"), act)
+
+
+def promised(do: Do, commit: str) -> Do:
+    """Do it, and note that this commit keeps what it names, unless a run was published by then that takes by what it
+    saw before: such a run is there to be seen.
+    """
+
+    async def act(repo: Versions) -> str | None:
+        commit_id = await repo.refs.resolve_commit(commit)
+        made = await do.act(repo)
+        if not any(record.state in _PUBLISHED for _, record in await repo.retired.runs()):
+            await repo.store.set(NAMED, commit_id.encode(), b"")
+        return made
+
+    return Do(do.operation, act)
 
 
 def create_branch(name: str, source: str = MAIN, *, branch: str = SIDE) -> Do:

@@ -40,6 +40,8 @@ from .views import PARTITION, UID, View
 
 PROMISES: Final = b"(promises)"
 """A partition of the simulation's own: versions of rules of which their setter was told that they count at once."""
+NAMED: Final = b"(named)"
+"""Likewise: commits of which it was promised that all they name stays, but for paths that are due."""
 TOKENS: Final = PARTITION + b"/"
 _LIVE_UPLOADS = (UploadState.ISSUED, UploadState.LINKING)
 
@@ -60,6 +62,25 @@ def nothing_undue_is_deleted(*due: bytes) -> Callable[[Ending], None]:
         kept = {address for address in reachable(ending.disk, due=frozenset(due)) if address.startswith("data/")}
         if missing := kept - ending.disk.objectstore.keys():
             raise Violation(f"deleted although something that is not due names it: {sorted(missing)}")
+
+    return check
+
+
+def nothing_active_is_deleted(*due: bytes) -> Callable[[Ending], None]:
+    """Invariant 5 beside a lifecycle run to which only active commits count: the heads of branches, and those of which
+    it was promised, keep what they name at paths that are not due. So does each cell.
+    """
+
+    def check(ending: Ending) -> None:
+        disk, view = ending.disk, View(ending.disk)
+        commits = {CommitId(key.decode()) for key in disk.cells.get(NAMED, {})}
+        main = view.branch("main")
+        commits |= set() if main is None else {main.commit_id}
+        kept = _staged(disk, view)
+        for commit_id in commits:
+            kept |= addresses_of(disk, view.commit(commit_id).metarange_id, but=frozenset(due))
+        if missing := {one for one in kept if one.startswith("data/")} - disk.objectstore.keys():
+            raise Violation(f"deleted although an active commit names it where it is not due: {sorted(missing)}")
 
     return check
 
@@ -223,15 +244,19 @@ def _held(disk: Disk, holds: Callable[[RunRecord], bool]) -> set[str]:
 def reachable(disk: Disk, *, due: AbstractSet[bytes] = frozenset()) -> set[str]:
     """Addresses that cells of held tokens and commits in histories name; commits but for paths that are due."""
     view = View(disk)
+    return _staged(disk, view) | _committed(disk, view, due=due)
+
+
+def _staged(disk: Disk, view: View) -> set[str]:
+    """Addresses that cells of held tokens name."""
     found: set[str] = set()
-    branches = view.branches()
-    for branch in branches.values():
+    for branch in view.branches().values():
         for token in branch.tokens():
             for value in disk.cells.get(keys.token_partition(UID, token), {}).values():
                 flags, row = decode_cell(value)
                 if not is_gone(flags):
                     found.add(from_row(row).address)
-    return found | _committed(disk, view, due=due)
+    return found
 
 
 def _committed(disk: Disk, view: View, *, due: AbstractSet[bytes] = frozenset()) -> set[str]:

@@ -6,7 +6,7 @@ path, keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,26 +14,30 @@ from lakebed.gc.protocol import Mode, RunKind
 from lakebed.gc.service import PolicyBook
 from lakebed.versions import Versions
 
-from .actors import Actor, Scene
+from .actors import Actor, Ending, Scene
 from .deeds import (
     clean_records,
     collect,
     committed_run,
     copy,
     create_branch,
+    create_tag,
     delete_branch,
     hard_reset,
+    promised,
     purge,
     read_bytes,
     reset_object,
     restore,
     resume,
     revert,
+    set_rules,
     uncommitted_run,
+    undelete_branch,
 )
 from .flows import RULED
 from .operations import Operation
-from .reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted
+from .reachable import nothing_active_is_deleted, nothing_reachable_is_deleted, nothing_undue_is_deleted
 from .scenes import MAIN, SIDE, Do, client, commit, delete, merge, scene, upload
 
 DUE: Final = b"a"
@@ -72,6 +76,7 @@ def lifecycle_scenes() -> Iterator[Scene]:
     yield from _bringing_scenes(run)
     yield from _run_scenes(run)
     yield from _optimised_scenes()
+    yield from _active_scenes()
 
 
 def _bringing_scenes(run: Actor) -> Iterator[Scene]:
@@ -112,6 +117,38 @@ def _optimised_scenes() -> Iterator[Scene]:
     yield _scene(f"copier from a commit, {name} and comes back", copier, again, before=saved)
 
 
+def _active_scenes() -> Iterator[Scene]:
+    """Let only active commits count. The commit in the middle has the object at a path that is not due, too, and the
+    rules let it go: so the object goes, unless a ref or the rules keep that commit.
+    """
+    middle = "main~1"
+    copied = [*_PAST[:2], copy("w3", "a", "b", "3"), commit("p2"), clean_records("k0")]
+    before = [*copied, delete("d3", "b"), commit("p3"), RULED, set_policy("q2")]
+    run = client("r", collect("r1", RunKind.LIFECYCLE, active_only=True))
+    name = "lifecycle run over active commits"
+    brancher = client("h", promised(create_branch("h1", middle), middle))
+    yield _active(f"brancher from an old commit, {name}", brancher, run, before=before)
+    tagger = client("h", promised(create_tag("h1", middle), middle))
+    yield _active(f"tagger of an old commit, {name}", tagger, run, before=before)
+    setter = client("s", promised(set_rules("s1", "30d"), middle))
+    yield _active(f"setter of rules, {name}", setter, run, before=before)
+    # The deletion is kept for longer than the run looks ahead.
+    back = client("d", delete_branch("d1"), undelete_branch("u1"))
+    beside = [*before, promised(create_branch("h1", middle), middle)]
+    yield _active(f"branch deleter that undeletes, {name}", back, run, before=beside)
+    cleaned = client("c", commit("c1"), clean_records("k1"))
+    yield _active(f"committer of a copy, {name}", cleaned, run, before=before, staged=[copy("w4", "a", "c", "4")])
+
+
+def _active(name: str, *actors: Actor, before: Sequence[Do], staged: Sequence[Do] = ()) -> Scene:
+    made = scene(name, *actors, before=before, staged=staged)
+    return replace(made, checks=_instead(made, nothing_active_is_deleted(DUE)))
+
+
+def _instead(made: Scene, check: Callable[[Ending], None]) -> tuple[Callable[[Ending], None], ...]:
+    return tuple(check if one is nothing_reachable_is_deleted else one for one in made.checks)
+
+
 def _scene(
     name: str,
     *actors: Actor,
@@ -120,5 +157,4 @@ def _scene(
     beside: Sequence[Do] = (),
 ) -> Scene:
     made = scene(name, *actors, before=before, staged=staged, beside=beside)
-    checks = tuple(nothing_undue_is_deleted(DUE) if one is nothing_reachable_is_deleted else one for one in made.checks)
-    return replace(made, checks=checks)
+    return replace(made, checks=_instead(made, nothing_undue_is_deleted(DUE)))

@@ -21,16 +21,26 @@ from lakebed.base import CommitId, MetarangeId, slice_name, to_row
 from lakebed.base import Entry as BaseEntry
 from lakebed.gc import places, protocol
 from lakebed.gc.context import RunContext
-from lakebed.gc.due import Judging, Ranges, Reached, deal_due, keeps_versions, reach_metaranges, sort_out
+from lakebed.gc.due import (
+    Judging,
+    Ranges,
+    Reached,
+    deal_due,
+    keeps_versions,
+    pinned_commits,
+    reach_metaranges,
+    sort_out,
+)
 from lakebed.gc.engines import Engine
 from lakebed.gc.files import Files, Lake
+from lakebed.gc.history import only_active as only_active_rows
 from lakebed.gc.kinds.learning import learn, read_known
 from lakebed.gc.kinds.lifecycle import deal_known
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.named import deal_live, from_tables
 from lakebed.gc.ranges import effort_of_ends, from_ranges
-from lakebed.gc.rules import DAY_MS, CommitFacts, History, Namespace
-from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects
+from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules
+from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
 from lakebed.gc.trees import RangeMasks, read_trees
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
@@ -176,6 +186,15 @@ class Built:
             pa.Table.from_pylist(refs, protocol.arrow_schema(protocol.REFS)),
         )
 
+    def date(self, created_ms: list[int]) -> None:
+        """Let the commits have been made at these instants."""
+        made = dict(zip(self.history.commits, created_ms, strict=True))
+        commits = {id_: replace(commit, created_ms=made[id_]) for id_, commit in self.history.commits.items()}
+        self.history = replace(self.history, commits=commits)
+        field = self.commits.schema.field("creation_date")
+        dates = pa.array(created_ms, pa.int64()).cast(field.type)
+        self.commits = self.commits.set_column(self.commits.schema.get_field_index(field.name), field, dates)
+
     def specified(self, now_ms: int, *, taken: frozenset[str] = frozenset()) -> set[str]:
         namespace = Namespace(uri=URI, closed=frozenset(slice_name(number) for number in self.closed))
         verdict = judge_objects(
@@ -233,9 +252,17 @@ async def ranges_of(engine: Engine, store: ObjectStore, reached: Reached, policy
     return sort_out(found.masks, found.facts, reached, policy)
 
 
-def planned(engines: Engines, built: Built, *, now_ms: int, until_ms: int | None = None) -> protocol.Manifest:
+def planned(
+    engines: Engines, built: Built, *, now_ms: int, until_ms: int | None = None, rules: Rules | None = None
+) -> protocol.Manifest:
+    """With `rules` only active commits count."""
+
     async def mark(engine: Engine, store: ObjectStore) -> protocol.Manifest:
-        reached = reach_metaranges(built.commits, built.refs, built.policy)
+        counted = built.commits
+        if rules is not None:
+            pinned = pinned_commits(built.refs, built.policy)
+            counted = only_active_rows(built.commits, built.refs, rules, pinned=pinned, now_ms=now_ms)
+        reached = reach_metaranges(counted, built.refs, built.policy)
         ranges = await ranges_of(engine, store, reached, built.policy)
         judging = Judging(
             policy=built.policy,
@@ -264,6 +291,45 @@ def test_a_plan_takes_what_the_specification_lets_go(engines: Engines, build: Ca
         assert found == outcome(lambda: built.specified(NOW_MS))
 
     examples(engines, drawn(), check)
+
+
+@st.composite
+def aged(draw: st.DrawFn) -> tuple[Drawn, list[int], Rules]:
+    """A history, how many days ago each of its commits was made, and rules of retention."""
+    history = draw(drawn())
+    if draw(st.booleans()):
+        # Here an object is due at some paths, and never at others: these commits alone keep it.
+        covered = {"low": {"prefix": "p0/", "period": "1d"}, "middle": {"prefix": "p1/", "period": "1d"}}
+        swept = [(chosen, parents, False) for chosen, parents, _ in history.commits]
+        history = replace(history, policy={"rules": covered}, closed=frozenset(SLICES), commits=swept)
+    days = draw(st.lists(st.integers(-1, 12), min_size=len(history.commits), max_size=len(history.commits)))
+    periods = st.sampled_from(["1h", "2d", "5d", "10d", "forever"])
+    by_branch = draw(st.dictionaries(st.sampled_from(["main", "dev", "d*"]), periods, max_size=2))
+    rules = Rules(
+        default=draw(periods),
+        branches=tuple(BranchRule(pattern=pattern, period=period) for pattern, period in by_branch.items()),
+        keep_last=(KeepLast(pattern="*", commits=draw(st.integers(1, 3))),) if draw(st.booleans()) else (),
+        tags_pin=draw(st.booleans()),
+    )
+    return history, days, rules
+
+
+def test_a_plan_over_active_commits_takes_what_the_specification_lets_go(
+    engines: Engines, build: Callable[[Drawn], Built]
+) -> None:
+    """Commits that retention lets go are as if they had been swept."""
+
+    def check(case: tuple[Drawn, list[int], Rules]) -> None:
+        history, days, rules = case
+        built = build(history)
+        built.date([NOW_MS - each * DAY_MS for each in days])
+
+        found = outcome(lambda: addresses_of(built.lake, planned(engines, built, now_ms=NOW_MS, rules=rules)))
+
+        built.history = only_active(built.history, built.policy, rules, now_ms=NOW_MS)
+        assert found == outcome(lambda: built.specified(NOW_MS))
+
+    examples(engines, aged(), check)
 
 
 def test_a_simulation_sees_each_object_on_the_day_on_which_a_plan_takes_it(

@@ -24,6 +24,7 @@ from .due import (
     due_by_rule,
     due_of,
     judge_objects,
+    only_active,
     pinned_commits,
 )
 from .paths import PathPattern
@@ -83,6 +84,7 @@ __all__ = [
     "idle_rule_of",
     "judge_branch",
     "judge_objects",
+    "only_active",
     "parse_period",
     "pinned_commits",
     "policy_table",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -24,7 +25,8 @@ import msgspec
 
 from lakebed.base import CommitId, MetarangeId
 from lakebed.gc.rules.committed import EmptyLiveSet, Namespace
-from lakebed.gc.rules.history import History
+from lakebed.gc.rules.history import History, judge_commits
+from lakebed.gc.rules.rules import Rules
 
 from .periods import NEVER_MS, parse_period
 from .policy import LifecycleRule, Policy
@@ -166,6 +168,18 @@ def due_of(
 def pinned_commits(history: History, policy: Policy) -> frozenset[CommitId]:
     tagged = {commit for tag, commit in history.tags.items() if policy.pins_tag(tag)}
     return frozenset(tagged | {CommitId(commit) for commit in policy.pins.commits})
+
+
+def only_active(history: History, policy: Policy, rules: Rules, *, now_ms: int) -> History:
+    """Return the history in which commits that the retention rules let go count as swept, but those that the policy
+    pins.
+
+    Raises:
+        BrokenHistory: a commit that something names is missing.
+    """
+    gone = judge_commits(history, rules, now_ms=now_ms).expired - pinned_commits(history, policy)
+    commits = {id_: replace(commit, swept=commit.swept or id_ in gone) for id_, commit in history.commits.items()}
+    return replace(history, commits=commits)
 
 
 class Occurrences:
