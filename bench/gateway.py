@@ -49,9 +49,9 @@ class Signer:
             (b"x-amz-date", now.encode()),
         ]
         names = [name.decode() for name, _ in headers]
-        canonical = canonical_request(method, path, query, headers, names, UNSIGNED)
+        canonical = canonical_request(method, path.encode(), query, headers, [name for name, _ in headers], UNSIGNED)
         scope = f"{now[:8]}/us-east-1/s3/aws4_request"
-        key = signing_key(self._secret, now[:8], "us-east-1", "s3")
+        key = signing_key(self._secret, scope)
         signature = sign(key, string_to_sign(now, scope, canonical))
         proof = (
             f"AWS4-HMAC-SHA256 Credential={self._key_id}/{scope},SignedHeaders={';'.join(names)},Signature={signature}"

@@ -62,6 +62,39 @@ async def test_what_proves_nothing_is_nobody(accounts: Accounts, authenticator: 
         await authenticator.authenticate(header, None)
 
 
+async def test_a_key_of_a_scope_is_made_once_and_only_a_right_one_is_kept(
+    accounts: Accounts, authenticator: Authenticator
+) -> None:
+    issued = await accounts.set_up("esti")
+    made: list[str] = []
+
+    def make_key(secret: str) -> bytes:
+        made.append(secret)
+        return b"key of " + secret.encode()
+
+    async def ask(scope: str, *, right: bool = True) -> None:
+        found = await authenticator.check_signature(
+            issued.access_key_id, lambda key: right and bool(key), make_key=make_key, scope=scope
+        )
+        assert found[1] == b"key of " + issued.secret_access_key.encode()
+
+    with pytest.raises(NotAuthenticated):
+        await ask("20261123/eu/s3", right=False)
+    assert len(made) == 1
+
+    for _ in range(2):
+        await ask("20261123/eu/s3")
+    assert len(made) == 2
+
+    authenticator.forget_all()
+    await ask("20261123/eu/s3")
+    assert len(made) == 3
+
+    for _ in range(2):
+        await ask("")
+    assert len(made) == 5, "a key without a scope is not kept"
+
+
 async def test_no_proof_is_nobody(authenticator: Authenticator) -> None:
     with pytest.raises(NotAuthenticated):
         await authenticator.authenticate(None, None)

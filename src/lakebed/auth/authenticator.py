@@ -18,7 +18,7 @@ import binascii
 import hmac
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import jwt
@@ -37,6 +37,8 @@ SESSION_COOKIE: Final = "internal_auth_session"
 TOKEN_LIFETIME_S: Final = 7 * 24 * 3600
 CACHE_MS: Final = 5_000
 CACHE_ENTRIES_MAX: Final = 10_000
+SCOPES_MAX: Final = 8
+"""A client signs for one region, and at midnight for two days."""
 FREE_FAILURES: Final = 5
 """Answer this many wrong secrets in a row at once: people mistype."""
 DELAY_S: Final = 0.1
@@ -69,6 +71,16 @@ class Identity:
     access_key_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The credentials of an access key and their user, None where that one is gone. `signing`: keys by scope."""
+
+    record: CredentialsRecord
+    identity: Identity | None
+    until_ms: int
+    signing: dict[str, bytes] = field(default_factory=dict)
+
+
 class Authenticator:
     def __init__(self, accounts: Accounts, keys: ServerKeys, ports: Ports, principals: Principals) -> None:
         self._accounts = accounts
@@ -77,7 +89,7 @@ class Authenticator:
         self._principals = principals
         self._slowdown = Slowdown(ports)
         self._known: dict[bytes, tuple[Identity, int]] = {}
-        self._owners: dict[str, tuple[CredentialsRecord, Identity | None, int]] = {}
+        self._owners: dict[str, _Owner] = {}
         self._forgotten = 0
 
     async def authenticate(self, authorization: bytes | None, session: bytes | None) -> Identity:
@@ -115,34 +127,54 @@ class Authenticator:
             NotAuthenticated: the pair does not exist, or its user was deleted.
         """
         given = secret_access_key.encode(errors="surrogatepass")
-        return await self.check_signature(access_key_id, lambda expected: hmac.compare_digest(expected.encode(), given))
+        identity, _ = await self.check_signature(
+            access_key_id, lambda secret: hmac.compare_digest(secret, given), make_key=str.encode
+        )
+        return identity
 
-    async def check_signature(self, access_key_id: str, is_of: Callable[[str], bool]) -> Identity:
-        """Return the user of an access key, if `is_of` finds that its secret made what the caller sent.
+    async def check_signature(
+        self,
+        access_key_id: str,
+        is_of: Callable[[bytes], bool],
+        *,
+        make_key: Callable[[str], bytes],
+        scope: str = "",
+    ) -> tuple[Identity, bytes]:
+        """Return the user of an access key, if `is_of` finds that a key of its secret made what the caller sent; and
+        that key, which `make_key` makes from the secret.
+
+        `scope` names all that `make_key` adds to the secret. The key of a scope is remembered as a proof is, once it
+        proved to be right; that of an empty scope never, for it may be the secret itself.
 
         Raises:
             UnknownAccessKey: there is no such key.
             NotAuthenticated: another secret made it, or its user was deleted.
         """
-        record, identity = await self._owner_of(access_key_id)
-        if not is_of(self._keys.unseal(record.secret, access_key_id=access_key_id)):
+        owner = await self._owner_of(access_key_id)
+        known = owner.signing.get(scope)
+        key = known or make_key(self._keys.unseal(owner.record.secret, access_key_id=access_key_id))
+        if not is_of(key):
             failures = await self._slowdown.wait(access_key_id)
             raise NotAuthenticated("wrong secret", access_key_id=access_key_id, failures=failures)
         self._slowdown.forget(access_key_id)
-        if identity is None:
+        if owner.identity is None:
             raise NotAuthenticated("the user is gone")
-        return identity
+        if scope and known is None:
+            if len(owner.signing) >= SCOPES_MAX:
+                owner.signing.clear()
+            owner.signing[scope] = key
+        return owner.identity, key
 
-    async def _owner_of(self, access_key_id: str) -> tuple[CredentialsRecord, Identity | None]:
-        """Return the credentials, sealed, and their user; None where that one is gone. Remembered as a proof is.
+    async def _owner_of(self, access_key_id: str) -> _Owner:
+        """Return the credentials, sealed, and their user. Remembered as a proof is.
 
         Raises:
             UnknownAccessKey: there is no such key.
         """
         now_ms = self._ports.clock.now_ms()
         known = self._owners.get(access_key_id)
-        if known is not None and now_ms < known[2]:
-            return known[0], known[1]
+        if known is not None and now_ms < known.until_ms:
+            return known
         forgotten = self._forgotten
         record = await self._accounts.find_credentials(access_key_id)
         if record is None:
@@ -150,11 +182,12 @@ class Authenticator:
         user = await self._accounts.find_user(record.user_id)
         is_there = user is not None and user.uid == record.user_uid
         identity = Identity(user_id=record.user_id, access_key_id=access_key_id) if is_there else None
+        owner = _Owner(record, identity, now_ms + CACHE_MS)
         if self._forgotten == forgotten:
             if len(self._owners) >= CACHE_ENTRIES_MAX:
                 self._owners.clear()
-            self._owners[access_key_id] = (record, identity, now_ms + CACHE_MS)
-        return record, identity
+            self._owners[access_key_id] = owner
+        return owner
 
     async def log_in(self, access_key_id: str, secret_access_key: str) -> tuple[str, int]:
         """Return a token for the user of this key pair, and when it ends (Unix seconds).

@@ -96,6 +96,8 @@ class Objects:
             ObjectMissing: the bytes are gone.
             SourceChanged: the object lies outside the namespace, and now has another size.
         """
+        if "://" not in entry.address:
+            return await self._objectstore.get(entry.address, start=start, end=end)
         objectstore, key = await self._locate(entry.address)
         await self._check_unchanged(objectstore, key, entry)
         return await objectstore.get(key, start=start, end=end)

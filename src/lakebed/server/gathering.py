@@ -23,6 +23,8 @@ class GatheringTransport:
         self._transport = transport
         self._loop = loop
         self._held = b""
+        # Asked after each answer, and by `__getattr__` at a multiple of the cost.
+        self.is_closing = transport.is_closing
 
     def __getattr__(self, name: str) -> Any:
         """Return what the transport itself has for all that does not write."""

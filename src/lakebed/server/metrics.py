@@ -219,7 +219,7 @@ class MeasuredStore:
         self._store = store
         self._failures = metrics.kv_failures
         self._timings = {name: Timings() for name in _OPERATIONS}
-        self._gets, self._set_ifs = self._timings["get"], self._timings["set_if"]
+        self._gets, self._get_manys, self._set_ifs = (self._timings[name] for name in ("get", "get_many", "set_if"))
         metrics.kv_seconds = self._timings
 
     def _note(self, name: str, began_s: float, error: LakebedError | None = None) -> None:
@@ -238,7 +238,7 @@ class MeasuredStore:
         return found
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:
-        # Each request makes several of these, and of `set_if`: `_timed` would be one more coroutine.
+        # Each request makes several of these, and of `get_many` and `set_if`: `_timed` would be one more coroutine.
         began_s = perf_counter()
         try:
             found = await self._store.get(partition, key)
@@ -249,7 +249,14 @@ class MeasuredStore:
         return found
 
     async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
-        return await self._timed("get_many", self._store.get_many(partition, keys))
+        began_s = perf_counter()
+        try:
+            found = await self._store.get_many(partition, keys)
+        except LakebedError as error:
+            self._note("get_many", began_s, error)
+            raise
+        self._get_manys.add(perf_counter() - began_s)
+        return found
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
         return await self._timed("scan", self._store.scan(partition, start, limit))

@@ -79,9 +79,16 @@ class RestRequest(Request):
         return None if value is None else str(value, "latin-1")
 
     def raw_header(self, name: bytes) -> bytes | None:
+        return self._by_name().get(name)
+
+    def has_any_header(self, names: Set[bytes]) -> bool:
+        """Return whether there is a header with one of these lower-case names."""
+        return not names.isdisjoint(self._by_name())
+
+    def _by_name(self) -> Mapping[bytes, bytes]:
         if self._header_values is None:
             self._header_values = dict(reversed(self.scope["headers"]))
-        return self._header_values.get(name)
+        return self._header_values
 
     def cookie(self, name: str) -> bytes | None:
         """Return the last cookie of this name."""

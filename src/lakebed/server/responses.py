@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -38,12 +38,27 @@ class JsonResponse(Response):
         self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
 
 
+class RawResponse(Response):
+    """Headers as they are sent, and a body."""
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = headers
+
+
 def nothing(status: int = 204) -> Response:
     return Response(status_code=status)
 
 
 def text(words: str, status: int = 200) -> Response:
     return Response(words, status, media_type="text/plain")
+
+
+def raw_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Spell headers as REST sends them, in Latin-1."""
+    return [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
 def page_of(results: Sequence[T], *, has_more: bool, last: str) -> Pagination:
@@ -53,16 +68,17 @@ def page_of(results: Sequence[T], *, has_more: bool, last: str) -> Pagination:
     )
 
 
-class StreamedResponse(Response):
+class StreamedResponse(RawResponse):
     """A body of known size in chunks. Its first chunk is asked for before anything is sent, so a missing object is an
     error answer and not a broken connection. A client that goes away ends it.
     """
 
-    def __init__(self, first: bytes, rest: AsyncIterator[bytes], *, status: int, headers: dict[str, str]) -> None:
-        super().__init__(status_code=status)
+    def __init__(
+        self, first: bytes, rest: AsyncIterator[bytes], *, status: int, headers: list[tuple[bytes, bytes]]
+    ) -> None:
+        super().__init__(status, headers)
         self._first = first
         self._rest = rest
-        self.raw_headers = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -107,9 +107,12 @@ class Taken:
         Raises:
             PathExpired: a lifecycle run took the object.
         """
-        [by] = await self.find([entry.address])
-        if by is not None:
-            raise by.error()
+        place = self._place(entry.address)
+        held = None if place is None else await self._context.store.get(self._partition, _key(place))
+        if place is not None and held is not None:
+            by = await self._by(place, decode_record(TakenRecord, held.value).taken, {})
+            if by is not None:
+                raise by.error()
 
     async def find(self, addresses: Sequence[str]) -> list[TakenBy | None]:
         """Return for each address the run that took it. Costs one `get_many`, and of each run's record one `get`."""

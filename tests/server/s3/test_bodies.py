@@ -42,11 +42,9 @@ def payload(word: str, body: bytes, piece: int = 1 << 16, /, **headers: str) -> 
     request = S3Request(scope, receive, S3Options())
     request.signed = Signed(
         access_key_id="a",
-        date="20130524",
-        region="us-east-1",
-        service="s3",
+        scope="20130524/us-east-1/s3/aws4_request",
         time="20130524T000000Z",
-        signed_headers=("host",),
+        signed_headers=(b"host",),
         signature=SEED,
         payload=word,
     )

@@ -17,7 +17,7 @@ from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.operations import history
 from lakebed.server.errors import Answer, InvalidParameter
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import StreamedResponse, page_of
+from lakebed.server.responses import StreamedResponse, page_of, raw_headers
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, RefNotFound
@@ -149,7 +149,7 @@ class Commits:
                 return RedirectResponse(url, 302)
         stream = repository.objectstore.stream(found.key)
         headers = {"content-type": "application/octet-stream", "content-length": str(found.size_bytes)}
-        return StreamedResponse(await anext(stream, b""), stream, status=200, headers=headers)
+        return StreamedResponse(await anext(stream, b""), stream, status=200, headers=raw_headers(headers))
 
 
 def routes(state: AppState) -> list[Route]:

@@ -21,7 +21,7 @@ from lakebed.operations import objects
 from lakebed.server.errors import Answer, InvalidParameter, message_response
 from lakebed.server.forms import open_form
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import StreamedResponse, nothing
+from lakebed.server.responses import RawResponse, StreamedResponse, raw_headers
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import CommitExpired
@@ -194,7 +194,7 @@ async def _serve(
         return Response(data, status, headers=headers)
     stream = repository.objects.stream(entry, start=start, end=end)
     first = await anext(stream, b"")
-    return StreamedResponse(first, stream, status=status, headers=headers)
+    return StreamedResponse(first, stream, status=status, headers=raw_headers(headers))
 
 
 def _headers(entry: Entry) -> dict[str, str]:
@@ -243,6 +243,4 @@ def _unsatisfiable(entry: Entry) -> Response:
 
 def _bare(status: int, headers: dict[str, str]) -> Response:
     """Headers alone; their content-length is that of the body which GET would send."""
-    response = nothing(status)
-    response.raw_headers = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    return response
+    return RawResponse(status, raw_headers(headers))

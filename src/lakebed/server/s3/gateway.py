@@ -66,9 +66,7 @@ class Gateway:
         found = operations.find(request)
         request.check_owner()
         request.operation, request.operation_name = found.operation, f"s3:{found.name}"
-        place = request.place()
-        names = {"repository": place.repository, "ref": place.ref, "path": place.path}
-        request.what = {name: value for name, value in names.items() if value}
+        request.what = request.place().names()
         return await self._handlers[found](request)
 
     async def _authenticate(self, request: S3Request) -> None:
@@ -76,20 +74,15 @@ class Gateway:
         signed = read_signature(asked, request.bucket_of_host)
         check_word(signed.payload)
         signed.check_time(self._state.ports.clock.now_ms() // 1000)
-        key = b""
-
-        def is_of(secret: str) -> bool:
-            nonlocal key
-            key = signed.key(secret)
-            return signed.is_of(secret, asked)
-
         request.through = f"key {signed.access_key_id[:200]}"
         try:
-            request.identity = await self._state.authenticator.check_signature(signed.access_key_id, is_of)
+            request.identity, request.key = await self._state.authenticator.check_signature(
+                signed.access_key_id, lambda key: signed.is_of(key, asked), make_key=signed.key, scope=signed.scope
+            )
         except UnknownAccessKey as error:
             raise S3Error("InvalidAccessKeyId", AWSAccessKeyId=signed.access_key_id[:200]) from error
         request.permissions = await self._state.authorizer.permissions(request.identity)
-        request.signed, request.key = signed, key
+        request.signed = signed
 
     def error(self, error: LakebedError, request: S3Request, request_id: str, shown: Callable[[], str]) -> Response:
         if as_s3(error).status == 403:

@@ -32,9 +32,10 @@ from .objects import (
     DEFAULT_CONTENT_TYPE,
     SYSTEM,
     Objects,
-    bare,
+    acknowledged,
     check_source_conditions,
     check_upload_headers,
+    checksum_headers,
     checksum_type,
     keep_checksums,
     metadata_of,
@@ -123,8 +124,7 @@ class MultipartUploads:
         part = await begun.repository.multipart.put_part(
             begun.id, number, await payload.body(), size_bytes=payload.size_bytes, checksums=payload.checksums
         )
-        headers = {checksums.header_of(algorithm): value for algorithm, value in payload.checksums.items()}
-        return bare(200, {"etag": f'"{part.md5}"', **headers})
+        return acknowledged(part.md5, checksum_headers(payload.checksums))
 
     async def copy_part(self, request: S3Request) -> Response:
         source = self._sources.source_of(request)

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from lakebed.base import Entry, InvalidName, LakebedError
 from lakebed.catalog import DELETE_MANY_MAX, HIDDEN_METADATA, S3_METADATA, Repository
 from lakebed.operations import objects
-from lakebed.server.responses import StreamedResponse
+from lakebed.server.responses import RawResponse, StreamedResponse
 from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, BranchNotFound, PathNotFound, RefNotFound
 
@@ -116,36 +116,29 @@ class Objects:
         _check_part_number(request)
         repository, entry = await self._find(request, request.place())
         headers = self._headers(request, entry)
-        is_modified = check_conditions(request, entry)
-        if not is_modified:
-            return bare(
-                304, {name: headers[name] for name in ("etag", "last-modified", "cache-control") if name in headers}
-            )
+        if request.has_any_header(_CONDITIONS) and not check_conditions(request, entry):
+            kept = (b"etag", b"last-modified", b"cache-control")
+            return RawResponse(304, [(name, headers[name]) for name in kept if name in headers])
         span = self._span(request, entry)
         start, end = span or (0, entry.size_bytes)
         if span is not None:
-            headers["content-range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
+            headers[b"content-range"] = b"bytes %d-%d/%d" % (start, end - 1, entry.size_bytes)
             count = part_count(entry.checksum)
             if request.has("partNumber") and count is not None:
-                headers["x-amz-mp-parts-count"] = str(count)
+                headers[b"x-amz-mp-parts-count"] = b"%d" % count
         elif (request.header(b"x-amz-checksum-mode") or "").upper() == "ENABLED":
-            stored = stored_checksums(entry)
-            headers |= {checksums.header_of(algorithm): value for algorithm, value in stored.items()}
-            if stored:
-                headers["x-amz-checksum-type"] = checksum_type(stored)
-        headers["content-length"] = str(end - start)
-        status = 200 if span is None else 206
+            headers |= _typed_checksum_headers(stored_checksums(entry))
+        headers[b"content-length"] = b"%d" % (end - start)
+        status, raw = 200 if span is None else 206, list(headers.items())
         if not is_with_body:
-            return bare(status, headers)
+            return RawResponse(status, raw)
         if end - start <= SMALL_BYTES_MAX:
             data = b"" if entry is ROOT else await repository.objects.read(entry, start=start, end=end)
             if len(data) != end - start:
                 raise S3Error("InternalError", "the object's data is shorter than its size")
-            response = bare(status, headers)
-            response.body = data
-            return response
+            return RawResponse(status, raw, data)
         stream = repository.objects.stream(entry, start=start, end=end)
-        return StreamedResponse(await anext(stream, b""), stream, status=status, headers=headers)
+        return StreamedResponse(await anext(stream, b""), stream, status=status, headers=raw)
 
     async def _find(self, request: S3Request, place: Place) -> tuple[Repository, Entry]:
         """
@@ -181,36 +174,34 @@ class Objects:
         except InvalidName as error:
             raise S3Error("KeyTooLongError") from error
 
-    def _headers(self, request: S3Request, entry: Entry) -> dict[str, str]:
+    def _headers(self, request: S3Request, entry: Entry) -> dict[bytes, bytes]:
+        """Return the object's headers. Texts are sent in UTF-8, as clients send them."""
         headers = {
-            "accept-ranges": "bytes",
-            "content-type": entry.content_type,
-            "etag": f'"{entry.checksum}"',
-            "last-modified": _http_date(entry.modified_ms),
-            # A page of the object's must not run as one of this server, whose cookie the browser may have.
-            "content-security-policy": "sandbox; default-src 'none'",
-            "x-content-type-options": "nosniff",
+            **_FIXED_HEADERS,
+            b"content-type": entry.content_type.encode(),
+            b"etag": b'"%s"' % entry.checksum.encode(),
+            b"last-modified": _http_date(entry.modified_ms).encode(),
         }
         missing = 0
         for name, value in entry.metadata.items():
             if name.startswith(SYSTEM):
                 header = name[len(SYSTEM) :]
                 if header in SYSTEM_HEADERS and _VALUE.fullmatch(value):
-                    headers[header] = value
+                    headers[header.encode()] = value.encode()
             elif not name.startswith(HIDDEN):
                 if _NAME.fullmatch(name) and _VALUE.fullmatch(value):
-                    headers[f"x-amz-meta-{name.lower()}"] = value
+                    headers[f"x-amz-meta-{name.lower()}".encode()] = value.encode()
                 else:
                     missing += 1
         if missing:
-            headers["x-amz-missing-meta"] = str(missing)
+            headers[b"x-amz-missing-meta"] = b"%d" % missing
         for name in OVERRIDES if request.asked_for else ():
             value = request.parameter(f"response-{name}")
             if value:
                 if not _VALUE.fullmatch(value):
                     raise S3Error("InvalidArgument", f"response-{name} has characters that no header can have")
-                headers[name] = value
-        return {name: _on_the_wire(value) for name, value in headers.items()}
+                headers[name.encode()] = value.encode()
+        return headers
 
     def _span(self, request: S3Request, entry: Entry) -> tuple[int, int] | None:
         """Return the bytes that are asked for, from start to before end; None: the whole object.
@@ -279,7 +270,7 @@ class Objects:
             if_none_match=if_none_match,
             if_match=if_match,
         )
-        return bare(200, {"etag": f'"{entry.checksum}"', **_checksum_headers(payload.checksums)})
+        return acknowledged(entry.checksum, _typed_checksum_headers(payload.checksums))
 
     async def _put_root(self, repository: Repository, place: Place, payload: Payload) -> Response:
         """Take the folder of a branch for made, which it is. A program makes folders before it writes into them."""
@@ -288,7 +279,7 @@ class Objects:
         await repository.versions.refs.get_branch(place.ref)
         async for _ in payload.chunks():
             pass
-        return bare(200, {"etag": f'"{_EMPTY_MD5}"'})
+        return acknowledged(_EMPTY_MD5, {})
 
     async def copy(self, request: S3Request) -> Response:
         place, source = request.place(), self.source_of(request)
@@ -449,6 +440,14 @@ class Objects:
         return failed
 
 
+_CONDITIONS: Final = frozenset({b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since"})
+_FIXED_HEADERS: Final = {
+    b"accept-ranges": b"bytes",
+    # A page of the object's must not run as one of this server, whose cookie the browser may have.
+    b"content-security-policy": b"sandbox; default-src 'none'",
+    b"x-content-type-options": b"nosniff",
+}
+
 ROOT: Final = Entry(
     address="", size_bytes=0, checksum=_EMPTY_MD5, modified_ms=0, content_type="application/x-directory"
 )
@@ -505,9 +504,14 @@ def checksum_type(found: Mapping[str, str]) -> str:
     return COMPOSITE if any("-" in value for value in found.values()) else FULL_OBJECT
 
 
-def _checksum_headers(found: Mapping[str, str]) -> dict[str, str]:
-    headers = {checksums.header_of(algorithm): value for algorithm, value in found.items()}
-    return headers | ({"x-amz-checksum-type": checksum_type(found)} if headers else {})
+def checksum_headers(found: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Spell checksums, by algorithm, as headers."""
+    return {checksums.header_of(algorithm).encode(): value.encode() for algorithm, value in found.items()}
+
+
+def _typed_checksum_headers(found: Mapping[str, str]) -> dict[bytes, bytes]:
+    headers = checksum_headers(found)
+    return headers | ({b"x-amz-checksum-type": checksum_type(found).encode()} if headers else {})
 
 
 # Conditions
@@ -603,18 +607,9 @@ def check_version(version: str) -> None:
         raise S3Error("InvalidArgument", "Invalid version id specified", ArgumentName="versionId")
 
 
-def bare(status: int, headers: Mapping[str, str]) -> Response:
-    """Answer with headers alone."""
-    response = Response(status_code=status)
-    response.raw_headers = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    if status != 304 and "content-length" not in headers:
-        response.raw_headers.append((b"content-length", b"0"))
-    return response
-
-
-def _on_the_wire(value: str) -> str:
-    """Spell a text for a header: its UTF-8, as clients send it, in the Latin-1 that headers are written in."""
-    return value if value.isascii() else value.encode().decode("latin-1")
+def acknowledged(checksum: str, headers: Mapping[bytes, bytes]) -> Response:
+    """Answer a write with its ETag, and these headers."""
+    return RawResponse(200, [(b"etag", b'"%s"' % checksum.encode()), (b"content-length", b"0"), *headers.items()])
 
 
 def _to_delete(node: Node) -> tuple[str, S3Error | None]:

@@ -11,10 +11,10 @@ A gateway that serves one repository only takes every bucket for a branch of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 from urllib.parse import unquote_to_bytes
 
+import msgspec
 from starlette.types import Receive, Scope
 
 from lakebed.operations import AnyOperation
@@ -33,12 +33,13 @@ METADATA: Final = b"x-amz-meta-"
 METADATA_BYTES_MAX: Final = 2048
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, kw_only=True):
     """A bucket or a key, as the catalog knows it. `has_ref`: the bucket itself names the ref.
 
     `ref` is empty for the bucket of a whole repository and a key that is empty.
     """
+
+    # A struct for the reason that `Signed` gives.
 
     bucket: str
     repository: str
@@ -46,6 +47,11 @@ class Place:
     path: str = ""
     has_ref: bool = False
     key: str = ""
+
+    def names(self) -> dict[str, str]:
+        """Return what it names, for the audit log."""
+        names = {"repository": self.repository, "ref": self.ref, "path": self.path}
+        return names if self.path and self.ref else {name: value for name, value in names.items() if value}
 
     @property
     def is_root(self) -> bool:
@@ -66,12 +72,9 @@ class S3Request(RestRequest):
     def __init__(self, scope: Scope, receive: Receive, options: S3Options) -> None:
         super().__init__(scope, receive)
         self.options = options
-        self._first: dict[bytes, bytes] = {}
-        for name, value in scope["headers"]:
-            self._first.setdefault(name, value)
         self._place: Place | None = None
         self.raw_path: bytes = scope["raw_path"]
-        self.bucket_of_host = _bucket_of_host(self.header(b"host") or "", options.domains)
+        self.bucket_of_host = _bucket_of_host(self.header(b"host") or "", options.domains) if options.domains else ""
         self.bucket, self.key_name, self.level = "", "", "service"
         self.pairs: Sequence[tuple[str, str]] = ()
         self.asked_for: Mapping[str, str] = {}
@@ -87,15 +90,17 @@ class S3Request(RestRequest):
         path = self.raw_path.removeprefix(b"/")
         if self.bucket_of_host:
             path = self.bucket_of_host.encode() + (b"/" + path if path else b"")
-        raw_bucket, slash, raw_key = path.partition(b"/")
+        raw_bucket, _, raw_key = path.partition(b"/")
         try:
-            self.bucket = unquote_to_bytes(raw_bucket).decode()
-            self.key_name = unquote_to_bytes(raw_key).decode() if slash else ""
+            self.bucket = _decoded(raw_bucket)
+            self.key_name = _decoded(raw_key)
         except UnicodeDecodeError as error:
             raise S3Error("InvalidURI") from error
         if "\0" in self.key_name:
             raise S3Error("InvalidArgument", "a key cannot have a NUL character")
         self.level = "object" if self.key_name else "bucket" if self.bucket else "service"
+        if not self.scope["query_string"]:
+            return
         self.pairs = parse_query(self.scope["query_string"])
         asked_for: dict[str, str] = {}
         for name, value in self.pairs:
@@ -124,11 +129,6 @@ class S3Request(RestRequest):
         if self._place is None:
             self._place = place_of(self.bucket, self.key_name, self.options)
         return self._place
-
-    def header(self, name: bytes) -> str | None:
-        """Return the first header of this lower-case name. S3 asks for twenty of them, so they are found by name."""
-        value = self._first.get(name)
-        return None if value is None else str(value, "latin-1")
 
     # Parameters and headers
 
@@ -194,7 +194,7 @@ class S3Request(RestRequest):
             S3Error: the client expects another owner of a bucket.
         """
         for name in (b"x-amz-expected-bucket-owner", b"x-amz-source-expected-bucket-owner"):
-            if self.header(name) not in {None, OWNER}:
+            if self.raw_header(name) not in {None, OWNER.encode()}:
                 raise S3Error("AccessDenied")
 
     def refuse_headers(self, names: Sequence[bytes]) -> None:
@@ -224,6 +224,10 @@ def place_of(bucket: str, key: str, options: S3Options) -> Place:
         return Place(bucket=bucket, repository=repository, ref=ref, path=key, has_ref=True, key=key)
     ref, _, path = key.partition("/")
     return Place(bucket=bucket, repository=repository, ref=ref, path=path, key=key)
+
+
+def _decoded(raw: bytes) -> str:
+    return (unquote_to_bytes(raw) if b"%" in raw else raw).decode()
 
 
 def header_text(value: bytes) -> str:
