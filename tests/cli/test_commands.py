@@ -534,14 +534,14 @@ def completed(shell: Shell, line: str) -> list[str]:
     environment = {
         **os.environ,
         **shell.environment,
-        "_LAKEBED_COMPLETE": "complete_bash",
+        "_LAKEBED_COMPLETE": "bash_complete",
         "COMP_WORDS": "\n".join(words),
         "COMP_CWORD": str(len(words) - 1),
     }
     script = "import sys; sys.argv = ['lakebed']; from lakebed.cli.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.stderr == ""
-    return done.stdout.split()
+    return [line.removeprefix("plain,") for line in done.stdout.splitlines() if line]
 
 
 def test_commands_are_completed(shell: Shell) -> None:

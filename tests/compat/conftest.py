@@ -10,8 +10,8 @@ from typing import Any
 
 import lakefs
 import pytest
+from click.testing import CliRunner
 from lakefs.client import Client
-from typer.testing import CliRunner
 
 from lakebed.cli import app
 

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import lakebed
 from lakebed.cli import app

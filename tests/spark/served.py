@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from lakebed.cli.tree import app
 from lakebed.client import Client, Credentials

@@ -16,6 +16,25 @@ from lakebed.cli.tree import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 
+# A new one makes every installation larger. Is it worth that, and who looks after it?
+BASE_INSTALL = {
+    "anyio",
+    "certifi",
+    "click",
+    "colorama",  # only on Windows
+    "exceptiongroup",  # only with a Python older than ours
+    "fsspec",
+    "h11",
+    "httpcore",
+    "httpx",
+    "idna",
+    "lakebed",
+    "msgspec",
+    "pyyaml",
+    "typing-extensions",
+}
+BASE_INSTALL_BYTES_MAX = 15_000_000
+
 # Runs in a process where no package can be imported but the base install's.
 PLAIN = """
 import importlib.metadata, re, sys
@@ -67,20 +86,11 @@ def run_command(*words: str) -> subprocess.CompletedProcess[str]:
     return run_plain(f"sys.argv = {['lakebed', *words]!r}\nfrom lakebed.cli.__main__ import main\nmain()")
 
 
-def test_the_base_install_has_no_compiled_giants() -> None:
-    assert not base_install() & {
-        "numpy",
-        "pyarrow",
-        "obstore",
-        "starlette",
-        "uvicorn",
-        "cryptography",
-        "awscrt",
-        "pyspark",
-    }
+def test_the_base_install_is_these_packages() -> None:
+    assert base_install() <= BASE_INSTALL
 
 
-def test_the_guide_states_the_size_of_the_base_install() -> None:
+def test_the_base_install_is_small_and_the_guide_states_its_size() -> None:
     stated = re.search(r"(\d+) MB on disk", (ROOT / "docs" / "guide" / "python.md").read_text())
     sizes: dict[str, int] = {}
     for name in base_install():
@@ -88,8 +98,9 @@ def test_the_guide_states_the_size_of_the_base_install() -> None:
             sizes[name] = size_on_disk(name)
 
     assert stated is not None
-    assert {"lakebed", "fsspec", "httpx", "msgspec", "typer"} <= set(sizes)
+    assert {"lakebed", "fsspec", "httpx", "msgspec", "click"} <= set(sizes)
     assert [name for name, size in sizes.items() if size < 1000] == []
+    assert sum(sizes.values()) < BASE_INSTALL_BYTES_MAX, sizes
     # Wheels of other systems differ by some percent.
     assert sum(sizes.values()) / 1e6 == pytest.approx(int(stated[1]), rel=0.1), sizes
 

@@ -7,12 +7,15 @@ from lakebed.settings import Settings, read_settings, write_settings
 
 from .failures import Misuse
 from .output import human_duration
+from .parameters import Argument, Option
 from .progress import bar
 from .session import Session, command, connect
 from .tree import app, noun
 
 __all__ = [
+    "Argument",
     "Misuse",
+    "Option",
     "Session",
     "Settings",
     "app",

@@ -7,16 +7,17 @@ import sys
 
 from .completion import with_whole_uris
 from .failures import INTERRUPTED
+from .shells import PROGRAM, VARIABLE
 from .tree import app
 
 
 def main() -> None:
     """Run one command and exit with its code (docs/guide/cli.md lists them)."""
-    if os.environ.get("_LAKEBED_COMPLETE") == "complete_bash":
+    if os.environ.get(VARIABLE) == "bash_complete":
         os.environ.update(with_whole_uris(os.environ))
     try:
         # `obj` is what every command finds in its context: settings come from here and nowhere else.
-        app(prog_name="lakebed", obj=dict(os.environ))
+        app(prog_name=PROGRAM, obj=dict(os.environ))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import msgspec
-import typer
 
 from lakebed.wire import ActionRun, HookRun
 
 from .arguments import LimitOption, RepositoryArgument
 from .output import human_date, printable, table
+from .parameters import Argument, Option
 from .session import Session, command
 from .tree import noun
 from .uris import parse_repository
@@ -32,8 +32,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 def list_runs(
     session: Session,
     uri: RepositoryArgument,
-    branch: Annotated[str, typer.Option("--branch", "-b", help="Only runs of this branch.")] = "",
-    commit: Annotated[str, typer.Option("--commit", help="Only runs of this commit, by its whole id.")] = "",
+    branch: Annotated[str, Option("--branch", "-b", help="Only runs of this branch.")] = "",
+    commit: Annotated[str, Option("--commit", help="Only runs of this commit, by its whole id.")] = "",
     limit: LimitOption = None,
 ) -> None:
     """List runs of hooks, the newest first."""
@@ -54,7 +54,7 @@ def list_runs(
 def show(
     session: Session,
     uri: RepositoryArgument,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run.")],
+    run: Annotated[str, Argument(metavar="RUN", help="The id of a run.")],
 ) -> None:
     """Show a run of hooks, and what each of them wrote."""
     name, actions = parse_repository(uri), session.client.actions

@@ -4,37 +4,32 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from .completion import complete_object, complete_ref, complete_repository
 from .failures import Misuse
+from .parameters import Argument, Option
 from .uris import SCHEME, RefUri, is_uri, parse_ref
 
 RepositoryArgument = Annotated[
-    str, typer.Argument(metavar="REPOSITORY", help="lakefs://repository", autocompletion=complete_repository)
+    str, Argument(metavar="REPOSITORY", help="lakefs://repository", complete=complete_repository)
 ]
-RefArgument = Annotated[str, typer.Argument(metavar="REF", help="lakefs://repository/ref", autocompletion=complete_ref)]
-BranchArgument = Annotated[
-    str, typer.Argument(metavar="BRANCH", help="lakefs://repository/branch", autocompletion=complete_ref)
-]
-TagArgument = Annotated[str, typer.Argument(metavar="TAG", help="lakefs://repository/tag", autocompletion=complete_ref)]
+RefArgument = Annotated[str, Argument(metavar="REF", help="lakefs://repository/ref", complete=complete_ref)]
+BranchArgument = Annotated[str, Argument(metavar="BRANCH", help="lakefs://repository/branch", complete=complete_ref)]
+TagArgument = Annotated[str, Argument(metavar="TAG", help="lakefs://repository/tag", complete=complete_ref)]
 ObjectArgument = Annotated[
-    str, typer.Argument(metavar="OBJECT", help="lakefs://repository/ref/path", autocompletion=complete_object)
+    str, Argument(metavar="OBJECT", help="lakefs://repository/ref/path", complete=complete_object)
 ]
-UidOption = Annotated[str, typer.Option("--uid", help="Which one, where several had the name (`repo list --deleted`).")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-LimitOption = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
-PrefixOption = Annotated[str, typer.Option("--prefix", help="Only names that begin with this.")]
-PathsOption = Annotated[str, typer.Option("--prefix", help="Only paths that begin with this.")]
+UidOption = Annotated[str, Option("--uid", help="Which one, where several had the name (`repo list --deleted`).")]
+YesOption = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")]
+LimitOption = Annotated[int | None, Option("--limit", "-n", min=1, help="Show at most this many.")]
+PrefixOption = Annotated[str, Option("--prefix", help="Only names that begin with this.")]
+PathsOption = Annotated[str, Option("--prefix", help="Only paths that begin with this.")]
 RefuseExpiredOption = Annotated[
     bool,
-    typer.Option("--refuse-expired", help="Fail where it would bring objects that a lifecycle policy let go."),
+    Option("--refuse-expired", help="Fail where it would bring objects that a lifecycle policy let go."),
 ]
-EmptyOption = Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changed.")]
-MessageOption = Annotated[str, typer.Option("--message", "-m", help="The commit's message.")]
-MetaOption = Annotated[
-    list[str] | None, typer.Option("--meta", metavar="NAME=VALUE", help="Metadata; may be repeated.")
-]
+EmptyOption = Annotated[bool, Option("--allow-empty", help="Commit even if nothing changed.")]
+MessageOption = Annotated[str, Option("--message", "-m", help="The commit's message.")]
+MetaOption = Annotated[list[str] | None, Option("--meta", metavar="NAME=VALUE", help="Metadata; may be repeated.")]
 
 
 def ref_in(repository: str, text: str) -> str:

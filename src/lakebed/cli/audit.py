@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
-import typer
-
 from lakebed.wire import AuditRecord
 
 from .output import printable, table
+from .parameters import Option
 from .session import Session, command
 from .tree import noun
 
@@ -20,18 +19,16 @@ app = noun("Show the audit log.")
 @command
 def audit(
     session: Session,
-    since: Annotated[
-        str, typer.Option("--since", metavar="DATE", help="A date, or date and time (ISO 8601, UTC).")
-    ] = "",
-    until: Annotated[str, typer.Option("--until", metavar="DATE", help="The same: only what was before.")] = "",
-    user: Annotated[str, typer.Option("--user", help="Only requests of this user.")] = "",
-    operation: Annotated[str, typer.Option("--operation", metavar="ID", help="Only this operation.")] = "",
-    repository: Annotated[str, typer.Option("--repository", metavar="NAME", help="Only this repository.")] = "",
+    since: Annotated[str, Option("--since", metavar="DATE", help="A date, or date and time (ISO 8601, UTC).")] = "",
+    until: Annotated[str, Option("--until", metavar="DATE", help="The same: only what was before.")] = "",
+    user: Annotated[str, Option("--user", help="Only requests of this user.")] = "",
+    operation: Annotated[str, Option("--operation", metavar="ID", help="Only this operation.")] = "",
+    repository: Annotated[str, Option("--repository", metavar="NAME", help="Only this repository.")] = "",
     denied: Annotated[
         bool,
-        typer.Option("--denied", help="Only refusals: no login, no permission, or a protected branch."),
+        Option("--denied", help="Only refusals: no login, no permission, or a protected branch."),
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")] = 100,
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most this many.")] = 100,
 ) -> None:
     """Show the audit log of the server, newest first: changes, and what was refused."""
     found = session.client.audit.list(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
 from lakebed.base import NotFound
 from lakebed.wire import CredentialsWithSecret, Statement
@@ -21,6 +20,7 @@ from lakebed.wire import CredentialsWithSecret, Statement
 from .arguments import LimitOption, PrefixOption, YesOption
 from .failures import Misuse, being_new
 from .output import columns_of, human_time
+from .parameters import Argument, Option
 from .serve import recover
 from .session import Session, command
 from .tree import noun
@@ -30,22 +30,22 @@ users = noun("Create, list, show and delete users, their keys and their policies
 groups = noun("Create, list, show and delete groups, their members and their policies.")
 policies = noun("Create, list, show, change and delete policies.")
 principals = noun("Let identities of other providers stand for users.")
-app.add_typer(users, name="users")
-app.add_typer(groups, name="groups")
-app.add_typer(policies, name="policies")
-app.add_typer(principals, name="principals")
+app.add_command(users, "users")
+app.add_command(groups, "groups")
+app.add_command(policies, "policies")
+app.add_command(principals, "principals")
 app.command()(recover)
 
-UserArgument = Annotated[str, typer.Argument(metavar="USER", help="A user's id.")]
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="A group's id.")]
-PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="A policy's id.")]
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="An access key id.")]
+UserArgument = Annotated[str, Argument(metavar="USER", help="A user's id.")]
+GroupArgument = Annotated[str, Argument(metavar="GROUP", help="A group's id.")]
+PolicyArgument = Annotated[str, Argument(metavar="POLICY", help="A policy's id.")]
+KeyArgument = Annotated[str, Argument(metavar="KEY", help="An access key id.")]
 PrincipalArgument = Annotated[
     str,
-    typer.Argument(metavar="PRINCIPAL", help="ISSUER#SUBJECT of OpenID Connect, or aws:sts::NUMBER:assumed-role/ROLE."),
+    Argument(metavar="PRINCIPAL", help="ISSUER#SUBJECT of OpenID Connect, or aws:sts::NUMBER:assumed-role/ROLE."),
 ]
-LevelArgument = Annotated[str, typer.Argument(metavar="LEVEL", help="Read, Write, Super or Admin.")]
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Statements as JSON; - is standard input.")]
+LevelArgument = Annotated[str, Argument(metavar="LEVEL", help="Read, Write, Super or Admin.")]
+FileArgument = Annotated[Path, Argument(metavar="FILE", help="Statements as JSON; - is standard input.")]
 
 
 class ShownUser(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,9 +78,9 @@ def create_user(
     session: Session,
     user: UserArgument,
     member_of: Annotated[
-        list[str] | None, typer.Option("--group", "-g", metavar="GROUP", help="Add to this group; may be repeated.")
+        list[str] | None, Option("--group", "-g", metavar="GROUP", help="Add to this group; may be repeated.")
     ] = None,
-    key: Annotated[bool, typer.Option("--key/--no-key", help="Make a key pair too, and show it.")] = True,
+    key: Annotated[bool, Option("--key/--no-key", help="Make a key pair too, and show it.")] = True,
 ) -> None:
     """Create a user. Without a group they may do nothing. The secret key is shown only now."""
     for group in member_of or []:
@@ -183,7 +183,7 @@ def delete_key(session: Session, user: UserArgument, key: KeyArgument, yes: YesO
 def create_group(
     session: Session,
     group: GroupArgument,
-    description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
+    description: Annotated[str, Option("--description", help="What it is for.")] = "",
 ) -> None:
     """Create a group."""
     with being_new(f"group {group}"):

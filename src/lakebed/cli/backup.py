@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lakebed.base import count_of, human_size
 
 from .kv import MetadataUri
 from .output import fields
+from .parameters import Argument, Option
 from .session import DataOption, Session, command
 from .tree import noun
 
@@ -19,18 +18,18 @@ if TYPE_CHECKING:
 
 app = noun("Back a data folder up, check a backup, bring it back.")
 
-BackupFolder = Annotated[Path, typer.Argument(metavar="BACKUP", help="Folder of the backup.", show_default=False)]
+BackupFolder = Annotated[Path, Argument(metavar="BACKUP", help="Folder of the backup.")]
 
 
 @app.command()
 @command
 def create(
     session: Session,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new folder for the backup.")],
+    to: Annotated[Path, Option("--to", metavar="DIR", help="A new folder for the backup.")],
     data: DataOption = None,
     like: Annotated[
         Path | None,
-        typer.Option("--like", metavar="BACKUP", help="An older backup on the same disk: share its equal files."),
+        Option("--like", metavar="BACKUP", help="An older backup on the same disk: share its equal files."),
     ] = None,
     kv: MetadataUri = None,
 ) -> None:
@@ -73,7 +72,7 @@ def verify(session: Session, backup: BackupFolder) -> None:
 def restore(
     session: Session,
     backup: BackupFolder,
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="A new folder, for a server to start on.")],
+    data: Annotated[Path, Option("--data", metavar="DIR", help="A new folder, for a server to start on.")],
 ) -> None:
     """Verify a backup and make a new data folder of it."""
     from lakebed.server import options_of, restore_backup

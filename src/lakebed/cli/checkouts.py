@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import typer
 
 from lakebed.base import Conflict, Corrupt, Invalid, NotFound, count_of
 from lakebed.wire import ObjectStats
@@ -22,6 +21,7 @@ from .arguments import MessageOption, MetaOption, parse_meta
 from .completion import complete_object
 from .failures import Misuse
 from .output import printable
+from .parameters import Argument, Option
 from .session import Session, command
 from .syncing import can_be_file, is_md5, md5_of, remote_objects
 from .transfers import OWN_PREFIX, delete_files, delete_objects, download_objects, folder_of, local_files, upload_files
@@ -38,8 +38,8 @@ MINE: Final = ".mine"
 FORMAT: Final = 1
 SHOWN: Final = 3
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `lakebed local checkout` made.")]
-ParallelOption = Annotated[int, typer.Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")]
+Folder = Annotated[Path, Argument(metavar="DIR", help="A folder that `lakebed local checkout` made.")]
+ParallelOption = Annotated[int, Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")]
 State = tuple[int, int, str]
 """(size in bytes, date of change in ns, MD5) of a file as it was when it was the object's."""
 
@@ -76,9 +76,9 @@ def checkout(
     session: Session,
     uri: Annotated[
         str,
-        typer.Argument(metavar="URI", help="lakefs://repository/branch/folder", autocompletion=complete_object),
+        Argument(metavar="URI", help="lakefs://repository/branch/folder", complete=complete_object),
     ],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")] = Path(),
+    folder: Annotated[Path, Argument(metavar="DIR", help="A new or empty folder.")] = Path(),
     parallel: ParallelOption = 8,
 ) -> None:
     """Download a folder of a branch, and remember what was there: status, pull and commit work in DIR then."""
@@ -123,7 +123,7 @@ def pull(
     parallel: ParallelOption = 8,
     theirs: Annotated[
         bool,
-        typer.Option("--theirs", help=f"Where both sides changed, take the branch's; yours becomes NAME{MINE}."),
+        Option("--theirs", help=f"Where both sides changed, take the branch's; yours becomes NAME{MINE}."),
     ] = False,
 ) -> None:
     """Bring what changed on the branch into the folder. What changed here stays."""

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from lakebed.base import LakebedError
 from lakebed.settings import effective_settings
@@ -55,19 +55,19 @@ def with_whole_uris(environment: Mapping[str, str]) -> dict[str, str]:
     return {"COMP_WORDS": "\n".join(whole), "COMP_CWORD": str(len(whole) - 1), _HEAD: head}
 
 
-def complete_repository(context: typer.Context, incomplete: str) -> list[str]:
+def complete_repository(context: click.Context, incomplete: str) -> list[str] | None:
     return _complete(context, incomplete, _repositories)
 
 
-def complete_ref(context: typer.Context, incomplete: str) -> list[str]:
+def complete_ref(context: click.Context, incomplete: str) -> list[str] | None:
     return _complete(context, incomplete, _refs)
 
 
-def complete_object(context: typer.Context, incomplete: str) -> list[str]:
+def complete_object(context: click.Context, incomplete: str) -> list[str] | None:
     return _complete(context, incomplete, _objects)
 
 
-def complete_run(context: typer.Context, incomplete: str) -> list[str]:
+def complete_run(context: click.Context, incomplete: str) -> list[str]:
     """Complete the id of a run that the server knows, in the repository that the command names."""
 
     def runs(client: Client) -> list[str]:
@@ -78,12 +78,14 @@ def complete_run(context: typer.Context, incomplete: str) -> list[str]:
     return _quietly(context, runs)
 
 
-def _complete(context: typer.Context, incomplete: str, candidates: Callable[[Client, str], Iterator[str]]) -> list[str]:
-    """Return candidates without what stands before the word that the shell replaces."""
+def _complete(
+    context: click.Context, incomplete: str, candidates: Callable[[Client, str], Iterator[str]]
+) -> list[str] | None:
+    """Return candidates without what stands before the word that the shell replaces; None where it is no URI."""
     head = (context.find_root().obj or {}).get(_HEAD, "")
     typed = head + incomplete
     if not typed.startswith(SCHEME):
-        return [SCHEME.removeprefix(head)] if SCHEME.startswith(typed) else []
+        return [SCHEME.removeprefix(head)] if SCHEME.startswith(typed) else None
 
     def uris(client: Client) -> list[str]:
         found = list(itertools.islice(candidates(client, typed.removeprefix(SCHEME)), _SHOWN_MAX))
@@ -96,7 +98,7 @@ def _complete(context: typer.Context, incomplete: str, candidates: Callable[[Cli
     return _quietly(context, uris)
 
 
-def _quietly(context: typer.Context, ask: Callable[[Client], list[str]]) -> list[str]:
+def _quietly(context: click.Context, ask: Callable[[Client], list[str]]) -> list[str]:
     """Ask a client that gives up soon; answer nothing on any error."""
     try:
         settings = effective_settings(

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Final
 
+import click
 import msgspec
-import typer
 
 from lakebed.base import AlreadyExists
 from lakebed.settings import (
@@ -25,6 +25,7 @@ from lakebed.settings import (
 )
 
 from .failures import Misuse
+from .parameters import Option
 from .session import Session, command, connect
 from .tree import noun
 
@@ -39,16 +40,16 @@ ASK: Final = "-"
 @command
 def set_config(
     session: Session,
-    access_key_id: Annotated[str, typer.Option("--access-key-id", help="The key to store.")] = "",
+    access_key_id: Annotated[str, Option("--access-key-id", help="The key to store.")] = "",
     secret_access_key: Annotated[
         str,
-        typer.Option(
+        Option(
             "--secret-access-key",
             help="The secret to store. - asks for it, or reads a line of standard input, so that no history holds it.",
         ),
     ] = "",
     data: Annotated[
-        str, typer.Option("--data", metavar="DIR", help="The server's data folder, for `gc` on this machine.")
+        str, Option("--data", metavar="DIR", help="The server's data folder, for `gc` on this machine.")
     ] = "",
 ) -> None:
     """Store the given endpoint and credentials in a file that only you can read; ask for them when none is given.
@@ -75,8 +76,8 @@ def _ask_all(old: Settings) -> Settings:
     if not sys.stdin.isatty():
         raise Misuse("give --endpoint, --access-key-id or --secret-access-key: there is no terminal to ask at")
     return Settings(
-        endpoint=_checked(typer.prompt("Endpoint", default=old.endpoint or ENDPOINT_DEFAULT, err=True)),
-        access_key_id=typer.prompt("Access key id", default=old.access_key_id or None, err=True),
+        endpoint=_checked(click.prompt("Endpoint", default=old.endpoint or ENDPOINT_DEFAULT, err=True)),
+        access_key_id=click.prompt("Access key id", default=old.access_key_id or None, err=True),
         secret_access_key=_ask_secret(),
     )
 
@@ -96,7 +97,7 @@ def _checked(endpoint: str) -> str:
 def _ask_secret() -> str:
     if not sys.stdin.isatty():
         return sys.stdin.readline().strip()
-    return str(typer.prompt("Secret access key", hide_input=True, err=True))
+    return str(click.prompt("Secret access key", hide_input=True, err=True))
 
 
 @app.command("show")
@@ -132,13 +133,11 @@ def show(session: Session) -> None:
 @command
 def setup(
     session: Session,
-    user: Annotated[str, typer.Option("--user", "-u", help="The name of the first user.")] = "admin",
-    store: Annotated[
-        bool, typer.Option("--store/--no-store", help="Keep the credentials as `config set` does.")
-    ] = True,
+    user: Annotated[str, Option("--user", "-u", help="The name of the first user.")] = "admin",
+    store: Annotated[bool, Option("--store/--no-store", help="Keep the credentials as `config set` does.")] = True,
     secret: Annotated[
         str,
-        typer.Option(
+        Option(
             "--secret",
             envvar="LAKEBED_SETUP_SECRET",
             help="The secret that the server printed when it started; on loopback it needs none.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+import click
 import msgspec
-import typer
 
 from lakebed.base import LakebedError
 
@@ -112,5 +112,5 @@ def _check(name: str, ask: Callable[[], T], describe_found: Callable[[T], str], 
 def check_lines(checks: Iterable[Check]) -> Iterator[str]:
     """Write a line for each check, as it comes."""
     for check in checks:
-        mark = typer.style("ok  ", fg="green") if check.passed else typer.style("FAIL", fg="red")
+        mark = click.style("ok  ", fg="green") if check.passed else click.style("FAIL", fg="red")
         yield from hanging(f"{mark}  {check.name:<12} ", check.found, indent=19)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-import typer
+import click
 
 from lakebed.base import AlreadyExists, Conflict, ExitCode, Invalid, LakebedError, NotFound
 
@@ -43,9 +43,9 @@ def tell(
 ) -> ExitCode:
     """Write an error to stderr, a line or a record; return the code to end with."""
     if as_json:
-        typer.echo(json_record({"error": {"kind": code.name.lower(), "message": message, **facts}}), err=True)
+        click.echo(json_record({"error": {"kind": code.name.lower(), "message": message, **facts}}), err=True)
     else:
-        typer.echo(for_stderr(f"error: {message}"), err=True)
+        click.echo(for_stderr(f"error: {message}"), err=True)
     return code
 
 

@@ -11,8 +11,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final
 
+import click
 import msgspec
-import typer
 
 from lakebed.base import Conflict, LakebedError, NotFound, count_of, human_size
 from lakebed.wire import Commit, Diff, MergeResult, ObjectStats
@@ -33,6 +33,7 @@ from .arguments import (
 from .completion import complete_object, complete_ref
 from .failures import Misuse, being_something
 from .output import fields, human_time, printable
+from .parameters import Argument, Option
 from .session import Session, command
 from .tree import noun
 from .uris import ObjectUri, RefUri, parse_prefix, parse_ref
@@ -59,7 +60,7 @@ NAMES_MAX: Final = 1000
 BLAMED_MAX: Final = 50
 """Look at this many commits of a path for the one that wrote what is there."""
 
-StatOption = Annotated[bool, typer.Option("--stat", help="Only count the changes.")]
+StatOption = Annotated[bool, Option("--stat", help="Only count the changes.")]
 
 
 class StrategyName(StrEnum):
@@ -74,9 +75,7 @@ def commit(
     uri: BranchArgument,
     message: MessageOption,
     meta: MetaOption = None,
-    date: Annotated[
-        str, typer.Option("--date", help="The commit's date instead of now: Unix seconds or ISO 8601.")
-    ] = "",
+    date: Annotated[str, Option("--date", help="The commit's date instead of now: Unix seconds or ISO 8601.")] = "",
     allow_empty: EmptyOption = False,
 ) -> None:
     """Commit what is uncommitted on a branch."""
@@ -110,17 +109,15 @@ def log(
     session: Session,
     uri: RefArgument,
     limit: LimitOption = None,
-    graph: Annotated[bool, typer.Option("--graph", "-g", help="Show one line a commit, with its branches.")] = False,
-    first_parent: Annotated[
-        bool, typer.Option("--first-parent", help="Leave out the commits that merges brought.")
-    ] = False,
-    objects: Annotated[list[str] | None, typer.Option("--object", help="Only commits that changed this path.")] = None,
+    graph: Annotated[bool, Option("--graph", "-g", help="Show one line a commit, with its branches.")] = False,
+    first_parent: Annotated[bool, Option("--first-parent", help="Leave out the commits that merges brought.")] = False,
+    objects: Annotated[list[str] | None, Option("--object", help="Only commits that changed this path.")] = None,
     prefixes: Annotated[
-        list[str] | None, typer.Option("--prefix", help="Only commits that changed paths that begin with this.")
+        list[str] | None, Option("--prefix", help="Only commits that changed paths that begin with this.")
     ] = None,
-    since: Annotated[str, typer.Option("--since", metavar="DATE", help="End before commits older than this.")] = "",
-    stop_at: Annotated[str, typer.Option("--stop-at", metavar="REF", help="End with this commit.")] = "",
-    no_merges: Annotated[bool, typer.Option("--no-merges", help="Leave out commits with several parents.")] = False,
+    since: Annotated[str, Option("--since", metavar="DATE", help="End before commits older than this.")] = "",
+    stop_at: Annotated[str, Option("--stop-at", metavar="REF", help="End with this commit.")] = "",
+    no_merges: Annotated[bool, Option("--no-merges", help="Leave out commits with several parents.")] = False,
 ) -> None:
     """Show the history of a ref, newest first."""
     ref = parse_ref(uri)
@@ -151,7 +148,7 @@ def _names_of(session: Session, repository: str) -> dict[str, list[str]]:
 
 
 def _beside(names: Mapping[str, Sequence[str]], commit: Commit) -> str:
-    return typer.style(f"  ({', '.join(map(printable, names[commit.id]))})", fg="cyan") if commit.id in names else ""
+    return click.style(f"  ({', '.join(map(printable, names[commit.id]))})", fg="cyan") if commit.id in names else ""
 
 
 def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
@@ -159,7 +156,7 @@ def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = M
     for number, commit in enumerate(commits):
         if number:
             yield ""
-        yield typer.style(f"commit {commit.id}", fg="yellow") + _beside(names, commit)
+        yield click.style(f"commit {commit.id}", fg="yellow") + _beside(names, commit)
         parents = [("Merge", " ".join(parent[:12] for parent in commit.parents))] if len(commit.parents) > 1 else []
         committer = [("Author", commit.committer)] if commit.committer else []
         yield from fields([*parents, *committer, ("Date", human_time(commit.creation_date))])
@@ -182,7 +179,7 @@ def graph_lines(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = 
         place = lanes.index(commit.id)
         marks = " ".join("*" if lane == place else "|" for lane in range(len(lanes)))
         first_line = commit.message.partition("\n")[0]
-        name = typer.style(commit.id[:12], fg="yellow")
+        name = click.style(commit.id[:12], fg="yellow")
         yield f"{marks}  {name}  {human_time(commit.creation_date)}  {printable(first_line)}{_beside(names, commit)}"
         came = [parent for parent in commit.parents[:1] if parent not in lanes]
         lanes[place : place + 1] = came
@@ -194,14 +191,12 @@ def graph_lines(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = 
 def diff(
     session: Session,
     uri: RefArgument,
-    right: Annotated[
-        str, typer.Argument(metavar="REF", help="Compare with this ref.", autocompletion=complete_ref)
-    ] = "",
+    right: Annotated[str, Argument(metavar="REF", help="Compare with this ref.", complete=complete_ref)] = "",
     two_dot: Annotated[
-        bool, typer.Option("--two-dot", help="Show all that differs, not only what the second changed.")
+        bool, Option("--two-dot", help="Show all that differs, not only what the second changed.")
     ] = False,
     prefix: PathsOption = "",
-    delimiter: Annotated[str, typer.Option("--delimiter", help="Sum up paths that go on after this.")] = "",
+    delimiter: Annotated[str, Option("--delimiter", help="Sum up paths that go on after this.")] = "",
     limit: LimitOption = None,
     stat: StatOption = False,
 ) -> None:
@@ -251,7 +246,7 @@ class Summary(msgspec.Struct, kw_only=True):
         for kind, (mark, colour) in MARKS.items():
             if count := getattr(self, kind):
                 size = f"  ({human_size(self.bytes_added)} with those changed)" if kind == "added" else ""
-                yield typer.style(f"{mark} {count_of(count, 'path')} {kind}{size}", fg=colour)
+                yield click.style(f"{mark} {count_of(count, 'path')} {kind}{size}", fg=colour)
         if not (self.added or self.changed or self.removed or self.conflict):
             yield "nothing changed"
 
@@ -282,10 +277,8 @@ class ShownCommit(msgspec.Struct, kw_only=True):
 @command
 def blame(
     session: Session,
-    uri: Annotated[
-        str, typer.Argument(metavar="URI", help="lakefs://repository/ref/prefix", autocompletion=complete_object)
-    ],
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many paths.")] = 100,
+    uri: Annotated[str, Argument(metavar="URI", help="lakefs://repository/ref/prefix", complete=complete_object)],
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="Show at most this many paths.")] = 100,
 ) -> None:
     """Show for each path below a prefix the commit that wrote it. Asks the server twice for each path."""
     place = parse_prefix(uri)
@@ -335,7 +328,7 @@ def _blame_lines(found: Iterable[Blamed]) -> Iterator[str]:
             yield f"{'(uncommitted)':<12}  {'':20}  {printable(one.path)}"
             continue
         message = one.commit.message.partition("\n")[0]
-        name = typer.style(one.commit.id[:12], fg="yellow")
+        name = click.style(one.commit.id[:12], fg="yellow")
         author = f"{printable(one.commit.committer)}: " if one.commit.committer else ""
         yield f"{name}  {human_time(one.commit.creation_date)}  {printable(one.path)}  {author}{printable(message)}"
 
@@ -346,7 +339,7 @@ def diff_lines(differences: Iterable[Diff]) -> Iterator[str]:
         mark, colour = MARKS.get(one.type, MARKS["changed"])
         size = f"  ({human_size(one.size_bytes)})" if one.size_bytes and one.type in {"added", "changed"} else ""
         expired = f"  ({one.expired.word})" if one.expired is not None else ""
-        yield typer.style(f"{mark} {printable(one.path)}{size}{expired}", fg=colour)
+        yield click.style(f"{mark} {printable(one.path)}{size}{expired}", fg=colour)
 
 
 @merge_app.command()
@@ -358,12 +351,12 @@ def merge(
     message: MessageOption = "",
     meta: MetaOption = None,
     strategy: Annotated[
-        StrategyName | None, typer.Option("--strategy", "-s", help="Which side wins where both changed a path.")
+        StrategyName | None, Option("--strategy", "-s", help="Which side wins where both changed a path.")
     ] = None,
-    squash: Annotated[bool, typer.Option("--squash", help="Make one commit, without the source's history.")] = False,
+    squash: Annotated[bool, Option("--squash", help="Make one commit, without the source's history.")] = False,
     allow_empty: EmptyOption = False,
     refuse_expired: RefuseExpiredOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would bring, and merge nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what it would bring, and merge nothing.")] = False,
 ) -> None:
     """Bring what a ref changed into a branch. A conflict stops it and changes nothing, unless a strategy decides.
 

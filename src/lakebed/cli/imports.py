@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lakebed.base import OUTCOME_UNKNOWN, Conflict, LakebedError, OutcomeUnknown, count_of
 from lakebed.wire import ImportLocation, ImportStatus
 
 from .arguments import MessageOption, MetaOption, parse_meta
 from .completion import complete_object
 from .failures import Misuse
+from .parameters import Argument, Option
 from .progress import Line
 from .session import Session, command
 from .tree import noun
@@ -35,13 +34,13 @@ class ImportFailed(LakebedError):
 def import_(
     session: Session,
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A folder of the object store: s3://bucket/folder, local://folder")
+        str, Argument(metavar="SOURCE", help="A folder of the object store: s3://bucket/folder, local://folder")
     ],
     destination: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="lakefs://repository/branch/folder", autocompletion=complete_object),
+        Argument(metavar="TARGET", help="lakefs://repository/branch/folder", complete=complete_object),
     ],
-    is_object: Annotated[bool, typer.Option("--object", help="SOURCE is one object, and TARGET its path.")] = False,
+    is_object: Annotated[bool, Option("--object", help="SOURCE is one object, and TARGET its path.")] = False,
     message: MessageOption = "",
     meta: MetaOption = None,
 ) -> None:

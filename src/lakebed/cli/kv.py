@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from .doctor import Check, Unwell, check_lines
 from .output import fields
+from .parameters import Argument, Option
 from .session import DataOption, Session, command
 from .tree import noun
 
@@ -19,7 +18,7 @@ app = noun("The metadata: what is broken, its size, and a copy in another databa
 
 MetadataUri = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--kv",
         metavar="URI",
         help="The database of the metadata, instead of LAKEBED_STORE_URI. Without both: a file in the data folder.",
@@ -54,7 +53,7 @@ def check(
     session: Session,
     data: DataOption = None,
     kv: MetadataUri = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out the look for every object that is named.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Leave out the look for every object that is named.")] = False,
 ) -> None:
     """Look for what is broken in the metadata, and say which command mends it.
 
@@ -117,8 +116,8 @@ def compact(session: Session, data: DataOption = None, kv: MetadataUri = None) -
 @command
 def copy(
     session: Session,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The URI of the store to read.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The URI of an empty store, or of an unfinished copy.")],
+    source: Annotated[str, Argument(metavar="FROM", help="The URI of the store to read.")],
+    target: Annotated[str, Argument(metavar="TO", help="The URI of an empty store, or of an unfinished copy.")],
 ) -> None:
     """Copy all metadata into another database, and compare both.
 

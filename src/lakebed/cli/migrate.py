@@ -6,12 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lakebed.base import count_of
 
 from .failures import Misuse
 from .kv import MetadataUri
+from .parameters import Argument, Option
 from .session import Session, command
 from .tree import noun
 
@@ -29,23 +28,19 @@ PLACE = "{repository}"
 @command
 def migrate(
     session: Session,
-    repositories: Annotated[
-        list[str], typer.Argument(metavar="REPOSITORY...", default_factory=list, help="Default: all of them.")
-    ],
+    repositories: Annotated[list[str] | None, Argument(metavar="REPOSITORY", help="Default: all of them.")] = None,
     *,
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The data folder of the new server.")],
+    data: Annotated[Path, Option("--data", metavar="DIR", help="The data folder of the new server.")],
     namespaces: Annotated[
         str,
-        typer.Option(
+        Option(
             "--namespaces",
             metavar="URI",
             help=f"Where the new repositories keep their files: s3://bucket/lakebed/{PLACE}. Not below the old ones.",
         ),
     ],
     kv: MetadataUri = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what would come over. Makes the data folder.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Count what would come over. Makes the data folder.")] = False,
 ) -> None:
     """Bring repositories over from the configured server: commits, branches, tags and entries, no bytes.
 
@@ -61,7 +56,9 @@ def migrate(
     # The hooks of the old server ran when these commits were made.
     options = options_of(data.absolute(), {**session.environment, "LAKEBED_ACTIONS": "0"}, kv)
     prepare_folder(options.data_dir)
-    sources = {source: namespaces.replace(PLACE, source.name) for source in find_sources(session.client, repositories)}
+    sources = {
+        source: namespaces.replace(PLACE, source.name) for source in find_sources(session.client, repositories or [])
+    }
     say = session.note if session.shows_progress else lambda _: None
 
     async def plan() -> list[Migration]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import typer
 
 from lakebed.base import AlreadyExists, NotFound, Unavailable, count_of, human_size
 from lakebed.wire import ObjectStats
@@ -21,7 +20,7 @@ from .arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse
 from .completion import complete_object
 from .failures import Misuse, being_there
 from .output import columns_of, human_time, printable
-from .progress import bar
+from .parameters import Argument, Option
 from .session import Session, command
 from .transfers import (
     Moved,
@@ -49,19 +48,19 @@ class FolderSize(msgspec.Struct, kw_only=True):
 
 STANDARD_STREAM: Final = "-"
 
-SourceFile = Annotated[str, typer.Argument(metavar="FILE", help="A file, - for standard input, or a folder with -r.")]
-TargetFile = Annotated[str, typer.Argument(metavar="FILE", help="A file or folder; - for standard output.")]
+SourceFile = Annotated[str, Argument(metavar="FILE", help="A file, - for standard input, or a folder with -r.")]
+TargetFile = Annotated[str, Argument(metavar="FILE", help="A file or folder; - for standard output.")]
 PrefixArgument = Annotated[
-    str, typer.Argument(metavar="URI", help="lakefs://repository/ref/prefix", autocompletion=complete_object)
+    str, Argument(metavar="URI", help="lakefs://repository/ref/prefix", complete=complete_object)
 ]
-RecursiveOption = Annotated[bool, typer.Option("--recursive", "-r", help="Take everything below the path.")]
-ParallelOption = Annotated[int, typer.Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")]
+RecursiveOption = Annotated[bool, Option("--recursive", "-r", help="Take everything below the path.")]
+ParallelOption = Annotated[int, Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")]
 ContentTypeOption = Annotated[
     str,
-    typer.Option("--content-type", help="The content type of the upload; by default guessed from each file's name."),
+    Option("--content-type", help="The content type of the upload; by default guessed from each file's name."),
 ]
 PresignedOption = Annotated[
-    bool, typer.Option("--presigned", help="Move the bytes straight to or from the object store, by signed URLs.")
+    bool, Option("--presigned", help="Move the bytes straight to or from the object store, by signed URLs.")
 ]
 
 
@@ -75,7 +74,7 @@ def upload(
     parallel: ParallelOption = 8,
     content_type: ContentTypeOption = "",
     meta: MetaOption = None,
-    if_absent: Annotated[bool, typer.Option("--if-absent", help="Fail where the path exists.")] = False,
+    if_absent: Annotated[bool, Option("--if-absent", help="Fail where the path exists.")] = False,
     presigned: PresignedOption = False,
 ) -> None:
     """Upload a file, standard input, or a folder. Without a path, or where it ends in /, the file's name is added."""
@@ -129,7 +128,7 @@ def _upload_one(
     if file.is_dir():
         raise Misuse(f"{source} is a folder: add --recursive")
     path = target.path if target.path and not target.path.endswith("/") else target.path + file.name
-    with bar(f"uploading {file.name}", file.stat().st_size, visible=session.shows_progress) as shown:
+    with session.bar(f"uploading {file.name}", file.stat().st_size) as shown:
         return files.upload(
             target.repository,
             target.ref,
@@ -172,7 +171,7 @@ def download(
     if not file.parent.is_dir():
         raise Misuse(f"{file.parent}: no such folder to download to")
     total = _stat(session, source).size_bytes or 0
-    with bar(f"downloading {file.name}", total, visible=session.shows_progress) as shown:
+    with session.bar(f"downloading {file.name}", total) as shown:
         size = session.client.files.download(
             source.repository, source.ref, source.path, file, presigned=presigned, progress=shown.advance
         )
@@ -192,7 +191,7 @@ def ls(
     session: Session,
     uri: PrefixArgument,
     recursive: RecursiveOption = False,
-    delimiter: Annotated[str, typer.Option("--delimiter", help="What separates folders.")] = "/",
+    delimiter: Annotated[str, Option("--delimiter", help="What separates folders.")] = "/",
     limit: LimitOption = None,
 ) -> None:
     """List paths at a prefix, common prefixes as folders; with -r all paths."""
@@ -241,7 +240,7 @@ def presign(session: Session, uri: ObjectArgument) -> None:
 def du(
     session: Session,
     uri: PrefixArgument,
-    depth: Annotated[int, typer.Option("--depth", "-d", min=0, help="Show folders down to this level.")] = 1,
+    depth: Annotated[int, Option("--depth", "-d", min=0, help="Show folders down to this level.")] = 1,
 ) -> None:
     """Show how many bytes and objects lie below a folder, and in each folder in it. The largest stands first.
 
@@ -280,10 +279,8 @@ def du(
 def find(
     session: Session,
     uri: PrefixArgument,
-    name: Annotated[str, typer.Option("--name", help="Only paths that match this glob: * also matches slashes.")] = "*",
-    larger: Annotated[
-        int | None, typer.Option("--larger", min=0, help="Only objects of more than this many bytes.")
-    ] = None,
+    name: Annotated[str, Option("--name", help="Only paths that match this glob: * also matches slashes.")] = "*",
+    larger: Annotated[int | None, Option("--larger", min=0, help="Only objects of more than this many bytes.")] = None,
     limit: LimitOption = None,
 ) -> None:
     """List every object below a prefix that matches."""
@@ -336,7 +333,7 @@ def mv(
     source: PrefixArgument,
     destination: PrefixArgument,
     recursive: RecursiveOption = False,
-    if_absent: Annotated[bool, typer.Option("--if-absent", help="Fail where the target exists.")] = False,
+    if_absent: Annotated[bool, Option("--if-absent", help="Fail where the target exists.")] = False,
 ) -> None:
     """Move an object or, with --recursive, a folder; no bytes move. To another repository it is copied, and stays."""
     from lakebed.client import MovedAsCopy, Taken  # here, since loading it takes time that most commands save

@@ -5,71 +5,23 @@ Answers go to the same terminal: erase the line before one is written.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lakebed.base import human_size
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, Task, TaskID
+from .output import WIDTH, human_duration, printable
 
 CLEAR: Final = "\r\x1b[K"
-
-
-class Bar:
-    """Count what moved, in bytes. This one shows nothing. May be used by many threads."""
-
-    def advance(self, amount: int) -> None:
-        """Add to what is done; negative: it is to be done again."""
-
-    def expect(self, amount: int) -> None:
-        """Add to what there is to do."""
-
-
-class _VisibleBar(Bar):
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-
-    def advance(self, amount: int) -> None:
-        self._progress.advance(self._task, amount)
-
-    def expect(self, amount: int) -> None:
-        with self._progress._lock:  # noqa: SLF001  # rich has no call that adds to a total, and threads race otherwise
-            task = self._progress.tasks[0]
-            self._progress.update(self._task, total=(task.total or 0) + amount)
-
-
-@contextmanager
-def bar(description: str, total: int = 0, *, visible: bool) -> Iterator[Bar]:
-    """Show a bar on stderr while the block runs, and remove it at the end."""
-    if not visible:
-        yield Bar()
-        return
-    # rich is imported only where it is seen.
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.text import Text
-
-    class Amount(TextColumn):
-        """Show how much is done of how much, and how fast, in the units of all our output."""
-
-        def render(self, task: Task) -> Text:
-            speed = f"  {human_size(int(task.speed))}/s" if task.speed else ""
-            return Text(f"{human_size(int(task.completed))} / {human_size(int(task.total or 0))}{speed}")
-
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        Amount(""),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as progress:
-        yield _VisibleBar(progress, progress.add_task(description, total=total))
+_DRAWN_EVERY_S: Final = 0.1
+_RATE_OVER_S: Final = 10.0
+_BAR_MAX: Final = 30
 
 
 class Line:
@@ -93,3 +45,80 @@ class Line:
 
     def erase(self) -> None:
         self.update(str)
+
+
+class Bar:
+    """Count what moved, in bytes, and draw it on the line. May be used by many threads."""
+
+    def __init__(self, description: str, total: int, line: Line) -> None:
+        self._description = printable(description)
+        self._line = line
+        self._lock = threading.Lock()
+        self._total = total
+        self._done = 0
+        now = time.monotonic()
+        self._drawn_at = now - _DRAWN_EVERY_S
+        # What was done at some moments of the last seconds, oldest first: the rate is between the first and now.
+        self._past = deque([(now, 0)])
+        self._draw()
+
+    def advance(self, amount: int) -> None:
+        """Add to what is done; negative: it is to be done again."""
+        with self._lock:
+            self._done += amount
+        self._draw()
+
+    def expect(self, amount: int) -> None:
+        """Add to what there is to do."""
+        with self._lock:
+            self._total += amount
+        self._draw()
+
+    def erase(self) -> None:
+        """Make room for a line; the bar comes back below it."""
+        self._line.erase()
+
+    def _draw(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if now - self._drawn_at < _DRAWN_EVERY_S:
+                return
+            self._drawn_at = now
+            while len(self._past) > 1 and now - self._past[0][0] > _RATE_OVER_S:
+                self._past.popleft()
+            (since, before), done, total = self._past[0], self._done, self._total
+            self._past.append((now, done))
+        rate = (done - before) / (now - since) if now > since else 0.0
+        self._line.update(lambda: bar_text(self._description, done, total, rate, _columns()))
+
+
+def bar_text(description: str, done: int, total: int, rate: float, columns: int) -> str:
+    """Return a line of at most this many columns: `uploading f  [####....]  2.0 MiB / 4.0 MiB  1.0 MiB/s  2.0 s left`.
+
+    `rate` is in bytes a second. Where the line is too narrow, the bar goes first, then the end of the description.
+    """
+    amounts = f"{human_size(done)} / {human_size(total)}"
+    if rate > 0:
+        amounts += f"  {human_size(int(rate))}/s"
+        if done < total:
+            amounts += f"  {human_duration((total - done) / rate)} left"
+    room = min(columns - len(description) - len(amounts) - 6, _BAR_MAX)
+    if room < 5:  # a shorter one tells nothing
+        return f"{description[: max(columns - len(amounts) - 2, 0)]}  {amounts}"[:columns]
+    filled = round(room * min(max(done / total, 0), 1)) if total else 0
+    return f"{description}  [{'#' * filled}{'.' * (room - filled)}]  {amounts}"
+
+
+def _columns() -> int:
+    # A terminal that does not know its size says 0. A line that reaches the last column would wrap at some.
+    return (os.get_terminal_size(sys.stderr.fileno()).columns or WIDTH) - 1
+
+
+@contextmanager
+def bar(description: str, total: int = 0, *, visible: bool) -> Iterator[Bar]:
+    """Show a bar on stderr while the block runs, if `visible`, and remove it at the end."""
+    line = Line(visible=visible)
+    try:
+        yield Bar(description, total, line)
+    finally:
+        line.erase()

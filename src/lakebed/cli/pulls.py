@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Annotated
 
 import msgspec
-import typer
 
 from lakebed.base import NotFound
 from lakebed.wire import MergeResult, PullRequest
@@ -15,15 +14,16 @@ from lakebed.wire import MergeResult, PullRequest
 from .arguments import BranchArgument, LimitOption, RepositoryArgument, YesOption, same_repository
 from .history import explaining_merge
 from .output import human_date, printable
+from .parameters import Argument, Option
 from .session import Session, command
 from .tree import noun
 from .uris import RefUri, parse_ref, parse_repository
 
 app = noun("Ask for a merge, and merge what was asked for.")
 
-PullArgument = Annotated[str, typer.Argument(metavar="PULL", help="The id of a pull request.")]
-TitleOption = Annotated[str | None, typer.Option("--title", "-t", help="What it is about, in one line.")]
-DescriptionOption = Annotated[str | None, typer.Option("--description", "-d", help="Why, and what to look at.")]
+PullArgument = Annotated[str, Argument(metavar="PULL", help="The id of a pull request.")]
+TitleOption = Annotated[str | None, Option("--title", "-t", help="What it is about, in one line.")]
+DescriptionOption = Annotated[str | None, Option("--description", "-d", help="Why, and what to look at.")]
 
 
 class Which(StrEnum):
@@ -37,7 +37,7 @@ class Which(StrEnum):
 def list_pulls(
     session: Session,
     uri: RepositoryArgument,
-    status: Annotated[Which, typer.Option("--status", help="Merged ones count as closed.")] = Which.OPEN,
+    status: Annotated[Which, Option("--status", help="Merged ones count as closed.")] = Which.OPEN,
     limit: LimitOption = None,
 ) -> None:
     """List pull requests, the newest first."""
@@ -58,7 +58,7 @@ def create(
     session: Session,
     source: BranchArgument,
     destination: BranchArgument,
-    title: Annotated[str, typer.Option("--title", "-t", help="What it is about, in one line.")],
+    title: Annotated[str, Option("--title", "-t", help="What it is about, in one line.")],
     description: DescriptionOption = None,
 ) -> None:
     """Ask to merge a branch into another."""

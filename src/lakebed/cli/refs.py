@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from lakebed.base import Conflict
 from lakebed.wire import DeletedRef, Ref, RefMove
 
@@ -25,6 +23,7 @@ from .completion import complete_ref
 from .failures import Misuse, being_new, being_there
 from .history import tell_expired
 from .output import columns_of, human_time, printable
+from .parameters import Argument, Option
 from .session import Session, command
 from .tree import noun
 from .uris import RefUri, parse_ref, parse_repository, parse_tag
@@ -54,20 +53,20 @@ MOVE_COLUMNS: Final[dict[str, Callable[[RefMove], object]]] = {
     "from": lambda move: move.before[:12] or "-",
     "to": lambda move: move.commit_id[:12] or "-",
 }
-DeletedOption = Annotated[bool, typer.Option("--deleted", help="Those that were deleted and can come back instead.")]
+DeletedOption = Annotated[bool, Option("--deleted", help="Those that were deleted and can come back instead.")]
 SourceOption = Annotated[
     str,
-    typer.Option(
+    Option(
         "--source",
         "-s",
         metavar="REF",
         help="Where it starts: a ref, or lakefs://repository/ref. Default: the default branch.",
-        autocompletion=complete_ref,
+        complete=complete_ref,
     ),
 ]
 NamedArgument = Annotated[
     str,
-    typer.Argument(metavar="REF", help="The commit: a ref, or lakefs://repository/ref.", autocompletion=complete_ref),
+    Argument(metavar="REF", help="The commit: a ref, or lakefs://repository/ref.", complete=complete_ref),
 ]
 
 
@@ -79,7 +78,7 @@ def create(
     source: SourceOption = "",
     ttl: Annotated[
         str,
-        typer.Option(
+        Option(
             "--ttl", metavar="DURATION", help="How long it lasts. `lifecycle branches apply` deletes it after that."
         ),
     ] = "",
@@ -168,9 +167,9 @@ def reflog(session: Session, uri: BranchArgument, limit: LimitOption = None) -> 
 def reset(
     session: Session,
     uri: BranchArgument,
-    path: Annotated[str, typer.Option("--object", help="Only this path.")] = "",
+    path: Annotated[str, Option("--object", help="Only this path.")] = "",
     prefix: PathsOption = "",
-    to: Annotated[str, typer.Option("--to", metavar="REF", help="Move the branch to this commit as well.")] = "",
+    to: Annotated[str, Option("--to", metavar="REF", help="Move the branch to this commit as well.")] = "",
     refuse_expired: RefuseExpiredOption = False,
     yes: YesOption = False,
 ) -> None:
@@ -200,9 +199,9 @@ def reset(
 def revert(
     session: Session,
     uri: BranchArgument,
-    commit: Annotated[str, typer.Argument(metavar="REF", help="The commit to undo.")],
+    commit: Annotated[str, Argument(metavar="REF", help="The commit to undo.")],
     parent: Annotated[
-        int, typer.Option("--parent", "-p", min=0, help="For a merge: undo what it changed against this parent.")
+        int, Option("--parent", "-p", min=0, help="For a merge: undo what it changed against this parent.")
     ] = 0,
     refuse_expired: RefuseExpiredOption = False,
     yes: YesOption = False,
@@ -230,9 +229,9 @@ def revert(
 def cherry_pick(
     session: Session,
     uri: BranchArgument,
-    commit: Annotated[str, typer.Argument(metavar="REF", help="The commit to repeat.")],
+    commit: Annotated[str, Argument(metavar="REF", help="The commit to repeat.")],
     parent: Annotated[
-        int, typer.Option("--parent", "-p", min=1, help="For a merge: repeat what it changed against this parent.")
+        int, Option("--parent", "-p", min=1, help="For a merge: repeat what it changed against this parent.")
     ] = 1,
     refuse_expired: RefuseExpiredOption = False,
 ) -> None:
@@ -253,10 +252,10 @@ def protect(
     session: Session,
     uri: RepositoryArgument,
     patterns: Annotated[
-        list[str] | None, typer.Argument(metavar="PATTERN", help="A branch, or a pattern with *. None: list them.")
+        list[str] | None, Argument(metavar="PATTERN", help="A branch, or a pattern with *. None: list them.")
     ] = None,
-    deletion: Annotated[bool, typer.Option("--deletion", help="Only against being deleted.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the protection.")] = False,
+    deletion: Annotated[bool, Option("--deletion", help="Only against being deleted.")] = False,
+    remove: Annotated[bool, Option("--remove", help="Remove the protection.")] = False,
 ) -> None:
     """Protect branches: they take merges and nothing else. Lists the protected ones afterwards."""
     repository = parse_repository(uri)

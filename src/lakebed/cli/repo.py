@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, TextIO, TypeVar
 
 import msgspec
-import typer
 
 from lakebed.base import Denied, LakebedError, count_of
 from lakebed.wire import DeletedRepository, RefsDump, Repository, RepositoryDumpStatus, RepositoryRestoreStatus
@@ -16,6 +15,7 @@ from lakebed.wire import DeletedRepository, RefsDump, Repository, RepositoryDump
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, UidOption, YesOption
 from .failures import Misuse, being_new
 from .output import human_time
+from .parameters import Argument, Option
 from .progress import Line
 from .session import Session, command
 from .tree import noun
@@ -51,16 +51,14 @@ DELETED_COLUMNS: Final[dict[str, Callable[[DeletedRepository], object]]] = {
 def create(
     session: Session,
     uri: RepositoryArgument,
-    namespace: Annotated[
-        str, typer.Argument(metavar="NAMESPACE", help="Where its data lies, such as s3://bucket/folder.")
-    ],
-    default_branch: Annotated[str, typer.Option("--default-branch", "-d", help="The first branch.")] = "main",
-    sample_data: Annotated[bool, typer.Option("--sample-data", help="Commit a few small files to look at.")] = False,
+    namespace: Annotated[str, Argument(metavar="NAMESPACE", help="Where its data lies, such as s3://bucket/folder.")],
+    default_branch: Annotated[str, Option("--default-branch", "-d", help="The first branch.")] = "main",
+    sample_data: Annotated[bool, Option("--sample-data", help="Commit a few small files to look at.")] = False,
     reuse: Annotated[
-        bool, typer.Option("--reuse", help="Also where a deleted repository was, once it is collected and gone.")
+        bool, Option("--reuse", help="Also where a deleted repository was, once it is collected and gone.")
     ] = False,
     bare: Annotated[
-        bool, typer.Option("--bare", help="Without branch and commit, to restore refs into it (repo restore).")
+        bool, Option("--bare", help="Without branch and commit, to restore refs into it (repo restore).")
     ] = False,
 ) -> None:
     """Create a repository over a storage namespace that is not in use."""
@@ -82,7 +80,7 @@ def list_repositories(
     session: Session,
     prefix: PrefixOption = "",
     limit: LimitOption = None,
-    deleted: Annotated[bool, typer.Option("--deleted", help="Those that were deleted instead.")] = False,
+    deleted: Annotated[bool, Option("--deleted", help="Those that were deleted instead.")] = False,
 ) -> None:
     """List repositories."""
     if deleted:
@@ -135,7 +133,7 @@ def dump(session: Session, uri: RepositoryArgument) -> None:
 def restore(
     session: Session,
     uri: RepositoryArgument,
-    source: Annotated[typer.FileText, typer.Argument(metavar="FILE", help="What `repo dump` printed; - for stdin.")],
+    source: Annotated[TextIO, Argument(metavar="FILE", help="What `repo dump` printed; - for stdin.")],
 ) -> None:
     """Make the branches, tags and commits of a dump in a bare repository (repo create --bare).
 
@@ -190,7 +188,7 @@ def undelete(
     session: Session,
     uri: RepositoryArgument,
     uid: UidOption = "",
-    new_name: Annotated[str, typer.Option("--name", help="A new name, where its own is taken.")] = "",
+    new_name: Annotated[str, Option("--name", help="A new name, where its own is taken.")] = "",
 ) -> None:
     """Bring a deleted repository back, with its branches, tags, commits and uncommitted changes."""
     name = parse_repository(uri)
@@ -213,7 +211,7 @@ def forget(session: Session, uri: RepositoryArgument, uid: UidOption = "", yes: 
 def protect(
     session: Session,
     uri: RepositoryArgument,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the protection.")] = False,
+    remove: Annotated[bool, Option("--remove", help="Remove the protection.")] = False,
 ) -> None:
     """Protect a repository against deletion."""
     name = parse_repository(uri)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import click
 
 from .kv import MetadataUri
+from .parameters import Option
 from .session import DataOption, Session, command
 from .tree import noun
 
@@ -34,30 +36,30 @@ def serve(
     session: Session,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help="Its folder, made where there is none. Default: LAKEBED_DATA."),
+        Option("--data", metavar="DIR", help="Its folder, made where there is none. Default: LAKEBED_DATA."),
     ] = None,
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option("--host", help="Where it listens.")] = "127.0.0.1",
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=256, help="Processes.")] = 1,
+    port: Annotated[int, Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
+    host: Annotated[str, Option("--host", help="Where it listens.")] = "127.0.0.1",
+    workers: Annotated[int, Option("--workers", "-w", min=1, max=256, help="Processes.")] = 1,
     kv: MetadataUri = None,
     s3_listen: Annotated[
-        str, typer.Option("--s3-listen", metavar="[HOST:]PORT", help="A port where every request is S3's.")
+        str, Option("--s3-listen", metavar="[HOST:]PORT", help="A port where every request is S3's.")
     ] = "",
     drain: Annotated[
-        float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long requests may take to end at SIGTERM.")
+        float, Option("--drain", metavar="SECONDS", min=0, help="How long requests may take to end at SIGTERM.")
     ] = 300,
     notice: Annotated[
         float,
-        typer.Option(
+        Option(
             "--notice",
             metavar="SECONDS",
             min=0,
             help="How long to go on taking connections at SIGTERM, while /_ready answers 503 and balancers leave.",
         ),
     ] = 0,
-    log_level: Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")] = LogLevel.WARNING,
+    log_level: Annotated[LogLevel, Option("--log-level", help="What goes to standard error.")] = LogLevel.WARNING,
     log_format: Annotated[
-        LogFormat, typer.Option("--log-format", help="Lines for people, or a JSON object a line.")
+        LogFormat, Option("--log-format", help="Lines for people, or a JSON object a line.")
     ] = LogFormat.TEXT,
 ) -> None:
     """Run a server until Ctrl-C. Unless configured otherwise, metadata and objects lie in its folder.
@@ -77,7 +79,7 @@ def serve(
         words = f"serving {data or folder} at {url}" + "".join(f", S3 at {s3_url}" for s3_url in s3_urls)
         session.done(words, endpoint=url, data=str(folder), **({"s3": s3_urls[0]} if s3_urls else {}))
         # The program that started us may wait for this line.
-        typer.get_text_stream("stdout").flush()
+        sys.stdout.flush()
 
     log = LogOptions(level=log_level.value, format=log_format.value)
     serve_until_stopped(
@@ -99,7 +101,7 @@ def _address(text: str, host: str) -> tuple[str, int]:
     """Read `[HOST:]PORT`. Without a host it is that of the server's own port."""
     given, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port[:6]) > 65535:
-        raise typer.BadParameter(f"{text!r} is no [HOST:]PORT", param_hint="--s3-listen")
+        raise click.BadParameter(f"{text!r} is no [HOST:]PORT", param_hint="--s3-listen")
     return given.strip("[]") or host, int(port)
 
 
@@ -108,7 +110,7 @@ def recover(
     session: Session,
     data: DataOption = None,
     user: Annotated[
-        str, typer.Option("--user", "-u", help="Name of the user; made if it does not exist.")
+        str, Option("--user", "-u", help="Name of the user; made if it does not exist.")
     ] = "recovered-admin",
     kv: MetadataUri = None,
 ) -> None:

@@ -4,7 +4,7 @@ A command is a function whose first parameter is a `Session`, under the decorato
 
     @app.command("show")
     @command
-    def show(session: Session, uri: Annotated[str, typer.Argument(...)]) -> None:
+    def show(session: Session, uri: Annotated[str, Argument(...)]) -> None:
         session.show(session.client.repositories.get(parse_repository(uri)), text=describe_repository)
 
 The decorator gives it `--endpoint`, `-o`, `-v`, `-q` and more, makes the session and closes it, and turns errors into a
@@ -27,7 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
-import typer
+import click
 
 from lakebed.base import Denied, LakebedError, NotFound, Unavailable, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
@@ -36,6 +36,8 @@ from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, descri
 from .nearby import what_is_near
 from .output import columns_of, fields, for_stderr, json_array, json_record
 from .pager import pager_of, show_paged
+from .parameters import Option
+from .progress import Bar, bar
 
 if TYPE_CHECKING:
     # At run time only where a command speaks to a server: httpx takes longer to load than all the rest.
@@ -92,7 +94,7 @@ class Session:
 
     def _trace(self, line: str) -> None:
         self.before_answer()
-        typer.echo(f"> {line}", err=True)
+        click.echo(f"> {line}", err=True)
 
     def data_folder(self, given: Path | None, *, new: bool = False) -> Path:
         """Return the server's data folder, absolute: the given one, else that of the settings.
@@ -183,16 +185,28 @@ class Session:
     def say(self, line: str) -> None:
         """A line of the answer."""
         self.before_answer()
-        typer.echo(line)
+        click.echo(line)
 
     def note(self, message: str) -> None:
         """Write a line that is no result, unless --quiet."""
         if not self.is_quiet:
-            typer.echo(for_stderr(message), err=True)
+            self.warn(message)
 
     def warn(self, message: str) -> None:
         """Write a line about what went wrong or was left out, --quiet or not."""
-        typer.echo(for_stderr(message), err=True)
+        self.before_answer()
+        click.echo(for_stderr(message), err=True)
+
+    @contextlib.contextmanager
+    def bar(self, description: str, total: int = 0) -> Iterator[Bar]:
+        """Show a bar of bytes at a terminal while the block runs; lines that are written meanwhile come above it."""
+        before = self.before_answer
+        with bar(description, total, visible=self.shows_progress) as shown:
+            self.before_answer = shown.erase
+            try:
+                yield shown
+            finally:
+                self.before_answer = before
 
     def check_can_ask(self, question: str, *, yes: bool) -> None:
         """Before something slow that ends in a question.
@@ -213,13 +227,13 @@ class Session:
         self.check_can_ask(question, yes=yes)
         asked = for_stderr(f"{question} [y/N]:")
         while not yes:
-            # Not `typer.confirm`: it answers "Error: invalid input", which does not say what is valid.
-            answer = typer.prompt(asked, default="n", show_default=False, prompt_suffix=" ", err=True).strip().lower()
+            # Not `click.confirm`: it answers "Error: invalid input", which does not say what is valid.
+            answer = click.prompt(asked, default="n", show_default=False, prompt_suffix=" ", err=True).strip().lower()
             if answer in {"n", "no"}:
                 raise Declined("nothing was done")
             yes = answer in {"y", "yes"}
             if not yes:
-                typer.echo("answer y or n", err=True)
+                click.echo("answer y or n", err=True)
 
 
 def connect(
@@ -238,25 +252,24 @@ def connect(
 
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="The server's data folder. Default: LAKEBED_DATA, or the setting."),
+    Option("--data", metavar="DIR", help="The server's data folder. Default: LAKEBED_DATA, or the setting."),
 ]
 EndpointOption = Annotated[
     str | None,
-    typer.Option("--endpoint", metavar="URL", help="The server. Default: from environment or configuration."),
+    Option("--endpoint", metavar="URL", help="The server. Default: from environment or configuration."),
 ]
 ProfileOption = Annotated[
-    str | None, typer.Option("--profile", metavar="NAME", help="Take this profile of the configuration file.")
+    str | None, Option("--profile", metavar="NAME", help="Take this profile of the configuration file.")
 ]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Write each request to standard error.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only results, errors, warnings.")]
-OutputOption = Annotated[Format, typer.Option("--output", "-o", help="For people, or for programs.")]
+VerboseOption = Annotated[bool, Option("--verbose", "-v", help="Write each request to standard error.")]
+QuietOption = Annotated[bool, Option("--quiet", "-q", help="Only results, errors, warnings.")]
+OutputOption = Annotated[Format, Option("--output", "-o", help="For people, or for programs.")]
 
 
 def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
-    """Make a function over a `Session` a Typer command; see the head of this file."""
+    """Make a function over a `Session` a command; see the head of this file."""
 
     def run(
-        context: typer.Context,
         endpoint: str | None,
         profile: str | None,
         output: Format,
@@ -265,6 +278,7 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
+        context = click.get_current_context()
         with ending_well(output):
             _check_values(context, kwargs)
             if verbose and quiet:
@@ -295,7 +309,7 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
     return _with_signature(run, function)
 
 
-def _check_values(context: typer.Context, values: Mapping[str, object]) -> None:
+def _check_values(context: click.Context, values: Mapping[str, object]) -> None:
     """
     Raises:
         Misuse: a value is an option, so its own value was forgotten; or a file has a name like an option.
@@ -311,7 +325,7 @@ def _check_values(context: typer.Context, values: Mapping[str, object]) -> None:
 def _with_signature(run: Callable[..., None], function: Callable[..., None]) -> Callable[..., None]:
     """`run` under the name, help and parameters of `function`; those that every command has replace the session.
 
-    Typer reads parameters from the signature; annotations are resolved here, where the module of `function` is known.
+    parameters.py reads them from the signature. Annotations are resolved here, where the module of `function` is known.
     One that is a dataclass stands for options that several commands have, its fields.
     """
     hints = typing.get_type_hints(function, include_extras=True)
@@ -323,7 +337,6 @@ def _with_signature(run: Callable[..., None], function: Callable[..., None]) -> 
         if isinstance(hint, type) and dataclasses.is_dataclass(hint)
     }
     parameters = [
-        inspect.Parameter("context", keyword, annotation=typer.Context),
         *[
             option
             for one in own
@@ -366,12 +379,12 @@ def ending_well(output: Format = Format.TEXT) -> Iterator[None]:
     except BrokenPipeError:
         # Whatever is still buffered would raise again when Python shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(PIPE_CLOSED) from None
+        raise click.exceptions.Exit(PIPE_CLOSED) from None
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
     except LakebedError as error:
-        raise typer.Exit(tell(exit_code(error), describe(error), error.facts, as_json=as_json)) from None
+        raise click.exceptions.Exit(tell(exit_code(error), describe(error), error.facts, as_json=as_json)) from None
     except ModuleNotFoundError as error:
-        raise typer.Exit(tell(FAILED, describe_missing(error), as_json=as_json)) from None
+        raise click.exceptions.Exit(tell(FAILED, describe_missing(error), as_json=as_json)) from None
     except OSError as error:
-        raise typer.Exit(tell(FAILED, describe(error), as_json=as_json)) from None
+        raise click.exceptions.Exit(tell(FAILED, describe(error), as_json=as_json)) from None

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import typer
 
 from lakebed.base import count_of, human_size
 from lakebed.wire import ObjectStats
@@ -24,6 +23,7 @@ from lakebed.wire import ObjectStats
 from .completion import complete_object
 from .failures import Misuse
 from .output import printable
+from .parameters import Argument, Option
 from .session import Session, command
 from .transfers import (
     NotAFile,
@@ -55,7 +55,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 Side = Annotated[
     str,
-    typer.Argument(help="A folder, or lakefs://repository/ref/folder.", autocompletion=complete_object),
+    Argument(help="A folder, or lakefs://repository/ref/folder.", complete=complete_object),
 ]
 Globs = list[str] | None
 
@@ -67,16 +67,14 @@ def sync(
     source: Side,
     target: Side,
     *,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete from TARGET what SOURCE does not have.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    delete: Annotated[bool, Option("--delete", help="Delete from TARGET what SOURCE does not have.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     include: Annotated[
-        Globs, typer.Option("--include", metavar="GLOB", help="Only paths that match: * also matches slashes.")
+        Globs, Option("--include", metavar="GLOB", help="Only paths that match: * also matches slashes.")
     ] = None,
-    exclude: Annotated[Globs, typer.Option("--exclude", metavar="GLOB", help="No paths that match.")] = None,
-    parallel: Annotated[
-        int, typer.Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")
-    ] = 8,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --delete.")] = False,
+    exclude: Annotated[Globs, Option("--exclude", metavar="GLOB", help="No paths that match.")] = None,
+    parallel: Annotated[int, Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")] = 8,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask before --delete.")] = False,
 ) -> None:
     """Make TARGET like SOURCE, and move only what differs. One of them is a folder, the other in a repository.
 

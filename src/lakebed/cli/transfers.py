@@ -25,7 +25,7 @@ from lakebed.wire import ObjectStats
 
 from .failures import Misuse, describe
 from .output import printable
-from .progress import Bar, bar
+from .progress import Bar
 from .session import Session
 from .uris import ObjectUri
 
@@ -272,7 +272,7 @@ def file_below(target: Path, path: str) -> Path:
 
 
 def _move_all(session: Session, description: str, tasks: Iterable[_Task], parallel: int) -> Moved:
-    with bar(description, visible=session.shows_progress) as shown:
+    with session.bar(description) as shown:
         mover = _Mover(shown)
         mover.run(tasks, parallel)
     for name, error in mover.failures:

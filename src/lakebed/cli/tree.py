@@ -8,13 +8,14 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
-from typing import Annotated, Any, Final
+from difflib import get_close_matches
+from typing import Any, Final
 
-import typer
-from typer.core import TyperGroup
-from typer.main import get_command
+import click
 
 from .failures import FAILED, INTERRUPTED, MISUSED, tell
+from .parameters import Verbs
+from .shells import completion_options
 
 COMMANDS: Final = {
     "quickstart": "lakebed.examples.quickstart:app",
@@ -55,37 +56,39 @@ COMMANDS: Final = {
 _WHOLE: Final = 1000
 
 
-class Group(TyperGroup):
+class Group(Verbs):
     """Show the whole first sentence of each command in the help, on as many lines as that takes."""
 
-    # Typer keeps the class of its contexts private, and it moved between releases: hence Any.
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rows = [(name, one.get_short_help_str(limit=_WHOLE)) for name, one in found.items() if one and not one.hidden]
         with formatter.section("Commands"):
-            commands: dict[str, Any] = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-            formatter.write_dl([(name, found.get_short_help_str(limit=_WHOLE)) for name, found in commands.items()])
+            formatter.write_dl(rows)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command. Where no name is near what was typed, say which commands there are."""
-        try:
-            return super().resolve_command(ctx, args)
-        except _UsageError as error:
-            if "Did you mean" not in error.message:
-                error.message = f"{error.message.rstrip('.')}. {self.near(ctx, args[0])}"
-            raise
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command. Where there is none, say which one was meant, or which there are."""
+        typed = args[0]
+        # A mistyped option is click's to explain; while a shell completes, nothing is.
+        if not (ctx.resilient_parsing or typed.startswith("-") or self.get_command(ctx, typed)):
+            near = " or ".join(f"'{name}'" for name in get_close_matches(typed, self.list_commands(ctx)))
+            ctx.fail(f"No such command '{typed}'. {f'Did you mean {near}?' if near else self.near(ctx, typed)}")
+        return super().resolve_command(ctx, args)
 
-    def near(self, ctx: Any, typed: str) -> str:  # noqa: ARG002  # others look for it
-        return f"There are: {', '.join(self.commands)}"
+    def near(self, ctx: click.Context, typed: str) -> str:  # noqa: ARG002  # others look for it
+        """Return a sentence for one whose word is near no command."""
+        return f"There are: {', '.join(self.list_commands(ctx))}"
 
 
 class LazyGroup(Group):
     """Find each command in its module in `COMMANDS`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take `help gc plan` as `gc plan -h`."""
-        found: list[str] = super().parse_args(ctx, [*args[1:], "-h"] if args[:1] == ["help"] else args)
-        return found
+        return super().parse_args(ctx, [*args[1:], "-h"] if args[:1] == ["help"] else args)
 
-    def near(self, ctx: Any, typed: str) -> str:
+    def near(self, ctx: click.Context, typed: str) -> str:
         """Name the commands of nouns that are called so: `du` is `object du`."""
         nouns = {name: getattr(self.get_command(ctx, name), "commands", {}) for name in COMMANDS}
         found = [f"'lakebed {name} {typed}'" for name, verbs in nouns.items() if typed in verbs]
@@ -96,42 +99,34 @@ class LazyGroup(Group):
         typed = args[0] if args and args[0] is not None else kwargs.get("args") or sys.argv[1:]
         as_json = _wants_json([str(word) for word in typed])
         try:
-            # What Typer itself would do with errors is several lines. What it returns is the code of an early exit.
+            # What click itself would do with errors is several lines. What it returns is the code of an early exit.
             sys.exit(super().main(*args, **{**kwargs, "standalone_mode": False}))
-        except _UsageError as error:
-            if type(error).show is not _UsageError.show:
-                # It is no error but the help of a noun without a verb.
-                error.show()
-            else:
-                tell(MISUSED, _one_line(error), as_json=as_json)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
             sys.exit(MISUSED)
-        except typer.Abort as error:
-            if isinstance(error.__context__, KeyboardInterrupt):
-                # Ctrl-C at a question, whose line it leaves.
-                typer.echo(err=True)
-                sys.exit(INTERRUPTED)
-            sys.exit(tell(FAILED, "no answer was given", as_json=as_json))
+        except click.UsageError as error:
+            sys.exit(tell(MISUSED, _one_line(error), as_json=as_json))
+        except click.Abort as error:
+            if not isinstance(error.__context__, KeyboardInterrupt):
+                sys.exit(tell(FAILED, "no answer was given", as_json=as_json))
+            if error.__cause__ is None:
+                # Ctrl-C at a question, whose line it leaves. Elsewhere click has ended the line.
+                click.echo(err=True)
+            sys.exit(INTERRUPTED)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # Typer suggests what it finds here, which is nothing yet.
-        names: Any = dict.fromkeys(COMMANDS)
-        self.commands.update(names)
-        return super().resolve_command(ctx, args)
-
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's signature
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # Typer's signature
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
-        found = get_command(getattr(importlib.import_module(module), name))
-        found.name = cmd_name
-        return found
-
-
-_UsageError: Final[Any] = typer.BadParameter.__mro__[1]
-"""The family of all misuse. Typer exports only one member of it, and its module moved between releases."""
+        found: Group = getattr(importlib.import_module(module), name)
+        # A group of one command is that command, as `lakebed log`.
+        [only, *others] = found.commands.values()
+        named: click.Command = found if others else only
+        named.name = cmd_name
+        return named
 
 
 def _wants_json(words: list[str]) -> bool:
@@ -140,44 +135,41 @@ def _wants_json(words: list[str]) -> bool:
     return bool({("-o", "json"), ("--output", "json")} & pairs or {"-ojson", "--output=json"} & set(words))
 
 
-def _one_line(error: Any) -> str:
-    # Typer passes on what its validator says, with the validator's own word for an error.
-    message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+def _one_line(error: click.UsageError) -> str:
+    message = " ".join(error.format_message().split()).rstrip(".")
     where = f" ({error.ctx.command_path} -h)" if error.ctx is not None else ""
     return f"{message[:1].lower()}{message[1:]}{where}"
 
 
-def noun(help_text: str) -> typer.Typer:
-    """Make an application that behaves like all of ours."""
-    return typer.Typer(cls=Group, help=help_text, add_completion=False, **_MANNERS)
+def noun(help_text: str) -> Group:
+    """Make a group that behaves like all of ours."""
+    return Group(help=help_text)
 
 
-_MANNERS: Final[dict[str, Any]] = {
-    "no_args_is_help": True,
-    # Help without rich: to import it would double the time of every mistyped command.
-    "rich_markup_mode": None,
-    "pretty_exceptions_enable": False,
-    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
-}
-
-app = typer.Typer(cls=LazyGroup, **_MANNERS)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # click's signature
+    if wanted and not context.resilient_parsing:
         from importlib.metadata import version
 
-        typer.echo(f"lakebed {version('lakebed')}")
-        raise typer.Exit
+        click.echo(f"lakebed {version('lakebed')}")
+        context.exit()
 
 
-@app.callback()
-def root(
-    _: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version.")
-    ] = False,
-) -> None:
-    """Version control for a data lake that deletes what is no longer reachable.
+app = LazyGroup(
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Show the version.",
+        ),
+        *completion_options(),
+    ],
+    # Commands take these over.
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="""Version control for a data lake that deletes what is no longer reachable.
 
     Exit codes: 0 done, 1 failed, 2 misused, 3 not found, 4 conflict, 5 unavailable.
-    """
+    """,
+)

@@ -13,13 +13,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import click
 import msgspec
-import typer
 
 from lakebed.base import Conflict, LakebedError, count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse
 from lakebed.cli.output import human_time, json_record
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 
@@ -72,24 +73,24 @@ if TYPE_CHECKING:
 __all__ = ["app", "plan_text"]
 
 app = noun("Find and delete what is no longer reachable.")
-app.add_typer(rules, name="rules")
-app.add_typer(jobs, name="job")
-app.add_typer(deleted, name="deleted")
+app.add_command(rules, "rules")
+app.add_command(jobs, "job")
+app.add_command(deleted, "deleted")
 
 
 SHOWN: Final = 100
 COMMITS_SHOWN: Final = 10
 """Show this many of the commits that expire, below a plan's sums."""
 
-ObjectsOption = Annotated[bool, typer.Option("--objects", help="Show each object that goes, not the sums.")]
-CommitsOption = Annotated[bool, typer.Option("--commits", help="Show each commit that expires, not the sums.")]
+ObjectsOption = Annotated[bool, Option("--objects", help="Show each object that goes, not the sums.")]
+CommitsOption = Annotated[bool, Option("--commits", help="Show each commit that expires, not the sums.")]
 PathOption = Annotated[
     str,
-    typer.Option("--path", metavar="PREFIX", help="With --objects: only those whose path or address begins with this."),
+    Option("--path", metavar="PREFIX", help="With --objects: only those whose path or address begins with this."),
 ]
 RowsOption = Annotated[
     int | None,
-    typer.Option("--limit", "-n", min=1, help="Show at most this many. Default: 100; with -o json all objects."),
+    Option("--limit", "-n", min=1, help="Show at most this many. Default: 100; with -o json all objects."),
 ]
 
 
@@ -101,7 +102,7 @@ def plan(
     looking: Looking,
     working: Working,
     rules_from: Annotated[
-        Path | None, typer.Option("--rules", metavar="FILE", help="Plan by the rules of a file; they are not saved.")
+        Path | None, Option("--rules", metavar="FILE", help="Plan by the rules of a file; they are not saved.")
     ] = None,
     local_root: RootOption = None,
 ) -> None:
@@ -122,7 +123,7 @@ def show(
     uri: RepositoryArgument,
     run: RunArgument,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots that needs nothing else.")
+        Path | None, Option("--html", metavar="FILE", help="Write a page with plots that needs nothing else.")
     ] = None,
     objects: ObjectsOption = False,
     commits: CommitsOption = False,
@@ -158,9 +159,9 @@ def show(
 def diff(
     session: Session,
     uri: RepositoryArgument,
-    first: Annotated[str, typer.Argument(metavar="RUN", help="A plan.")],
-    second: Annotated[str, typer.Argument(metavar="RUN", help="Another plan, of the same kind.")],
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show at most this many objects of either.")] = 20,
+    first: Annotated[str, Argument(metavar="RUN", help="A plan.")],
+    second: Annotated[str, Argument(metavar="RUN", help="Another plan, of the same kind.")],
+    limit: Annotated[int, Option("--limit", "-n", min=0, help="Show at most this many objects of either.")] = 20,
     local_root: RootOption = None,
 ) -> None:
     """Show what only one of two plans takes, and what both take."""
@@ -250,7 +251,7 @@ def run_all(
             session.note("; ".join(purge_text(purged)))
     _show_reports(session, [one for one in done if isinstance(one, RunReport)], error)
     if any(purged.objects_failed for purged in purges) or any(is_open(one) for each in sweeps for one in each.branches):
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _question(uri: str, looking: Looking, deleting: Deleting) -> str:
@@ -267,7 +268,7 @@ def _question(uri: str, looking: Looking, deleting: Deleting) -> str:
 def list_runs(
     session: Session,
     uri: RepositoryArgument,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")] = 50,
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="Show at most this many.")] = 50,
     local_root: RootOption = None,
 ) -> None:
     """List runs, and plans that were never applied, newest first."""
@@ -318,7 +319,7 @@ def adopt(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> 
 def missing(
     session: Session,
     uri: RepositoryArgument,
-    mark: Annotated[bool, typer.Option("--mark", help="Mark those that no ref names as gone, for ever.")] = False,
+    mark: Annotated[bool, Option("--mark", help="Mark those that no ref names as gone, for ever.")] = False,
     yes: YesOption = False,
 ) -> None:
     """List commits whose trees lack files, as after a restore of an older backup; they stop every plan."""
@@ -334,7 +335,7 @@ def missing(
 def package(
     session: Session,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Default: lakebed-VERSION.zip in the current folder.")
+        Path | None, Argument(metavar="FILE", help="Default: lakebed-VERSION.zip in the current folder.")
     ] = None,
 ) -> None:
     """Write this package as a zip, for Spark's --py-files: workers then need no installation of it."""
@@ -397,4 +398,4 @@ def _show_reports(session: Session, reports: list[RunReport], error: LakebedErro
     if error is not None:
         raise error
     if any(report.objects_failed for report in reports):
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)

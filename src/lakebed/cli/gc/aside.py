@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
+import click
 
 from lakebed.base import NotFound, count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse
 from lakebed.cli.output import human_time, printable
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, connect
 from lakebed.cli.uris import ObjectUri, parse_prefix, parse_repository
 
@@ -60,7 +61,7 @@ def purge(
         report = collector.purge(request)
     session.show(report, purge_text)
     if report.objects_failed:
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def restore(
@@ -68,13 +69,13 @@ def restore(
     uri: RepositoryArgument,
     what: Annotated[
         str,
-        typer.Argument(metavar="RUN|PATH", help="A run, a path, a folder (with a slash at its end), or an address."),
+        Argument(metavar="RUN|PATH", help="A run, a path, a folder (with a slash at its end), or an address."),
     ],
-    run: Annotated[str, typer.Option("--run", metavar="RUN", help="With a path: as this run took it.")] = "",
-    to: Annotated[str, typer.Option("--to", metavar="URI", help="lakefs://repository/branch or …/branch/prefix.")] = "",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace other objects at these paths.")] = False,
+    run: Annotated[str, Option("--run", metavar="RUN", help="With a path: as this run took it.")] = "",
+    to: Annotated[str, Option("--to", metavar="URI", help="lakefs://repository/branch or …/branch/prefix.")] = "",
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace other objects at these paths.")] = False,
     all_versions: Annotated[
-        bool, typer.Option("--all-versions", help="Restore every version of each path, to PATH@RUN/ADDRESS.")
+        bool, Option("--all-versions", help="Restore every version of each path, to PATH@RUN/ADDRESS.")
     ] = False,
 ) -> None:
     """Stage what deferred runs hold again, under fresh addresses. Each object is read back before it counts."""
@@ -98,7 +99,7 @@ def restore(
         )
     session.show(report, restore_text)
     if report.failed:
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _restored(collector: Collector, *, path: str, **how: Any) -> RestoreReport:
@@ -115,17 +116,17 @@ def _restored(collector: Collector, *, path: str, **how: Any) -> RestoreReport:
 def ledger(
     session: Session,
     uri: RepositoryArgument,
-    run: Annotated[str, typer.Option("--run", metavar="RUN", help="Only what this run did.")] = "",
-    path: Annotated[str, typer.Option("--path", help="Only this path, or a folder (with a slash at its end).")] = "",
-    address: Annotated[str, typer.Option("--address", help="Only this address.")] = "",
+    run: Annotated[str, Option("--run", metavar="RUN", help="Only what this run did.")] = "",
+    path: Annotated[str, Option("--path", help="Only this path, or a folder (with a slash at its end).")] = "",
+    address: Annotated[str, Option("--address", help="Only this address.")] = "",
     state: Annotated[
         str,
-        typer.Option("--state", help="Only rows in this state: deleted, restored, kept or failed."),
+        Option("--state", help="Only rows in this state: deleted, restored, kept or failed."),
     ] = "",
     since: Annotated[
-        str, typer.Option("--since", metavar="DATE", help="Only rows since a date, or date and time (ISO 8601, UTC).")
+        str, Option("--since", metavar="DATE", help="Only rows since a date, or date and time (ISO 8601, UTC).")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many rows.")] = 1000,
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="Show at most this many rows.")] = 1000,
     local_root: RootOption = None,
 ) -> None:
     """Show the ledger: a row for each object and what a run did with it, newest runs first."""

@@ -12,14 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import msgspec
-import typer
 from msgspec.structs import replace
 
 from lakebed.base import count_of
 from lakebed.cli.arguments import PrefixOption, RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse, describe
 from lakebed.cli.output import hanging, human_time, json_record, table
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import SCHEME, parse_repository
@@ -37,7 +38,7 @@ def plan(
     session: Session,
     uri: RepositoryArgument,
     prefix: PrefixOption = "",
-    every: Annotated[bool, typer.Option("--all", help="Also those that stay, and why.")] = False,
+    every: Annotated[bool, Option("--all", help="Also those that stay, and why.")] = False,
 ) -> None:
     """Show which branches go by the policy now, and why. Deletes nothing."""
     from lakebed.gc import plan_branches
@@ -60,7 +61,7 @@ def apply(
     session: Session,
     uri: RepositoryArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="PLAN", help="What `plan -o json` showed. Without it: a new plan.")
+        Path | None, Argument(metavar="PLAN", help="What `plan -o json` showed. Without it: a new plan.")
     ] = None,
     prefix: PrefixOption = "",
     yes: YesOption = False,
@@ -84,7 +85,7 @@ def apply(
     session.show(swept, swept_text)
     # A plan may be applied again, also after its answer was lost: branches that are gone are no failure.
     if not all(one.is_deleted or one.why == BRANCH_GONE for one in swept.branches):
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _note_none(session: Session, found: BranchesPlan, prefix: str) -> None:

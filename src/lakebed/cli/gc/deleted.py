@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from lakebed.base import count_of
 from lakebed.cli.arguments import RepositoryArgument, UidOption, YesOption
 from lakebed.cli.failures import FAILED
 from lakebed.cli.output import human_time
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 
@@ -75,7 +76,7 @@ def show(
     uri: RepositoryArgument,
     run: RunArgument,
     uid: UidOption = "",
-    objects: Annotated[bool, typer.Option("--objects", help="Show each object that goes, not the sums.")] = False,
+    objects: Annotated[bool, Option("--objects", help="Show each object that goes, not the sums.")] = False,
     local_root: RootOption = None,
 ) -> None:
     """Show a plan."""
@@ -92,9 +93,9 @@ def show(
 def diff(
     session: Session,
     uri: RepositoryArgument,
-    first: Annotated[str, typer.Argument(metavar="RUN", help="A plan.")],
-    second: Annotated[str, typer.Argument(metavar="RUN", help="Another plan.")],
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show at most this many objects of either.")] = 20,
+    first: Annotated[str, Argument(metavar="RUN", help="A plan.")],
+    second: Annotated[str, Argument(metavar="RUN", help="Another plan.")],
+    limit: Annotated[int, Option("--limit", "-n", min=0, help="Show at most this many objects of either.")] = 20,
     uid: UidOption = "",
     local_root: RootOption = None,
 ) -> None:
@@ -127,7 +128,7 @@ def apply(
         report = collector.apply(request)
     session.show(report, report_text)
     if report.objects_failed:
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
     stays = found.totals.all.objects - report.garbage_objects
     if stays or _named(found):
         session.note(_named_text(found))

@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from lakebed.base import count_of
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse, describe
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 
@@ -33,7 +34,7 @@ app = noun("Erase objects for good, from every commit and branch.")
 
 PathsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PATH]...", help="Paths. One with * is a glob, one that ends with / is all below."),
+    Argument(metavar="[PATH]...", help="Paths. One with * is a glob, one that ends with / is all below."),
 ]
 
 
@@ -43,20 +44,18 @@ def plan(
     session: Session,
     uri: RepositoryArgument,
     working: Working,
-    why: Annotated[str, typer.Option("--why", help="The reason, such as a request's number. The plan keeps it.")],
+    why: Annotated[str, Option("--why", help="The reason, such as a request's number. The plan keeps it.")],
     paths: PathsArgument = None,
-    file: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Paths, one a line, taken as they are.")
-    ] = None,
-    digests: Annotated[list[str] | None, typer.Option("--digest", help="A checksum. Repeatable.")] = None,
+    file: Annotated[Path | None, Option("--from", metavar="FILE", help="Paths, one a line, taken as they are.")] = None,
+    digests: Annotated[list[str] | None, Option("--digest", help="A checksum. Repeatable.")] = None,
     metadata: Annotated[
-        list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only entries with this. Repeatable.")
+        list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only entries with this. Repeatable.")
     ] = None,
     shared: Annotated[
-        bool, typer.Option("--shared", help="Also objects that other entries name: these then read as erased.")
+        bool, Option("--shared", help="Also objects that other entries name: these then read as erased.")
     ] = False,
     copies: Annotated[
-        bool, typer.Option("--copies", help="Look for the content at other paths, however many rows there are.")
+        bool, Option("--copies", help="Look for the content at other paths, however many rows there are.")
     ] = False,
     local_root: RootOption = None,
 ) -> None:
@@ -77,9 +76,9 @@ def plan(
 
 
 OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Write the certificate here, in JSON, as verify reads it.")
+    Path | None, Option("--out", metavar="FILE", help="Write the certificate here, in JSON, as verify reads it.")
 ]
-HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write it here as a page, too.")]
+HtmlOption = Annotated[Path | None, Option("--html", metavar="FILE", help="Write it here as a page, too.")]
 
 
 @app.command("apply")
@@ -117,7 +116,7 @@ def apply(
 def verify(
     session: Session,
     uri: RepositoryArgument,
-    certificate: Annotated[str, typer.Argument(metavar="CERTIFICATE", help="Its file, or the id of the run.")],
+    certificate: Annotated[str, Argument(metavar="CERTIFICATE", help="Its file, or the id of the run.")],
     working: Working,
     out: OutOption = None,
     html: HtmlOption = None,
@@ -149,7 +148,7 @@ def _tell(session: Session, made: Certificate, out: Path | None, html: Path | No
         raise Misuse(describe(error)) from error
     session.show(made, _certificate_text)
     if made.stands:
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _certificate_text(made: Certificate) -> Iterator[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-import typer
-
 from lakebed.base import count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument
 from lakebed.cli.failures import Misuse
 from lakebed.cli.output import human_time, table
+from lakebed.cli.parameters import Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
@@ -25,7 +24,7 @@ def on(
     session: Session,
     uri: RepositoryArgument,
     grace: Annotated[
-        str | None, typer.Option("--grace", help="How long readers have: 900 (seconds), 15m or 1h; `default`.")
+        str | None, Option("--grace", help="How long readers have: 900 (seconds), 15m or 1h; `default`.")
     ] = None,
 ) -> None:
     """Delete at once what is replaced before a commit has it. All servers must be of this release.
@@ -70,8 +69,8 @@ def status(session: Session, uri: RepositoryArgument) -> None:
 def why(
     session: Session,
     uri: RepositoryArgument,
-    path: Annotated[str, typer.Option("--path", help="Objects that this path named.")] = "",
-    address: Annotated[str, typer.Option("--address", help="The object at this address: data/SLICE/NUMBER.")] = "",
+    path: Annotated[str, Option("--path", help="Objects that this path named.")] = "",
+    address: Annotated[str, Option("--address", help="The object at this address: data/SLICE/NUMBER.")] = "",
 ) -> None:
     """Show what waits or went, when, and what took its last name away."""
     from lakebed.operations import hard_delete

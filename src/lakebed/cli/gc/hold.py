@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.output import human_time, table
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 app = noun("Legal holds: what no collection may delete.")
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The hold's name.")]
-WhyOption = Annotated[str, typer.Option("--why", help="The reason, such as a case number. Every change is kept.")]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="The hold's name.")]
+WhyOption = Annotated[str, Option("--why", help="The reason, such as a case number. Every change is kept.")]
 
 
 @app.command("add")
@@ -38,12 +37,12 @@ def add(
     name: NameArgument,
     why: WhyOption,
     paths: Annotated[
-        list[str] | None, typer.Option("--path", metavar="GLOB", help="A glob, or a folder with its slash. Repeatable.")
+        list[str] | None, Option("--path", metavar="GLOB", help="A glob, or a folder with its slash. Repeatable.")
     ] = None,
-    commits: Annotated[list[str] | None, typer.Option("--commit", help="A commit. Repeatable.")] = None,
-    tags: Annotated[list[str] | None, typer.Option("--tag", help="The commit that a tag names now.")] = None,
+    commits: Annotated[list[str] | None, Option("--commit", help="A commit. Repeatable.")] = None,
+    tags: Annotated[list[str] | None, Option("--tag", help="The commit that a tag names now.")] = None,
     committed_only: Annotated[
-        bool, typer.Option("--committed-only", help="Let uncommitted objects go, whose paths are on no record.")
+        bool, Option("--committed-only", help="Let uncommitted objects go, whose paths are on no record.")
     ] = False,
 ) -> None:
     """Hold paths, commits or tags: no collection deletes what they name."""

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-import typer
+import click
 
 from lakebed.base import count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument, UidOption, YesOption
 from lakebed.cli.failures import FAILED
 from lakebed.cli.output import fields, human_time, printable
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
@@ -29,13 +30,11 @@ if TYPE_CHECKING:
 
 app = noun("Collections on the server's machine.")
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, as `start` and `list` show it.")]
+JobArgument = Annotated[str, Argument(metavar="JOB", help="A job's id, as `start` and `list` show it.")]
 ActionArgument = Annotated[
-    str, typer.Argument(metavar="plan|apply|run|purge", help="What to do; `run` plans, applies and purges.")
+    str, Argument(metavar="plan|apply|run|purge", help="What to do; `run` plans, applies and purges.")
 ]
-DeletedOption = Annotated[
-    bool, typer.Option("--deleted", help="Of a deleted repository, which only plans and applies.")
-]
+DeletedOption = Annotated[bool, Option("--deleted", help="Of a deleted repository, which only plans and applies.")]
 POLL_S: Final = 1.0
 
 
@@ -48,14 +47,14 @@ def start(
     looking: Looking,
     deleting: Deleting,
     working: Working,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="With `apply`: the run to apply.")] = "",
+    run: Annotated[str, Argument(metavar="RUN", help="With `apply`: the run to apply.")] = "",
     rules: Annotated[
-        Path | None, typer.Option("--rules", metavar="FILE", help="With `plan`: rules to plan by; they are not saved.")
+        Path | None, Option("--rules", metavar="FILE", help="With `plan`: rules to plan by; they are not saved.")
     ] = None,
     branches: BranchesOption = False,
     deleted: DeletedOption = False,
     uid: UidOption = "",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait, show the progress, and how it ended.")] = True,
+    wait: Annotated[bool, Option("--wait/--no-wait", help="Wait, show the progress, and how it ended.")] = True,
     yes: YesOption = False,
 ) -> None:
     """Start a collection on the server."""
@@ -166,7 +165,7 @@ def _show(session: Session, job: JobView) -> None:
 
     session.show(job, _describe)
     if job.state not in {JobState.RUNNING, JobState.DONE}:
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _describe(job: JobView) -> Iterator[str]:

@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import msgspec
-import typer
 
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse, describe
 from lakebed.cli.output import hanging, human_time, table
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
@@ -40,12 +41,12 @@ BAR = 40
 """Columns of the longest bar of a plot."""
 app = noun("Which objects go by path, branch and age although commits still name them.")
 policies = noun("The lifecycle policy, and its former versions.")
-app.add_typer(policies, name="policy")
-app.add_typer(branches, name="branches")
+app.add_command(policies, "policy")
+app.add_command(branches, "branches")
 app.command("apply")(apply("lifecycle"))
 app.command("why")(command(lifecycle_why))
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as `get` shows it.")]
+FileArgument = Annotated[Path, Argument(metavar="FILE", help="JSON, as `get` shows it.")]
 
 
 @policies.command("get")
@@ -53,7 +54,7 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as `ge
 def get_policy(
     session: Session,
     uri: RepositoryArgument,
-    version: Annotated[int | None, typer.Option("--version", min=1, help="Show this version.")] = None,
+    version: Annotated[int | None, Option("--version", min=1, help="Show this version.")] = None,
 ) -> None:
     """Show the policy: its JSON, as it was set."""
     from lakebed.operations import lifecycle
@@ -91,7 +92,7 @@ def validate(session: Session, uri: RepositoryArgument, file: FileArgument) -> N
     found = session.client.do(lifecycle.VALIDATE_LIFECYCLE_POLICY, parse_repository(uri), body=_read(file))
     session.show(found, _check_text)
     if not found.is_valid:
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 @policies.command("unset")
@@ -123,9 +124,9 @@ def plan(
     session: Session,
     uri: RepositoryArgument,
     working: Working,
-    clean: Annotated[bool, typer.Option("--clean", help="Read everything: go on from no run before.")] = False,
+    clean: Annotated[bool, Option("--clean", help="Read everything: go on from no run before.")] = False,
     active_only: Annotated[
-        bool, typer.Option("--active-only", help="Commits that the retention rules let go keep nothing.")
+        bool, Option("--active-only", help="Commits that the retention rules let go keep nothing.")
     ] = False,
     local_root: RootOption = None,
 ) -> None:
@@ -144,9 +145,9 @@ def simulate(
     session: Session,
     uri: RepositoryArgument,
     working: Working,
-    days: Annotated[int, typer.Option("--days", help="How many days ahead.")] = 60,
+    days: Annotated[int, Option("--days", help="How many days ahead.")] = 60,
     policy: Annotated[
-        Path | None, typer.Option("--policy", metavar="FILE", help="By the policy of a file, which is not saved.")
+        Path | None, Option("--policy", metavar="FILE", help="By the policy of a file, which is not saved.")
     ] = None,
     local_root: RootOption = None,
 ) -> None:

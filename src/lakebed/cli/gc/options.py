@@ -8,50 +8,47 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from lakebed.cli.failures import Misuse
+from lakebed.cli.parameters import Option
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
     from lakebed.gc.protocol import Request
 
-CommittedOption = Annotated[bool, typer.Option("--committed", help="Only data of commits that expired by the rules.")]
-UncommittedOption = Annotated[bool, typer.Option("--uncommitted", help="Only data that is in no commit.")]
+CommittedOption = Annotated[bool, Option("--committed", help="Only data of commits that expired by the rules.")]
+UncommittedOption = Annotated[bool, Option("--uncommitted", help="Only data that is in no commit.")]
 MetadataOption = Annotated[
-    bool, typer.Option("--metadata", help="Only Lakebed's own files: ranges that no commit names, folders of old runs.")
+    bool, Option("--metadata", help="Only Lakebed's own files: ranges that no commit names, folders of old runs.")
 ]
-CleanOption = Annotated[
-    bool, typer.Option("--clean", help="Uncommitted data: look at everything, not just at what changed.")
-]
+CleanOption = Annotated[bool, Option("--clean", help="Uncommitted data: look at everything, not just at what changed.")]
 OptimisedOption = Annotated[
-    bool, typer.Option("--optimised", help="Uncommitted data: look at what changed since an earlier run, or fail.")
+    bool, Option("--optimised", help="Uncommitted data: look at what changed since an earlier run, or fail.")
 ]
 OldLayoutOption = Annotated[
-    bool, typer.Option("--old-layout", help="With --uncommitted: look only at objects outside data/SLICE/.")
+    bool, Option("--old-layout", help="With --uncommitted: look only at objects outside data/SLICE/.")
 ]
 OlderThanOption = Annotated[
     str | None,
-    typer.Option("--older-than", metavar="7d", help="With --old-layout: only objects written this long ago."),
+    Option("--older-than", metavar="7d", help="With --old-layout: only objects written this long ago."),
 ]
 CleanEveryOption = Annotated[
-    int | None, typer.Option("--clean-every", min=1, help="Look at everything in one of this many runs. Default: 10.")
+    int | None, Option("--clean-every", min=1, help="Look at everything in one of this many runs. Default: 10.")
 ]
 CleanAfterOption = Annotated[
     str | None,
-    typer.Option("--clean-after", metavar="7d", help="Look at everything when the last such run is this old."),
+    Option("--clean-after", metavar="7d", help="Look at everything when the last such run is this old."),
 ]
 TokenExpiryOption = Annotated[
     str | None,
-    typer.Option("--token-expiry", metavar="1h", help="Leave slices opened within this time to a later run."),
+    Option("--token-expiry", metavar="1h", help="Leave slices opened within this time to a later run."),
 ]
 WindowOption = Annotated[
     str | None,
-    typer.Option("--window", metavar="7d", help="Delete nothing yet. Objects can be restored for this long."),
+    Option("--window", metavar="7d", help="Delete nothing yet. Objects can be restored for this long."),
 ]
 GraceOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--readers-grace",
         metavar="15m",
         help="Delete nothing that a read may have found within this time. A bare number is seconds. Default: 2s where "
@@ -60,13 +57,13 @@ GraceOption = Annotated[
 ]
 BranchesOption = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--branches", help="First delete the branches that go by the lifecycle policy. They can come back for a while."
     ),
 ]
 EngineOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--engine",
         metavar="spark|local|auto",
         help="What does the work; auto starts no Spark for small work. Default: LAKEBED_GC_ENGINE, else spark.",

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-import typer
 from msgspec.structs import replace
 
 from lakebed.base import NotFound, count_of
 from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.failures import Misuse
 from lakebed.cli.output import fields, human_time, table
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import RefUri, parse_ref, parse_repository
@@ -35,13 +35,13 @@ SAVE: Final = "Save these rules?"
 OFF: Final = "off"
 app = noun("How long committed data stays after it has been replaced, and what stays regardless.")
 
-DurationArgument = Annotated[str, typer.Argument(metavar="DURATION", help="36h, 20d, 2w, 6mo or forever.")]
+DurationArgument = Annotated[str, Argument(metavar="DURATION", help="36h, 20d, 2w, 6mo or forever.")]
 PatternArgument = Annotated[
     str,
-    typer.Argument(metavar="PATTERN", help="lakefs://repository/branch; a glob too, as lakefs://repository/feature-*"),
+    Argument(metavar="PATTERN", help="lakefs://repository/branch; a glob too, as lakefs://repository/feature-*"),
 ]
 PlanOption = Annotated[
-    bool, typer.Option("--plan", help="Plan by both, and show the difference in objects, bytes and commits.")
+    bool, Option("--plan", help="Plan by both, and show the difference in objects, bytes and commits.")
 ]
 DASHES: Final = {"ignore_unknown_options": True}
 """A duration that begins with a dash is an invalid duration, not an unknown option."""
@@ -59,7 +59,7 @@ class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
 def get_rules(
     session: Session,
     uri: RepositoryArgument,
-    version: Annotated[int | None, typer.Option("--version", min=1, help="Show this version.")] = None,
+    version: Annotated[int | None, Option("--version", min=1, help="Show this version.")] = None,
 ) -> None:
     """Show the rules. With -o json as `apply` reads them."""
     session.show(_read(session, parse_repository(uri), version), version_text)
@@ -94,9 +94,7 @@ def set_rule(session: Session, uri: PatternArgument, duration: DurationArgument)
 @command
 def unset_rule(
     session: Session,
-    uri: Annotated[
-        str, typer.Argument(metavar="URI", help="lakefs://repository/pattern, or lakefs://repository for all")
-    ],
+    uri: Annotated[str, Argument(metavar="URI", help="lakefs://repository/pattern, or lakefs://repository for all")],
     yes: YesOption = False,
 ) -> None:
     """Remove the period of a pattern; or all rules, pins too: then all committed data stays."""
@@ -129,7 +127,7 @@ def _remove_all(session: Session, uri: str, *, yes: bool) -> None:
 def keep_last(
     session: Session,
     uri: PatternArgument,
-    commits: Annotated[str, typer.Argument(metavar="N|off", help="How many commits, the head among them.")],
+    commits: Annotated[str, Argument(metavar="N|off", help="How many commits, the head among them.")],
 ) -> None:
     """Keep the newest commits of the branches that match, however old they are."""
     target = parse_ref(uri)
@@ -152,7 +150,7 @@ def keep_last(
 
 @app.command("pin-tags")
 @command
-def pin_tags(session: Session, uri: RepositoryArgument, on: Annotated[str, typer.Argument(metavar="on|off")]) -> None:
+def pin_tags(session: Session, uri: RepositoryArgument, on: Annotated[str, Argument(metavar="on|off")]) -> None:
     """Set whether a tag keeps the data of its commit. By default it does."""
     if on not in {"on", OFF}:
         raise Misuse(f"{on!r} is neither on nor off")
@@ -165,7 +163,7 @@ def pin_tags(session: Session, uri: RepositoryArgument, on: Annotated[str, typer
 def uncommitted(
     session: Session,
     uri: RepositoryArgument,
-    duration: Annotated[str, typer.Argument(metavar="DURATION|off", help="36h, 2d, 2w, 1mo, forever or off.")],
+    duration: Annotated[str, Argument(metavar="DURATION|off", help="36h, 2d, 2w, 1mo, forever or off.")],
 ) -> None:
     """Set how long an object that is in no commit stays after its upload."""
     age = None if duration == OFF else duration
@@ -178,7 +176,7 @@ def uncommitted(
 def explain(
     session: Session,
     uri: Annotated[
-        str, typer.Argument(metavar="BRANCH", help="lakefs://repository/branch, or lakefs://repository for no branch")
+        str, Argument(metavar="BRANCH", help="lakefs://repository/branch, or lakefs://repository for no branch")
     ],
 ) -> None:
     """Explain which rule counts for a branch, existing or not; or for commits on no branch."""
@@ -204,8 +202,8 @@ def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None
 def diff(
     session: Session,
     uri: RepositoryArgument,
-    first: Annotated[str, typer.Argument(metavar="FILE|VERSION", help="Default: the version before.")] = "",
-    second: Annotated[str, typer.Argument(metavar="FILE|VERSION", help="Default: the rules in force.")] = "",
+    first: Annotated[str, Argument(metavar="FILE|VERSION", help="Default: the version before.")] = "",
+    second: Annotated[str, Argument(metavar="FILE|VERSION", help="Default: the rules in force.")] = "",
     plan: PlanOption = False,
     local_root: RootOption = None,
 ) -> None:
@@ -230,7 +228,7 @@ def diff(
 def apply_rules(
     session: Session,
     uri: RepositoryArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as `get -o json` shows it.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="JSON, as `get -o json` shows it.")],
     plan: PlanOption = False,
     yes: YesOption = False,
     local_root: RootOption = None,

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
-import typer
-
 from lakebed.base import NotFound, count_of
 from lakebed.cli.completion import complete_run
 from lakebed.cli.failures import Misuse, describe
 from lakebed.cli.output import human_duration
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.progress import CLEAR, Line
 from lakebed.cli.session import Session
 from lakebed.cli.uris import parse_repository
@@ -45,17 +44,15 @@ WATCH_S: Final = 0.5
 VERSIONS_PAGE: Final = 100
 RunArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="RUN",
         help="A run's id or the beginning of one, or `latest`, or `latest-committed` (or another kind).",
-        autocompletion=complete_run,
+        complete=complete_run,
     ),
 ]
 RootOption = Annotated[
     Path | None,
-    typer.Option(
-        "--data", "--local-root", metavar="DIR", help="The server's data folder, or that of local:// repositories."
-    ),
+    Option("--data", "--local-root", metavar="DIR", help="The server's data folder, or that of local:// repositories."),
 ]
 
 

