@@ -35,7 +35,12 @@ def namespace() -> str:
 
 
 @pytest.fixture
-def make_catalog(store: Store, ports: Ports) -> Callable[[], Catalog]:
+def open_namespace() -> Callable[[str], ObjectStore]:
+    return open_objectstore
+
+
+@pytest.fixture
+def make_catalog(store: Store, ports: Ports, open_namespace: Callable[[str], ObjectStore]) -> Callable[[], Catalog]:
     """Each call is another server process on the same store."""
 
     def make() -> Catalog:
@@ -49,7 +54,7 @@ def make_catalog(store: Store, ports: Ports) -> Callable[[], Catalog]:
         return Catalog(
             store=store,
             ports=ports,
-            open_namespace=open_objectstore,
+            open_namespace=open_namespace,
             make_versions=make_versions,
             options=CatalogOptions(queue_wait_s_max=0.05),
         )

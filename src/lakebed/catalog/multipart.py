@@ -15,8 +15,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import Entry, Invalid, Ports, from_row, key_to_path, path_to_key, to_row
-from lakebed.objectstore import Body, ObjectMissing, ObjectStore, Stored
+from lakebed.base import Entry, Invalid, Ports, from_row, key_inside, key_to_path, path_to_key, to_row
+from lakebed.objectstore import Body, CopiesRanges, ObjectCorrupt, ObjectMissing, ObjectStore, Stored
 from lakebed.versions import (
     CompletionUnderWay,
     Condition,
@@ -41,6 +41,7 @@ LINK_MS_MAX: Final = 60_000
 WAIT_STEPS: Final = 50
 WAIT_STEP_S: Final = 0.1
 """A completion waits this long for another one of the same upload."""
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class CompletionLost(MultipartNotFound):
@@ -113,22 +114,69 @@ class Multipart:
             ShortBody: the body is not `size_bytes` long.
         """
         record = await self._versions.parts.get(multipart_id)
-        address, stored = await self._store(multipart_id, body, size_bytes)
+        address, stored = await self._put(multipart_id, body, size_bytes)
+        return await self._note_part(multipart_id, number, address, stored, checksums.get(record.algorithm, ""))
+
+    async def copy_part(
+        self, multipart_id: str, number: int, source: Entry, *, start: int, end: int, checksums: Mapping[str, str]
+    ) -> PartRecord | None:
+        """Make a part of bytes of an object of this repository, by a copy that the store makes itself.
+
+        The part has an address of its own, as one that is put. `checksums`: the source's, by algorithm.
+        None: the store cannot copy this, or nothing says the part's digests. Then put the bytes.
+
+        Raises:
+            MultipartNotFound: there is no such upload, or it ended meanwhile.
+            ObjectMissing, ObjectCorrupt: the source's bytes are gone, or are fewer than its entry says.
+        """
+        key, store = key_inside(source.address, self._objectstore.uri), self._objectstore
+        algorithm = (await self._versions.parts.get(multipart_id)).algorithm
+        is_whole = (start, end) == (0, source.size_bytes)
+        if key is None or (algorithm and not (is_whole and algorithm in checksums)):
+            return None
+        checksum = checksums.get(algorithm, "")
+        if is_whole and _MD5.fullmatch(source.checksum):
+
+            async def copy(address: str) -> Stored:
+                await store.copy(key, address)
+                found = (await store.stat(address)).size_bytes
+                if found != source.size_bytes:
+                    raise ObjectCorrupt(f"{key!r} has {found} bytes, not {source.size_bytes}", key=key)
+                return Stored(size_bytes=found, md5=source.checksum)
+
+        elif isinstance(store, CopiesRanges):
+
+            async def copy(address: str) -> Stored:
+                return await store.copy_range(key, address, start=start, end=end)
+
+        else:
+            return None
+        address, stored = await self._store(multipart_id, copy)
+        return await self._note_part(multipart_id, number, address, stored, checksum)
+
+    async def _note_part(
+        self, multipart_id: str, number: int, address: str, stored: Stored, checksum: str
+    ) -> PartRecord:
         part = PartRecord(
             address=address,
             size_bytes=stored.size_bytes,
             md5=stored.md5,
             modified_ms=self._ports.clock.now_ms(),
-            checksum=checksums.get(record.algorithm, ""),
+            checksum=checksum,
         )
         await self._versions.parts.put(multipart_id, number, part)
         return part
 
-    async def _store(self, multipart_id: str, body: Body, size_bytes: int | None) -> tuple[str, Stored]:
-        """Put bytes at a fresh address, which is given up where that fails."""
+    async def _put(self, multipart_id: str, body: Body, size_bytes: int | None) -> tuple[str, Stored]:
+        return await self._store(
+            multipart_id, lambda address: self._objectstore.put(address, body, size_bytes=size_bytes)
+        )
+
+    async def _store(self, multipart_id: str, write: Callable[[str], Awaitable[Stored]]) -> tuple[str, Stored]:
+        """Have bytes written to a fresh address, which is given up where that fails."""
         address = await self._versions.parts.issue(multipart_id)
         try:
-            return address, await self._objectstore.put(address, body, size_bytes=size_bytes)
+            return address, await write(address)
         except Exception:
             await self._versions.parts.drop(address)
             raise
@@ -191,7 +239,7 @@ class Multipart:
             if linked is not None:
                 return linked
             await self._versions.staging.check(record.branch, record.path, condition)
-            address, _ = await self._store(multipart_id, body, size_bytes)
+            address, _ = await self._put(multipart_id, body, size_bytes)
             try:
                 return await self._link(
                     multipart_id, record, address, size_bytes, checksum, metadata, content_type, condition

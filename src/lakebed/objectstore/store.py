@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -164,6 +164,20 @@ class ObjectStore(Protocol):
     async def presign_put(self, key: str, *, expires_s: int) -> str | None: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class CopiesRanges(Protocol):
+    """A store that also copies a part of an object by itself."""
+
+    async def copy_range(self, source: str, target: str, *, start: int, end: int) -> Stored:
+        """Make an object of the bytes `start` to before `end` of another one, and describe it.
+
+        Raises:
+            ObjectMissing: there is no source.
+            ObjectCorrupt: the source ends before `end`.
+        """
+        ...
 
 
 class Deleter(Protocol):

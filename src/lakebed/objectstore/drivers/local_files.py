@@ -261,19 +261,20 @@ class Draft:
             while rest:
                 rest = rest[os.write(file.fd, rest) :]
 
-    def copy_from(self, source: Descriptor, size_bytes: int) -> None:
-        """Take the bytes of another file, by reference where the file system can do that."""
+    def copy_from(self, source: Descriptor, start: int, end: int) -> None:
+        """Take these bytes of another file, by reference where the file system can do that."""
         file = self._opened()
-        copied = 0
+        copied, size_bytes = 0, end - start
         with contextlib.suppress(OSError, AttributeError):  # not every file system can, nor every system
             while copied < size_bytes:
-                done = os.copy_file_range(source.fd, file.fd, min(size_bytes - copied, 1 << 30), copied, copied)
+                count = min(size_bytes - copied, 1 << 30)
+                done = os.copy_file_range(source.fd, file.fd, count, start + copied, copied)
                 if not done:
                     break
                 copied += done
                 self._check()
         os.lseek(file.fd, copied, os.SEEK_SET)
-        while chunk := os.pread(source.fd, min(1 << 20, size_bytes - copied), copied):
+        while chunk := os.pread(source.fd, min(1 << 20, size_bytes - copied), start + copied):
             self.write([chunk])
             copied += len(chunk)
 

@@ -16,6 +16,7 @@ from lakebed.objectstore.store import (
     Body,
     DeleteFailure,
     Level,
+    ObjectCorrupt,
     ObjectExists,
     ObjectMissing,
     ObjectStat,
@@ -81,6 +82,13 @@ class MemoryObjectStore:
     async def copy(self, source: str, target: str) -> None:
         data, _ = self._object(source)
         self.objects[check_object_key(target)] = (data, self._now_ms())
+
+    async def copy_range(self, source: str, target: str, *, start: int, end: int) -> Stored:
+        """See `lakebed.objectstore.CopiesRanges`."""
+        data = self._object(source)[0][start:end]
+        if len(data) != end - start:
+            raise ObjectCorrupt(f"{source!r} ends before byte {end}", key=source)
+        return await self.put(target, data)
 
     async def presign_get(
         self,

@@ -63,15 +63,16 @@ class Uploads:
         require(objects.GET_OBJECT.permissions or (), request.permissions, names)
         repository, upload_id = await self._find(request)
         found = await self._catalog.get(source.repository)
-        entry = await found.objects.get(source.ref, source.path)
+        entry = await found.objects.open(source.ref, source.path)
         start, end = _span(source.range, entry.size_bytes)
-        part = await repository.multipart.put_part(
-            upload_id,
-            _number(request),
-            found.objects.stream(entry, start=start, end=end),
-            size_bytes=end - start,
-            checksums={},
-        )
+        number, part = _number(request), None
+        if found.versions.uid == repository.versions.uid:
+            part = await repository.multipart.copy_part(upload_id, number, entry, start=start, end=end, checksums={})
+        if part is None:
+            body_of_part = found.objects.stream(entry, start=start, end=end)
+            part = await repository.multipart.put_part(
+                upload_id, number, body_of_part, size_bytes=end - start, checksums={}
+            )
         response = nothing()
         response.headers["etag"] = f'"{part.md5}"'
         return response

@@ -23,14 +23,17 @@ from typing import ClassVar
 import pytest
 
 from lakebed.objectstore import (
+    CopiesRanges,
     Deleter,
     InvalidObjectKey,
     Level,
+    ObjectCorrupt,
     ObjectExists,
     ObjectMissing,
     ObjectStat,
     ObjectStore,
     ShortBody,
+    Stored,
 )
 
 MIB = 1 << 20
@@ -531,6 +534,26 @@ class ObjectStoreContract:
         await objectstore.copy("a/x", "b/y")
         for key in ("a/x", "b/y"):
             assert await md5_of(objectstore.stream(key)) == await md5_of(large_body(size_bytes))
+        assert await keys_of(objectstore) == ["a/x", "b/y"]
+
+    @pytest.mark.parametrize("span", [(0, 0), (0, 10), (3, MIB + 5), (LARGE_BYTES - 7, LARGE_BYTES)])
+    async def test_a_copy_of_a_range_has_its_bytes_where_the_store_makes_such(
+        self, objectstore: ObjectStore, span: tuple[int, int]
+    ) -> None:
+        start, end = span
+        await objectstore.put("a/x", large_body(LARGE_BYTES))
+        if not isinstance(objectstore, CopiesRanges):
+            pytest.skip("this store copies whole objects only")
+
+        made = await objectstore.copy_range("a/x", "b/y", start=start, end=end)
+
+        wanted = await objectstore.get("a/x", start=start, end=end)
+        assert await objectstore.get("b/y") == wanted
+        assert made == Stored(size_bytes=end - start, md5=hashlib.md5(wanted, usedforsecurity=False).hexdigest())
+        with pytest.raises(ObjectCorrupt):
+            await objectstore.copy_range("a/x", "b/z", start=0, end=LARGE_BYTES + 1)
+        with pytest.raises(ObjectMissing):
+            await objectstore.copy_range("a/gone", "b/z", start=0, end=1)
         assert await keys_of(objectstore) == ["a/x", "b/y"]
 
     async def test_a_copy_outlives_its_source(self, objectstore: ObjectStore, deleter: Deleter) -> None:
