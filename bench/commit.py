@@ -27,7 +27,7 @@ from lakebed.kv import open_store
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.ranges import table_from_rows
 from lakebed.runtime import live_ports
-from lakebed.versions import EXCLUSIVE, TreeCache, Trees, Versions, encode_cell, keys
+from lakebed.versions import EXCLUSIVE, Note, TreeCache, Trees, Versions, encode_cell, keys
 
 from .harness import Bench, Pair, Work
 
@@ -91,7 +91,7 @@ class Embedded:
         versions, _ = self.loop.run_until_complete(self.staged())
         yield Work(
             run=lambda: self.loop.run_until_complete(
-                versions.commits.commit("main", message="bench", committer="bench")
+                versions.commits.commit("main", Note(message="bench", committer="bench"))
             )
         )
 

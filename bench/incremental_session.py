@@ -42,7 +42,17 @@ from lakebed.gc.service import CollectionService
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.runtime import live_ports
-from lakebed.versions import EXCLUSIVE, SliceRecord, SliceState, TreeCache, Trees, Versions, encode_cell, encode_record
+from lakebed.versions import (
+    EXCLUSIVE,
+    Note,
+    SliceRecord,
+    SliceState,
+    TreeCache,
+    Trees,
+    Versions,
+    encode_cell,
+    encode_record,
+)
 from lakebed.versions import keys as kv_keys
 
 from .http import family, peak_mib
@@ -94,7 +104,7 @@ class Repository:
         self.wait(self._stage(entries))
 
     def commit(self) -> None:
-        self.wait(self.versions.commits.commit("main", message="bench", committer="bench"))
+        self.wait(self.versions.commits.commit("main", Note(message="bench", committer="bench")))
 
     def delete(self, paths: Sequence[str]) -> None:
         self.wait(self._delete(paths))

@@ -34,7 +34,7 @@ from lakebed.gc.service import CollectionService
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import LiveTasks, live_ports
-from lakebed.versions import Options, TreeCache, Trees, Versions
+from lakebed.versions import Note, Options, TreeCache, Trees, Versions
 
 from .http import family, peak_mib
 from .listing import s3_options
@@ -209,7 +209,7 @@ class Lake:
         await self.versions.slices.end()
 
     async def _commit(self, branch: str) -> None:
-        await self.versions.commits.commit(branch, message="bench", committer="bench")
+        await self.versions.commits.commit(branch, Note(message="bench", committer="bench"))
 
     async def _upload(self, branch: str, folder: str, count: int) -> None:
         async def body(address: str) -> Entry:

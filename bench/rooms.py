@@ -48,7 +48,7 @@ async def main() -> dict[str, set[str]]:
     from lakebed.kv.drivers.memory import MemoryStore
     from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
     from lakebed.runtime import live_ports
-    from lakebed.versions import Options, TreeCache, Trees, Versions
+    from lakebed.versions import Note, Options, TreeCache, Trees, Versions
 
     store, ports = MemoryObjectStore("mem://rooms"), live_ports()
     versions = Versions(
@@ -77,7 +77,7 @@ async def main() -> dict[str, set[str]]:
     for days in (30, 20, 1):
         await versions.staging.upload("main", b"a", body)
         created_ms = ports.clock.now_ms() - days * DAY_MS
-        await versions.commits.commit("main", message="m", committer="me", created_ms=created_ms)
+        await versions.commits.commit("main", Note(message="m", committer="me", created_ms=created_ms))
     for _ in range(2):
         await versions.staging.upload("main", b"b", body)
     await service.rules.write(days_rules(5))

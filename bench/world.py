@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from lakebed.base import to_row
 from lakebed.ranges import table_from_rows
 from lakebed.server import ServerOptions, opened, prepare_folder
-from lakebed.versions import EXCLUSIVE, encode_cell, keys
+from lakebed.versions import EXCLUSIVE, Note, encode_cell, keys
 
 from .commit import rows
 from .http import Peer, bare_server, lakebed_server
@@ -69,6 +69,6 @@ async def fill(options: ServerOptions, count: int) -> tuple[bytes, pa.Table]:
         for partition in partitions.values():
             for start in range(0, count, 2_000):
                 await state.store.set_many(partition, cells[start : start + 2_000])
-        await versions.commits.commit("committed", message="bench", committer="bench")
+        await versions.commits.commit("committed", Note(message="bench", committer="bench"))
         await versions.cleanup.clean()
     return partitions["staged"], table_from_rows([key for key, _ in entries], [row for _, row in entries])

@@ -18,6 +18,7 @@ from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import overlay
 from lakebed.versions import (
+    Note,
     Options,
     PathExists,
     PathNotFound,
@@ -442,14 +443,14 @@ def hard_reset(name: str, ref: str, *, branch: str = MAIN, force: bool = True) -
 
 def revert(name: str, ref: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.merges.revert(branch, ref, committer="sim", message=name)).id
+        return (await repo.merges.revert(branch, ref, Note(message=name, committer="sim"))).id
 
     return Do(Operation(name, "revert", branch), act)
 
 
 def cherry_pick(name: str, ref: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.merges.cherry_pick(branch, ref, committer="sim", message=name)).id
+        return (await repo.merges.cherry_pick(branch, ref, Note(message=name, committer="sim"))).id
 
     return Do(Operation(name, "cherry_pick", branch), act)
 

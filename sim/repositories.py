@@ -29,6 +29,7 @@ from lakebed.ranges import metarange_key
 from lakebed.versions import (
     BranchRecord,
     Commit,
+    Note,
     Options,
     RefState,
     Versions,
@@ -130,7 +131,7 @@ async def _write(catalog: Catalog, name: str, branch: str = "main") -> None:
 
 
 async def _commit(catalog: Catalog, name: str, branch: str = "main") -> str:
-    return (await (await _handle(catalog)).versions.commits.commit(branch, message=name, committer="sim")).id
+    return (await (await _handle(catalog)).versions.commits.commit(branch, Note(message=name, committer="sim"))).id
 
 
 async def _make_branch(catalog: Catalog, _: str) -> None:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from lakebed.base import Entry
 from lakebed.objectstore import ShortBody
 from lakebed.ranges import CutRule
-from lakebed.versions import Options, TreeCache, Trees, Versions
+from lakebed.versions import Note, Options, TreeCache, Trees, Versions
 
 from .actors import Actor, Program, Quick, Scene
 from .checkers import ALWAYS, no_leak, runs_end
@@ -121,7 +121,7 @@ def delete(name: str, key: str, *, branch: str = MAIN) -> Do:
 
 def commit(name: str, *, branch: str = MAIN, message: str = "") -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.commits.commit(branch, message=message or name, committer="sim")).id
+        return (await repo.commits.commit(branch, Note(message=message or name, committer="sim"))).id
 
     return Do(Operation(name, "commit", branch), act)
 
@@ -142,7 +142,7 @@ def reset(name: str, *, branch: str = MAIN) -> Do:
 
 def merge(name: str, source: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.merges.merge(source, branch, message=name, committer="sim")).id
+        return (await repo.merges.merge(source, branch, Note(message=name, committer="sim"))).id
 
     return Do(Operation(name, "merge", branch, value=source), act)
 

@@ -12,7 +12,7 @@ from lakebed.catalog import Repository
 from lakebed.gc.protocol import BranchToGo
 from lakebed.gc.service import BranchSweep, PolicyBook
 from lakebed.ranges import metarange_key
-from lakebed.versions import Commit, DeletedRefRecord, RefKind, decode_record, keys
+from lakebed.versions import Commit, DeletedRefRecord, Note, RefKind, decode_record, keys
 
 from .actors import Actor, Ending, Program, Quick, Scene, Violation
 from .operations import Operation
@@ -33,10 +33,10 @@ async def _prepare(ports: SimPorts) -> None:
     """Make a branch beside the default one. Both have `m`, and the default branch one commit more."""
     made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
     await made.versions.staging.put(MAIN, b"m", _entry("m"))
-    await made.versions.commits.commit(MAIN, message="m", committer="sim")
+    await made.versions.commits.commit(MAIN, Note(message="m", committer="sim"))
     await made.versions.refs.create_branch(SIDE, MAIN)
     await made.versions.staging.put(MAIN, b"n", _entry("n"))
-    await made.versions.commits.commit(MAIN, message="n", committer="sim")
+    await made.versions.commits.commit(MAIN, Note(message="n", committer="sim"))
     await PolicyBook(made.versions).write(POLICY)
 
 
@@ -74,11 +74,11 @@ async def _write(handle: Repository) -> None:
 
 
 async def _commit(handle: Repository) -> None:
-    await handle.versions.commits.commit(SIDE, message="c", committer="sim")
+    await handle.versions.commits.commit(SIDE, Note(message="c", committer="sim"))
 
 
 async def _merge(handle: Repository) -> None:
-    await handle.versions.merges.merge(MAIN, SIDE, message="g", committer="sim")
+    await handle.versions.merges.merge(MAIN, SIDE, Note(message="g", committer="sim"))
 
 
 async def _move(handle: Repository) -> None:

@@ -26,7 +26,7 @@ from lakebed.gc.rules import Selection
 from lakebed.gc.service import CollectionService, PolicyBook, QueueWorker, ServiceOptions, open_deleted
 from lakebed.objectstore import DeleteFailure
 from lakebed.ranges import metarange_key
-from lakebed.versions import BranchRecord, Commit, RefState, decode_cell, decode_record, is_gone, keys
+from lakebed.versions import BranchRecord, Commit, Note, RefState, decode_cell, decode_record, is_gone, keys
 
 from .actors import Actor, Ending, Program, Quick, Scene, Violation
 from .collecting import OPTIONS
@@ -63,7 +63,7 @@ async def _prepare(ports: SimPorts) -> None:
     catalog = catalog_of(ports)
     made = await catalog.create(NAME, storage_namespace=ONE)
     await _upload(made, "a", b"1")
-    await made.versions.commits.commit("main", message="m", committer="sim")
+    await made.versions.commits.commit("main", Note(message="m", committer="sim"))
     await _upload(made, "b", b"2")
     await catalog.delete(NAME)
 
@@ -86,7 +86,7 @@ async def _prepare_due(ports: SimPorts) -> None:
     made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
     await _upload(made, "a", b"1")
     await _upload(made, "c", b"3")
-    await made.versions.commits.commit("main", message="m", committer="sim")
+    await made.versions.commits.commit("main", Note(message="m", committer="sim"))
     await _upload(made, "b", b"2")
     await PolicyBook(made.versions).write(b'{"due": {"prefix": "a", "days": 1}}')
     await made.versions.slices.end()
@@ -97,7 +97,7 @@ async def _prepare_erased(ports: SimPorts) -> None:
     made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
     await _upload(made, "a", b"1")
     await _upload(made, "c", b"3")
-    await made.versions.commits.commit("main", message="m", committer="sim")
+    await made.versions.commits.commit("main", Note(message="m", committer="sim"))
     await _upload(made, "a", b"2")
     await made.versions.slices.end()
 
@@ -219,7 +219,7 @@ async def _mover(ports: SimPorts) -> None:
     name = f"{ports.actor}{ports.life}"
 
     async def act() -> None:
-        await handle.versions.commits.commit("main", message=name, committer="sim")
+        await handle.versions.commits.commit("main", Note(message=name, committer="sim"))
 
     await ports.operations.run(Operation(name, "commit"), act())
 
@@ -246,7 +246,7 @@ async def _reuser(ports: SimPorts) -> None:
         made = await catalog.create("new", storage_namespace=ONE, reuse=True)
         named = Entry(address="s3://elsewhere/a", size_bytes=1, checksum="a", modified_ms=0)
         await made.versions.staging.put("main", b"a", named)
-        await made.versions.commits.commit("main", message="m", committer="sim")
+        await made.versions.commits.commit("main", Note(message="m", committer="sim"))
 
 
 async def _prepare_foreign(ports: SimPorts) -> None:
@@ -255,7 +255,7 @@ async def _prepare_foreign(ports: SimPorts) -> None:
     made = await catalog.create(NAME, storage_namespace=ONE)
     named = Entry(address="s3://elsewhere/a", size_bytes=1, checksum="a", modified_ms=0)
     await made.versions.staging.put("main", b"a", named)
-    await made.versions.commits.commit("main", message="m", committer="sim")
+    await made.versions.commits.commit("main", Note(message="m", committer="sim"))
     await catalog.delete(NAME)
 
 

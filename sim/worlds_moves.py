@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from lakebed.base import Entry, OutcomeUnknown, from_row
-from lakebed.versions import NoChanges, PathNotFound, Versions, decode_cell, is_gone, keys
+from lakebed.versions import NoChanges, Note, PathNotFound, Versions, decode_cell, is_gone, keys
 
 from .actors import Actor, Ending, Quick, Scene, Violation
 from .deeds import copy, freeze, uncommitted_run
@@ -202,7 +202,7 @@ def move_scenes() -> Iterator[Scene]:
 
 async def _commit(ports: SimPorts) -> None:
     with suppress(NoChanges):
-        await versions(ports).commits.commit(MAIN, message="tidied", committer="sim")
+        await versions(ports).commits.commit(MAIN, Note(message="tidied", committer="sim"))
 
 
 def _scene(

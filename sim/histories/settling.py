@@ -15,7 +15,7 @@ from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService, QueueWorker, ServiceOptions
 from lakebed.kv import scan_prefix
 from lakebed.objectstore import Deleter
-from lakebed.versions import Commit, Versions, decode_record, keys
+from lakebed.versions import Commit, Note, Versions, decode_record, keys
 
 ALL: Final = 1_000_000
 AFTER: Final = b"after the storm"
@@ -61,7 +61,7 @@ async def _commit_once_more(versions: Versions, branch: str) -> None:
         return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
 
     await versions.staging.upload(branch, b"after", store_body)
-    await versions.commits.commit(branch, message="after the storm", committer="tests")
+    await versions.commits.commit(branch, Note(message="after the storm", committer="tests"))
 
 
 async def drain(versions: Versions, deleter: Deleter) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.base import Ports
 from lakebed.catalog import Catalog, DefaultBranchKept, ProtectedBranch, Repository, SettingChanged
-from lakebed.versions import BranchNotFound, Commit, NoChanges
+from lakebed.versions import BranchNotFound, Commit, NoChanges, Note
 from tests.versions.conftest import HookedStore
 
 
@@ -23,7 +23,7 @@ async def test_eight_committers_on_one_branch_all_succeed(repository: Repository
         for turn in range(5):
             await repository.objects.upload("main", f"{number}/{turn}", b"x")
             await repository.changes.commit(
-                "main", message=f"{number}/{turn}", committer=f"c{number}", allow_empty=True
+                "main", Note(message=f"{number}/{turn}", committer=f"c{number}"), allow_empty=True
             )
 
     await asyncio.gather(*(committer(number) for number in range(8)))
@@ -44,7 +44,7 @@ async def test_committers_of_two_processes_on_one_branch_all_succeed(
         repository = repositories[number % 2]
         for turn in range(5):
             await repository.objects.upload("main", f"{number}/{turn}", b"x")
-            await repository.changes.commit("main", message=f"{number}", committer=f"c{number}", allow_empty=True)
+            await repository.changes.commit("main", Note(message=f"{number}", committer=f"c{number}"), allow_empty=True)
 
     await asyncio.gather(*(committer(number) for number in range(4)))
 
@@ -58,11 +58,11 @@ async def test_who_commits_behind_one_that_took_its_data_gets_a_commit_that_hold
 
     async def first_turn() -> Commit:
         await may_go.wait()
-        return await repository.versions.commits.commit("main", message="first", committer="a")
+        return await repository.versions.commits.commit("main", Note(message="first", committer="a"))
 
     first_task = asyncio.create_task(repository.changes._queue.run("main", first_turn))
     await asyncio.sleep(0)
-    second_task = asyncio.create_task(repository.changes.commit("main", message="second", committer="b"))
+    second_task = asyncio.create_task(repository.changes.commit("main", Note(message="second", committer="b")))
     await asyncio.sleep(0)
     may_go.set()
     first, second = await first_task, await second_task
@@ -78,13 +78,13 @@ async def test_who_commits_what_another_process_committed_already_gets_a_commit(
     await here.create("repo", storage_namespace=namespace)
     mine, theirs = await here.get("repo"), await there.get("repo")
     await mine.objects.upload("main", "a", b"1")
-    first = await theirs.changes.commit("main", message="theirs", committer="c")
+    first = await theirs.changes.commit("main", Note(message="theirs", committer="c"))
 
-    second = await mine.changes.commit("main", message="mine", committer="c")
+    second = await mine.changes.commit("main", Note(message="mine", committer="c"))
 
     assert (second.parents, second.metarange_id) == ((first.id,), first.metarange_id)
     with pytest.raises(NoChanges):
-        await mine.changes.commit("main", message="again", committer="c")
+        await mine.changes.commit("main", Note(message="again", committer="c"))
 
 
 async def test_who_commits_a_write_that_was_repeated_beside_a_commit_gets_a_commit(
@@ -95,7 +95,7 @@ async def test_who_commits_a_write_that_was_repeated_beside_a_commit_gets_a_comm
     mine, theirs = await here.get("repo"), await there.get("repo")
 
     async def commit() -> None:
-        await theirs.changes.commit("main", message="theirs", committer="c")
+        await theirs.changes.commit("main", Note(message="theirs", committer="c"))
 
     async def commit_after_the_cell() -> None:
         store.before("get", b"branch/main", commit)
@@ -104,21 +104,21 @@ async def test_who_commits_a_write_that_was_repeated_beside_a_commit_gets_a_comm
     await mine.objects.upload("main", "a", b"1")
     await mine.versions.refs.get_branch("main")
 
-    assert (await mine.changes.commit("main", message="mine", committer="c")).generation == 3
+    assert (await mine.changes.commit("main", Note(message="mine", committer="c"))).generation == 3
 
 
 async def test_the_same_bytes_uploaded_again_are_no_changes(repository: Repository) -> None:
     for message in ("first", "second"):
         await repository.objects.upload("main", "a", b"1")
         if message == "first":
-            await repository.changes.commit("main", message=message, committer="c")
+            await repository.changes.commit("main", Note(message=message, committer="c"))
     with pytest.raises(NoChanges):
-        await repository.changes.commit("main", message="second", committer="c")
+        await repository.changes.commit("main", Note(message="second", committer="c"))
 
 
 async def test_a_commit_of_nothing_is_no_changes(repository: Repository) -> None:
     with pytest.raises(NoChanges):
-        await repository.changes.commit("main", message="m", committer="esti")
+        await repository.changes.commit("main", Note(message="m", committer="esti"))
 
 
 async def test_a_dead_committers_sealed_token_holds_up_the_next_one_only_briefly(
@@ -128,7 +128,7 @@ async def test_a_dead_committers_sealed_token_holds_up_the_next_one_only_briefly
     await repository.versions.commits.seal("main")
     before_ms = ports.clock.now_ms()
 
-    commit = await repository.changes.commit("main", message="m", committer="esti")
+    commit = await repository.changes.commit("main", Note(message="m", committer="esti"))
 
     assert commit.generation == 2
     assert ports.clock.now_ms() - before_ms < 1_000
@@ -141,7 +141,7 @@ async def test_the_default_branch_cannot_be_deleted(repository: Repository) -> N
 
 async def test_changes_of_no_branch_are_not_found(repository: Repository) -> None:
     with pytest.raises(BranchNotFound):
-        await repository.changes.commit("nope", message="m", committer="esti")
+        await repository.changes.commit("nope", Note(message="m", committer="esti"))
     with pytest.raises(BranchNotFound):
         await repository.changes.delete_branch("nope")
     with pytest.raises(BranchNotFound):
@@ -158,15 +158,15 @@ class TestProtection:
             repository.objects.delete("stable-1", "a"),
             repository.objects.delete_many("stable-1", ["a"]),
             repository.objects.copy("main", "a", "stable-1", "b"),
-            repository.changes.commit("stable-1", message="m", committer="esti"),
-            repository.changes.revert("stable-1", "main", committer="esti"),
+            repository.changes.commit("stable-1", Note(message="m", committer="esti")),
+            repository.changes.revert("stable-1", "main", Note(committer="esti")),
             repository.changes.hard_reset("stable-1", "main"),
         ):
             with pytest.raises(ProtectedBranch):
                 await change
         await repository.objects.upload("main", "a", b"1")
-        await repository.changes.commit("main", message="m", committer="esti")
-        await repository.changes.merge("main", "stable-1", message="m", committer="esti")
+        await repository.changes.commit("main", Note(message="m", committer="esti"))
+        await repository.changes.merge("main", "stable-1", Note(message="m", committer="esti"))
 
         assert (await repository.objects.get("stable-1", "a")).size_bytes == 1
 

@@ -23,7 +23,7 @@ from lakebed.catalog import (
 from lakebed.gc.protocol import NewHold
 from lakebed.gc.service import HoldBook
 from lakebed.kv import Store
-from lakebed.versions import BranchNotFound
+from lakebed.versions import BranchNotFound, Note
 
 DAY_MS = 86_400_000
 CASE_7 = NewHold(name="case-7", globs=("contracts/",), why="a lawsuit")
@@ -31,7 +31,7 @@ CASE_7 = NewHold(name="case-7", globs=("contracts/",), why="a lawsuit")
 
 async def test_undelete_brings_back_commits_and_uncommitted_changes(catalog: Catalog, repository: Repository) -> None:
     await repository.objects.upload("main", "a", b"1")
-    commit = await repository.changes.commit("main", message="m", committer="esti")
+    commit = await repository.changes.commit("main", Note(message="m", committer="esti"))
     await repository.objects.upload("main", "b", b"2")
     await catalog.delete("repo")
 
@@ -42,7 +42,7 @@ async def test_undelete_brings_back_commits_and_uncommitted_changes(catalog: Cat
     listed = await back.versions.staging.list("main")
     assert [key for key, _ in listed.items] == [b"a", b"b"]
     await back.objects.upload("main", "c", b"3")
-    assert (await back.changes.commit("main", message="n", committer="esti")).parents == (commit.id,)
+    assert (await back.changes.commit("main", Note(message="n", committer="esti"))).parents == (commit.id,)
 
 
 async def test_a_deleted_repository_is_listed_until_it_is_back(

@@ -17,7 +17,7 @@ from lakebed.catalog import (
     UploadMissing,
 )
 from lakebed.objectstore import ShortBody, open_objectstore
-from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, UploadRefused
+from lakebed.versions import Note, PathExists, PathNotFound, PreconditionFailed, UploadRefused
 
 
 async def read(repository: Repository, ref: str, path: str) -> bytes:
@@ -77,7 +77,7 @@ async def test_metadata_is_replaced_and_the_bytes_stay(repository: Repository) -
     await repository.objects.set_metadata("main", "a", {"new": "y"})
     assert (await repository.objects.get("main", "a")).metadata == {"new": "y"}
 
-    await repository.changes.commit("main", message="m", committer="esti")
+    await repository.changes.commit("main", Note(message="m", committer="esti"))
     await repository.objects.set_metadata("main", "a", {"newer": "z"})
 
     assert (await repository.objects.get("main", "a")).metadata == {"newer": "z"}
@@ -97,7 +97,7 @@ async def test_many_paths_are_deleted_at_once_absent_ones_too(repository: Reposi
 
 async def test_an_object_is_copied_from_any_ref(repository: Repository) -> None:
     await repository.objects.upload("main", "a", b"1")
-    await repository.changes.commit("main", message="m", committer="esti")
+    await repository.changes.commit("main", Note(message="m", committer="esti"))
     await repository.changes.create_branch("other", "main")
 
     await repository.objects.copy("main", "a", "other", "b")

@@ -20,7 +20,7 @@ from lakebed.catalog import (
 )
 from lakebed.kv import Predicate, Store
 from lakebed.objectstore import InvalidNamespace, ObjectOutcomeUnknown, ObjectStoreUnavailable, open_objectstore
-from lakebed.versions import BranchNotFound, RefState, Sealed, encode_record, keys
+from lakebed.versions import BranchNotFound, Note, RefState, Sealed, encode_record, keys
 from lakebed.versions.commits.committer import Committer
 
 
@@ -134,7 +134,7 @@ async def test_a_forgotten_repository_is_gone_with_all_its_records(
 ) -> None:
     repository = await catalog.create("repo", storage_namespace=namespace)
     await repository.objects.upload("main", "a", b"1")
-    await repository.changes.commit("main", message="m", committer="esti")
+    await repository.changes.commit("main", Note(message="m", committer="esti"))
     await repository.objects.upload("main", "b", b"2")
     uid = repository.record.uid
 
@@ -281,10 +281,10 @@ class TestReadOnly:
             repository.objects.upload("main", "a", b"1"),
             repository.objects.delete("main", "a"),
             repository.objects.stage("main", "a", outside),
-            repository.changes.commit("main", message="m", committer="esti"),
+            repository.changes.commit("main", Note(message="m", committer="esti")),
             repository.changes.create_branch("b", "main"),
             repository.changes.create_tag("t", "main"),
-            repository.changes.merge("main", "main", message="", committer="esti"),
+            repository.changes.merge("main", "main", Note(message="", committer="esti")),
             repository.changes.reset("main"),
             catalog.delete("repo"),
         ):

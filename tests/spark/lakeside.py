@@ -49,7 +49,7 @@ from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.ranges import CUT_RULE, CutRule
 from lakebed.runtime import live_ports
-from lakebed.versions import Commit, Options, TreeCache, Trees, Versions, keys
+from lakebed.versions import Commit, Note, Options, TreeCache, Trees, Versions, keys
 from tests.spark.collecting import Collecting
 
 T = TypeVar("T")
@@ -151,7 +151,9 @@ class Lakeside:
 
     def commit(self, *, branch: str = "main", age_days: float = 0) -> Commit:
         created_ms = self.clock.ms - int(age_days * DAY_MS)
-        return self.wait(self.versions.commits.commit(branch, message="m", committer="tests", created_ms=created_ms))
+        return self.wait(
+            self.versions.commits.commit(branch, Note(message="m", committer="tests", created_ms=created_ms))
+        )
 
     def copy(self, ref: str, path: str, target: str, *, branch: str = "main") -> None:
         """Without copying bytes: afterwards two entries name one object."""

@@ -15,7 +15,7 @@ from lakebed.gc.protocol import RunKind, RunMode
 from lakebed.gc.rules import DAY_MS, CommitFacts, History, Namespace
 from lakebed.gc.rules.lifecycle import Entry, InvalidPolicy, check_policy, judge_objects
 from lakebed.gc.service import PolicyBook
-from lakebed.versions import BranchRecord, Commit, CopyRecord, SliceRecord, decode_cells, is_gone
+from lakebed.versions import BranchRecord, Commit, CopyRecord, Note, SliceRecord, decode_cells, is_gone
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def work(lake: Lakeside, days: random.Random) -> None:
             lake.commit(branch=one)
     if days.random() < 0.3:
         with suppress(Invalid, Conflict):
-            lake.wait(lake.versions.merges.merge(other, branch, committer="ann", strategy="source-wins"))
+            lake.wait(lake.versions.merges.merge(other, branch, Note(committer="ann"), strategy="source-wins"))
     if days.random() < 0.3:
         # What went is refused, and so is what is not there.
         with suppress(Exception):

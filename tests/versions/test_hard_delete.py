@@ -16,6 +16,7 @@ from lakebed.versions import (
     EXCLUSIVE,
     ClaimRecord,
     LetGoBy,
+    Note,
     PathExists,
     QueuedRecord,
     Versions,
@@ -52,7 +53,7 @@ async def queued(repo: Versions) -> list[tuple[str, LetGoBy]]:
 
 
 async def commit(repo: Versions) -> None:
-    await repo.commits.commit("main", message="m", committer="c")
+    await repo.commits.commit("main", Note(message="m", committer="c"))
 
 
 async def test_an_overwritten_object_is_queued(hard: Versions) -> None:

@@ -46,7 +46,7 @@ async def write(repo: Versions, branch: str, *paths: str, data: bytes = b"data")
 
 
 async def commit(repo: Versions, branch: str = "main", message: str = "m") -> CommitId:
-    return (await repo.commits.commit(branch, message=message, committer="me")).id
+    return (await repo.commits.commit(branch, Note(message=message, committer="me"))).id
 
 
 async def paths(repo: Versions, ref: str, prefix: str = "", delimiter: str = "") -> list[str]:
@@ -108,7 +108,7 @@ async def test_a_commit_without_changes_is_refused_and_leaves_nothing_sealed(rep
 
 
 async def test_an_empty_commit_can_be_asked_for(repo: Versions) -> None:
-    made = await repo.commits.commit("main", message="marker", committer="me", allow_empty=True)
+    made = await repo.commits.commit("main", Note(message="marker", committer="me"), allow_empty=True)
 
     assert (await repo.refs.get_branch("main")).commit_id == made.id
 
@@ -168,7 +168,7 @@ async def test_ref_expressions_walk_parents(repo: Versions) -> None:
     two = await commit(repo, "dev")
     await write(repo, "main", "c")
     three = await commit(repo)
-    merged = (await repo.merges.merge("dev", "main", committer="me")).id
+    merged = (await repo.merges.merge("dev", "main", Note(committer="me"))).id
     await repo.refs.create_tag("v1", "main")
 
     async def at(ref: str) -> str:
@@ -262,14 +262,14 @@ async def test_a_merge_brings_the_changes_and_keeps_what_is_staged(repo: Version
     source = await commit(repo, "dev")
     await write(repo, "main", "staged")
 
-    merged = await repo.merges.merge("dev", "main", committer="me")
+    merged = await repo.merges.merge("dev", "main", Note(committer="me"))
 
     assert merged.parents[1] == source
     assert merged.metadata == {".lakefs.merge.strategy": "default"}
     assert await paths(repo, "main") == ["new", "staged"]
     assert await paths(repo, "main@") == ["new"]
     with pytest.raises(NoChanges, match="update branch main: no changes"):
-        await repo.merges.merge("dev", "main", committer="me")
+        await repo.merges.merge("dev", "main", Note(committer="me"))
 
 
 @pytest.mark.parametrize(("strategy", "winner"), [("source-wins", b"theirs"), ("dest-wins", b"ours")])
@@ -281,9 +281,9 @@ async def test_a_conflict_needs_a_strategy(repo: Versions, strategy: str, winner
     await commit(repo)
 
     with pytest.raises(MergeConflict) as refused:
-        await repo.merges.merge("dev", "main", committer="me")
+        await repo.merges.merge("dev", "main", Note(committer="me"))
     assert refused.value.facts["conflicts"] == [b"a"]
-    await repo.merges.merge("dev", "main", committer="me", strategy=strategy)  # type: ignore[arg-type]  # parametrised
+    await repo.merges.merge("dev", "main", Note(committer="me"), strategy=strategy)  # type: ignore[arg-type]  # parametrised
 
     entry = await repo.staging.get("main", b"a")
     assert await repo.objectstore.get(entry.address) == winner
@@ -297,9 +297,9 @@ async def test_a_revert_undoes_one_commit_and_a_cherry_pick_redoes_it(repo: Vers
     await write(repo, "main", "c")
     await commit(repo)
 
-    undone = await repo.merges.revert("main", bad, committer="me")
+    undone = await repo.merges.revert("main", bad, Note(committer="me"))
     assert await paths(repo, "main") == ["a", "c"]
-    picked = await repo.merges.cherry_pick("main", bad, committer="me")
+    picked = await repo.merges.cherry_pick("main", bad, Note(committer="me"))
 
     assert await paths(repo, "main") == ["a", "b", "c"]
     assert (undone.message, picked.message) == (f"Revert {bad}", "adds b")
@@ -309,13 +309,13 @@ async def test_a_merge_commit_is_reverted_against_a_named_parent(repo: Versions)
     await repo.refs.create_branch("dev", "main")
     await write(repo, "dev", "a")
     await commit(repo, "dev")
-    merged = await repo.merges.merge("dev", "main", committer="me")
+    merged = await repo.merges.merge("dev", "main", Note(committer="me"))
 
     with pytest.raises(ParentWanted):
-        await repo.merges.revert("main", merged.id, committer="me")
+        await repo.merges.revert("main", merged.id, Note(committer="me"))
     with pytest.raises(BadRef):
-        await repo.merges.revert("main", merged.id, parent_number=3, committer="me")
-    await repo.merges.revert("main", merged.id, parent_number=1, committer="me")
+        await repo.merges.revert("main", merged.id, Note(committer="me"), parent_number=3)
+    await repo.merges.revert("main", merged.id, Note(committer="me"), parent_number=1)
 
     assert await paths(repo, "main") == []
 
@@ -604,7 +604,7 @@ async def test_a_commit_in_parts_makes_the_same_tree(
         await repo.refs.create_branch(branch, "main")
         for number in range(0, 40, 2):
             await repo.staging.put(branch, b"%03d" % number, entry_of(f"a{number}"))
-        await repo.commits.commit(branch, message="first", committer="c")
+        await repo.commits.commit(branch, Note(message="first", committer="c"))
         for number in range(0, 40, 3):
             await repo.staging.put(branch, b"%03d" % number, entry_of(f"b{number}"))
         await repo.commits.seal(branch)
@@ -612,10 +612,10 @@ async def test_a_commit_in_parts_makes_the_same_tree(
             await repo.staging.put(branch, b"%03d" % number, entry_of(f"c{number}"))
         await repo.staging.delete_many(branch, [b"%03d" % number for number in range(0, 40, 7)])
 
-    whole = await repo.commits.commit("whole", message="second", committer="c")
+    whole = await repo.commits.commit("whole", Note(message="second", committer="c"))
     monkeypatch.setattr(committer, "PART_ROWS", rows)
     monkeypatch.setattr(repo.context, "options", dataclasses.replace(repo.context.options, scan_page=rows))
-    parts = await repo.commits.commit("parts", message="second", committer="c")
+    parts = await repo.commits.commit("parts", Note(message="second", committer="c"))
 
     assert parts.metarange_id == whole.metarange_id
 

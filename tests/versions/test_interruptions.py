@@ -16,6 +16,7 @@ from lakebed.versions import (
     CopyRecord,
     CopyState,
     NoChanges,
+    Note,
     PathExists,
     PathNotFound,
     RunRecord,
@@ -64,7 +65,7 @@ async def test_a_commit_whose_branch_was_bumped_reads_its_cells_again(
         await other.fencing.bump("main")
 
     store.before("set", b"claim/", replaces_and_bumps)
-    await repo.commits.commit("main", message="m", committer="c")
+    await repo.commits.commit("main", Note(message="m", committer="c"))
 
     assert (await repo.staging.get("main", b"k")).address == "s3://elsewhere/2"
 
@@ -85,7 +86,7 @@ async def test_an_object_reset_while_a_commit_has_read_it_does_not_come_back(
             await publish.wait()
 
         store.before("set", b"claim/", wait)
-        committed.append(asyncio.ensure_future(other.commits.commit("main", message="m", committer="c")))
+        committed.append(asyncio.ensure_future(other.commits.commit("main", Note(message="m", committer="c"))))
         await claimed.wait()
 
     store.before("delete_if", b"k", commit_up_to_its_claim)
@@ -102,12 +103,12 @@ async def test_an_object_reset_does_not_undo_a_merge_that_ran_beside_it(
 ) -> None:
     await repo.refs.create_branch("dev", "main")
     await repo.staging.upload("dev", b"k", body(repo.objectstore, b"merged"))
-    await repo.commits.commit("dev", message="m", committer="c")
+    await repo.commits.commit("dev", Note(message="m", committer="c"))
     await repo.staging.upload("main", b"k", body(repo.objectstore, b"staged"))
     await repo.commits.seal("main")  # a committer that died
 
     async def merge() -> None:
-        await another().merges.merge("dev", "main", committer="c")
+        await another().merges.merge("dev", "main", Note(committer="c"))
 
     store.before("set_if", b"k", merge)
     await repo.resets.reset_object("main", b"k")
@@ -117,7 +118,7 @@ async def test_an_object_reset_does_not_undo_a_merge_that_ran_beside_it(
 
 async def seal_what_replaces_what_is_committed(repo: Versions) -> Entry:
     await repo.staging.upload("main", b"k", body(repo.objectstore, b"committed"))
-    await repo.commits.commit("main", message="m", committer="c")
+    await repo.commits.commit("main", Note(message="m", committer="c"))
     committed = await repo.staging.get("main", b"k")
     await repo.staging.upload("main", b"k", body(repo.objectstore, b"staged"))
     await repo.commits.seal("main")  # a committer that died
@@ -183,7 +184,7 @@ async def test_a_commit_that_was_published_succeeds_though_it_cannot_be_noted(
         store.before("set", b"commit/", unreachable)
 
     store.before("set", b"claim/", fail_the_note)
-    commit = await repo.commits.commit("main", message="m", committer="c")
+    commit = await repo.commits.commit("main", Note(message="m", committer="c"))
 
     assert (await another().refs.get_branch("main")).commit_id == commit.id
     assert await another().history.get_commit(commit.id)
@@ -192,7 +193,7 @@ async def test_a_commit_that_was_published_succeeds_though_it_cannot_be_noted(
 async def test_a_merge_of_which_nobody_can_say_whether_it_happened_says_so(repo: Versions, store: HookedStore) -> None:
     await repo.refs.create_branch("dev", "main")
     await repo.staging.upload("dev", b"k", body(repo.objectstore))
-    await repo.commits.commit("dev", message="m", committer="c")
+    await repo.commits.commit("dev", Note(message="m", committer="c"))
 
     async def lose() -> None:
         store.before("get", b"branch/main", unreachable)
@@ -200,7 +201,7 @@ async def test_a_merge_of_which_nobody_can_say_whether_it_happened_says_so(repo:
 
     store.before("set_if", b"branch/main", lose)
     with pytest.raises(OutcomeUnknown):
-        await repo.merges.merge("dev", "main", committer="c")
+        await repo.merges.merge("dev", "main", Note(committer="c"))
 
 
 async def test_a_hard_reset_succeeds_though_its_hold_cannot_be_removed(repo: Versions, store: HookedStore) -> None:
@@ -246,7 +247,7 @@ async def test_a_hard_reset_without_force_whose_answer_was_lost_is_told_from_the
     """Done if the head is there and the token gone; else nobody can say what the store may still do."""
     first = (await repo.refs.get_branch("main")).commit_id
     await repo.staging.upload("main", b"k", body(repo.objectstore))
-    await repo.commits.commit("main", message="m", committer="c")
+    await repo.commits.commit("main", Note(message="m", committer="c"))
 
     async def lose() -> None:
         if is_done:
@@ -313,11 +314,11 @@ async def test_a_conditional_link_minds_what_another_instance_has_merged(
     other = another()
     await other.refs.create_branch("dev", "main")
     await other.staging.upload("dev", b"k", body(repo.objectstore))
-    await other.commits.commit("dev", message="m", committer="c")
+    await other.commits.commit("dev", Note(message="m", committer="c"))
     address = await repo.uploads.issue("main")
     stored = await repo.objectstore.put(address, b"client")
     await repo.refs.get_branch("main")
-    await other.merges.merge("dev", "main", committer="c")
+    await other.merges.merge("dev", "main", Note(committer="c"))
 
     with pytest.raises(PathExists):
         await repo.uploads.link(
@@ -332,12 +333,12 @@ async def test_a_conditional_upload_of_what_the_head_has_succeeds_though_a_commi
     repo: Versions, another: Callable[[], Versions], store: HookedStore
 ) -> None:
     await repo.staging.upload("main", b"k", body(repo.objectstore))
-    await repo.commits.commit("main", message="m", committer="c")
+    await repo.commits.commit("main", Note(message="m", committer="c"))
     await repo.staging.delete("main", b"k")
 
     async def commit_when_the_cell_is_set() -> None:
         with pytest.raises(NoChanges):
-            await another().commits.commit("main", message="m", committer="c")
+            await another().commits.commit("main", Note(message="m", committer="c"))
 
     async def wait_for_the_cell() -> None:
         store.before("get", b"branch/main", commit_when_the_cell_is_set)
@@ -388,7 +389,7 @@ async def test_a_store_that_loses_every_answer_is_reported_and_not_asked_for_eve
     entry = Entry(address="s3://elsewhere/x", size_bytes=1, checksum="", modified_ms=1)
     flows: dict[str, Callable[[], Awaitable[object]]] = {
         "put": lambda: repo.staging.put("main", b"k", entry),
-        "commit": lambda: repo.commits.commit("main", message="m", committer="c"),
+        "commit": lambda: repo.commits.commit("main", Note(message="m", committer="c")),
         "freeze": lambda: repo.fencing.freeze("main"),
         "bump": lambda: repo.fencing.bump("main"),
         "reset_object": lambda: repo.resets.reset_object("main", b"there"),
@@ -437,7 +438,7 @@ async def test_cells_of_a_committer_that_slept_longer_than_claims_are_kept_are_c
         store.before("set_if", b"branch/main", sleep)
 
     store.before("set", b"claim/", sleep_before_publishing)
-    await repo.commits.commit("main", message="m", committer="c")
+    await repo.commits.commit("main", Note(message="m", committer="c"))
     first = await another().cleanup.clean()
     clock.ms += repo.context.options.claim_age_ms_max
     second = await another().cleanup.clean()
@@ -462,7 +463,7 @@ async def test_cells_set_after_a_sleeping_committer_published_are_cleaned(
 
     async def commit_and_clean() -> None:
         store.before("set", b"claim/", sleep_before_publishing)
-        await committer.commits.commit("main", message="m", committer="c")
+        await committer.commits.commit("main", Note(message="m", committer="c"))
         await another().cleanup.clean()
         await another().cleanup.clean()
 

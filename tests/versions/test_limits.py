@@ -7,7 +7,7 @@ import pytest
 from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, Entry, InvalidEntry, to_row
 from lakebed.kv import Page
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.versions import BadRef, InvalidNote, Versions, encode_cell
+from lakebed.versions import BadRef, InvalidNote, Note, Versions, encode_cell
 from lakebed.versions.cleanup import SEALED_MAX
 from lakebed.versions.fencing import STANDS_FOR_MAX
 
@@ -29,24 +29,26 @@ async def test_an_entry_that_no_range_could_hold_is_refused_and_the_branch_commi
         await repo.staging.put("main", b"bad", entry)
 
     await repo.staging.put("main", b"good", foreign(size_bytes=(1 << 63) - 1, modified_ms=DATE_MS_MAX))
-    await repo.commits.commit("main", message="m", committer="c")
+    await repo.commits.commit("main", Note(message="m", committer="c"))
     assert await repo.staging.get("main", b"good") == foreign(size_bytes=(1 << 63) - 1, modified_ms=DATE_MS_MAX)
 
 
 @pytest.mark.parametrize("created_ms", [DATE_MS_MIN - 1, DATE_MS_MAX + 1, 10**19])
 async def test_a_commit_of_a_date_that_collectors_cannot_write_down_is_refused(repo: Versions, created_ms: int) -> None:
     with pytest.raises(InvalidNote):
-        await repo.commits.commit("main", message="m", committer="c", created_ms=created_ms, allow_empty=True)
+        await repo.commits.commit("main", Note(message="m", committer="c", created_ms=created_ms), allow_empty=True)
 
 
-async def test_words_that_would_outgrow_a_value_are_refused_before_anything_is_sealed(repo: Versions) -> None:
+def test_words_that_would_outgrow_a_value_are_refused_before_a_flow_begins() -> None:
+    for message, metadata in (("m" * 300_000, {}), ("m", {"k" * 300_000: ""})):
+        with pytest.raises(InvalidNote):
+            Note(message=message, committer="c", metadata=metadata)
+
+
+async def test_words_that_a_merge_adds_count_too(repo: Versions) -> None:
     before = await repo.context.branches.fresh("main")
-
-    for words in ({"message": "m" * 300_000}, {"message": "m", "metadata": {"k" * 300_000: ""}}):
-        with pytest.raises(InvalidNote):
-            await repo.commits.commit("main", committer="c", allow_empty=True, **words)
-        with pytest.raises(InvalidNote):
-            await repo.merges.merge("main", "main", committer="c", **words)
+    with pytest.raises(InvalidNote):
+        await repo.merges.merge("main", "main", Note(message="m" * 249_980, committer="c"))
 
     assert (await repo.context.branches.fresh("main")).is_same(before)
 
@@ -66,7 +68,7 @@ async def test_a_branch_whose_commits_keep_failing_stays_quick_to_read_and_loses
 
     assert len((await repo.context.branches.fresh("main")).record.tokens()) == 2
     before = (await repo.staging.list("main")).items
-    await repo.commits.commit("main", message="m", committer="c")
+    await repo.commits.commit("main", Note(message="m", committer="c"))
     assert (await repo.staging.list("main@")).items == before
     assert [row[4] for _, row in before if row is not None] == [30, 31, 32, 28, 29]
 
@@ -133,7 +135,7 @@ async def test_every_page_size_gives_the_same_folders(repo: Versions) -> None:
     names += [b"d%d.txt" % folder for folder in range(len(sizes))] + [b"e%02d" % n for n in range(30)]
     for name in names[::2]:
         await repo.staging.put("main", name, foreign())
-    await repo.commits.commit("main", message="m", committer="c")
+    await repo.commits.commit("main", Note(message="m", committer="c"))
     for name in names[1::2]:
         await repo.staging.put("main", name, foreign())
     await repo.staging.delete_many("main", [name for name in names if name.startswith(b"d3/0")])

@@ -14,6 +14,7 @@ from lakebed.versions import (
     EXCLUSIVE,
     ClaimReason,
     ClaimRecord,
+    Note,
     PathExists,
     UploadRefused,
     Versions,
@@ -46,7 +47,7 @@ async def cell(repo: Versions, token: StagingToken, key: bytes) -> tuple[int, En
 
 
 async def commit(repo: Versions) -> None:
-    await repo.commits.commit("main", message="m", committer="c")
+    await repo.commits.commit("main", Note(message="m", committer="c"))
 
 
 async def handed_out(repo: Versions) -> Entry:

@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.base import Entry, OutcomeUnknown, to_row
 from lakebed.kv import StoreUnavailable
-from lakebed.versions import TOMBSTONE, BranchNotFound, MovedAsCopy, NoChanges, PathExists, PathNotFound, Versions
+from lakebed.versions import TOMBSTONE, BranchNotFound, MovedAsCopy, NoChanges, Note, PathExists, PathNotFound, Versions
 from lakebed.versions.cells import TOMBSTONE_ROW, encode_cell, tombstone_of
 from lakebed.versions.commits.committer import LOOKED_UP_TOGETHER
 from tests.clocks import TurnableClock
@@ -30,7 +30,7 @@ async def put(repo: Versions, path: bytes, data: bytes, branch: str = "main") ->
 
 
 async def commit(repo: Versions, branch: str = "main") -> str:
-    return (await repo.commits.commit(branch, message="m", committer="c")).id
+    return (await repo.commits.commit(branch, Note(message="m", committer="c"))).id
 
 
 async def shown(repo: Versions, branch: str = "main") -> dict[bytes, str]:
@@ -131,7 +131,7 @@ async def test_of_two_moves_one_says_that_it_is_a_copy(repo: Versions, another: 
 
 
 async def merged_version(repo: Versions) -> None:
-    await repo.merges.merge("side", "main", message="m", committer="c")
+    await repo.merges.merge("side", "main", Note(message="m", committer="c"))
 
 
 @pytest.mark.parametrize("is_committed_over", [False, True])

@@ -14,6 +14,7 @@ from lakebed.versions import (
     BranchNotFound,
     DeletedRefNotFound,
     MoveRecord,
+    Note,
     RefKind,
     RefNotFound,
     TagNotFound,
@@ -32,7 +33,7 @@ async def commit(
 ) -> str:
     await clock.sleep(after_s)
     await repo.staging.upload(branch, name.encode(), body(repo.objectstore))
-    return (await repo.commits.commit(branch, message=name, committer="esti")).id
+    return (await repo.commits.commit(branch, Note(message=name, committer="esti"))).id
 
 
 def shown(moves: object) -> list[tuple[str, str]]:
@@ -47,7 +48,7 @@ async def test_every_move_of_a_branch_is_in_its_log_with_operation_and_user(
     one = await commit(repo, clock, "1")
     await repo.refs.create_branch("topic", "main", by="vera")
     two = await commit(repo, clock, "2", branch="topic")
-    merged = await repo.merges.merge("topic", "main", committer="max")
+    merged = await repo.merges.merge("topic", "main", Note(committer="max"))
     await repo.resets.hard_reset("main", one, by="root")
 
     moves, has_more = await repo.refs.moves(RefKind.BRANCH, "main")

@@ -23,6 +23,7 @@ from lakebed.versions import (
     CopyRecord,
     CopyState,
     IntentRecord,
+    Note,
     RefState,
     RunRecord,
     SliceRecord,
@@ -235,7 +236,7 @@ async def test_an_object_named_by_its_uri_is_copied_like_one_named_by_its_key(
     await repo.staging.write("main", b"a", 0, to_row(b"a", entry))
 
     if not shallow:
-        await repo.commits.commit("main", message="m", committer="c")
+        await repo.commits.commit("main", Note(message="m", committer="c"))
     copied = await repo.copies.copy("main" if shallow else "main@", b"a", "main", b"b")
 
     assert (copied.address == entry.address) is shallow
@@ -350,7 +351,7 @@ async def test_a_link_is_named_as_revoked_until_the_branch_was_frozen(
 async def test_a_freeze_changes_no_content_and_retires_every_token(repo: Versions, store: Store) -> None:
     await repo.staging.upload("main", b"kept", body(repo.objectstore))
     await repo.staging.upload("main", b"gone", body(repo.objectstore))
-    await repo.commits.commit("main", message="m", committer="me")
+    await repo.commits.commit("main", Note(message="m", committer="me"))
     await repo.staging.upload("main", b"new", body(repo.objectstore))
     await repo.staging.delete("main", b"gone")
     before = [row for _, row in (await repo.staging.list("main")).items]
@@ -363,7 +364,7 @@ async def test_a_freeze_changes_no_content_and_retires_every_token(repo: Version
     assert set(record.sealed[0].stands_for) == set(tokens)
     assert [row for _, row in (await repo.staging.list("main")).items] == before
     await repo.cleanup.clean()
-    await repo.commits.commit("main", message="m", committer="me")
+    await repo.commits.commit("main", Note(message="m", committer="me"))
     assert [row for _, row in (await repo.staging.list("main@")).items] == before
 
 

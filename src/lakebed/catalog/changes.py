@@ -11,8 +11,9 @@ its own. If both built at once, one of them would have to build twice.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 from lakebed.base import CommitId, Ports
@@ -72,44 +73,32 @@ class Changes:
     async def commit(
         self,
         branch: str,
+        note: Note,
         *,
-        message: str,
-        committer: str,
-        metadata: Mapping[str, str] | None = None,
-        created_ms: int | None = None,
+        tree: str = "",
         allow_empty: bool = False,
         force: bool = False,
     ) -> Commit:
         """Commit what is staged on a branch, after every commit that arrived earlier.
+
+        With `tree`, commit the tree of another commit, as it is, in the place of the branch's.
 
         Raises:
             NoChanges: nothing was staged, and no other commit took it meanwhile.
             HookRefused: a hook did.
             CommitQueueTimeout: the branch stayed busy.
             CommitOvertaken: other processes committed first, again and again.
+            UncommittedChanges: the branch has some, and is to have `tree`.
+            TreeNotFound, CommitExpired: see `Recorder.commit_tree`.
         """
         await self._guards.check_branch_writable(branch, force=force, verb="commit")
+        event = _event(EventType.PRE_COMMIT, branch, note)
+        if tree:
+            make = partial(self._versions.recorder.commit_tree, branch, tree, note, allow_empty=allow_empty)
+            return await self._on_clean(event, make)
         # The cached head: that of the caller's last write. Another process may have committed the write since.
         head = (await self._versions.context.branches.cached(branch)).record.commit_id
-
-        async def attempt(*, allow_empty: bool) -> Commit:
-            return await self._versions.commits.commit(
-                branch,
-                message=message,
-                committer=committer,
-                metadata=metadata,
-                created_ms=created_ms,
-                allow_empty=allow_empty,
-            )
-
-        event = Event(
-            type=EventType.PRE_COMMIT,
-            source_ref=branch,
-            branch=branch,
-            message=message,
-            committer=committer,
-            metadata=metadata or {},
-        )
+        attempt = partial(self._versions.commits.commit, branch, note)
 
         async def in_turn() -> Commit:
             await self._hooks.before(event)
@@ -128,39 +117,6 @@ class Changes:
         commit = await self._queue.run(branch, in_turn)
         self._note(event, commit)
         return commit
-
-    async def commit_tree(
-        self,
-        branch: str,
-        tree: str,
-        *,
-        message: str,
-        committer: str,
-        metadata: Mapping[str, str] | None = None,
-        created_ms: int | None = None,
-        allow_empty: bool = False,
-        force: bool = False,
-    ) -> Commit:
-        """Commit the tree of another commit, as it is, in the place of the branch's.
-
-        Raises:
-            UncommittedChanges: the branch has some.
-            TreeNotFound, CommitExpired, NoChanges: see `Recorder.commit_tree`.
-            HookRefused: a hook did.
-        """
-        await self._guards.check_branch_writable(branch, force=force, verb="commit")
-        note = Note(message=message, committer=committer, metadata=metadata or {}, created_ms=created_ms)
-        return await self._on_clean(
-            Event(
-                type=EventType.PRE_COMMIT,
-                source_ref=branch,
-                branch=branch,
-                message=message,
-                committer=committer,
-                metadata=metadata or {},
-            ),
-            lambda: self._versions.recorder.commit_tree(branch, tree, note, allow_empty=allow_empty),
-        )
 
     async def record_commit(self, commit_id: str, commit: Commit, *, force: bool = False) -> None:
         """Write the record of a commit that no branch has: see `Recorder.record`.
@@ -183,10 +139,8 @@ class Changes:
         self,
         source: str,
         branch: str,
+        note: Note,
         *,
-        message: str,
-        committer: str,
-        metadata: Mapping[str, str] | None = None,
         strategy: Strategy = "none",
         allow_empty: bool = False,
         squash: bool = False,
@@ -202,22 +156,13 @@ class Changes:
         self._guards.check_writable(force=force)
         # Merge what the hooks looked at, and no commit that comes to the source after it.
         source_id = await self._versions.refs.resolve_commit(source)
+        note = replace(note, message=note.message or f"Merge '{source}' into '{branch}'")
         return await self._on_clean(
-            Event(
-                type=EventType.PRE_MERGE,
-                source_ref=source_id,
-                branch=branch,
-                merge_source=source,
-                message=message,
-                committer=committer,
-                metadata=metadata or {},
-            ),
+            replace(_event(EventType.PRE_MERGE, branch, note), source_ref=source_id, merge_source=source),
             lambda: self._versions.merges.merge(
                 source_id,
                 branch,
-                message=message or f"Merge '{source}' into '{branch}'",
-                committer=committer,
-                metadata=metadata,
+                note,
                 strategy=strategy,
                 allow_empty=allow_empty,
                 squash=squash,
@@ -229,32 +174,21 @@ class Changes:
         self,
         branch: str,
         ref: str,
+        note: Note,
         *,
         parent_number: int = 0,
-        committer: str,
-        message: str = "",
-        metadata: Mapping[str, str] | None = None,
         allow_empty: bool = False,
         force: bool = False,
         refuse_expired: bool = False,
     ) -> Commit:
         await self._guards.check_branch_writable(branch, force=force)
         return await self._on_clean(
-            Event(
-                type=EventType.PRE_REVERT,
-                source_ref=branch,
-                branch=branch,
-                message=message,
-                committer=committer,
-                metadata=metadata or {},
-            ),
+            _event(EventType.PRE_REVERT, branch, note),
             lambda: self._versions.merges.revert(
                 branch,
                 ref,
+                note,
                 parent_number=parent_number,
-                committer=committer,
-                message=message,
-                metadata=metadata,
                 allow_empty=allow_empty,
                 refuse_expired=refuse_expired,
             ),
@@ -264,11 +198,9 @@ class Changes:
         self,
         branch: str,
         ref: str,
+        note: Note,
         *,
         parent_number: int = 0,
-        committer: str,
-        message: str = "",
-        metadata: Mapping[str, str] | None = None,
         force: bool = False,
         refuse_expired: bool = False,
     ) -> Commit:
@@ -280,23 +212,11 @@ class Changes:
         self._guards.check_writable(force=force)
         picked = await self._versions.history.get_commit(await self._versions.refs.resolve_commit(ref))
         origin = {PICKED_KEY: picked.id, PICKED_COMMITTER_KEY: picked.committer}
+        note = replace(note, metadata={**note.metadata, **origin})
         return await self._on_clean(
-            Event(
-                type=EventType.PRE_CHERRY_PICK,
-                source_ref=branch,
-                branch=branch,
-                message=message,
-                committer=committer,
-                metadata={**(metadata or {}), **origin},
-            ),
+            _event(EventType.PRE_CHERRY_PICK, branch, note),
             lambda: self._versions.merges.cherry_pick(
-                branch,
-                ref,
-                parent_number=parent_number,
-                committer=committer,
-                message=message,
-                metadata={**(metadata or {}), **origin},
-                refuse_expired=refuse_expired,
+                branch, ref, note, parent_number=parent_number, refuse_expired=refuse_expired
             ),
         )
 
@@ -481,3 +401,15 @@ class Changes:
             if not await self._versions.refs.is_committing(branch):
                 return
             await self._ports.clock.sleep(POLITE_STEP_S)
+
+
+def _event(type_: EventType, branch: str, note: Note) -> Event:
+    """Return what hooks learn of a commit that is asked for."""
+    return Event(
+        type=type_,
+        source_ref=branch,
+        branch=branch,
+        message=note.message,
+        committer=note.committer,
+        metadata=note.metadata,
+    )

@@ -230,16 +230,12 @@ class Imports:
         for location in locations:
             async for keys, rows in self._parts(location, last):
                 with suppress(NoChanges):
-                    await self._versions.merges.apply(
-                        own, changes_from_rows(keys, rows), message=note.message, committer=note.committer
-                    )
+                    await self._versions.merges.apply(own, changes_from_rows(keys, rows), note)
         try:
             merged = await self._changes.merge(
                 own,
                 last.record.branch,
-                message=note.message,
-                committer=note.committer,
-                metadata=note.metadata,
+                note,
                 strategy="source-wins",
                 squash=True,
                 force=True,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lakebed.base import CommitId, Conflict, Invalid, NotFound, OutcomeUnknown
 from lakebed.kv import Held, PredicateFailed
-from lakebed.versions import Record, Versions, encode_record
+from lakebed.versions import Note, Record, Versions, encode_record
 
 from .changes import Changes
 
@@ -131,9 +131,7 @@ class Pulls:
         commit = await self._changes.merge(
             record.source,
             record.destination,
-            message=record.title,
-            committer=committer,
-            metadata={"pull_request": pull_id},
+            Note(message=record.title, committer=committer, metadata={"pull_request": pull_id}),
         )
         while True:
             record, held = await self._find(pull_id)

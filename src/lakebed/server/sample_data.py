@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lakebed.catalog import Repository
+from lakebed.versions import Note
 
 MESSAGE = "Add sample data"
 _README = """# Sample data
@@ -40,4 +41,4 @@ async def add_sample_data(repository: Repository, branch: str, *, committer: str
     """Upload the sample files to a branch and commit them."""
     for path, content_type, text in sample_files():
         await repository.objects.upload(branch, path, text.encode(), content_type=content_type)
-    await repository.changes.commit(branch, message=MESSAGE, committer=committer)
+    await repository.changes.commit(branch, Note(message=MESSAGE, committer=committer))

@@ -13,7 +13,7 @@ from lakebed.kv import Store
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.runtime import live_ports
-from lakebed.versions import Commit, Options, TreeCache, Trees, Versions
+from lakebed.versions import Commit, Note, Options, TreeCache, Trees, Versions
 from tests.clocks import TurnableClock
 from tests.gc.shipped import Collector
 
@@ -59,7 +59,7 @@ class Lake:
         return store_body
 
     async def commit(self, branch: str, message: str = "m") -> Commit:
-        return await self.versions.commits.commit(branch, message=message, committer="me")
+        return await self.versions.commits.commit(branch, Note(message=message, committer="me"))
 
     async def objects(self) -> set[str]:
         return {stat.key async for page in self.objectstore.list("data/") for stat in page}

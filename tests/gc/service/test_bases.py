@@ -7,7 +7,7 @@ import pytest
 from lakebed.base import RunId
 from lakebed.gc.rules import days_rules
 from lakebed.gc.service.commits import read_snapshot
-from lakebed.versions import CommitExpired
+from lakebed.versions import CommitExpired, Note
 
 from .conftest import Lake
 from .test_metadata import FILES, collector
@@ -32,8 +32,8 @@ async def test_branches_whose_merge_base_was_swept_merge_both_ways(lake: Lake) -
     await collector(lake, FILES).collect()
     server = lake.server()
 
-    await server.merges.merge("dev", "main", committer="me")
-    await server.merges.merge("main", "dev", committer="me", squash=True)
+    await server.merges.merge("dev", "main", Note(committer="me"))
+    await server.merges.merge("main", "dev", Note(committer="me"), squash=True)
 
     for branch in ("main", "dev"):
         paths = [key.decode() for key, _ in (await server.staging.list(branch)).items]
@@ -45,7 +45,7 @@ async def test_a_commit_is_cherry_picked_although_its_parent_was_swept(lake: Lak
     await part(lake)
     await collector(lake, FILES).collect()
 
-    await lake.server().merges.cherry_pick("main", "dev~1", committer="me")
+    await lake.server().merges.cherry_pick("main", "dev~1", Note(committer="me"))
 
     paths = [key.decode() for key, _ in (await lake.server().staging.list("main", prefix=b"dev")).items]
     assert paths == ["dev/2"]
@@ -55,7 +55,7 @@ async def test_a_revert_that_would_bring_back_swept_data_is_refused(lake: Lake) 
     await part(lake)
 
     with pytest.raises(CommitExpired):
-        await lake.versions.merges.revert("dev", "dev~1", committer="me")
+        await lake.versions.merges.revert("dev", "dev~1", Note(committer="me"))
 
 
 async def long_merged(lake: Lake) -> None:
@@ -68,7 +68,7 @@ async def long_merged(lake: Lake) -> None:
         for branch in ("main", "dev"):
             await lake.put(branch, f"{branch}/{days}-{lake.clock.ms}", branch)
             await lake.commit(branch, branch)
-    await lake.versions.merges.merge("dev", "main", committer="me")
+    await lake.versions.merges.merge("dev", "main", Note(committer="me"))
     lake.days(1)
     await lake.put("dev", "dev/later", "1")
     await lake.commit("dev", "later")
@@ -82,7 +82,7 @@ async def test_a_branch_made_of_a_kept_commit_after_the_run_merges(lake: Lake) -
 
     await lake.server().refs.create_branch("hotfix", "main~1")
 
-    await lake.server().merges.merge("dev", "hotfix", committer="me")
+    await lake.server().merges.merge("dev", "hotfix", Note(committer="me"))
 
 
 async def test_what_a_run_retired_and_then_spared_stays_for_the_next_one(lake: Lake) -> None:
@@ -94,7 +94,7 @@ async def test_what_a_run_retired_and_then_spared_stays_for_the_next_one(lake: L
     await collector(lake, FILES).collect()
 
     await lake.server().refs.create_branch("hotfix", "main~1")
-    await lake.server().merges.merge("dev", "hotfix", committer="me")
+    await lake.server().merges.merge("dev", "hotfix", Note(committer="me"))
 
 
 async def test_the_tree_of_a_base_goes_once_no_two_kept_commits_need_it(lake: Lake) -> None:

@@ -21,7 +21,7 @@ from lakebed.kv import Page, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryObjectStore, ObjectStore
 from lakebed.runtime import LiveIds, LiveTasks
-from lakebed.versions import BranchNotFound, Options, RefKind, TreeCache, Trees, Versions, keys
+from lakebed.versions import BranchNotFound, Note, Options, RefKind, TreeCache, Trees, Versions, keys
 from tests.clocks import TurnableClock
 
 DAY_MS = 86_400_000
@@ -70,7 +70,7 @@ class Installation:
 
     async def commit(self, branch: str, path: str) -> str:
         await self.put(branch, path)
-        return (await (await self.lake()).changes.commit(branch, message=path, committer="ann")).id
+        return (await (await self.lake()).changes.commit(branch, Note(message=path, committer="ann"))).id
 
     async def plan(self) -> dict[str, PlannedBranch]:
         return {one.branch: one for one in (await BranchSweep(await self.lake()).plan()).branches}
@@ -179,8 +179,8 @@ async def test_only_merged_branches_go_where_the_rule_says_so(lakes: Installatio
     for name in ("merged", "open", "squashed"):
         await lakes.commit(name, name)
     lake = await lakes.lake()
-    await lake.changes.merge("merged", "main", message="", committer="ann")
-    await lake.changes.merge("squashed", "main", message="", committer="ann", squash=True)
+    await lake.changes.merge("merged", "main", Note(message="", committer="ann"))
+    await lake.changes.merge("squashed", "main", Note(message="", committer="ann"), squash=True)
     lakes.days(11)
 
     await lakes.policy(**{"*": {"idle": "10d", "merged": True}})
@@ -208,7 +208,7 @@ async def test_a_branch_that_others_are_merged_into_stays(lakes: Installation) -
     await lakes.branch("develop")
     await lakes.branch("topic", "develop")
     await lakes.commit("topic", "b")
-    await (await lakes.lake()).changes.merge("topic", "develop", message="", committer="ann")
+    await (await lakes.lake()).changes.merge("topic", "develop", Note(message="", committer="ann"))
     await lakes.policy(**{"*": {"idle": "10d", "merged": True, "into": ["develop"]}})
     lakes.days(11)
 
@@ -461,7 +461,7 @@ async def test_a_branch_that_was_merged_into_one_that_is_gone_stays(lakes: Insta
     await lakes.branch("release")
     await lakes.branch("done", "release")
     await lakes.commit("done", "b")
-    await (await lakes.lake()).changes.merge("done", "release", message="m", committer="ann")
+    await (await lakes.lake()).changes.merge("done", "release", Note(message="m", committer="ann"))
     await lakes.policy(done={"idle": "10d", "merged": False, "into": ["release"]})
     lakes.days(11)
     assert await lakes.why("done") == "merged"
@@ -481,7 +481,7 @@ async def test_a_branch_that_is_merged_while_a_sweep_runs_stays(lakes: Installat
 
     async def merge_two() -> None:
         lakes.hooks.act = None
-        await (await lakes.lake()).changes.merge("two", "main", message="m", committer="ann")
+        await (await lakes.lake()).changes.merge("two", "main", Note(message="m", committer="ann"))
 
     lakes.hooks.act = merge_two
 
@@ -625,7 +625,7 @@ async def test_what_goes_after_any_story_is_what_the_specification_says(lakes: I
             case 4 | 5:
                 source = known[chance.choice(sorted(known))]
                 if not one.staged and source.head not in one.reaches and one.head not in source.reaches:
-                    made = await lake.changes.merge(source.head, name, message="", committer="ann")
+                    made = await lake.changes.merge(source.head, name, Note(message="", committer="ann"))
                     one.head, one.moved_ms = made.id, now_ms
                     one.reaches |= source.reaches | {made.id}
             case _:

@@ -123,7 +123,7 @@ async def replaced_after(lake: Lake, days: int, *, given_days_ago: int | None) -
     lake.days(days)
     await lake.put("main", "a", "2")
     given_ms = None if given_days_ago is None else lake.clock.ms - given_days_ago * DAY_MS
-    await lake.versions.commits.commit("main", message="m", committer="me", created_ms=given_ms)
+    await lake.versions.commits.commit("main", Note(message="m", committer="me", created_ms=given_ms))
     lake.clock.ms += 60_000
     return old
 
@@ -145,7 +145,7 @@ async def test_dates_count_where_a_history_is_written_in_one_go(lake: Lake) -> N
     for days_ago in (50, 40, 35):
         addresses.append(await lake.put("main", "a", str(days_ago)))
         given_ms = lake.clock.ms - days_ago * DAY_MS
-        await lake.versions.commits.commit("main", message="m", committer="me", created_ms=given_ms)
+        await lake.versions.commits.commit("main", Note(message="m", committer="me", created_ms=given_ms))
         lake.clock.ms += 60_000
 
     assert (await lake.collector().collect_committed()).garbage == set(addresses[:2])
@@ -160,15 +160,15 @@ async def slow_commit(lake: Lake, how: str, text: str) -> Commit:
         await lake.put(text, "a", text)
         picked = (await lake.commit(text)).id
     if how == "cherry-pick":
-        made = await versions.merges.cherry_pick("main", picked, committer="me")
+        made = await versions.merges.cherry_pick("main", picked, Note(committer="me"))
     elif picked:
-        made = await versions.merges.merge(text, "main", committer="me", squash=how == "squash")
+        made = await versions.merges.merge(text, "main", Note(committer="me"), squash=how == "squash")
     elif how == "revert":
-        made = await versions.merges.revert("main", "main", committer="me")
+        made = await versions.merges.revert("main", "main", Note(committer="me"))
     else:
         await lake.put("main", "a", text)
         given_ms = lake.clock.ms - 10 * DAY_MS if how == "dated" else None
-        made = await versions.commits.commit("main", message="m", committer="me", created_ms=given_ms)
+        made = await versions.commits.commit("main", Note(message="m", committer="me", created_ms=given_ms))
     lake.days(30)
     return made
 
@@ -420,7 +420,7 @@ async def test_a_revert_to_expiring_data_is_refused(lake: Lake, story: Story) ->
     await Run(lake).expire(story.b)
 
     with pytest.raises(CommitExpired):
-        await lake.versions.merges.revert("main", story.c.id, parent_number=0, committer="me")
+        await lake.versions.merges.revert("main", story.c.id, Note(committer="me"), parent_number=0)
 
 
 async def test_a_hard_reset_to_an_expiring_commit_is_refused(lake: Lake, story: Story) -> None:

@@ -41,7 +41,7 @@ from lakebed.gc.rules import Rules, days_rules
 from lakebed.gc.service import CollectionService
 from lakebed.gc.service.inputs import Inputs
 from lakebed.server import AppState, ServerOptions, create_app, opened
-from lakebed.versions import Versions
+from lakebed.versions import Note, Versions
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class Lake:
         return self.own.run(self.versions.staging.upload("main", path.encode(), store_body)).address
 
     def commit(self) -> str:
-        return self.own.run(self.versions.commits.commit("main", message="m", committer="me")).id
+        return self.own.run(self.versions.commits.commit("main", Note(message="m", committer="me"))).id
 
     def set_rules(self, rules: Rules | None) -> None:
         self.own.run(CollectionService(self.versions).rules.write(rules))

@@ -50,7 +50,7 @@ from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStore
 from lakebed.ranges import metarange_key
 from lakebed.runtime import LiveIds, LiveTasks
-from lakebed.versions import Options, SliceRecord, TreeCache, Trees, Versions, keys
+from lakebed.versions import Note, Options, SliceRecord, TreeCache, Trees, Versions, keys
 from tests.clocks import TurnableClock
 
 DAY_MS = 86_400_000
@@ -97,7 +97,7 @@ class Installation:
     async def repository(self, name: str = "lake", uri: str = "mem://lake") -> Repository:
         made = await self.catalog.create(name, storage_namespace=uri)
         await made.objects.upload("main", "a", b"1")
-        await made.changes.commit("main", message="m", committer="ann")
+        await made.changes.commit("main", Note(message="m", committer="ann"))
         await made.objects.upload("main", "b", b"2")
         return made
 
@@ -269,10 +269,10 @@ async def test_what_another_repository_names_stays_until_it_is_named_no_more(her
     named = Entry(address=uri, size_bytes=1, checksum="x", modified_ms=0)
     await other.versions.staging.put("main", b"theirs", named)
     if how in {"committed", "swept"}:
-        commit = await other.changes.commit("main", message="m", committer="ann")
+        commit = await other.changes.commit("main", Note(message="m", committer="ann"))
     if how == "swept":  # Its tree is there until a collection of metadata takes it.
         await other.versions.staging.delete("main", b"theirs")
-        await other.changes.commit("main", message="m", committer="ann")
+        await other.changes.commit("main", Note(message="m", committer="ann"))
         await other.versions.retired.note_swept(RunId("earlier"), [commit.id])
     await here.catalog.delete("lake")
     if how == "of a deleted one":
@@ -527,7 +527,7 @@ async def test_no_tree_in_a_namespace_that_is_used_again_has_a_name_of_before(he
     entry = Entry(address="s3://elsewhere/x", size_bytes=1, checksum="x", modified_ms=0)
     old = await here.catalog.create("lake", storage_namespace="mem://lake")
     await old.versions.staging.put("main", b"x", entry)
-    before = await old.changes.commit("main", message="m", committer="ann")
+    before = await old.changes.commit("main", Note(message="m", committer="ann"))
     names = await here.keys()
     await here.catalog.delete("lake")
     here.days(8)
@@ -536,7 +536,7 @@ async def test_no_tree_in_a_namespace_that_is_used_again_has_a_name_of_before(he
 
     new = await here.catalog.create("new", storage_namespace="mem://lake", reuse=True)
     await new.versions.staging.put("main", b"x", entry)
-    after = await new.changes.commit("main", message="m", committer="ann")
+    after = await new.changes.commit("main", Note(message="m", committer="ann"))
 
     assert after.metarange_id != before.metarange_id
     trees = {key for key in await here.keys() if is_metadata(key) and "anges/" in key}
@@ -668,7 +668,7 @@ async def test_the_plan_is_what_the_rule_says(here: Installation, seed: int) -> 
     for number in range(rng.randrange(1, 12)):
         await made.objects.upload("main", f"p{number}", b"x" * number)
         if rng.random() < 0.3:
-            await made.changes.commit("main", message="m", committer="ann")
+            await made.changes.commit("main", Note(message="m", committer="ann"))
         if rng.random() < 0.3:
             await made.versions.slices.end()
     store = here.open("mem://lake")
@@ -684,7 +684,7 @@ async def test_the_plan_is_what_the_rule_says(here: Installation, seed: int) -> 
         entry = Entry(address=address, size_bytes=1, checksum=str(number), modified_ms=0)
         await other.versions.staging.put("main", str(number).encode(), entry)
         if rng.random() < 0.5:
-            await other.changes.commit("main", message="m", committer="ann")
+            await other.changes.commit("main", Note(message="m", committer="ann"))
     await here.catalog.delete("lake")
     here.days(8)
     plan = await here.plan()

@@ -12,7 +12,17 @@ from lakebed.gc.service import CollectionService, NotRestored, OtherInstallation
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
-from lakebed.versions import BranchRecord, Commit, ContentsGone, SliceRecord, SliceState, TagRecord, Versions, keys
+from lakebed.versions import (
+    BranchRecord,
+    Commit,
+    ContentsGone,
+    Note,
+    SliceRecord,
+    SliceState,
+    TagRecord,
+    Versions,
+    keys,
+)
 from tests.gc.service.test_deleted_repositories import Installation
 from tests.gc.shipped import Collector, MetadataCollector
 
@@ -92,9 +102,9 @@ async def test_metadata_of_a_restored_repository_stays(here: Installation) -> No
 async def test_a_commit_whose_data_went_is_restored_as_one(here: Installation) -> None:
     made = await here.repository()
     first = (await made.versions.refs.get_branch("main")).commit_id
-    await made.changes.commit("main", message="b", committer="ann")
+    await made.changes.commit("main", Note(message="b", committer="ann"))
     await made.objects.upload("main", "a", b"3")
-    await made.changes.commit("main", message="a again", committer="ann")
+    await made.changes.commit("main", Note(message="a again", committer="ann"))
     await closed(made)
     service = service_of(made)
     await service.rules.write(days_rules(default_days=1, branch_days={}))

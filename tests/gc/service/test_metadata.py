@@ -35,7 +35,7 @@ from lakebed.gc.service.metadata import MetadataRuns
 from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import DeleteFailure, MemoryObjectStore, ObjectMissing
 from lakebed.ranges import MetarangeCorrupt, metarange_key, overlay
-from lakebed.versions import Applied, Commit, CommitExpired, RetiredBy, Versions, keys, none_retired
+from lakebed.versions import Applied, Commit, CommitExpired, Note, RetiredBy, Versions, keys, none_retired
 from tests.gc.service.conftest import Lake
 from tests.gc.shipped import MetadataCollector
 from tests.gc.specified import plan_of
@@ -72,7 +72,7 @@ async def sweep_expired(lake: Lake) -> None:
 
 async def commit(lake: Lake, path: str, *, server: Versions | None = None) -> Commit:
     await lake.put("main", path, path)
-    return await (server or lake.versions).commits.commit("main", message=path, committer="me")
+    return await (server or lake.versions).commits.commit("main", Note(message=path, committer="me"))
 
 
 async def past(lake: Lake) -> tuple[Commit, Commit]:
@@ -204,7 +204,7 @@ async def test_what_a_commit_names_by_the_time_the_plan_is_applied_stays(lake: L
     stranded = await lake.versions.trees.apply(EMPTY_METARANGE, await staged(lake, "a"))
     planned = collector(lake)
     plan = await planned.plan()
-    made = await lake.versions.commits.commit("main", message="m", committer="me")
+    made = await lake.versions.commits.commit("main", Note(message="m", committer="me"))
 
     assert stranded.metarange_id in plan.files
     assert made.metarange_id == stranded.metarange_id
@@ -216,7 +216,7 @@ async def test_content_that_was_retired_comes_back_under_another_id_and_a_late_d
     """A sweep that slept deletes once more, after its run has ended."""
     stranded = await lake.versions.trees.apply(EMPTY_METARANGE, await staged(lake, "a"))
     gone = await collector(lake).collect()
-    made = await lake.versions.commits.commit("main", message="m", committer="me")
+    made = await lake.versions.commits.commit("main", Note(message="m", committer="me"))
 
     await lake.deleter.delete(sorted(gone))
 
@@ -230,7 +230,7 @@ async def test_a_merge_under_way_builds_anew_too(lake: Lake) -> None:
     await commit(lake, "a")
     await lake.versions.refs.create_branch("side", "main")
     await lake.put("side", "b")
-    await lake.versions.commits.commit("side", message="b", committer="me")
+    await lake.versions.commits.commit("side", Note(message="b", committer="me"))
     await commit(lake, "c")
     slow = lake.server()
     merge = slow.trees.merge
@@ -243,7 +243,7 @@ async def test_a_merge_under_way_builds_anew_too(lake: Lake) -> None:
         return merged
 
     slow.trees.merge = merge_and_pause  # type: ignore[method-assign]  # a pause between the files and the record
-    made = await slow.merges.merge("side", "main", committer="me")
+    made = await slow.merges.merge("side", "main", Note(committer="me"))
 
     assert taken[0]
     assert taken[0].isdisjoint(await files_of(lake, made))
@@ -599,7 +599,7 @@ async def test_whoever_reads_what_is_gone_is_told_which_run_took_it(lake: Lake) 
         lambda: cold.staging.get_many(first.id, [b"a"]),
         lambda: cold.staging.list(first.id),
         lambda: cold.history.diff_refs(first.id, "main"),
-        lambda: cold.merges.revert("main", second.id, committer="me"),
+        lambda: cold.merges.revert("main", second.id, Note(committer="me")),
         lambda: cold.copies.copy(first.id, b"a", "main", b"again", shallow=True),
     ):
         with pytest.raises(CommitExpired) as told:

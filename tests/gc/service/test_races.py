@@ -16,7 +16,7 @@ from lakebed.base import Entry, LakebedError, RepositoryUid
 from lakebed.gc.protocol import Mode
 from lakebed.gc.rules import DAY_MS, MetadataRule, days_rules
 from lakebed.gc.service import CollectionService, ServiceOptions
-from lakebed.versions import CommitExpired, ContentsGone, NoChanges, Options, TreeCache, Trees, Versions
+from lakebed.versions import CommitExpired, ContentsGone, NoChanges, Note, Options, TreeCache, Trees, Versions
 from sim import DAWN_MS, Actor, Faults, Program, Scene, SimPorts, Violation, run_seed
 from sim.ports import SimDeleter
 from tests.gc.shipped import Collector, MetadataCollector
@@ -50,7 +50,7 @@ class Server:
 
     async def commit(self, branch: str, *, days_ago: float = 0) -> None:
         created_ms = DAWN_MS - int(days_ago * DAY_MS)
-        await self.versions.commits.commit(branch, message="m", committer="me", created_ms=created_ms)
+        await self.versions.commits.commit(branch, Note(message="m", committer="me", created_ms=created_ms))
 
     def collector(self) -> Collector:
         return Collector(self.versions, self.service, SimDeleter().delete)
@@ -251,7 +251,7 @@ def test_a_committed_run_beside_branches_tags_reverts_resets_and_copies_from_old
         await server.versions.refs.create_tag("v1", (await past(server))[1])
 
     async def revert(server: Server) -> None:
-        await server.versions.merges.revert("main", (await past(server))[-1], parent_number=1, committer="me")
+        await server.versions.merges.revert("main", (await past(server))[-1], Note(committer="me"), parent_number=1)
 
     async def copy(server: Server) -> None:
         await server.versions.copies.copy((await past(server))[0], b"a", "main", b"c", shallow=True)
@@ -296,13 +296,13 @@ async def tidy_metadata(ports: SimPorts) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_collections_of_metadata_beside_the_others_and_commits_of_what_was_there_before(seed: int) -> None:
     async def revert(server: Server) -> None:
-        await server.versions.merges.revert("main", "main", committer="me")
+        await server.versions.merges.revert("main", "main", Note(committer="me"))
 
     async def merge(server: Server) -> None:
         await server.versions.refs.create_branch("side", (await past(server))[-1])
         await server.put("side", "m")
         await server.commit("side")
-        await server.versions.merges.merge("side", "main", committer="me")
+        await server.versions.merges.merge("side", "main", Note(committer="me"))
 
     collectors = {
         "collector_a": acting(collect_committed, collect_metadata),
@@ -339,7 +339,7 @@ def test_two_live_branches_merge_whatever_collections_take_meanwhile(seed: int) 
     def merge(source: str, branch: str) -> Callable[[Server], Awaitable[object]]:
         async def step(server: Server) -> None:
             try:
-                await server.versions.merges.merge(source, branch, committer="me", squash=True)
+                await server.versions.merges.merge(source, branch, Note(committer="me"), squash=True)
             except (CommitExpired, ContentsGone) as error:
                 raise Violation(f"{source} cannot be merged into {branch}: {error}") from error
 

@@ -46,6 +46,7 @@ from lakebed.versions import (
     CopyRecord,
     CopyState,
     MultipartRecord,
+    Note,
     PartRecord,
     RetiredBy,
     UploadRefused,
@@ -688,7 +689,7 @@ async def test_a_commit_in_flight_never_publishes_an_address_that_a_run_found_ov
         return await apply(metarange, changes, retired_by=retired_by)
 
     committer.trees.apply = apply_late  # type: ignore[method-assign]  # a pause between the reading and the publishing
-    await committer.commits.commit("main", message="m", committer="me")
+    await committer.commits.commit("main", Note(message="m", committer="me"))
 
     assert (await lake.versions.staging.get("main@", b"a")).address == new[0]
     assert await lake.objects() == set(new)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final
 
 from starlette.responses import RedirectResponse, Response
@@ -20,7 +19,7 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.responses import StreamedResponse, page_of, raw_headers
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.versions import Commit, CommitNotFound, RefNotFound
+from lakebed.versions import Commit, CommitNotFound, Note, RefNotFound
 
 _TREE_FOLDERS: Final = {"range": "ranges", "meta_range": "metaranges", "sublist": "sublists"}
 """The contract knows the first two. The metarange of a wide tree lists sublists."""
@@ -33,13 +32,16 @@ class Commits:
 
     async def commit(self, request: RestRequest, body: wire.CommitCreation) -> wire.Commit:
         repository = await self._catalog.get(request.args[0])
-        changes, tree = repository.changes, request.query("source_metarange")
-        make = partial(changes.commit_tree, request.args[1], tree) if tree else partial(changes.commit, request.args[1])
-        commit = await make(
+        note = Note(
             message=body.message,
             committer=request.identity.user_id,
-            metadata=body.metadata,
+            metadata=body.metadata or {},
             created_ms=None if body.date is None else body.date * 1000,
+        )
+        commit = await repository.changes.commit(
+            request.args[1],
+            note,
+            tree=request.query("source_metarange"),
             allow_empty=bool(body.allow_empty),
             force=bool(body.force),
         )
@@ -95,15 +97,13 @@ class Commits:
 
     async def revert(self, request: RestRequest, body: wire.RevertCreation) -> None:
         repository = await self._catalog.get(request.args[0])
-        overrides = body.commit_overrides or wire.CommitOverrides()
+        note = _note(request, body.commit_overrides)
         with _naming(body.ref):
             await repository.changes.revert(
                 request.args[1],
                 body.ref,
+                note,
                 parent_number=body.parent_number,
-                committer=request.identity.user_id,
-                message=overrides.message or "",
-                metadata=overrides.metadata,
                 allow_empty=bool(body.allow_empty),
                 force=bool(body.force),
                 refuse_expired=bool(body.refuse_expired),
@@ -111,15 +111,13 @@ class Commits:
 
     async def cherry_pick(self, request: RestRequest, body: wire.CherryPickCreation) -> wire.Commit:
         repository = await self._catalog.get(request.args[0])
-        overrides = body.commit_overrides or wire.CommitOverrides()
+        note = _note(request, body.commit_overrides)
         with _naming(body.ref):
             commit = await repository.changes.cherry_pick(
                 request.args[1],
                 body.ref,
+                note,
                 parent_number=body.parent_number or 0,
-                committer=request.identity.user_id,
-                message=overrides.message or "",
-                metadata=overrides.metadata,
                 force=bool(body.force),
                 refuse_expired=bool(body.refuse_expired),
             )
@@ -179,6 +177,11 @@ def commit_record(commit: Commit) -> wire.Commit:
         parents=list(commit.parents),
         version=commit.version,
     )
+
+
+def _note(request: RestRequest, overrides: wire.CommitOverrides | None) -> Note:
+    asked = overrides or wire.CommitOverrides()
+    return Note(message=asked.message or "", committer=request.identity.user_id, metadata=asked.metadata or {})
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.responses import page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.versions import Difference, Strategy, TakenBy
+from lakebed.versions import Difference, Note, Strategy, TakenBy
 
 _STRATEGIES: dict[str, Strategy] = {"": "none", "dest-wins": "dest-wins", "source-wins": "source-wins"}
 
@@ -59,9 +59,7 @@ class Differences:
         commit = await repository.changes.merge(
             source,
             branch,
-            message=body.message or f"Merge '{source}' into '{branch}'",
-            committer=request.identity.user_id,
-            metadata=body.metadata,
+            Note(message=body.message or "", committer=request.identity.user_id, metadata=body.metadata or {}),
             strategy=_STRATEGIES[body.strategy or ""],
             allow_empty=bool(body.allow_empty),
             squash=bool(body.squash_merge),

@@ -15,7 +15,7 @@ acknowledged write is in a commit or still staged; the heads of a branch form a 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -59,15 +59,18 @@ NOTE_BYTES_MAX: Final = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Hold what a person says of a commit. `created_ms` None: now. Made before a flow does anything.
+    """Hold what a request says of the commit that it asks for. `created_ms` None: now.
+
+    An empty message: merges, reverts and cherry-picks make one. A flow takes it as a whole, so it is checked before the
+    flow does anything.
 
     Raises:
         InvalidNote: a date that no collector could write down, or more words than a record may have.
     """
 
-    message: str
+    message: str = ""
     committer: str
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str] = field(default_factory=dict)
     created_ms: int | None = None
 
     def __post_init__(self) -> None:
@@ -108,16 +111,7 @@ class Committer:
         self._retired = retired
         self._refs = refs
 
-    async def commit(
-        self,
-        branch: str,
-        *,
-        message: str,
-        committer: str,
-        metadata: Mapping[str, str] | None = None,
-        created_ms: int | None = None,
-        allow_empty: bool = False,
-    ) -> Commit:
+    async def commit(self, branch: str, note: Note, *, allow_empty: bool = False) -> Commit:
         """Commit everything staged on the branch; returns the commit as it is in the branch's history.
 
         Costs, undisturbed: two reads (and one more for every TOGETHER ranges written but the last), two `set_if`, two
@@ -125,11 +119,9 @@ class Committer:
 
         Raises:
             BranchNotFound: there is none, or it was deleted meanwhile.
-            InvalidNote: the date is out of bounds, or the words are too many.
             NoChanges: what is staged changes nothing, and not `allow_empty`. Facts: `is_taken`, as in `Built`.
             CommitOvertaken: another operation took what was sealed.
         """
-        note = Note(message=message, committer=committer, metadata=metadata or {}, created_ms=created_ms)
         mine, seen = await self.seal(branch)
         built = await self._publish_sealed(branch, mine, seen, note, allow_empty=allow_empty)
         if built.commit is None:
@@ -310,7 +302,7 @@ class Committer:
 
     async def initialise(self, default_branch: str) -> Commit:
         """The first commit and the default branch of a new repository. Called once, before anybody can see it."""
-        note = Note(message="Repository created", committer="", metadata={})
+        note = Note(message="Repository created", committer="")
         commit = replace(await self.new_commit(default_branch, EMPTY_METARANGE, (), note), published=True)
         commit_id = await self._context.commits.write(commit)
         await self._refs.create_branch_at(default_branch, commit_id)

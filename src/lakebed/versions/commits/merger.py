@@ -8,7 +8,8 @@ that the history does not prove is `OutcomeUnknown`, never repeated.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -67,10 +68,8 @@ class Merger:
         self,
         source: str,
         branch: str,
+        note: Note,
         *,
-        message: str = "",
-        committer: str,
-        metadata: Mapping[str, str] | None = None,
         strategy: Strategy = "none",
         allow_empty: bool = False,
         squash: bool = False,
@@ -84,11 +83,8 @@ class Merger:
             NoChanges: the branch has it all, and not `allow_empty`.
         """
         source_id = await self._refs.resolve_commit(source)
-        note = Note(
-            message=message or f"Merge '{source}' into '{branch}'",
-            committer=committer,
-            metadata={**(metadata or {}), STRATEGY_KEY: "default" if strategy == "none" else strategy},
-        )
+        metadata = {**note.metadata, STRATEGY_KEY: "default" if strategy == "none" else strategy}
+        note = dataclasses.replace(note, message=note.message or f"Merge '{source}' into '{branch}'", metadata=metadata)
 
         async def plan(head: CommitId) -> Plan:
             base = await self._history.common_ancestor(source_id, head)
@@ -104,18 +100,16 @@ class Merger:
         self,
         branch: str,
         ref: str,
+        note: Note,
         *,
         parent_number: int = 0,
-        committer: str,
-        message: str = "",
-        metadata: Mapping[str, str] | None = None,
         allow_empty: bool = False,
         refuse_expired: bool = False,
     ) -> Commit:
         """Undo on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
         commit = await self._history.get_commit(await self._refs.resolve_commit(ref))
         parent = _pick_parent(commit, parent_number, "reverting")
-        note = Note(message=message or f"Revert {ref}", committer=committer, metadata=metadata or {})
+        note = dataclasses.replace(note, message=note.message or f"Revert {ref}")
 
         async def plan(head: CommitId) -> Plan:
             tree = await self._three_way(commit.id, parent, head, "none")
@@ -129,18 +123,16 @@ class Merger:
         self,
         branch: str,
         ref: str,
+        note: Note,
         *,
         parent_number: int = 0,
-        committer: str,
-        message: str = "",
-        metadata: Mapping[str, str] | None = None,
         refuse_expired: bool = False,
     ) -> Commit:
         """Do on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
         commit = await self._history.get_commit(await self._refs.resolve_commit(ref))
         parent = _pick_parent(commit, parent_number, "cherry-picking")
-        note = Note(
-            message=message or commit.message, committer=committer, metadata={**commit.metadata, **(metadata or {})}
+        note = dataclasses.replace(
+            note, message=note.message or commit.message, metadata={**commit.metadata, **note.metadata}
         )
 
         async def plan(head: CommitId) -> Plan:
@@ -151,21 +143,12 @@ class Merger:
 
         return await self._advance(branch, plan, "cherry-pick", refuse_expired=refuse_expired)
 
-    async def apply(
-        self,
-        branch: str,
-        changes: pa.Table,
-        *,
-        message: str,
-        committer: str,
-        metadata: Mapping[str, str] | None = None,
-    ) -> Commit:
+    async def apply(self, branch: str, changes: pa.Table, note: Note) -> Commit:
         """Commit these changes (CHANGES_SCHEMA; ascending, each key once) without staging them.
 
         Raises:
             NoChanges: the branch has it all.
         """
-        note = Note(message=message, committer=committer, metadata=metadata or {})
 
         async def plan(head: CommitId) -> Plan:
             before = await self._context.commits.metarange(head)
