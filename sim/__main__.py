@@ -23,7 +23,7 @@ from typing import Any
 from lakebed.base import ExitCode
 
 from .actors import Violation
-from .blind import blind, warm_up
+from .blind import NothingFits, blind, warm_up
 from .exercised import Exercised
 from .exploring import Explored, TooManyStates, explore
 from .histories.command import main as record_histories
@@ -62,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = swarms(options.seeds, first=options.first, statistics=options.statistics)
         case "blind":
             warm_up()
-            found = blind(options.mutations, seed=options.seed, only=options.only, notes=options.notes)
+            try:
+                found = blind(options.mutations, seed=options.seed, only=options.only, notes=options.notes)
+            except NothingFits as error:
+                parser.error(str(error))
         case _:
             found = mutants(seeds_max=options.seeds, only=options.only, anew=options.anew)
     found["cpu_s"] = round(sum(os.times()[:4]) - started_s, 1)

@@ -70,6 +70,10 @@ class Mutation:
         return f"{self.file}:{self.line} {self.function}: {self.kind}: {self.before}"
 
 
+class NothingFits(ValueError):
+    """There is nothing to look at, or nothing to go on with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Looked:
     """Where a mutation was noticed; nowhere: `caught` is empty."""
@@ -84,9 +88,19 @@ def blind(count: int, *, seed: int, only: str = "", notes: Path | None = None) -
 
     `notes`: a file with a line of JSON for each that was looked at. Those in it already are not looked at again, so a
     run that was ended goes on.
+
+    Raises:
+        NothingFits: no file has `only` in its path, or no note is of a mutation that was drawn.
     """
     drawn = draw(count, seed=seed, files=[file for file in _files() if only in file])
+    if not drawn:
+        raise NothingFits(f"no file that is mutated has {only!r} in its path")
     before = {looked.mutation: looked for looked in _noted(notes)}
+    if before and before.keys().isdisjoint(drawn):
+        raise NothingFits(
+            f"none of the {len(before)} notes in {notes} is of this draw: they are of another seed, --only or source;"
+            " give the seed and --only of that run, or another file"
+        )
     found = []
     for mutation in drawn:
         looked = before.get(mutation) or look_at(mutation)

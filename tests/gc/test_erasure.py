@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,19 @@ def test_what_is_staged_goes_with_its_entry(lake: Lakeside) -> None:
     assert draft not in lake.addresses()
     with pytest.raises(PathNotFound):
         address_of(lake, "users/ann")
+
+
+def test_an_apply_says_how_many_staged_entries_and_uploads_it_deleted(lake: Lakeside) -> None:
+    for path in ("users/ann", "users/bea", "users/cid"):
+        lake.upload(path)
+    begin_in_parts(lake, "users/dan")
+    plan = erase(lake, "users/ann", "users/bea", "users/cid", "users/dan")
+    lake.upload("users/cid", b"since the plan")
+    messages: list[str] = []
+
+    dataclasses.replace(lake.collector, progress=messages.append).apply(None, plan.run_id)
+
+    assert "deleted 3 staged entries" in messages
 
 
 @pytest.mark.parametrize("data", [b"new", b"old"])

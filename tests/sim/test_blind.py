@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -63,3 +63,25 @@ def test_the_command_lists_what_survives(capsys: pytest.CaptureFixture[str]) -> 
 
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["mutations"] == 1 == report["noticed"] + len(report["survivors"])
+
+
+def test_notes_of_another_draw_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notes = tmp_path / "notes.jsonl"
+    one = draw(2, seed=3, files=[FILE])[0]
+    noted = json.dumps({"mutation": asdict(replace(one, before="before an edit")), "caught": "", "cpu_s": 1.5}) + "\n"
+    notes.write_text(noted)
+
+    with pytest.raises(SystemExit) as ended:
+        main(["blind", "--mutations", "2", "--seed", "3", "--only", FILE, "--notes", str(notes)])
+
+    assert ended.value.code == 2
+    assert f"none of the 1 notes in {notes} is of this draw" in capsys.readouterr().err
+    assert notes.read_text() == noted
+
+
+def test_files_that_are_not_mutated_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["blind", "--only", "no such file"])
+
+    assert ended.value.code == 2
+    assert "no file that is mutated has 'no such file' in its path" in capsys.readouterr().err
