@@ -25,10 +25,6 @@ SECRET_BYTES_MIN: Final = 16
 _NONCE_BYTES: Final = 12
 
 
-class WeakServerSecret(Invalid):
-    """The secret handed in is too short to derive keys from."""
-
-
 class ServerKeys:
     """Derive and use the server's keys.
 
@@ -39,10 +35,10 @@ class ServerKeys:
         """Derive all keys from a secret.
 
         Raises:
-            WeakServerSecret: the secret has less than 16 bytes.
+            Invalid: the secret has less than 16 bytes.
         """
         if len(secret) < SECRET_BYTES_MIN:
-            raise WeakServerSecret(f"the server secret needs at least {SECRET_BYTES_MIN} bytes, got {len(secret)}")
+            raise Invalid(f"the server secret needs at least {SECRET_BYTES_MIN} bytes, got {len(secret)}")
         self.token_key = _derive(secret, b"lakebed jwt")
         self.continuation_key = _derive(secret, b"lakebed continuation")
         self.login_key = _derive(secret, b"lakebed login")

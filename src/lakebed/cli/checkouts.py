@@ -62,14 +62,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
-class NothingToCommit(Invalid):
-    """Every file is as the checkout's commit has it."""
-
-
-class BothChanged(Conflict):
-    """Paths changed here and on the branch: nothing was done."""
-
-
 @app.command()
 @command
 def checkout(
@@ -147,7 +139,7 @@ def commit(
     place = parse_prefix(checkout.uri)
     mine = _changed_here(session, folder, checkout)
     if not mine:
-        raise NothingToCommit(f"{folder}: nothing changed since commit {checkout.commit[:12]}")
+        raise Invalid(f"{folder}: nothing changed since commit {checkout.commit[:12]}")
     branch = Branch(session.client, place.repository, place.ref)
     with branch.transaction(message, metadata=parse_meta(meta)) as tx:
         # Compared with the commit that the transaction began from; what comes later meets its merge.
@@ -176,7 +168,7 @@ def _pull(
     on both sides. A file stays where the branch has an object whose bytes are gone.
 
     Raises:
-        BothChanged: a path changed here too, perhaps while its object was fetched. No file was touched.
+        Conflict: a path changed here too, perhaps while its object was fetched. No file was touched.
     """
     checkout = _load(session, folder)
     place = parse_prefix(checkout.uri)
@@ -230,11 +222,11 @@ def _apart(folder: Path, both: Iterable[str], objects: Mapping[str, ObjectStats]
 def _check_apart(apart: Sequence[str]) -> None:
     """
     Raises:
-        BothChanged: there are some.
+        Conflict: there are some.
     """
     if apart:
         more = f" and {len(apart) - SHOWN:,} more" if len(apart) > SHOWN else ""
-        raise BothChanged(
+        raise Conflict(
             f"{', '.join(printable(path) for path in apart[:SHOWN])}{more}: changed here and on the branch."
             f" `lakebed local pull --theirs` takes the branch's and keeps yours as NAME{MINE}",
             paths=apart,

@@ -10,7 +10,7 @@ import msgspec
 
 from lakebed.base import LakebedError
 
-from .failures import describe
+from .failures import Failed, describe
 from .output import hanging
 from .session import Session, command
 from .tree import noun
@@ -19,10 +19,6 @@ T = TypeVar("T")
 
 app = noun("Check the settings, the server and the credentials.")
 whoami_app = noun("Show whose credentials these are.")
-
-
-class Unwell(LakebedError):
-    """A check failed. The message is its advice."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +65,7 @@ def doctor(session: Session) -> None:
 
     session.show_all(shown(), check_lines)
     if not all(check.passed for check in done):
-        raise Unwell(done[-1].advice)
+        raise Failed(done[-1].advice)
 
 
 def _checks(session: Session) -> Iterator[Check]:

@@ -30,12 +30,8 @@ class Misuse(Invalid):
     """The command as typed cannot be carried out: found before anything was sent to a server."""
 
 
-class NothingChanged(Conflict):
-    """There is nothing to commit or to merge. Scripts tell it from a failure by its code."""
-
-
-class Declined(LakebedError):
-    """The answer to a question was no."""
+class Failed(LakebedError):
+    """The command did not do all that it was asked for. The message says what, and stderr has named the rest."""
 
 
 def tell(
@@ -89,14 +85,14 @@ def being_something(otherwise: str) -> Iterator[None]:
     """Servers say `no changes` of a commit or merge that would be empty: say which, and what to do.
 
     Raises:
-        NothingChanged: that.
+        Conflict: that.
     """
     try:
         yield
     except Invalid as error:
         if not str(error).endswith("no changes"):
             raise
-        raise NothingChanged(otherwise, **error.facts) from error
+        raise Conflict(otherwise, **error.facts) from error
 
 
 @contextlib.contextmanager

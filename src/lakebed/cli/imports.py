@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from lakebed.base import OUTCOME_UNKNOWN, Conflict, LakebedError, OutcomeUnknown, count_of
+from lakebed.base import OUTCOME_UNKNOWN, Conflict, OutcomeUnknown, count_of
 from lakebed.wire import ImportLocation, ImportStatus
 
 from .arguments import MessageOption, MetaOption, parse_meta
 from .completion import complete_object
-from .failures import Misuse
+from .failures import Failed, Misuse
 from .parameters import Argument, Option
 from .progress import Line
 from .session import Session, command
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 app = noun("Commit objects that lie elsewhere in the object store, without copying them.")
 
 LOOK_S = 0.5
-
-
-class ImportFailed(LakebedError):
-    """The import ended without a commit; the branch is as it was."""
 
 
 @app.command()
@@ -71,7 +67,7 @@ def import_(
         reason = status.error.message if status.error else "it ended without a commit"
         if reason.startswith(OUTCOME_UNKNOWN):
             raise OutcomeUnknown(f"{destination}: {reason}", id=begun)
-        raise ImportFailed(f"{destination}: {reason}. The branch is as it was", id=begun)
+        raise Failed(f"{destination}: {reason}. The branch is as it was", id=begun)
     count = count_of(status.ingested_objects, "object")
     if commit.id == head:
         session.done(f"nothing to import: {target} has all of {count} in commit {head[:12]}", status)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated
 
-from .doctor import Check, Unwell, check_lines
+from .doctor import Check, check_lines
+from .failures import Failed
 from .output import fields
 from .parameters import Argument, Option
 from .session import DataOption, Session, command
@@ -73,7 +74,7 @@ def check(
     checks = asyncio.run(found())
     session.show_all(iter(checks), check_lines)
     if advice := [each.advice for each in checks if not each.passed]:
-        raise Unwell("; ".join(advice))
+        raise Failed("; ".join(advice))
 
 
 @app.command()

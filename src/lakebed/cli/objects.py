@@ -18,13 +18,12 @@ from lakebed.wire import ObjectStats
 
 from .arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta, same_repository
 from .completion import complete_object
-from .failures import Misuse, being_there
+from .failures import Failed, Misuse, being_there
 from .output import columns_of, human_time, printable
 from .parameters import Argument, Option
 from .session import Session, command
 from .transfers import (
     Moved,
-    SomeFailed,
     delete_objects,
     download_objects,
     folder_of,
@@ -365,7 +364,7 @@ def mv(
         )
     if copied:
         first = printable(copied[0])
-        raise SomeFailed(
+        raise Failed(
             f"{first} was replaced meanwhile: it stays, and its target is a copy; {count_of(moved, 'object')} moved"
         )
     count = count_of(moved, "object")

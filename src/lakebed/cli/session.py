@@ -32,7 +32,7 @@ import click
 from lakebed.base import Denied, LakebedError, NotFound, Unavailable, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
-from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, describe_missing, tell
+from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failed, Misuse, describe, describe_missing, tell
 from .nearby import what_is_near
 from .output import columns_of, fields, for_stderr, json_array, json_record
 from .pager import pager_of, show_paged
@@ -222,7 +222,7 @@ class Session:
 
         Raises:
             Misuse: there is no terminal to ask at, and `--yes` was not given.
-            Declined: the answer is no.
+            Failed: the answer is no.
         """
         self.check_can_ask(question, yes=yes)
         asked = for_stderr(f"{question} [y/N]:")
@@ -230,7 +230,7 @@ class Session:
             # Not `click.confirm`: it answers "Error: invalid input", which does not say what is valid.
             answer = click.prompt(asked, default="n", show_default=False, prompt_suffix=" ", err=True).strip().lower()
             if answer in {"n", "no"}:
-                raise Declined("nothing was done")
+                raise Failed("nothing was done")
             yes = answer in {"y", "yes"}
             if not yes:
                 click.echo("answer y or n", err=True)

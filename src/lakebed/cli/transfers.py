@@ -23,7 +23,7 @@ from typing import Final
 from lakebed.base import Denied, Invalid, LakebedError, OutcomeUnknown, Unavailable, count_of, human_size
 from lakebed.wire import ObjectStats
 
-from .failures import Misuse, describe
+from .failures import Failed, Misuse, describe
 from .output import printable
 from .progress import Bar
 from .session import Session
@@ -43,10 +43,6 @@ EXTRA_TYPES: Final = {
     ".yml": "application/yaml",
 }
 """Types that Python takes from the machine's own tables, or does not know: the same file has one type everywhere."""
-
-
-class SomeFailed(LakebedError):
-    """Some files were moved, and some were not; each of these was named on stderr."""
 
 
 class NotAFile(Invalid):
@@ -89,7 +85,7 @@ def upload_files(
     """Upload files to the same places below the target. `names` are their paths from the folder.
 
     Raises:
-        SomeFailed: some files could not be read or written.
+        Failed: some files could not be read or written.
     """
     files, prefix = session.client.files, folder_of(target.path)
 
@@ -128,7 +124,7 @@ def download_objects(
     """Download objects that lie below a folder to the same places below the target, which is made where missing.
 
     Raises:
-        SomeFailed: some objects could not be read, or cannot be files.
+        Failed: some objects could not be read, or cannot be files.
     """
     files, folder = session.client.files, folder_of(source.path)
 
@@ -166,14 +162,14 @@ def delete_objects(session: Session, place: ObjectUri, paths: Iterable[str]) -> 
     """Delete objects of the branch, and return how many there were.
 
     Raises:
-        SomeFailed: one could not be deleted.
+        Failed: one could not be deleted.
     """
     left, deleted = iter(paths), 0
     while batch := [*islice(left, DELETE_BATCH)]:
         errors = session.client.objects.delete_many(place.repository, place.ref, batch)
         deleted += len(batch) - len(errors)
         if errors:
-            raise SomeFailed(f"{printable(errors[0].path)}: {errors[0].message}; {count_of(deleted, 'object')} deleted")
+            raise Failed(f"{printable(errors[0].path)}: {errors[0].message}; {count_of(deleted, 'object')} deleted")
     return deleted
 
 
@@ -279,7 +275,7 @@ def _move_all(session: Session, description: str, tasks: Iterable[_Task], parall
         session.warn(f"error: {printable(name)}: {describe(error)}")
     done = f"{count_of(mover.files, 'file')}, {human_size(mover.size_bytes)}"
     if mover.failures:
-        raise SomeFailed(f"{count_of(len(mover.failures), 'file')} failed; {done} were moved")
+        raise Failed(f"{count_of(len(mover.failures), 'file')} failed; {done} were moved")
     return Moved(files=mover.files, size_bytes=mover.size_bytes)
 
 

@@ -50,10 +50,6 @@ from lakebed.gc.verdicts import deal_again
 from .kind import Look, SweepRule
 
 
-class HoldsChanged(Conflict):
-    """The legal holds are not those that the plan was made by. Nothing was deleted; plan again."""
-
-
 @dataclass(frozen=True, slots=True)
 class Erasure:
     order: ErasureOrder
@@ -78,7 +74,7 @@ class Erasure:
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
         holds = await context.service.holds()
         if holds.version != plan.holds_version:
-            raise HoldsChanged(f"the legal holds changed since run {plan.run_id} was planned; plan again")
+            raise Conflict(f"the legal holds changed since run {plan.run_id} was planned; plan again")
         staged = [one for one in self.order.staged if not one.is_sealed and not holds.of(path=one.path)]
         going = await _that_go(context, plan, self.order, staged)
         if going:
