@@ -118,7 +118,7 @@ def exhaustive(
 
 
 def _walked_apart(world: World, states_max: int | None, memory_gib: int) -> tuple[Explored | str, float, int]:
-    """What was found, or why nothing was; CPU seconds; the peak of resident memory."""
+    """Return what was found, or why nothing was; CPU seconds; the peak of resident memory in MiB."""
     receiving, sending = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=_walk, args=(world, states_max, memory_gib, sending))
     child.start()

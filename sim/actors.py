@@ -45,7 +45,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a schedule led to."""
+    """Hold what a schedule led to."""
 
     disk: Disk
     records: Mapping[str, Record]
@@ -185,7 +185,7 @@ class Life:
             self.resume(parent, parent.outcomes)
 
     def moves(self) -> list[tuple[Strand, Fate]]:
-        """What can happen next, but for faults: an effect carried out, or a wait that times out."""
+        """List what can happen next, but for faults: an effect carried out, or a wait that times out."""
         found = []
         for strand in self.pending.values():
             what = strand.effect

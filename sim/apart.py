@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What the work returned, or `ended` where the process ended before it did; and its CPU seconds."""
+    """Hold what the work returned, or `ended` where the process ended before it did; and its CPU seconds."""
 
     answer: str
     cpu_s: float

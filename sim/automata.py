@@ -54,7 +54,7 @@ class Interned(Generic[H]):
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """What all automata of a search count alike. `names` are of operations, those of one step together."""
+    """Number what all automata of a search share. `names` are of operations, those of one step together."""
 
     effects: Interned[Effect]
     outcomes: Interned[Any]
@@ -161,7 +161,7 @@ class Automaton:
         return self._keep_silent(silent, ())
 
     def _keep_silent(self, node: Node, ended_now: tuple[str, ...]) -> int:
-        """Who does nothing more is known by what he was told: how it came to that changes nothing any more."""
+        """Know an actor that does nothing more by its last outcomes: the way there changes nothing any more."""
         key = node.is_dead, node.asked, node.ended, ended_now
         known = self._silent.get(key)
         if known is None:

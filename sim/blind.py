@@ -76,7 +76,7 @@ class NothingFits(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Where a mutation was noticed; nowhere: `caught` is empty."""
+    """Say where a mutation was noticed; nowhere: `caught` is empty."""
 
     mutation: Mutation
     caught: str
@@ -154,7 +154,7 @@ def mutated(source: str, index: int) -> ast.Module:
 
 
 def _sites(tree: ast.Module) -> Iterator[tuple[Any, str, str, Callable[[], None]]]:
-    """Where the change is, the function, the kind, and how to do it to this very tree."""
+    """Yield where the change is, the function, the kind, and how to do it to this very tree."""
     for function, name in _functions(tree, ""):
         for node in ast.walk(function):
             for body in _bodies(node):

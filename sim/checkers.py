@@ -1,4 +1,4 @@
-"""What must hold at the end of every schedule, whatever the scene (docs/design/protocols.md, "Invariants").
+"""Check what must hold at the end of every schedule, whatever the scene (docs/design/protocols.md, "Invariants").
 
 A checker knows operations (what was asked, what was answered, what had been answered before) and the disk; it knows no
 flow and no scene. It may not ask for more than was promised: an operation without an answer may have happened or not,
@@ -92,7 +92,7 @@ def overtaken_means_absent(ending: Ending) -> None:
 
 
 def idle_branch_does_not_grow(ending: Ending) -> None:
-    """When every committer has ended with a definite answer, nothing is sealed."""
+    """Check that nothing is sealed when every committer has ended with a definite answer."""
     commits = ending.of("commit")
     definite = (None, NoChanges, CommitOvertaken)
     if ending.crashed or any(record.ended is None or record.ended.error not in definite for record in commits):
@@ -274,7 +274,7 @@ def _check_shown(
 def _is_explained(
     value: str | None, writes: Sequence[Record], before: frozenset[str] | None, resets: Sequence[Record]
 ) -> bool:
-    """Whether some operation put this value, and no acknowledged one is known to have replaced it by then."""
+    """Return whether some operation put this value, and no acknowledged one is known to have replaced it by then."""
     closed = [
         write
         for write in writes
@@ -289,7 +289,7 @@ def _is_explained(
 
 
 def _may_follow(reset: Record, write: Record) -> bool:
-    """Whether a reset may have taken this write back: unless it had ended before the write began."""
+    """Return whether a reset may have taken this write back: unless it had ended before the write began."""
     return reset.before is not None and reset.operation.name not in (write.before or ())
 
 

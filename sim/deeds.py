@@ -1,4 +1,4 @@
-"""What clients of the larger scenes do besides writing and committing: links, copies, refs, freezes, collections."""
+"""Let clients of the larger scenes do more than write and commit: links, copies, refs, freezes, collections."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def freeze(name: str, *, branch: str = MAIN) -> Do:
 
 
 def bump(name: str, *, branch: str = MAIN) -> Do:
-    """What a run does to a branch in whose tokens it reads."""
+    """Bump a branch, as a run does where it reads in its tokens."""
 
     async def act(repo: Versions) -> None:
         await repo.fencing.bump(branch)
@@ -320,7 +320,7 @@ def restore(name: str, *, key: str = "a", content: bytes, path: str = "", overwr
 
 
 def shown(content: bytes) -> str:
-    """What a restore of these bytes shows as its value."""
+    """Return what a restore of these bytes shows as its value."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 

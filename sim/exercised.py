@@ -1,4 +1,4 @@
-"""How often each fault happened and each guard was reached: a search that never comes to a guard proves nothing of it.
+"""Count how often each fault happened and each guard was reached: a search that misses a guard proves nothing of it.
 
 A guard is reached when a line runs that its planted bug changes (`mutants/`). Counting makes a run three times slower.
 """

@@ -174,7 +174,7 @@ _FAULTS: Final = Faults(refuse=0.002, lose_answer=0.005, lose_request=0.003, cra
 
 
 def learnt(scene: Scene) -> Footprints:
-    """What actors touch in a few seeds."""
+    """Return what actors touch in a few seeds."""
     footprints = Footprints(len(scene.actors))
     places = {actor.name: index for index, actor in enumerate(scene.actors)}
     for seed in range(_SEEDS_LEARNT):

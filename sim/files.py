@@ -57,7 +57,7 @@ def files_of(pairs: Pairs, salt: str = "") -> TreeFiles:
 
 
 def holder_of(key: str) -> str:
-    """Where the value lies that the bytes of this file are made from."""
+    """Return where the value lies that the bytes of this file are made from."""
     return _HOLDERS.get(key, key)
 
 
@@ -89,7 +89,7 @@ class Tree(tuple[Any, ...]):
 
 
 def pairs_in(disk: Disk, metarange: MetarangeId) -> Pairs:
-    """What a tree holds on this disk, simulated or real; KeyError if a file is missing."""
+    """Return what a tree holds on this disk, simulated or real; KeyError if a file is missing."""
     held = disk.objectstore[metarange_key(metarange)][0]
     if isinstance(held, Tree):
         return held.pairs

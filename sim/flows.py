@@ -154,7 +154,7 @@ def optimised_scenes() -> Iterator[Scene]:
 
 
 def nothing_names_what_waits(ending: Ending) -> None:
-    """What a deferred run holds may be deleted once its window is over, so no entry names it."""
+    """Check that no entry names what a deferred run holds: it may be deleted once its window is over."""
     if named := reachable(ending.disk) & deferred(ending.disk, ended=True):
         raise Violation(f"an entry names what a run deletes: {sorted(named)}")
 

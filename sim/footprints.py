@@ -1,4 +1,6 @@
-"""Who reads and writes what, by kinds of records and folders: so that steps no other actor can notice need no orders.
+"""Learn which actor reads and writes what, by kinds of records and folders.
+
+A step that no other actor can notice needs no orders.
 
 While a run reads what no other actor of the scene ever writes, or writes its own record that no other one looks at, all
 orders with the steps of others lead to the same. The explorer then tries this step alone: an ample set of one actor.
@@ -54,7 +56,7 @@ class Footprints:
                 raise LearntMore
 
     def is_alone(self, actor: int, effect: Effect) -> bool:
-        """Whether no other actor can notice this step, for all that is known; it is remembered as taken alone."""
+        """Return whether no other actor can notice this step, for all that is known; remember it as taken alone."""
         reads, writes = _places(effect)
         if (effect[0] not in _READS and effect[0] not in LOSABLE) or not all(map(_is_own, writes)):
             return False

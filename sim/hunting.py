@@ -53,7 +53,7 @@ class Hunt:
 
 
 def hunt(mutant: Mutant, *, seeds_max: int, killer: str = "") -> Hunt:
-    """What caught it last; then the mutant's own scenes and tests; without any, seeds, the quick worlds, more seeds."""
+    """Try what caught it last; then its own scenes and tests; without any, seeds, the quick worlds, more seeds."""
     found = Hunt()
     started_s = time.process_time()
     with mutant.planted():
@@ -66,7 +66,7 @@ def hunt(mutant: Mutant, *, seeds_max: int, killer: str = "") -> Hunt:
 
 
 def known_killers() -> dict[str, str]:
-    """What caught each bug when it was last written down."""
+    """Read what caught each bug when it was last written down."""
     lines = KILLERS.read_text().splitlines() if KILLERS.exists() else []
     return dict(line.split(": ", 1) for line in lines)
 

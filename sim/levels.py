@@ -69,7 +69,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Which states ask for something, and by which step."""
+    """Hold which states ask for something, and by which step."""
 
     steps: Steps
     sources: Numbers

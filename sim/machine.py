@@ -1,4 +1,4 @@
-"""What a step does, by number: disks, actors' nodes, effects, outcomes, orders of operations.
+"""Number what a step does: disks, actors' nodes, effects, outcomes, orders of operations.
 
 Each question (what does this effect do to this disk, where does this outcome lead this actor) is asked for a million
 states at once and answered from a table; real code runs, and a real disk is written to, where the table has no answer.
@@ -82,7 +82,7 @@ class Machine:
         return found >> BITS, found & (1 << BITS) - 1
 
     def told(self, index: int, move: int, nodes: Numbers, outcomes: Numbers, asking: At | None) -> Numbers:
-        """Where an actor stands after these outcomes."""
+        """Return where an actor stands after these outcomes."""
         automaton = self.automata[index]
 
         def follow(key: int) -> int:

@@ -1,4 +1,4 @@
-"""What an actor remembers, as one short digest: lives with equal digests do the same from here on.
+"""Digest what an actor remembers: lives with equal digests do the same from here on.
 
 The memory of a suspended coroutine is its code, the place it stopped at, its local variables, what lies on its stack
 (iterators, half-built lists, the coroutine it awaits), and everything that can be reached from there. All of it is
@@ -171,7 +171,7 @@ class _Walk:
             self.items(gc.get_referents(wrapper))
 
     def iterator(self, iterator: Any) -> None:
-        """What is left of it: copying an iterator does not move it."""
+        """Digest what is left of it: copying an iterator does not move it."""
         if not self._is_seen(iterator):
             self.parts.append(f"#{id(type(iterator))}")
             self.items(iterator.__reduce__()[1:])
@@ -199,7 +199,7 @@ class _Walk:
 
 
 def _way_of(kind: type) -> Callable[[_Walk, Any], None]:
-    """How an object of this kind is walked, which is found once."""
+    """Return how an object of this kind is walked, which is found once."""
     if issubclass(kind, type) or kind in _BY_NAME:
         return _Walk.by_name
     if issubclass(kind, Enum):

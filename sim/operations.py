@@ -32,7 +32,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How: with a value (hashable), or with an error of this class."""
+    """An operation's end: with a value (hashable), or with an error of this class."""
 
     value: Hashable = None
     error: type[LakebedError] | None = None

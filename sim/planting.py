@@ -127,7 +127,7 @@ def patched(source: str, hunk: Hunk) -> str:
 
 
 def place_of(source: str, hunk: Hunk) -> int:
-    """How many lines are before those of this hunk.
+    """Return how many lines are before those of this hunk.
 
     Raises:
         StalePatch: its lines are not there exactly once.

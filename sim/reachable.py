@@ -115,7 +115,7 @@ def addresses_are_fresh(disk: Disk, partition: bytes, key: bytes, _: bytes | Non
 
 
 def sweeps_keep_promises(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """Whoever was told that his rules count at once can rely on it: no run by older rules takes a commit after that.
+    """Check that rules count at once where the answer said so: no run by older rules takes a commit after that.
 
     Raises:
         Violation: it does.
@@ -277,7 +277,7 @@ def _committed(disk: Disk, view: View, *, due: AbstractSet[bytes] = frozenset())
 
 
 def addresses_of(disk: Disk, metarange: MetarangeId, *, but: AbstractSet[bytes] = frozenset()) -> set[str]:
-    """What a tree names, but for these paths."""
+    """Return what a tree names, but for these paths."""
     pairs = pairs_in(disk, metarange) if metarange else ()
     return {from_row(row).address for path, row in pairs if path not in but}
 

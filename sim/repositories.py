@@ -188,7 +188,7 @@ def repositories(disk: Disk) -> dict[str, RepositoryRecord]:
 
 
 def what_followed_the_deletion_is_there(ending: Ending) -> None:
-    """What began after a deletion was acknowledged, and was acknowledged itself, is in the repository of now."""
+    """Check that the repository of now has what was acknowledged and began after an acknowledged deletion."""
     deletions = {record.operation.name for record in ending.acknowledged("delete")}
     for kind, there in (("write", _written), ("commit", _commits), ("protect", _protected)):
         for record in ending.acknowledged(kind):
@@ -201,7 +201,7 @@ def what_followed_the_deletion_is_there(ending: Ending) -> None:
 
 
 def _written(disk: Disk, repository: RepositoryRecord) -> set[Any]:
-    """What is staged, and what the head has."""
+    """Return what is staged, and what the head has."""
     value = disk.value(keys.repository_partition(repository.uid), keys.BRANCH + b"main")
     if value is None:
         return set()

@@ -25,10 +25,12 @@ _RAW = {Fate.LOST: Mark.UNKNOWN, Fate.VAIN: Mark.UNKNOWN, Fate.REFUSED: Mark.REF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How likely each is at a step. `late`: a crash while a write is under way, which is done later. `echo`: a delete
-    of objects that is done, and done again later. `delay` puts the actor to sleep for up to `delay_steps` steps of the
-    others; `clock_jump` moves its clock by up to `clock_jump_ms` either way. `crashes_max` bounds the crashes of a
-    run."""
+    """Chances of each fault at a step.
+
+    `late`: a crash while a write is under way, which is done later. `echo`: a delete of objects is done twice. `delay`
+    puts the actor to sleep for up to `delay_steps` steps of the others; `clock_jump` moves its clock by up to
+    `clock_jump_ms` either way. `crashes_max` bounds the crashes of a run.
+    """
 
     refuse: float = 0.0
     lose_answer: float = 0.0
@@ -52,7 +54,7 @@ class Chooser(Protocol):
     """Choices are numbers below a bound; 0 is the dullest, so that shrinking goes there."""
 
     def pick(self, count: int) -> int:
-        """Which of the moves. Called only where there is more than one."""
+        """Pick one of the moves. Called only where there is more than one."""
         ...
 
     def fault(self, what: Effect) -> Fate | str | None:
@@ -60,7 +62,7 @@ class Chooser(Protocol):
         ...
 
     def amount(self, bound: int) -> int:
-        """How much: from 0 to before `bound`."""
+        """Pick an amount from 0 to before `bound`."""
         ...
 
 

@@ -145,7 +145,7 @@ class SimTrees(Trees):
 
 
 def differences(left: Contents, right: Contents) -> list[DiffRow]:
-    """What differs between two trees, in key order."""
+    """List what differs between two trees, in key order."""
     rows = []
     for key in sorted(left.keys() | right.keys()):
         before, after = left.get(key), right.get(key)

@@ -65,7 +65,7 @@ class View:
         return None if value is None else decode_record(BranchRecord, value)
 
     def is_active(self, name: str) -> bool:
-        """Whether there is a branch or tag of this name, for all to see."""
+        """Return whether there is a branch or tag of this name, for all to see."""
         held = self.disk.value(PARTITION, keys.TAG + name.encode())
         refs = [self.branch(name), None if held is None else decode_record(TagRecord, held)]
         return any(ref is not None and ref.state is RefState.ACTIVE for ref in refs)
@@ -131,7 +131,7 @@ class View:
         return found
 
     def visible(self, branch: BranchRecord) -> dict[bytes, str]:
-        """What a reader of the branch should see."""
+        """Return what a reader of the branch should see."""
         found: dict[bytes, str | None] = dict(self.contents(self.commit(branch.commit_id).metarange_id))
         found.update(self.staged(branch))
         return {key: value for key, value in found.items() if value is not None}

@@ -1,5 +1,7 @@
-"""Which small scenes the explorer walks, and with which faults. A world's size is the product of what its actors do: so
-each has the smallest actors that can meet in it."""
+"""List the small scenes that the explorer walks, and their faults.
+
+A world's size is the product of what its actors do: so each has the smallest actors that can meet in it.
+"""
 
 from __future__ import annotations
 

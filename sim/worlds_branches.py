@@ -89,7 +89,7 @@ async def _move(handle: Repository) -> None:
 
 
 def what_was_done_stays(ending: Ending) -> None:
-    """Where the branch went, all that was acknowledged on it is in the commit at which it comes back."""
+    """Check that a branch that went comes back at a commit with all that was acknowledged on it."""
     [repository] = repositories(ending.disk).values()
     partition = repository.uid.encode()
     records = ending.disk.cells[partition]

@@ -94,7 +94,7 @@ def _lose_nothing(ending: Ending, values: Sequence[str]) -> None:
 
 
 def _written(ending: Ending) -> list[str]:
-    """What an overwriter put; where there is none, and no merge, what was at the source before: a move keeps it."""
+    """Return what an overwriter put; where there is none, and no merge, what was at the source: a move keeps it."""
     newer = [one for one in ending.of("write") if one.operation.name == "w2"]
     if not newer and not ending.of("merge"):
         return ["1"]

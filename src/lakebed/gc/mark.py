@@ -1,4 +1,4 @@
-"""Which objects go: three marks, each of which writes its verdicts as parts of a plan. Nothing here deletes.
+"""Mark the objects that go. Each of three marks writes its verdicts as parts of a plan. Nothing here deletes.
 
     mark_listed    uncommitted data: what was listed in slices, and nothing names
     mark_keys      old layouts: what was listed elsewhere, and nothing names

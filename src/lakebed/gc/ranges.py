@@ -1,4 +1,4 @@
-"""What commits name: metaranges, then the distinct ranges in them, then the objects of those.
+"""List what commits name: metaranges, then the distinct ranges in them, then the objects of those.
 
 Ranges are shared: however many commits there are, a range is read once. Of a range whose objects stay, the end of the
 file is enough (its slice summary is one bitmap a slice); only one with foreign addresses is read as a whole. Of a range

@@ -1,4 +1,4 @@
-"""Which rows of ranges are selected: by paths, digests and metadata, columns at a time.
+"""Select rows of ranges: by paths, digests and metadata, columns at a time.
 
 `gc/rules/selection.py` is the specification; a property test holds both equal.
 """

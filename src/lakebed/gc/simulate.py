@@ -1,4 +1,4 @@
-"""What a lifecycle policy would take on each of the coming days, if no one wrote anything meanwhile.
+"""Count what a lifecycle policy would take on each of the coming days, if no one wrote anything meanwhile.
 
 A simulation is a plan without a cut: each object is taken on the day on which its last occurrence is due. Day d equals
 a plan made d days from now, which a property test checks. It writes tables into a run's folder, and no plan.

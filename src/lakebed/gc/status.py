@@ -1,4 +1,4 @@
-"""How far runs have come: one for who waits for it or finds it left behind, and all of a repository in one list.
+"""Show how far runs have come: one run, waited for or left behind, and all of a repository in one list.
 
 Progress is counted by parts of the plan: a part has a file in the ledger when it is done, and not before. So a look
 costs a listing of a few names, and may be behind by the parts that are under way.

@@ -1,4 +1,4 @@
-"""What ran: a record for each run, and the output of each of its hooks, in the repository's partition.
+"""Keep what ran: a record for each run, and the output of each of its hooks, in the repository's partition.
 
     hook-run/<run>              ActionRunRecord
     hook-output/<run>/<hook>    HookOutputRecord

@@ -1,4 +1,4 @@
-"""What can be read (a ref), what can be written (a branch), and writing all of it or nothing (a transaction)."""
+"""Read a ref, write a branch, and write all or nothing (a transaction)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server process does for hard delete: it writes down what it let go, and deletes what is due.
+"""Do the server's part of hard delete: write down what the process let go, and delete what is due.
 
 Every process works on every queue: pages are idempotent, and a process that dies leaves them to the others. A queue
 that nobody turned on costs one read a minute.

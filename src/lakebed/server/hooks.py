@@ -22,7 +22,7 @@ HOOKS_AT_ONCE: Final = 32
 
 
 class ScriptReads:
-    """What a script may ask for. Each function answers with a status of HTTP and a value, as scripts expect it."""
+    """Answer what a script may ask for. Each function returns a status of HTTP and a value, as scripts expect it."""
 
     def __init__(self) -> None:
         self.catalog: Catalog | None = None

@@ -38,7 +38,7 @@ class WrongFolder(Invalid):
 
 
 class Pairing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which store this is, and the id of the data folder with its objects: empty where they lie in no data folder."""
+    """Name this store, and the id of the data folder with its objects: empty where they lie in no data folder."""
 
     store: str
     folder: str = ""

@@ -215,7 +215,7 @@ class Providers:
 
     @property
     def redirect_uri(self) -> str:
-        """Where the provider sends browsers back; empty where none may log in so."""
+        """Return where the provider sends browsers back; empty where none may log in so."""
         return self._options.oidc_redirect_uri
 
     def is_issuer(self, named: str) -> bool:

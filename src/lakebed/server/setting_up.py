@@ -1,4 +1,4 @@
-"""Who may set a new server up: the first caller becomes its administrator.
+"""Set a new server up: the first caller becomes its administrator.
 
 A page in the operator's browser can send requests to the operator's machine, also under a name of its own (DNS
 rebinding). A server that listens beyond this machine can be reached by others before its operator. So set-up takes JSON

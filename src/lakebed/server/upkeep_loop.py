@@ -1,4 +1,4 @@
-"""What a server process does besides answering: now and then it cleans the key-value store.
+"""Clean the key-value store now and then, beside answering.
 
 Each step is idempotent and safe beside any number of others, so every process does all of them, at its own time. A step
 that fails is logged and tried again the next time round; nothing that users are promised waits for it.

@@ -1,4 +1,4 @@
-"""Where the server is and who we are: option, then environment, then the configuration file, then the default.
+"""Find where the server is and who we are: option, then environment, then the configuration file, then the default.
 
 The file is TOML with the keys of `Settings`, readable by its owner alone, at `$LAKEBED_CONFIG`, else
 `$XDG_CONFIG_HOME/lakebed/config.toml`, else `~/.config/lakebed/config.toml`. Tables `[profile.NAME]` hold the same keys

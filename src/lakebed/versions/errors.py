@@ -1,4 +1,4 @@
-"""What can go wrong with one repository's versions. Families: lakebed.base.errors."""
+"""Errors of one repository's versions. Families: lakebed.base.errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each record of a repository lies in the key-value store (docs/formats/records.md).
+"""Name the key of each record of a repository in the key-value store (docs/formats/records.md).
 
 One partition a repository, named by its uid; one partition a staging token, because a token may hold as many cells as
 the repository has objects; one a collection run, for the commits it expires, for the same reason; one for what

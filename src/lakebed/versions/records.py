@@ -1,4 +1,4 @@
-"""What the key-value store holds of a repository, besides cells (docs/formats/records.md).
+"""Declare the records that the key-value store holds of a repository, besides cells (docs/formats/records.md).
 
 A value is one byte of format number, then msgpack. A later release reads what an earlier one wrote; a number it does
 not know is `RecordFormat`, never a guess. Records are immutable here: every change is a `set_if` against what was read.

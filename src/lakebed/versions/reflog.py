@@ -1,4 +1,4 @@
-"""Where a branch or tag was before: the log of its moves, and expressions such as `main@{yesterday}`.
+"""Find where a branch or tag was before: the log of its moves, and expressions such as `main@{yesterday}`.
 
 The record of a ref holds its last move (`BranchRecord.moved`), written by the very `set_if` that moved it. The next
 process to move the ref first writes that move into the log, together with its claim, its commit, or its note of the
@@ -40,7 +40,7 @@ _NUMBER: Final = re.compile(r"\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """What stands between the braces: a number of moves, or an instant."""
+    """Hold what stands between the braces: a number of moves, or an instant."""
 
     moves: int | None = None
     at_ms: int = 0

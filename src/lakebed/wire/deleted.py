@@ -1,4 +1,4 @@
-"""What was deleted and can come back, and what cannot be deleted. Dates are Unix seconds."""
+"""Records of what was deleted and can come back, and of what cannot be deleted. Dates are Unix seconds."""
 
 from __future__ import annotations
 

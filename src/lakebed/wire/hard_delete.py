@@ -10,7 +10,10 @@ GRACE_S_MAX: Final = 10 * 366 * 24 * 3600
 
 
 class SetHardDelete(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is left out stays as it is. `grace_s`: how long readers have; -1 brings back that of the object store."""
+    """Change settings of hard delete: what is left out stays as it is.
+
+    `grace_s`: how long readers have; -1 brings back that of the object store.
+    """
 
     is_on: bool | None = None
     is_paused: bool | None = None

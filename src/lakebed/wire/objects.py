@@ -54,7 +54,10 @@ class ObjectCopyCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectMove(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is moved. `src_branch`: another branch of the repository. `if_absent`: fail where the target exists."""
+    """Name the object to move.
+
+    `src_branch`: another branch of the repository. `if_absent`: fail where the target exists.
+    """
 
     src_path: str
     src_branch: str = ""

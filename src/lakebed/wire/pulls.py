@@ -39,7 +39,7 @@ class PullRequestCreationResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullRequestBasic(msgspec.Struct, frozen=True, kw_only=True):
-    """What may change of a pull request; what is absent stays."""
+    """Change a pull request; what is absent stays."""
 
     status: str | None = None
     title: str | None = None

@@ -127,7 +127,7 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpiredCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects of the right side, unlike those of the left one, lifecycle runs took."""
+    """Count the objects of the right side, unlike those of the left one, that lifecycle runs took."""
 
     objects: int
 

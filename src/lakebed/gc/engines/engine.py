@@ -1,4 +1,4 @@
-"""Where the work of a collection runs: one port with one primitive, and the engine of this process. Spark: spark.py.
+"""Run the work of a collection: one port with one primitive, and the engine of this process. Spark: spark.py.
 
 A step of a collection is a `Work`: an async function from a share of rows to rows. The rows that go in name files,
 folders or buckets, and those that come out name what the work wrote. So both are small, and everything large passes

@@ -61,8 +61,10 @@ class SweepBranches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SweptBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a branch. If it was not deleted, `why` says why: it stays, it is not there (`BRANCH_GONE`), an
-    error leaves it open (a text that begins with `BRANCH_IN_DOUBT`), or the sweep ended before it (`BRANCH_NOT_TRIED`).
+    """Say what became of a branch.
+
+    `why` is why it was not deleted: it stays, it is not there (`BRANCH_GONE`), an error leaves it open (a text that
+    begins with `BRANCH_IN_DOUBT`), or the sweep ended before it (`BRANCH_NOT_TRIED`).
     """
 
     branch: str

@@ -1,4 +1,4 @@
-"""What server and collectors say to each other over HTTP (JSON), beside the files. One record a body.
+"""Declare the messages of servers and collectors over HTTP (JSON), beside the files. One record a body.
 
 Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tells the order and the why). With the
 query `deleted=UID` each is of the deleted repository that had this name; with `deleted=only` of the only one that had

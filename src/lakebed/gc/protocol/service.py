@@ -1,4 +1,4 @@
-"""What a collector asks of the live side: `Requests`, one record there and one back, and over it `Service`.
+"""Declare what a collector asks of the live side: `Requests`, one record there and one back, and over it `Service`.
 
 The live side owns every decision that races with writers: which slices are closed, what is staged, whether a run may
 go on. `Requests` has two implementations: `lakebed.gc.service.CollectionService` in this process, and `HttpRequests` of

@@ -1,4 +1,4 @@
-"""What a lifecycle policy would take on each of the coming days."""
+"""Declare the report of what a lifecycle policy would take on each of the coming days."""
 
 from __future__ import annotations
 

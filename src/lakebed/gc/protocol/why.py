@@ -1,4 +1,4 @@
-"""Why an object is there, until when, or which run took it (JSON).
+"""Declare the answer to why an object is there, until when, or which run took it (JSON).
 
     GET  why      -> WhyPage      ?address=ADDRESS, or ?ref=REF&path=PATH; then &continuation_token=TOKEN too
 

@@ -1,4 +1,4 @@
-"""Which objects go with the commits that expired (docs/design/0004-committed-retention.md, steps 4 to 7).
+"""Decide which objects go with the commits that expired (docs/design/0004-committed-retention.md, steps 4 to 7).
 
 Ranges are shared between commits. Those of the commits that are kept are A; those of the expired ones, and not in A,
 are B. Garbage is what ranges of B name and ranges of A do not. A range in both is never opened.

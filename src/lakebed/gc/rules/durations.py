@@ -1,4 +1,4 @@
-"""How long: `36h`, `20d`, `2w`, `6mo`, `forever`. A number without a unit means nothing and is refused.
+"""Read durations: `36h`, `20d`, `2w`, `6mo`, `forever`. A number without a unit means nothing and is refused.
 
 Hours, days and weeks are fixed: a day is 24 hours, whatever a clock on a wall does. A month is a calendar month in UTC,
 counted back from the one instant that a run calls now: the same day of the month and time of day, so many months

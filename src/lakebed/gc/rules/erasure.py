@@ -1,4 +1,4 @@
-"""What an erasure takes, in plain Python: the specification that the planner must agree with. Pure.
+"""Decide what an erasure takes, in plain Python: the specification that the planner must agree with. Pure.
 
     An object goes when a selected entry of a commit names it, or of a staging area, and no other entry of a commit does
     (unless shared objects go too), nothing that is in no commit names it, and no legal hold keeps it.

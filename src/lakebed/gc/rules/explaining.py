@@ -1,4 +1,4 @@
-"""Why a branch keeps what it keeps, and what differs between two sets of rules. For people; nothing is decided here."""
+"""Explain why a branch keeps what it keeps, and what differs between two sets of rules. Decides nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commits keep their data: the algorithm of docs/design/0004-committed-retention.md as it is written there.
+"""Decide which commits keep their data: the algorithm of docs/design/0004-committed-retention.md, as written there.
 
 Words of the document. *Main ancestry* of a branch: its head, the head's first parent, and so on. *Active*: performed
 within the branch's retention period and in its main ancestry. To these come the first parent of each active commit

@@ -1,4 +1,4 @@
-"""Which branches a rule is for: a name, or a glob with `*` (any characters, also none) and `?` (exactly one).
+"""Match the branches that a rule is for: a name, or a glob with `*` (any characters, also none) and `?` (exactly one).
 
 Of all patterns that match a branch, the most specific wins. The order is total, so the order in which rules were
 written never matters:

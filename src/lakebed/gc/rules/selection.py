@@ -1,4 +1,4 @@
-"""Which entries are meant: by path, by digest of their bytes, by metadata. Legal holds and erasures share it. Pure.
+"""Select entries: by path, by digest of their bytes, by metadata. Legal holds and erasures share it. Pure.
 
 A path is named as it is, or by a pattern (lifecycle/paths.py): `logs/**/a.csv` is a glob, and `logs/` with its slash is
 all below it. An entry is selected if its path or its digest is named, or neither kind is given, and it has all of the

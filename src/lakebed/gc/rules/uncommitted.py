@@ -1,4 +1,4 @@
-"""Which objects nothing names: the clean run of docs/design/0001-uncommitted-gc.md as a plain function.
+"""Decide which objects nothing names: the clean run of docs/design/0001-uncommitted-gc.md as a plain function.
 
 Store listing, minus committed addresses, minus uncommitted addresses, minus special paths. Only slices that were
 closed when the run began count: every upload into them has ended, so an object there that nothing names now will never

@@ -1,4 +1,4 @@
-"""What the live side owes to collection: runs, what is alive and uncommitted, commits, rules, and who may be named."""
+"""Serve collections from the live side: runs, what is alive and uncommitted, commits, rules, and who may be named."""
 
 from .branch_sweep import BranchSweep, TooManyBranches
 from .collection_service import CollectionService, rules_version

@@ -88,7 +88,7 @@ class _Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """What is staged on a branch, as far as its rule asks. `digest` is of all cells, where the rule drops them."""
+    """Hold what is staged on a branch, as far as its rule asks. `digest` is of all cells, where the rule drops them."""
 
     has_any: bool = False
     is_held: bool = False

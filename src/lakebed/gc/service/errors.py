@@ -1,4 +1,4 @@
-"""What can go wrong with a collection run, seen from the live side. Families: lakebed.base.errors."""
+"""Errors of collection runs, seen from the live side. Families: lakebed.base.errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this key-value store is the only one that goes with the namespace: a copy of it must not collect.
+"""Check that only this key-value store goes with the namespace: a copy of it must not collect.
 
 A backup that is brought up beside the living installation knows nothing of what that one wrote since; its collections
 would take all of it. Nothing in the records tells the two apart, for they are equal. So each installation leaves a

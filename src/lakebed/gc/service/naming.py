@@ -1,4 +1,4 @@
-"""Who names an object: looked for in every commit that was not swept, every staged cell, every upload and copy.
+"""Find what names an object: in every commit that was not swept, every staged cell, every upload and copy.
 
 Each file is read once, PARALLEL at a time. A metarange says which ranges a commit has; of a range the end is enough
 (its summary has one bitmap a slice), unless it names what is looked for or has foreign addresses: then its rows say

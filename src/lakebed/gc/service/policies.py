@@ -1,4 +1,4 @@
-"""Where the lifecycle policy of a repository lies: one setting, with every version (versioned.py).
+"""Keep the lifecycle policy of a repository: one setting, with every version (versioned.py).
 
 The JSON is kept as it was sent, so that it reads back as its author wrote it. What it means is read again each time.
 """

@@ -1,4 +1,4 @@
-"""Where the retention rules of a repository lie: one setting, versioned, never without a trace (versioned.py)."""
+"""Keep the retention rules of a repository: one setting, versioned, never without a trace (versioned.py)."""
 
 from __future__ import annotations
 

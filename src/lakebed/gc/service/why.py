@@ -1,4 +1,4 @@
-"""Why an object is there and until when, or which run took it: what `lakebed gc why` asks.
+"""Answer `lakebed gc why`: why an object is there and until when, or which run took it.
 
 For people: it takes no part in any run, changes nothing, and reads things one after the other while others write. What
 it says of dates is `lakebed.gc.rules`'s (lasting.py); who names the object is looked for in naming.py. Its cost is

@@ -1,4 +1,4 @@
-"""Why an object of a deleted repository is there and until when: what `lakebed gc deleted why` asks.
+"""Answer `lakebed gc deleted why`: why an object of a deleted repository is there, and until when.
 
 Neither commits nor rules keep anything of a deleted repository. Its collection takes what the repository wrote by
 record, from an instant on, unless legal holds are in force or another repository names the object. So no tree is read,

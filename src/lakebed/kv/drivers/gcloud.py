@@ -52,7 +52,7 @@ class NotThere(StoreUnavailable):
 
 
 class AlreadyThere(StoreUnavailable):
-    """What the request would make is there."""
+    """The thing that the request would make is there."""
 
 
 class Aborted(Passing):

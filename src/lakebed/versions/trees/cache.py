@@ -1,4 +1,4 @@
-"""What was decoded from the files of trees, kept by bytes: the least recently used goes first.
+"""Keep what was decoded from the files of trees, up to an amount of bytes: the least recently used goes first.
 
 One cache serves all repositories of a process: what it holds is named by storage namespace and id. Names stand for
 content, so nothing in it is ever out of date. What failed to load is not kept.

@@ -1,4 +1,4 @@
-"""What differs between two trees, at a cost that follows the difference.
+"""Find what differs between two trees, at a cost that follows the difference.
 
 Sublists and ranges that both trees have are left out without a look: a range is equal content over an equal stretch of
 keys, and no other range of either tree reaches into it. Of the others the column of digests is read, and of the row

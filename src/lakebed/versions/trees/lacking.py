@@ -1,4 +1,4 @@
-"""Which files of trees are not there: one listing of all files, and a read of every tree, by the step."""
+"""Find the files of trees that are not there: one listing of all files, and a read of every tree, by the step."""
 
 from __future__ import annotations
 

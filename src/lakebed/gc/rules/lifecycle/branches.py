@@ -1,4 +1,4 @@
-"""Which branches a sweep may delete: idle for longer than their rule says, or older than they were made to last. Pure.
+"""Decide which branches a sweep may delete: idle longer than their rule says, or older than made to last. Pure.
 
 Of all rules whose pattern matches a branch the most specific counts, as for retention. A branch without a rule goes
 only when it was made to last for a while and that is over. Whatever pins a branch comes before both.

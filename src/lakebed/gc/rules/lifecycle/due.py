@@ -1,4 +1,4 @@
-"""Which objects go by a policy, in plain Python: the specification that the planner must agree with. Pure.
+"""Decide which objects go by a policy, in plain Python: the specification that the planner must agree with. Pure.
 
 An *occurrence* is a path and an object in a commit that was not swept, with every branch that reaches the commit by any
 parent. The policy gives each occurrence an instant from which it is *due*, or never. The one law:

@@ -1,4 +1,4 @@
-"""Which paths a rule is for: a plain prefix of the path's bytes, or a glob over the whole path.
+"""Match the paths that a rule is for: a plain prefix of the path's bytes, or a glob over the whole path.
 
 In a glob `*` stands for any characters but a slash, `**` for any characters, and `**/` for any folders, also none. Of
 all patterns that match a path the most specific wins (`specificity`). The order is total, so the order in which rules

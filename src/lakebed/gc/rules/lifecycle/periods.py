@@ -1,4 +1,4 @@
-"""How long an object stays by a rule: `10d`, `36h`, `2w`, `6mo`, `forever`, counted to a full day or hour in UTC.
+"""Read how long an object stays by a rule: `10d`, `36h`, `2w`, `6mo`, `forever`, counted to a full day or hour in UTC.
 
 Periods in days, weeks and months count back from the midnight before now, those in hours from the full hour before it.
 So rounding never makes anything due early.

@@ -1,4 +1,4 @@
-"""Which branches, or classes of branches, reach each commit: for histories of millions, columns in, columns out.
+"""Find the branches, or classes of branches, that reach each commit: for millions of commits, columns in, columns out.
 
 A set of classes is a number whose bits are the classes. Histories have few different sets, so each gets a small number
 of its own, and a row of a table names that.
