@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lakebed.gc.fencing import APPLYING_PREFIX, Overtaken, claim
+from lakebed.gc.fencing import Overtaken, claim
+from lakebed.gc.protocol import APPLYING_PREFIX
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectOutcomeUnknown
 from lakebed.runtime import LiveClock
 

@@ -180,6 +180,7 @@ def plan_frame(context: RunContext, run: StartedRun, prepared: PreparedCommits) 
     return {
         "run_id": run.run_id,
         "kind": run.kind,
+        "uid": run.uid,
         "repository": context.repository,
         "namespace": run.namespace,
         "now_ms": run.now_ms,

@@ -392,7 +392,7 @@ async def _clear(context: RunContext, kind: Kind, plan: Plan, view: RunView | No
         if not plan.kind.publishes:
             return cleared
         await write_recheck(context.store, plan, cleared)
-    await context.service.sweeping(plan.run_id, cleared.garbage, cleared.commits)
+    await context.service.sweeping(plan.run_id, cleared.garbage, cleared.commits, uid=plan.uid)
     return cleared
 
 

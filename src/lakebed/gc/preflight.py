@@ -72,7 +72,7 @@ async def may_apply(service: Service, plan: Plan, state: RunState) -> int:
     """
     by_rules = plan.kind.publishes and plan.rules is not None and state is not RunState.SWEEPING
     rules_version = await version_to_expire_by(service, plan) if by_rules else plan.rules_version
-    request = Apply(kind=plan.kind, plan=plan.garbage.digest(), rules_version=rules_version)
+    request = Apply(kind=plan.kind, plan=plan.garbage.digest(), rules_version=rules_version, uid=plan.uid)
     await service.applying(plan.run_id, request)
     return rules_version
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from lakebed.base import parse_slice_name
 from lakebed.gc.protocol import (
     CERTIFICATE_KEY,
+    CLAIM_KEY,
     DATA_PREFIX,
     GC_PREFIX,
     HOLDS_KEY,
@@ -25,8 +26,6 @@ from lakebed.gc.protocol import (
     RunKind,
 )
 from lakebed.objectstore import ObjectStore
-
-from .fencing import CLAIM_KEY
 
 SPECIAL_PREFIX: Final = "_lakefs/"
 DUMPS: Final = "refs"

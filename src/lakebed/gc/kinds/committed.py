@@ -67,7 +67,9 @@ class Committed:
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
         assert plan.expired is not None, "committed plans have one"
-        request = Expire(commits=plan.expired, rules_version=rules_version, holds_version=plan.holds_version)
+        request = Expire(
+            commits=plan.expired, rules_version=rules_version, holds_version=plan.holds_version, uid=plan.uid
+        )
         context.progress(f"expiring {count_of(plan.expired.rows, 'commit')}")
 
         async def look_again(answer: RecheckInputs) -> Cleared:

@@ -96,7 +96,9 @@ class Deleted:
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
         nothing = protocol.arrow_schema(protocol.EXPIRED).empty_table()
         commits = await write_input(context.store, folder_in(plan, protocol.EXPIRED.name), protocol.EXPIRED, nothing)
-        request = Expire(kind=RunKind.DELETED, commits=commits, rules_version=rules_version, planned_ms=plan.now_ms)
+        request = Expire(
+            kind=RunKind.DELETED, commits=commits, rules_version=rules_version, planned_ms=plan.now_ms, uid=plan.uid
+        )
         answer = await context.service.expire(plan.run_id, request)
         commits, names = whole(answer)
         suffix, closed = f".{commits.digest()[:16]}", slice_numbers(answer.closed_slices)

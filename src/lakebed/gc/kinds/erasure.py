@@ -83,7 +83,11 @@ class Erasure:
         nothing = protocol.arrow_schema(protocol.EXPIRED).empty_table()
         commits = await write_input(context.store, folder_in(plan, protocol.EXPIRED.name), protocol.EXPIRED, nothing)
         request = Expire(
-            kind=RunKind.ERASURE, commits=commits, rules_version=rules_version, holds_version=plan.holds_version
+            kind=RunKind.ERASURE,
+            commits=commits,
+            rules_version=rules_version,
+            holds_version=plan.holds_version,
+            uid=plan.uid,
         )
 
         async def look_again(answer: RecheckInputs) -> Cleared:

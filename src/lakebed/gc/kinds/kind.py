@@ -63,6 +63,6 @@ async def begin_unpublished(context: RunContext, plan: Plan, rules_version: int)
     Raises:
         Conflict: it did already.
     """
-    request = Apply(kind=plan.kind, plan=plan.garbage.digest(), rules_version=rules_version, begins=True)
+    request = Apply(kind=plan.kind, plan=plan.garbage.digest(), rules_version=rules_version, begins=True, uid=plan.uid)
     await context.service.applying(plan.run_id, request)
     return Cleared(garbage=plan.garbage, commits=plan.commits, size_bytes=plan.totals.all.size_bytes)

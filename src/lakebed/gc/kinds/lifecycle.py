@@ -107,6 +107,7 @@ class Lifecycle:
             rules_version=rules_version,
             planned_ms=plan.now_ms,
             holds_version=plan.holds_version,
+            uid=plan.uid,
         )
 
         async def look_again(answer: RecheckInputs) -> Cleared:

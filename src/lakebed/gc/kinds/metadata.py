@@ -172,7 +172,7 @@ class Metadata:
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:  # noqa: ARG002 - it goes by none
         assert plan.leftovers is not None, "plans of metadata have one"
         context.progress(f"retiring {count_of(plan.leftovers.rows, 'file or run', 'files and runs')}")
-        request = RetireLeftovers(leftovers=plan.leftovers)
+        request = RetireLeftovers(leftovers=plan.leftovers, uid=plan.uid)
 
         async def look_again(answer: LeftoversRetired) -> tuple[LeftoversRetired, pa.Array]:
             return answer, await _named_since(context, plan, answer)

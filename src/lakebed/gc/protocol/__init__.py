@@ -2,6 +2,7 @@
 
 from lakebed.base import RunKind, RunState
 
+from .applying import APPLYING_PREFIX, CLAIM_ATTEMPTS_MAX, CLAIM_KEY, Claim, NoClaimLeft, claims_in, next_claim
 from .branches import (
     BRANCH_GONE,
     BRANCH_IN_DOUBT,
@@ -224,10 +225,13 @@ from .why import CommittedName, DueName, Fate, Question, UncommittedName, WhyAns
 
 __all__ = [
     "AGES",
+    "APPLYING_PREFIX",
     "BRANCH_GONE",
     "BRANCH_IN_DOUBT",
     "BRANCH_NOT_TRIED",
     "CERTIFICATE_KEY",
+    "CLAIM_ATTEMPTS_MAX",
+    "CLAIM_KEY",
     "CLOCK_KEY",
     "COMMITS",
     "COPIES_ROWS_MAX",
@@ -273,6 +277,7 @@ __all__ = [
     "BranchesPlan",
     "BranchesSwept",
     "Certificate",
+    "Claim",
     "Column",
     "ColumnType",
     "CommitCounts",
@@ -317,6 +322,7 @@ __all__ = [
     "MissingCommits",
     "Mode",
     "NewHold",
+    "NoClaimLeft",
     "OnlyIn",
     "Outlook",
     "Part",
@@ -406,6 +412,7 @@ __all__ = [
     "check_part",
     "check_rows",
     "check_run_id",
+    "claims_in",
     "decode_certificate",
     "decode_deferred",
     "decode_ledger",
@@ -440,6 +447,7 @@ __all__ = [
     "ledger_groups",
     "manifest_of",
     "manifest_path",
+    "next_claim",
     "not_tried",
     "page_manifest_path",
     "part_name",

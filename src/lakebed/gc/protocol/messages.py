@@ -56,6 +56,8 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     the addresses that were handed out when the closed slices were known: bytes may come to lie there after the slice
     was listed. A committed run has none. `open_slices` counts those that are not closed. `delete_from_ms` is for a
     deleted repository: no plan that begins before it may be applied, for until then the repository can come back.
+    `uid` is the repository's. It comes back with each step by which an apply goes on: another repository may have the
+    name by then. Servers of earlier releases send none.
     """
 
     run_id: str
@@ -68,6 +70,7 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     open_slices: int = 0
     uploads: Manifest | None = None
     delete_from_ms: int = 0
+    uid: str = ""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +151,7 @@ class Apply(msgspec.Struct, frozen=True, kw_only=True):
     plan: str
     rules_version: int = 0
     begins: bool = False
+    uid: str = ""
 
 
 class Purging(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +203,7 @@ class Expire(msgspec.Struct, frozen=True, kw_only=True):
     holds_version: int = 0
     kind: RunKind = RunKind.COMMITTED
     continuation_token: str | None = None
+    uid: str = ""
 
 
 class RecheckInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,6 +228,7 @@ class RetireLeftovers(msgspec.Struct, frozen=True, kw_only=True):
     """`leftovers` (table LEFTOVERS) lies in the run's folder. The same list again after a crash, never another."""
 
     leftovers: Manifest
+    uid: str = ""
 
 
 class LeftoversRetired(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,6 +257,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
     plan: Manifest
     commits: Manifest
+    uid: str = ""
 
 
 class Defer(msgspec.Struct, frozen=True, kw_only=True):

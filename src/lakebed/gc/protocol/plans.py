@@ -108,6 +108,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `delete_from_ms` is for deleted repositories: a plan whose `now_ms` is before it is never applied.
 
+    `uid` is that of the repository ("" in plans of before): another one of the name does not carry it out.
+
     `now_ms` is when the run began, `made_ms` when the plan was complete (0 in plans of before).
     """
 
@@ -138,6 +140,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     keeps: Keeps | None = None
     dues: KnownDues | None = None
     active_only: bool = False
+    uid: str = ""
     token_expiry_ms: int = 0
     slices_skipped: int = 0
     last_read_slice: str = ""

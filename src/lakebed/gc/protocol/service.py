@@ -243,14 +243,15 @@ class Service:
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
-    async def sweeping(self, run_id: str, plan: Manifest, commits: Manifest) -> RunView:
-        """Let the run delete what `plan` names, from here on. `commits` are those that the plan was rechecked with.
+    async def sweeping(self, run_id: str, plan: Manifest, commits: Manifest, *, uid: str = "") -> RunView:
+        """Let the run of the repository `uid` delete what `plan` names, from here on. `commits` are those that the plan
+        was rechecked with.
 
         Raises:
             RunAbandoned: the run may not sweep any more.
         """
         try:
-            return await self._requests.sweep(run_id, Sweep(plan=plan, commits=commits))
+            return await self._requests.sweep(run_id, Sweep(plan=plan, commits=commits, uid=uid))
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 

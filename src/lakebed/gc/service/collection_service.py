@@ -64,7 +64,16 @@ from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata, read_s
 from .continuing import Continuations, Reader
 from .deferring import Deferring
 from .erasing import Erasing
-from .errors import PolicyNotFound, RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
+from .errors import (
+    OtherRepository,
+    PolicyNotFound,
+    RulesChanged,
+    RulesNotFound,
+    RunMoved,
+    RunNotFound,
+    StalePlan,
+    WrongKind,
+)
 from .expiring import Expiring
 from .holds import HoldBook
 from .inputs import Inputs
@@ -156,7 +165,16 @@ class CollectionService:
             closed_slices=closed,
             open_slices=others,
             uploads=uploads,
+            uid=self._versions.uid,
         )
+
+    def _check_uid(self, uid: str) -> None:
+        """
+        Raises:
+            OtherRepository: the run is of another one. Its plan says nothing of what this one names.
+        """
+        if uid and uid != self._versions.uid:
+            raise OtherRepository("the run is of a repository that had this name before: plan again", uid=uid)
 
     # Reading
 
@@ -258,12 +276,14 @@ class CollectionService:
         that is noted.
 
         Raises:
+            OtherRepository: the run is of one that had the name before.
             NotRestored: the repository is bare still.
             RunNotFound, WrongKind, RunMoved: the run is not where this plan may be carried out.
             StalePlan: the run was marked with another plan.
             RulesNotFound, RulesChanged: the plan's rules are not in force. A run that expires by them is abandoned.
         """
         id_ = check_run_id(run_id)
+        self._check_uid(body.uid)
         installation = await self._installation.check()
         if body.kind is not RunKind.DELETED:
             await self._installation.check_restored(installation)
@@ -291,6 +311,7 @@ class CollectionService:
             RulesNotFound: no rules are set: then nothing may be expiring, and a run that expires is abandoned.
         """
         id_ = check_run_id(run_id)
+        self._check_uid(body.uid)
         await self._installation.check_restored(await self._installation.check())
         if body.kind is not RunKind.ERASURE:
             await self._require_rules(id_, body.kind)
@@ -328,12 +349,14 @@ class CollectionService:
 
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
         """See `MetadataRuns.retire`."""
+        self._check_uid(body.uid)
         await self._installation.check()
         return await self._metadata.retire(check_run_id(run_id), body)
 
     async def sweep(self, run_id: str, body: Sweep) -> RunView:
         """See `Expiring.sweep`."""
         id_ = check_run_id(run_id)
+        self._check_uid(body.uid)
         await self._installation.check()
         return await self._view(id_, await self._expiring.sweep(id_, body))
 

@@ -114,6 +114,7 @@ class DeletedCollections(CollectionService):
             now_ms=self._versions.ports.clock.now_ms(),
             closed_slices=tuple(sorted(slices)),
             delete_from_ms=delete_from_ms,
+            uid=self._versions.uid,
         )
 
     async def adopting(self) -> Adopting:

@@ -17,6 +17,10 @@ class NotRestored(Conflict):
     """
 
 
+class OtherRepository(Conflict):
+    """The run is of a repository that had this name before, and another one has it now. Facts: `uid` of the run's."""
+
+
 class RunNotFound(NotFound):
     """There is no run of this id."""
 

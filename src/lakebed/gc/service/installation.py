@@ -31,9 +31,17 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from lakebed.gc.protocol import INSTALLATION_MARK, INSTALLATION_PREFIX
+from lakebed.gc.protocol import (
+    APPLYING_PREFIX,
+    CLAIM_ATTEMPTS_MAX,
+    INSTALLATION_MARK,
+    INSTALLATION_PREFIX,
+    Claim,
+    claims_in,
+    next_claim,
+)
 from lakebed.kv import Held, PredicateFailed
-from lakebed.objectstore import ObjectMissing
+from lakebed.objectstore import ObjectExists, ObjectMissing, ObjectOutcomeUnknown
 from lakebed.versions import BranchRecord, Record, RefState, Versions, decode_record, encode_record, keys
 
 from .errors import NotRestored, OtherInstallation
@@ -159,6 +167,7 @@ class Installation:
             await self.step()
         while not (found := await self._read())[0].is_stopped:
             await self._stop(*found)
+        await self._overtake()
 
     async def adopt(self, *, by: str) -> InstallationRecord:
         """This installation goes on, and any other one stops at its next look, whether it had looked before or not.
@@ -174,7 +183,25 @@ class Installation:
             after = replace(fresh, is_stopped=False, adopted_by=by, adopted_ms=fresh.stepped_ms)
             if await self._write(after, held):
                 await self._put_end(after)
+                await self._overtake()
                 return after
+
+    async def _overtake(self) -> None:
+        """Stop each apply that is under way in the namespace, at its next look: it may be of a repository that was here
+        before, which knows nothing of what this one names. After the marks: an apply that claims its number later asks
+        the live side once more before it deletes, and that sees the marks.
+
+        Raises:
+            OtherInstallation: others begin without end.
+        """
+        store = self._versions.objectstore
+        claim = msgspec.json.encode(Claim(run_id="", started_ms=self._versions.ports.clock.now_ms()))
+        for _ in range(CLAIM_ATTEMPTS_MAX):
+            there = claims_in([stat.key async for page in store.list(APPLYING_PREFIX) for stat in page])
+            with suppress(ObjectExists, ObjectOutcomeUnknown):
+                await store.put(next_claim(there), claim, if_absent=True)
+                return
+        raise OtherInstallation(f"{CLAIM_ATTEMPTS_MAX} applies began in {store.uri} before this could stop them")
 
     async def _read(self) -> tuple[InstallationRecord, Held | None]:
         held = await self._versions.context.get(INSTALLATION_KEY)
