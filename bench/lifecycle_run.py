@@ -214,7 +214,7 @@ async def _plan(
     learned = await learn(context, run, policy(), reached, base)
     assert learned.known is not None
     assert learned.base is base, learned.note
-    due, stays = await deal_known(context, run, policy(), learned, closed=[*learned.known.dues.hours])
+    due, stays = await deal_known(context, run, policy(), learned, closed=learned.known.dues.slices())
     garbage, totals = await mark_expired(context.engine, due, stays, into=f"{run.folder}garbage/", now_ms=run.now_ms)
     # As if it were applied.
     await learned.known.take(context, {run.run_id: garbage})

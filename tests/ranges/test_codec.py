@@ -342,6 +342,18 @@ def test_a_file_knows_without_reading_where_another_has_the_same_keys() -> None:
     assert files["old"].has_keys_of(RangeFile(*_with_id(old.slice(0, 2048))), rows).tolist() == [True] * 2 + [False] * 3
 
 
+def test_row_groups_of_one_name_hold_the_same_entries() -> None:
+    """Where one entry has another value, or the only value of a column is another, the name is another."""
+    old = sample(6000)
+    new = pa.concat_tables([old.slice(0, 3000), sample(6000, version=1).slice(3000)])
+    place = old.schema.get_field_index("content_type")
+    typed = old.set_column(place, old.schema.field(place), pa.array(["text/csv"] * 6000))
+    old_names, new_names, typed_names = (RangeFile(*_with_id(table)).group_names() for table in (old, new, typed))
+
+    assert [mine == theirs for mine, theirs in zip(old_names, new_names, strict=True)] == [True, False, False]
+    assert not {*old_names} & {*typed_names}
+
+
 ENTRY = Entry(address="", size_bytes=0, checksum="", modified_ms=0)
 
 

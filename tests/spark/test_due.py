@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import CommitId, MetarangeId, slice_name, to_row
@@ -22,6 +25,7 @@ from lakebed.base import Entry as BaseEntry
 from lakebed.gc import places, protocol
 from lakebed.gc.context import RunContext
 from lakebed.gc.due import (
+    MIXED,
     Judging,
     Ranges,
     Reached,
@@ -29,8 +33,10 @@ from lakebed.gc.due import (
     keeps_versions,
     pinned_commits,
     reach_metaranges,
+    rule_of_span,
     sort_out,
 )
+from lakebed.gc.dues import NEVER, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
 from lakebed.gc.engines import Engine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.history import only_active as only_active_rows
@@ -43,7 +49,7 @@ from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast,
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
 from lakebed.gc.trees import RangeMasks, read_trees
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
-from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
+from lakebed.ranges import codec, encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.runtime import live_ports
 from tests.spark.test_marks import (
     ADDRESSES,
@@ -399,6 +405,13 @@ def as_of(history: Drawn, night: Night) -> Drawn:
     return replace(history, commits=commits, refs=night.refs)
 
 
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry of a range is a row group, so that versions of a range share some."""
+    monkeypatch.setattr(codec, "RANGE_KIND", codec.RANGE_KIND._replace(group_rows=1))
+
+
+@pytest.mark.usefixtures("small_groups")
 def test_a_run_that_goes_on_from_the_one_before_takes_what_a_clean_one_takes(engines: Engines, tmp_path: Path) -> None:
     """Whatever became of commits, branches, tags and dates meanwhile, and whether the run before was applied or not."""
     numbers = itertools.count()
@@ -437,7 +450,7 @@ def young(**names: str) -> list[dict[str, Content]]:
     return [{name: (address, 24, 10, False) for name, address in names.items()}]
 
 
-DEV_2, MAIN_2 = ("branch", "dev2", 1, False), ("branch", "main", 1, False)
+DEV_1, DEV_2, MAIN_2 = ("branch", "dev", 1, False), ("branch", "dev2", 1, False), ("branch", "main", 1, False)
 OLDER = [young(a=X), [{"a": (X, 48, 10, False)}]]
 TWICE = [young(a=X), young(a=X)]
 CROSSED = [young(a=X, e=Y), young(a=Y, e=X)]
@@ -485,6 +498,90 @@ def test_the_next_run_sees_what_changed_since(
     second, _ = known_run(engines, built, "second", NOW_MS + 3 * DAY_MS, saved, {})
 
     assert addresses_of(built.lake, second) == goes == built.specified(NOW_MS + 3 * DAY_MS)
+
+
+@pytest.mark.parametrize(
+    ("before", "second", "after", "goes"),
+    [
+        pytest.param([DEV], ([1], [0], False), [DEV_1], {X}, id="the branch has both"),
+        pytest.param([DEV], ([1], [], False), [DEV, MAIN_2], set(), id="a branch keeps the second"),
+        pytest.param([MAIN], ([1], [], False), [MAIN, DEV_1], set(), id="a branch kept the first"),
+        pytest.param([DEV], ([1], [], True), [DEV_1], {X}, id="the first is gone"),
+    ],
+)
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_two_versions_of_a_range_share_a_row_group(
+    engines: Engines,
+    tmp_path: Path,
+    before: list[tuple[str, str, int, bool]],
+    second: tuple[list[int], list[int], bool],
+    after: list[tuple[str, str, int, bool]],
+    goes: set[str],
+) -> None:
+    """What the first version said of the row group counts as long as it is named, and by its own terms."""
+    chosen, parents, is_first_swept = second
+    history = Drawn(
+        ranges=[[young(a=X)[0], young(a=X, e=Y)[0]]],
+        commits=[([0], [], False)],
+        refs=before,
+        policy=TWO_PERIODS,
+        closed=frozenset(SLICES),
+    )
+    _, saved = known_run(engines, Built(history, tmp_path), "first", NOW_MS, None, {})
+    commits = [([0], list[int](), is_first_swept), (chosen, parents, False)]
+    built = Built(replace(history, commits=commits, refs=after), tmp_path)
+
+    marked, _ = known_run(engines, built, "second", NOW_MS + 3 * DAY_MS, saved, {})
+
+    assert addresses_of(built.lake, marked) == goes == built.specified(NOW_MS + 3 * DAY_MS)
+
+
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_hours_that_contradict_the_rows_stop_the_run(engines: Engines, tmp_path: Path) -> None:
+    history = Drawn(
+        ranges=[young(a=X, e=Y)],
+        commits=[([0], [], False)],
+        refs=[DEV],
+        policy=TWO_PERIODS,
+        closed=frozenset(SLICES),
+    )
+    built = Built(history, tmp_path)
+    _, saved = known_run(engines, built, "first", NOW_MS, None, {})
+
+    async def all_are_due(store: ObjectStore) -> protocol.Pieces:
+        dues = await read_hours(store, saved.hours)
+        due = min(int(runs.hours[runs.hours > UNKNOWN].min()) for runs in dues.runs.values())
+        wrong = {slice_: Runs(runs.ends, np.full(len(runs.hours), due, np.int32)) for slice_, runs in dues.runs.items()}
+        return await write_hours(store, "_lakefs/wrong/", Dues(runs=wrong))
+
+    with Files(built.lake) as files:
+        wrong = msgspec.structs.replace(saved, hours=files.act(all_are_due))
+    with pytest.raises(protocol.BadInput, match="hours say"):
+        known_run(engines, built, "second", NOW_MS + 3 * DAY_MS, wrong, {})
+
+
+@given(st.lists(st.sampled_from([UNKNOWN, 7, 8, NEVER, TAKEN]), min_size=1))
+def test_the_hours_of_a_slice_come_back_from_their_runs(hours: list[int]) -> None:
+    assert Runs.of(np.array(hours, np.int32)).each().tolist() == hours
+
+
+@given(
+    st.lists(st.sampled_from(RULES[:8]), min_size=1, max_size=4, unique_by=json.dumps),
+    st.sampled_from(PINS),
+    st.sets(st.tuples(st.sampled_from(["p0/", "p1/", "p2/", "q"]), st.sampled_from(NAMES)), min_size=1),
+    st.sampled_from([10, 90]),
+)
+def test_the_rule_of_a_span_is_that_of_each_of_its_keys(
+    rules: list[dict[str, Any]], pins: dict[str, Any], names: set[tuple[str, str]], size_bytes: int
+) -> None:
+    policy = policy_of({"rules": {f"r{n}": rule for n, rule in enumerate(rules)}, "pins": pins})
+    paths = sorted(group + name for group, name in names)
+
+    found = rule_of_span(policy, paths[0].encode(), paths[-1].encode())
+
+    each = {policy.rule_of(path, size_bytes, metadata) for path in paths for metadata in ({}, {"class": "pii"})}
+    assert found == MIXED or each == {None if found < 0 else found}
 
 
 def known_run(

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RangeId, format_address
+from lakebed.gc.protocol import BadInput, Pieces
 from lakebed.gc.rules import BrokenHistory, EmptyLiveSet, one_piece
 from lakebed.gc.rules.lifecycle import (
     NO_BRANCH,
@@ -34,11 +35,12 @@ from lakebed.gc.rules.lifecycle import (
     parse_period,
     reach,
 )
-from lakebed.ranges import KeyColumn, RangeCorrupt, chunk, decode_range
+from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
 from .engines import Engine, Task
-from .packing import Cause, Integers, LiveSet
+from .named import read_live
+from .packing import Cause, Integers, LiveSet, in_slices, is_set
 from .places import Namespace
 from .ranges import effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
 from .selecting import matching, with_metadata
@@ -47,6 +49,9 @@ from .trees import RangeFacts
 
 LIFECYCLE: Final = "lifecycle"
 """The reason that plans give."""
+
+MIXED: Final = -2
+"""In place of a rule: it differs from row to row."""
 
 REACHED: Final = Table(
     "a metarange, and the number of a set of classes that reach a commit with it; each pair once",
@@ -368,19 +373,110 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
     return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
 
 
+async def deal_going(
+    engine: Engine,
+    ranges: pa.Table,
+    judging: Judging,
+    *,
+    groups: Mapping[str, Sequence[int]],
+    going: Pieces,
+    folder: str,
+) -> tuple[Bucketed, Bucketed]:
+    """Write as CANDIDATES what of these row groups names objects that are `going`, a bitmap of LIVE for each slice.
+
+    Foreign keys are due or stay by these rows, as in `deal_due`; whatever stays is LIVE.
+    """
+    policy = judging.policy
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        sides = _Sides(judging, folder)
+        facts = {row["range_id"]: row for row in share.to_pylist()}
+        named = await read_live(task.store, going)
+        bitmaps = dict(zip(named["bucket"].to_pylist(), named["bitmap"].to_pylist(), strict=True))
+        async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
+            number, file = facts[name]["terms"], open_range(RangeId(name), data, facts[name]["count"])
+            chosen = np.array(groups[name])
+            goes = _goes(file.table(_OBJECT, groups[name]), bitmaps, judging.namespace)
+            sizes = np.array(file.group_rows)[chosen]
+            # Keys take longest to read, and most row groups have nothing, or little besides.
+            has = np.add.reduceat(goes, np.cumsum(sizes) - sizes) > 0
+            if not has.any():
+                continue
+            rows = read_columns(file, policy, groups=chosen[has].tolist())
+            rows = rows.filter(pa.array(goes[np.repeat(has, sizes)]))
+            rule_of = match_rules(rows, policy)
+            is_due = due_rows(rows, rule_of, judging.cutoffs(number))
+            is_foreign = rows["slice"].to_numpy() == FOREIGN_SLICE
+            if not (is_due | is_foreign).all():
+                raise BadInput(f"range {name} has rows that stay, and hours say that they go", range_id=name)
+            sides.add_staying(rows.select(_OBJECT).filter(pa.array(~is_due)))
+            sides.add_due(rows.filter(pa.array(is_due)), rule_of[is_due], number)
+            async for row in sides.write(task, held_max=HELD_MAX):
+                yield row
+        async for row in sides.write(task):
+            yield row
+
+    written = await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges))
+    return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
+
+
+def _goes(rows: pa.Table, bitmaps: Mapping[int, bytes], namespace: Namespace) -> npt.NDArray[np.bool_]:
+    """Return for each row whether its bitmap has its object, and True for each foreign key."""
+    slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy()
+    goes: npt.NDArray[np.bool_] = slices == FOREIGN_SLICE
+    for at in np.flatnonzero(goes).tolist():
+        place = namespace.place_of(rows["address"][at].as_py())
+        if isinstance(place, tuple):
+            goes[at] = is_set(np.frombuffer(bitmaps.get(place[0], b""), np.uint8), np.array([place[1]]))[0]
+    for slice_, part in in_slices(slices):
+        if slice_ in bitmaps:
+            goes[part] = is_set(np.frombuffer(bitmaps[slice_], np.uint8), sequences[part])
+    return goes
+
+
 def in_side(place: str, row: pa.Table) -> pa.Table:
     """Mark a row of PARTS with the side of the join that it belongs to."""
     return row.set_column(0, row.schema.field("name"), [[place + row["name"][0].as_py()]])
 
 
 def read_rows(id_: RangeId, data: bytes, count: int, policy: Policy) -> pa.Table:
-    columns = ["key", "slice", "sequence", "address", "size_bytes", "modified_ms"]
-    if any(rule.metadata for rule in policy.rules):
-        columns.append("metadata")
-    rows = decode_range(id_, data, columns)
-    if rows.num_rows != count:
-        raise RangeCorrupt(id_, f"has {rows.num_rows} entries instead of {count}")
-    return rows
+    """Return what a rule asks of the rows, their objects and paths."""
+    return read_columns(open_range(id_, data, count), policy)
+
+
+def open_range(id_: RangeId, data: bytes, count: int) -> RangeFile:
+    """Open a range that has so many entries."""
+    file = RangeFile(id_, data)
+    if len(file) != count:
+        raise RangeCorrupt(id_, f"has {len(file)} entries instead of {count}")
+    return file
+
+
+def read_columns(
+    file: RangeFile, policy: Policy, *, groups: Sequence[int] | None = None, rule: int = MIXED
+) -> pa.Table:
+    """Where the rule of all rows is known, neither their paths nor what tells rules apart is read."""
+    columns = ["slice", "sequence", "address", "modified_ms"]
+    if rule == MIXED:
+        columns += ["key", "size_bytes"]
+        if any(rule.metadata for rule in policy.rules):
+            columns.append("metadata")
+    return file.table(columns, groups)
+
+
+def rule_of_span(policy: Policy, first: bytes, last: bytes) -> int:
+    """Return the number of the rule that counts for all keys from the first to the last, -1 for none, or MIXED."""
+    for prefix in policy.pins.prefixes:
+        start = prefix.encode()
+        if first[: len(start)] <= start <= last[: len(start)]:
+            return MIXED
+    # The most specific comes first and wins.
+    for number, rule in enumerate(policy.rules):
+        start = rule.pattern.literal_beginning()
+        if first[: len(start)] <= start <= last[: len(start)]:
+            is_for_all = rule.pattern.is_prefix and not rule.min_size and not rule.metadata
+            return number if is_for_all and first.startswith(start) and last.startswith(start) else MIXED
+    return -1
 
 
 def match_rules(rows: pa.Table, policy: Policy) -> Integers:

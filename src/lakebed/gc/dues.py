@@ -1,21 +1,23 @@
 """From when each object of a slice is due by a lifecycle policy: what a run works out once and saves for the next.
 
-For each slice one array has an hour for each sequence: the latest of all occurrences in commits. What is not named has
-UNKNOWN, what is never due NEVER, what an earlier run took TAKEN. So a run needs of the ranges only these:
+Each sequence of a slice has an hour: the latest of all occurrences in commits. What is not named has UNKNOWN, what is
+never due NEVER, what an earlier run took TAKEN. So a run needs of the ranges only these:
 
 - those that no run read yet, or whose terms now let less go: the later hour counts
 - where terms let more go, or a range is in no tree any more: all that share a slice with it, for that slice begins anew
-- those with rows due at an hour that has come: only they say under which paths the objects go
+- row groups with rows due at an hour that has come: only they say under which paths the objects go
 
-Foreign keys have no place here: ranges that have some are read by each run.
+A new version of a range shares most row groups with the one before. Groups have names that stand for their rows, so one
+that a range with the same terms has is not read again. Foreign keys have no place here: each run reads their ranges.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +25,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RangeId
-from lakebed.gc.protocol import BadInput, Pieces
+from lakebed.gc.protocol import BadInput, Part, Pieces
 from lakebed.gc.rules import HOUR_MS
 from lakebed.gc.rules.lifecycle import Policy, parse_period
 from lakebed.objectstore import ObjectStore
+from lakebed.ranges import SliceSummary, summary_of
 
-from .due import DUE_RANGES, Periods, Ranges, match_rules, read_rows
+from .due import DUE_RANGES, MIXED, Periods, Ranges, match_rules, open_range, read_columns
 from .engines import Engine, Task
-from .packing import Integers, LiveSet
+from .packing import Integers, LiveSet, in_slices
 from .places import Namespace
 from .ranges import effort_of_whole, get_range, read_summary
 from .tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
@@ -45,7 +48,7 @@ SEQUENCES_MAX: Final = 1 << 22
 ROWS_MAX: Final = 400_000_000
 """Their hours take 1.6 GB in the driver."""
 HELD_MAX: Final = 4_000_000
-SLICES_A_PART: Final = 256
+PART_BYTES: Final = 1 << 24
 WHOLE: Final = -1
 """In place of the number of terms: nothing in the range is ever due."""
 
@@ -54,37 +57,53 @@ DUES: Final = Table(
     required(("slice", pa.int64()), ("sequences", pa.binary()), ("hours", pa.binary())),  # uint32 and int32
 )
 HOURS: Final = Table(
-    "a slice, with the hour of each sequence from 0 on; the first row of a part has the least",
-    required(("slice", pa.int64()), ("hours", pa.binary())),
+    "a slice, with runs of sequences of one hour: where each ends, and its hour; without ends each is of one sequence",
+    required(("slice", pa.int64()), ("ends", pa.binary()), ("hours", pa.binary())),  # uint32 and int32
 )
-_HOURS: Final = pa.list_(pa.field("element", pa.int32(), nullable=False))
+_INTEGERS: Final = pa.list_(pa.field("element", pa.int32(), nullable=False))
 _SLICES: Final = pa.list_(pa.field("element", pa.int64(), nullable=False))
 READ_RANGES: Final = Table(
-    "a range that was read: by which terms, the slices that it names, and the hours at which rows of it are due",
+    "a range that was read: by which terms, the slices that it names, and its row groups: for each 32 bytes that name "
+    "it, the hours at which rows of it are due, and where these end",
     required(
         ("range_id", pa.string()),
         ("terms", pa.int32()),
         ("has_foreign", pa.bool_()),
         ("slices", _SLICES),
-        ("hours", _HOURS),
+        ("groups", pa.binary()),
+        ("hours", _INTEGERS),
+        ("ends", _INTEGERS),
     ),
+)
+TO_READ: Final = Table(
+    "a range to read, by which terms, and the rule of all its rows: MIXED where that differs",
+    pa.schema([*DUE_RANGES.schema, pa.field("rule", pa.int32(), nullable=False)]),
 )
 
 Hours = npt.NDArray[np.int32]
+GroupName = bytes
+_NAME_BYTES: Final = 32
 
 
 class TooSparse(BadInput):
     """A sequence is so large that hours cannot be kept as arrays."""
 
 
+class Group(NamedTuple):
+    """A row group, and the hours at which rows of it are due by the terms of its range."""
+
+    name: GroupName
+    hours: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """A row of READ_RANGES. `periods` None: nothing in it is ever due."""
+    """A row of READ_RANGES. `periods` None: nothing in it is ever due, and its groups are not known."""
 
     periods: tuple[Periods, ...] | None
     has_foreign: bool
     slices: tuple[int, ...]
-    hours: tuple[int, ...]
+    groups: tuple[Group, ...]
 
     def keeps_less_than(self, periods: tuple[Periods, ...] | None) -> bool:
         """Return whether these periods keep all rows at least as long as its own did."""
@@ -98,11 +117,31 @@ class ReadRange:
         )
 
 
+class Runs(NamedTuple):
+    """The hours of a slice as runs: where each ends, and its hour. Without ends each is of one sequence."""
+
+    ends: npt.NDArray[np.uint32]
+    hours: Hours
+
+    @classmethod
+    def of(cls, hours: Hours) -> Runs:
+        ends = np.append(np.flatnonzero(hours[1:] != hours[:-1]) + 1, len(hours)).astype(np.uint32)
+        return cls(ends[:0], hours) if 2 * len(ends) > len(hours) else cls(ends, hours[ends - 1])
+
+    def each(self) -> Hours:
+        """Return the hour of each sequence, from 0 on."""
+        return np.repeat(self.hours, np.diff(self.ends, prepend=np.uint32(0))) if len(self.ends) else self.hours.copy()
+
+
 @dataclass(slots=True)
 class Dues:
-    """The hours of every slice."""
+    """The hours of every slice. Most slices of a run stay as the run before left them, and those are `runs`."""
 
+    runs: dict[int, Runs] = field(default_factory=dict)
     hours: dict[int, Hours] = field(default_factory=dict)
+
+    def slices(self) -> list[int]:
+        return sorted(self.runs.keys() | self.hours.keys())
 
     def add(self, slice_: int, sequences: npt.NDArray[Any], hours: Hours | int) -> None:
         """Let the later count."""
@@ -111,13 +150,17 @@ class Dues:
         last = int(sequences.max())
         if last >= SEQUENCES_MAX:
             raise TooSparse(f"slice {slice_} has the sequence {last}", slice=slice_)
-        have = self.hours.get(slice_)
+        have = self._opened(slice_)
         if have is None or len(have) <= last:
             grown = np.zeros(max(last + 1, 0 if have is None else min(2 * len(have), SEQUENCES_MAX)), np.int32)
             if have is not None:
                 grown[: len(have)] = have
             self.hours[slice_] = have = grown
-        np.maximum.at(have, sequences, hours)
+        if (sequences[1:] > sequences[:-1]).all():
+            # A fifth of the time, where none comes twice.
+            have[sequences] = np.maximum(have[sequences], hours)
+        else:
+            np.maximum.at(have, sequences, hours)
 
     def add_rows(self, rows: pa.Table) -> None:
         """DUES."""
@@ -125,47 +168,91 @@ class Dues:
             self.add(slice_, np.frombuffer(sequences, "<u4"), np.frombuffer(hours, "<i4"))
 
     def take(self, slices: Integers, sequences: Integers) -> None:
-        for slice_ in np.unique(slices).tolist():
-            self.add(slice_, sequences[slices == slice_], TAKEN)
+        for slice_, part in in_slices(slices):
+            self.add(slice_, sequences[part], TAKEN)
 
     def begin_anew(self, slices: Iterable[int]) -> None:
         for slice_ in slices:
-            have = self.hours.get(slice_)
+            have = self._opened(slice_)
             if have is not None:
                 have[have != TAKEN] = UNKNOWN
 
     def going(self, now_ms: int) -> dict[int, Hours]:
         """Return the slices of which something is due, each with the hours at which it was."""
         hour, found = now_ms // HOUR_MS, {}
-        for slice_, hours in self.hours.items():
+        for slice_, hours in [*((slice_, one.hours) for slice_, one in self.runs.items()), *self.hours.items()]:
             due = hours[(hours > UNKNOWN) & (hours <= hour)]
             if len(due):
-                found[slice_] = np.unique(due)
+                found[slice_] = distinct(due)
         return found
 
-    def hours_before(self, now_ms: int) -> set[int]:
-        """Return the hours at which something was due that did not go yet."""
-        return {hour for hours in self.going(now_ms).values() for hour in hours.tolist()}
+    def bitmaps(self, slices: Iterable[int], now_ms: int) -> LiveSet:
+        """Return all that is due in these slices and did not go yet."""
+        going, hour = LiveSet(), now_ms // HOUR_MS
+        for slice_ in slices:
+            hours = self._each(slice_)
+            if hours is not None:
+                going.add_bits(slice_, np.packbits((hours > UNKNOWN) & (hours <= hour), bitorder="little"))
+        return going
 
     def staying(self, slices: Iterable[int], now_ms: int) -> LiveSet:
         """Return all that is not due in these slices, or was taken."""
-        live = LiveSet()
+        live, hour = LiveSet(), now_ms // HOUR_MS
         for slice_ in slices:
-            if slice_ in self.hours:
-                stays = np.flatnonzero(self.hours[slice_] > now_ms // HOUR_MS)
-                live.add_numbers(np.full(len(stays), slice_, np.int64), stays)
+            hours = self._each(slice_)
+            if hours is not None:
+                live.add_bits(slice_, np.packbits(hours > hour, bitorder="little"))
         return live
+
+    def rows(self) -> Iterator[tuple[int, Runs]]:
+        """Yield all slices, ascending."""
+        for slice_ in self.slices():
+            yield slice_, self.runs[slice_] if slice_ in self.runs else Runs.of(self.hours[slice_])
+
+    def _opened(self, slice_: int) -> Hours | None:
+        """Return what may be changed."""
+        runs = self.runs.pop(slice_, None)
+        if runs is not None:
+            self.hours[slice_] = runs.each()
+        return self.hours.get(slice_)
+
+    def _each(self, slice_: int) -> Hours | None:
+        return self.runs[slice_].each() if slice_ in self.runs else self.hours.get(slice_)
+
+
+def distinct(hours: Hours) -> Hours:
+    """Return these hours (at least one), ascending, each once."""
+    first, last = int(hours.min()), int(hours.max())
+    if last - first > _SPREAD_MAX:
+        return np.unique(hours)
+    # Most are of one day, and counting takes a tenth of the time of sorting.
+    return (np.flatnonzero(np.bincount(hours - first)) + first).astype(np.int32)
+
+
+_SPREAD_MAX: Final = 100_000
 
 
 async def read_dues(
-    engine: Engine, ranges: pa.Table, periods: Sequence[tuple[Periods, ...]], policy: Policy, *, uri: str, folder: str
+    engine: Engine,
+    ranges: pa.Table,
+    periods: Sequence[tuple[Periods, ...]],
+    policy: Policy,
+    *,
+    known: Mapping[tuple[Periods, ...], Mapping[GroupName, Group]],
+    uri: str,
+    folder: str,
 ) -> tuple[Pieces, Pieces]:
-    """Read DUE_RANGES (WHOLE as terms: at their ends) and write what they say: DUES and READ_RANGES in `folder`."""
+    """Read TO_READ (WHOLE as terms: at their ends) and write what they say: DUES and READ_RANGES in `folder`.
+
+    Row groups that are `known` by the same periods are not read.
+    """
     namespace = Namespace(uri)
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         facts = {row["range_id"]: row for row in share.to_pylist()}
         reading = _Reading()
+        # What the task read itself it need not read again: its rows are written down with all others.
+        own = [dict(known.get(of_terms, {})) for of_terms in periods]
 
         async def read(name: str) -> Any:
             if facts[name]["terms"] == WHOLE:
@@ -173,27 +260,34 @@ async def read_dues(
             return await get_range(task.store, RangeId(name))
 
         async for name, found in task.ahead([*facts], read):
-            number = facts[name]["terms"]
+            number, rule = facts[name]["terms"], facts[name]["rule"]
             if number == WHOLE:
                 summary, addresses = found
-                reading.begin(name, number, has_foreign=bool(summary.foreign))
-                for bitmap in summary.bitmaps:
-                    reading.add(bitmap.slice, bitmap.sequences(), NEVER)
+                reading.add_summary(summary)
                 for slice_, sequence in [] if addresses is None else namespace.numbers_of(addresses):
                     reading.add(slice_, np.array([sequence], np.uint32), NEVER)
-            else:
-                rows = read_rows(RangeId(name), found, facts[name]["count"], policy)
-                slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.uint32)
-                is_foreign = slices == FOREIGN_SLICE
-                reading.begin(name, number, has_foreign=bool(is_foreign.any()))
-                hours = hours_of(rows, match_rules(rows, policy), periods[number])
-                if is_foreign.any():
-                    for at in np.flatnonzero(is_foreign).tolist():
-                        place = namespace.place_of(rows["address"][at].as_py())
-                        if isinstance(place, tuple):
-                            reading.add(place[0], np.array([place[1]], np.uint32), hours[at : at + 1])
-                    slices, sequences, hours = slices[~is_foreign], sequences[~is_foreign], hours[~is_foreign]
-                reading.add_rows(slices, sequences, hours)
+                reading.end(name, number, (), has_foreign=bool(summary.foreign))
+                continue
+            file = open_range(RangeId(name), found, facts[name]["count"])
+            summary = summary_of(RangeId(name), found)
+            names = file.group_names()
+            groups = {
+                at: own[number][group] for at, group in enumerate(names) if not summary.foreign and group in own[number]
+            }
+            new = [at for at in range(len(names)) if at not in groups]
+            if new:
+                rows = read_columns(file, policy, groups=new, rule=rule)
+                hours = hours_of(rows, match_rules(rows, policy) if rule == MIXED else rule, periods[number])
+                _add_rows(reading, rows, hours, namespace)
+                ends = np.cumsum([file.group_rows[at] for at in new])
+                for at, part in zip(new, np.split(hours, ends[:-1]), strict=True):
+                    groups[at] = Group(names[at], _due_hours(part))
+            if not summary.foreign:
+                own[number] |= {group.name: group for group in groups.values()}
+            slices = {bitmap.slice for bitmap in summary.bitmaps}
+            reading.end(
+                name, number, [groups[at] for at in range(len(names))], slices, has_foreign=bool(summary.foreign)
+            )
             if reading.held >= HELD_MAX:
                 async for row in reading.write(task.store, folder):
                     yield row
@@ -207,37 +301,52 @@ async def read_dues(
     return Pieces(folder=folder, parts=tuple(dues)), Pieces(folder=folder, parts=tuple(facts))
 
 
+def _add_rows(reading: _Reading, rows: pa.Table, hours: Hours, namespace: Namespace) -> None:
+    slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.uint32)
+    is_foreign = slices == FOREIGN_SLICE
+    if is_foreign.any():
+        for at in np.flatnonzero(is_foreign).tolist():
+            place = namespace.place_of(rows["address"][at].as_py())
+            if isinstance(place, tuple):
+                reading.add(place[0], np.array([place[1]], np.uint32), hours[at : at + 1])
+        slices, sequences, hours = slices[~is_foreign], sequences[~is_foreign], hours[~is_foreign]
+    for slice_, part in in_slices(slices):
+        reading.add(slice_, sequences[part], hours[part])
+
+
+def _due_hours(hours: Hours) -> tuple[int, ...]:
+    due = hours[hours != NEVER]
+    return tuple(distinct(due).tolist()) if len(due) else ()
+
+
 class _Reading:
     """Hold what a task found in some ranges."""
 
     def __init__(self) -> None:
         self.held = 0
         self._found: dict[int, list[tuple[npt.NDArray[np.uint32], Hours]]] = {}
-        self._ranges: list[tuple[str, int, bool, set[int], set[int]]] = []
+        self._slices: set[int] = set()
+        self._ranges: list[tuple[str, int, bool, list[int], Sequence[Group]]] = []
 
-    def begin(self, name: str, terms: int, *, has_foreign: bool) -> None:
-        self._ranges.append((name, terms, has_foreign, set(), set()))
-
-    def add_rows(self, slices: Integers, sequences: npt.NDArray[np.uint32], hours: Hours) -> None:
-        if len(slices) and (slices == slices[0]).all():
-            self.add(int(slices[0]), sequences, hours)
-            return
-        order = np.argsort(slices, kind="stable")
-        slices, sequences, hours = slices[order], sequences[order], hours[order]
-        starts = np.flatnonzero(np.r_[True, slices[1:] != slices[:-1]]) if len(slices) else slices
-        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(slices)], strict=False):
-            self.add(int(slices[start]), sequences[start:end], hours[start:end])
+    def add_summary(self, summary: SliceSummary) -> None:
+        """Nothing of it is ever due."""
+        for bitmap in summary.bitmaps:
+            self.add(bitmap.slice, bitmap.sequences(), NEVER)
 
     def add(self, slice_: int, sequences: npt.NDArray[np.uint32], hours: Hours | int) -> None:
-        """To the range that was begun last."""
-        _, _, _, slices, due = self._ranges[-1]
-        slices.add(slice_)
+        """To the range that ends next."""
+        self._slices.add(slice_)
         if isinstance(hours, int):
             hours = np.full(len(sequences), hours, np.int32)
-        else:
-            due.update(np.unique(hours[hours != NEVER]).tolist())
         self._found.setdefault(slice_, []).append((sequences, hours))
         self.held += len(sequences)
+
+    def end(
+        self, name: str, terms: int, groups: Sequence[Group], slices: Iterable[int] = (), *, has_foreign: bool
+    ) -> None:
+        """Say of a range what it is. `slices` are those that it names besides, in groups that were not read."""
+        self._ranges.append((name, terms, has_foreign, sorted(self._slices.union(slices)), groups))
+        self._slices = set()
 
     async def write(self, store: ObjectStore, folder: str) -> AsyncIterator[pa.Table]:
         if not self._ranges:
@@ -250,10 +359,7 @@ class _Reading:
                 "hours": [_joined([one for _, one in self._found[slice_]], "<i4") for slice_ in ordered],
             }
         )
-        names, terms, foreign, slices, hours = zip(*self._ranges, strict=True)
-        columns = {"range_id": names, "terms": terms, "has_foreign": foreign}
-        lists = {"slices": [sorted(one) for one in slices], "hours": [sorted(one) for one in hours]}
-        facts = READ_RANGES.rows({**columns, **lists})
+        facts = _rows_of_read(self._ranges)
         for what, table, found in (("dues", DUES, rows), ("read", READ_RANGES, facts)):
             data = encode(table, found)
             # A task may run twice, and writes equal bytes under equal names.
@@ -265,14 +371,30 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], kind: str) -> bytes:
     return np.concatenate(arrays).astype(kind).tobytes()
 
 
-def hours_of(rows: pa.Table, rule_of: Integers, periods: tuple[Periods, ...]) -> Hours:
+def _rows_of_read(ranges: Sequence[tuple[str, int, bool, Sequence[int], Sequence[Group]]]) -> pa.Table:
+    """READ_RANGES."""
+    names, terms, foreign, slices, groups = zip(*ranges, strict=True) if ranges else [()] * 5
+    return READ_RANGES.rows(
+        {
+            "range_id": names,
+            "terms": terms,
+            "has_foreign": foreign,
+            "slices": slices,
+            "groups": [b"".join([group.name for group in one]) for one in groups],
+            "hours": [[hour for group in one for hour in group.hours] for one in groups],
+            "ends": [[*accumulate(len(group.hours) for group in one)] for one in groups],
+        }
+    )
+
+
+def hours_of(rows: pa.Table, rule_of: Integers | int, periods: tuple[Periods, ...]) -> Hours:
     """Return for each row the hour from which it is due by its rule (-1: none) on all branches."""
     modified_ms = rows["modified_ms"].to_numpy()
     found = np.full(rows.num_rows, NEVER, np.int32)
-    for rule in np.unique(rule_of).tolist():
+    for rule in [rule_of] if isinstance(rule_of, int) else np.unique(rule_of).tolist():
         of_rule = None if rule < 0 else periods[rule]
         if of_rule is not None:
-            chosen = rule_of == rule
+            chosen: Any = slice(None) if isinstance(rule_of, int) else rule_of == rule
             written_ms = modified_ms[chosen]
             due_ms = np.max([parse_period(period).due_all(written_ms) for period in of_rule], axis=0)
             # What was due before 1970 is due.
@@ -292,39 +414,61 @@ async def read_pieces(store: ObjectStore, pieces: Pieces, table: Table) -> Async
 
 async def write_hours(store: ObjectStore, folder: str, dues: Dues) -> Pieces:
     """Write HOURS, slices in their order."""
-    parts = []
-    ordered = sorted(dues.hours)
-    for start in range(0, len(ordered), SLICES_A_PART):
-        some = ordered[start : start + SLICES_A_PART]
-        rows = HOURS.rows({"slice": some, "hours": [dues.hours[slice_].astype("<i4").tobytes() for slice_ in some]})
-        data = encode(HOURS, rows)
-        name = f"hours-{start // SLICES_A_PART:05d}.parquet"
-        parts += parts_of(await write_part(store, folder, name, data, rows=len(some), note=None))
+    parts: list[Part] = []
+    some: list[tuple[int, bytes, bytes]] = []
+    held = 0
+
+    async def write() -> None:
+        columns = zip(*some, strict=True)
+        data = encode(HOURS, HOURS.rows(dict(zip(HOURS.schema.names, columns, strict=True))))
+        name = f"hours-{len(parts):05d}.parquet"
+        parts.extend(parts_of(await write_part(store, folder, name, data, rows=len(some), note=None)))
+
+    for slice_, runs in dues.rows():
+        some.append((slice_, runs.ends.astype("<u4").tobytes(), runs.hours.astype("<i4").tobytes()))
+        held += len(some[-1][1]) + len(some[-1][2])
+        if held >= PART_BYTES:
+            await write()
+            some, held = [], 0
+    if some:
+        await write()
     return Pieces(folder=folder, parts=tuple(parts))
 
 
 async def read_hours(store: ObjectStore, pieces: Pieces) -> Dues:
     dues = Dues()
     async for rows in read_pieces(store, pieces, HOURS):
-        for slice_, hours in zip(rows["slice"].to_pylist(), rows["hours"].to_pylist(), strict=True):
-            dues.hours[slice_] = np.frombuffer(hours, "<i4").astype(np.int32)
+        for slice_, ends, hours in zip(*(rows[name].to_pylist() for name in HOURS.schema.names), strict=True):
+            dues.runs[slice_] = Runs(np.frombuffer(ends, "<u4"), np.frombuffer(hours, "<i4"))
     return dues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToRead:
-    """Say what a run has to read beside what it knows: DUE_RANGES, with WHOLE as terms where nothing is ever due.
+    """Say what a run has to read beside what it knows: TO_READ, with WHOLE as terms where nothing is ever due.
 
-    `anew` are slices that begin anew. `known` are the ranges that stay as they were read.
+    `anew` are slices that begin anew. `known` are the ranges that stay as they were read, `groups` their row groups.
     """
 
     ranges: pa.Table
     anew: frozenset[int]
     known: dict[str, ReadRange]
+    groups: dict[tuple[Periods, ...], dict[GroupName, Group]]
 
 
-def to_read(ranges: Ranges, known: Mapping[str, ReadRange]) -> ToRead:
-    """Compare the ranges of a history with those that a run before has read."""
+def groups_of(ranges: Iterable[ReadRange]) -> dict[tuple[Periods, ...], dict[GroupName, Group]]:
+    """Return the row groups of these ranges by the periods that they were read by."""
+    found: dict[tuple[Periods, ...], dict[GroupName, Group]] = {}
+    for one in ranges:
+        if one.periods is not None:
+            found.setdefault(one.periods, {}).update({group.name: group for group in one.groups})
+    return found
+
+
+def to_read(ranges: Ranges, known: Mapping[str, ReadRange], rule_of: Callable[[str], int]) -> ToRead:
+    """Compare the ranges of a history with those that a run before has read. `rule_of` is the rule of all rows of a
+    range, or MIXED.
+    """
     periods = [terms.periods for terms in ranges.terms]
     now: dict[str, tuple[Periods, ...] | None] = dict.fromkeys(ranges.whole["range_id"].to_pylist())
     now |= dict(
@@ -342,38 +486,61 @@ def to_read(ranges: Ranges, known: Mapping[str, ReadRange]) -> ToRead:
     whole = ranges.whole.set_column(3, "terms", pa.array([WHOLE] * ranges.whole.num_rows, pa.int32()))
     every = pa.concat_tables([ranges.due, whole.cast(DUE_RANGES.schema)])
     is_known = pc.is_in(every["range_id"], value_set=pa.array([*stays], pa.string()))
-    return ToRead(ranges=every.filter(pc.invert(is_known)), anew=frozenset(anew), known=stays)
+    rows = every.filter(pc.invert(is_known))
+    columns = {**rows.to_pydict(), "rule": [rule_of(id_) for id_ in rows["range_id"].to_pylist()]}
+    return ToRead(ranges=TO_READ.rows(columns), anew=frozenset(anew), known=stays, groups=groups_of(stays.values()))
 
 
 def known_ranges(rows: pa.Table, periods: Sequence[tuple[Periods, ...]]) -> dict[str, ReadRange]:
     """READ_RANGES by id."""
+    columns = (rows[name].to_pylist() for name in READ_RANGES.schema.names)
     return {
-        row["range_id"]: ReadRange(
-            periods=None if row["terms"] == WHOLE else periods[row["terms"]],
-            has_foreign=row["has_foreign"],
-            slices=tuple(row["slices"]),
-            hours=tuple(row["hours"]),
+        id_: ReadRange(
+            periods=None if terms == WHOLE else periods[terms],
+            has_foreign=has_foreign,
+            slices=tuple(slices),
+            groups=tuple(
+                Group(names[_NAME_BYTES * at : _NAME_BYTES * (at + 1)], tuple(hours[start:end]))
+                for at, (start, end) in enumerate(pairwise([0, *ends]))
+            ),
         )
-        for row in rows.to_pylist()
+        for id_, terms, has_foreign, slices, names, hours, ends in zip(*columns, strict=True)
     }
 
 
 def rows_of_known(known: Mapping[str, ReadRange]) -> tuple[pa.Table, tuple[tuple[Periods, ...], ...]]:
     """Return READ_RANGES, and the terms by number."""
     numbers: dict[tuple[Periods, ...], int] = {}
-    terms = [WHOLE if one.periods is None else numbers.setdefault(one.periods, len(numbers)) for one in known.values()]
-    rows = READ_RANGES.rows(
-        {
-            "range_id": [*known],
-            "terms": terms,
-            "has_foreign": [one.has_foreign for one in known.values()],
-            "slices": [one.slices for one in known.values()],
-            "hours": [one.hours for one in known.values()],
-        }
-    )
-    return rows, tuple(numbers)
+    rows = [
+        (
+            id_,
+            WHOLE if one.periods is None else numbers.setdefault(one.periods, len(numbers)),
+            one.has_foreign,
+            one.slices,
+            one.groups,
+        )
+        for id_, one in known.items()
+    ]
+    return _rows_of_read(rows), tuple(numbers)
 
 
-def with_hours(known: Mapping[str, ReadRange], hours: Collection[int]) -> list[str]:
-    """Return the ranges that have rows due at one of these hours, and those with foreign keys."""
-    return [id_ for id_, one in known.items() if one.has_foreign or not set(hours).isdisjoint(one.hours)]
+def with_due(known: Mapping[str, ReadRange], going: Mapping[int, Hours]) -> dict[str, list[int]]:
+    """Return the ranges that name slices with something due, each with the numbers of the row groups to read for it: of
+    equal groups one. All groups of ranges with foreign keys.
+
+    `going` has by slice the hours at which something of it was due.
+    """
+    found: dict[str, list[int]] = {}
+    hours = {slice_: frozenset(some.tolist()) for slice_, some in going.items()}
+    seen: set[GroupName] = set()
+    for id_, one in known.items():
+        if one.has_foreign:
+            found[id_] = [*range(len(one.groups))]
+            continue
+        wanted = frozenset[int]().union(*(hours[slice_] for slice_ in one.slices if slice_ in hours))
+        for at, group in enumerate(one.groups if wanted else ()):
+            # What goes is due wherever it is named, so any of several equal groups says the same of it.
+            if not wanted.isdisjoint(group.hours) and group.name not in seen:
+                seen.add(group.name)
+                found.setdefault(id_, []).append(at)
+    return found

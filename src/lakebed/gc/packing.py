@@ -153,8 +153,10 @@ class LiveSet:
         slices, sequences = slices[order], sequences[order]
         starts = _starts(slices)
         for slice_, part in zip(slices[starts].tolist(), np.split(sequences, starts[1:]), strict=False):
-            bits = bitmap_of(part)
-            self.room(slice_, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
+            self.add_bits(slice_, bitmap_of(part))
+
+    def add_bits(self, slice_: int, bits: npt.NDArray[np.uint8]) -> None:
+        self.room(slice_, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
 
     def add(self, place: Place) -> None:
         """One object; outside the namespace is nothing to us."""
@@ -185,8 +187,7 @@ class LiveSet:
         """LIVE rows, without nulls."""
         for bucket, bitmap in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
             if bucket >= 0:
-                bits = np.frombuffer(bitmap, np.uint8)
-                self.room(bucket, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
+                self.add_bits(bucket, np.frombuffer(bitmap, np.uint8))
         self._keys += pc.list_flatten(live["addresses"]).chunks
 
     @property
@@ -214,6 +215,24 @@ def _live(buckets: Any, **columns: Any) -> pa.Table:
     nothing: dict[str, Any] = {"bitmap": b"", "addresses": []}
     empty = {name: [value] * len(buckets) for name, value in nothing.items()}
     return LIVE.rows({"bucket": buckets, **empty, **columns})
+
+
+def in_slices(slices: Integers) -> Iterator[tuple[int, Any]]:
+    """Yield each slice with what picks its rows from arrays in parallel. Most come in long runs."""
+    if not len(slices):
+        return
+    starts = np.flatnonzero(np.r_[True, slices[1:] != slices[:-1]])
+    names = slices[starts]
+    if len(np.unique(names)) == len(names):
+        for slice_, start, end in zip(
+            names.tolist(), starts.tolist(), [*starts[1:].tolist(), len(slices)], strict=True
+        ):
+            yield slice_, slice(start, end)
+        return
+    order = np.argsort(slices, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(slices[order]) != 0])
+    for part in np.split(order, starts[1:]):
+        yield int(slices[part[0]]), part
 
 
 def bitmap_of(sequences: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

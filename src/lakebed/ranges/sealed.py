@@ -137,7 +137,8 @@ class SealedFile:
         footer = open_footer(kind, id_, data)
         self._groups = self._read_sections(fact_of(footer, _SECTIONS), len(data) - len(footer))
         self._checked: set[tuple[int, int]] = set()
-        self._constant = _decode_constant(fact_of(footer, _CONSTANT))
+        self._constants = fact_of(footer, _CONSTANT)
+        self._constant = _decode_constant(self._constants)
         self.salt = fact_of(footer, SALT).decode()
         self.group_rows = [group.rows for group in self._groups]
 
@@ -145,6 +146,16 @@ class SealedFile:
         """Return, for each row group, the digest of the section that begins with this column."""
         number = self._kind.sections.index(first_column)
         return [group.sections[number][2] for group in self._groups]
+
+    def group_names(self) -> list[bytes]:
+        """Return for each row group 32 bytes that name its rows: groups with one name hold the same rows.
+
+        They digest the digests of its sections, and the constants, which a reader takes from the footer.
+        """
+        return [
+            hashlib.sha256(b"".join((digest for _, _, digest in group.sections)) + self._constants).digest()
+            for group in self._groups
+        ]
 
     def raw(self) -> npt.NDArray[np.int64]:
         """Return all values of the kind's raw column without the decoder. Costs no more than hashing them."""

@@ -16,7 +16,7 @@ from lakebed.base import FOREIGN_SLICE, count_of
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import Bucketed, Dealer, files_of
 from lakebed.gc.context import RunContext, folder_in, write_piece
-from lakebed.gc.due import Ranges, Reached, keeps_versions, sort_out
+from lakebed.gc.due import Ranges, Reached, keeps_versions, rule_of_span, sort_out
 from lakebed.gc.dues import (
     DUES,
     READ_RANGES,
@@ -32,7 +32,7 @@ from lakebed.gc.dues import (
     to_read,
     write_hours,
 )
-from lakebed.gc.protocol import BadInput, KnownDues, Manifest, Plan, StartedRun, TreePart
+from lakebed.gc.protocol import BadInput, KnownDues, Manifest, Pieces, Plan, StartedRun, TreePart
 from lakebed.gc.rules.lifecycle import Policy
 from lakebed.gc.tables import LIVE, read_part
 from lakebed.gc.trees import RangeMasks, copy_part, read_trees
@@ -65,6 +65,11 @@ class Known:
                 rows = rows.filter(pc.not_equal(rows["slice"], FOREIGN_SLICE))
                 self.dues.take(rows["slice"].to_numpy(), rows["sequence"].to_numpy())
         self.taken = (*self.taken, *(run_id for run_id in gone if run_id not in self.taken))
+
+    async def write_going(self, context: RunContext, run: StartedRun, slices: Iterable[int], *, folder: str) -> Pieces:
+        """Write LIVE of all that is due in these slices at the run's now, and did not go yet."""
+        rows = self.dues.bitmaps(slices, run.now_ms).rows()
+        return await write_piece(context.store, folder, "going.parquet", LIVE, rows)
 
     async def deal_staying(
         self, context: RunContext, run: StartedRun | Plan, slices: Iterable[int], *, folder: str
@@ -159,17 +164,23 @@ async def learn(
     if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:
         return Learned(ranges=ranges, note=note)
     known = Known(trees=[*trees, *read], ranges={}, dues=Dues())
-    todo = to_read(ranges, {} if base is None else base.known.ranges)
+
+    def rule_of(id_: str) -> int:
+        return rule_of_span(policy, found.facts[id_].min_key, found.facts[id_].max_key)
+
+    todo = to_read(ranges, {} if base is None else base.known.ranges, rule_of)
     if base is not None and todo.ranges.num_rows > changed_max * len(found.masks):
         base, note = None, "most of what is named has changed"
-        todo = to_read(ranges, {})
+        todo = to_read(ranges, {}, rule_of)
     if base is not None:
         known.dues, known.taken = base.known.dues, base.known.taken
         known.dues.begin_anew(todo.anew)
     context.progress(f"reading {count_of(todo.ranges.num_rows, 'range')} of {len(found.masks):,}")
     periods = [terms.periods for terms in ranges.terms]
     folder = folder_in(run, f"dues.tasks{suffix}")
-    dues, facts = await read_dues(context.engine, todo.ranges, periods, policy, uri=run.namespace, folder=folder)
+    dues, facts = await read_dues(
+        context.engine, todo.ranges, periods, policy, known=todo.groups, uri=run.namespace, folder=folder
+    )
     try:
         async for table in read_pieces(context.store, dues, DUES):
             known.dues.add_rows(table)
@@ -182,7 +193,7 @@ async def learn(
 
 
 def only_ranges(ranges: Ranges, chosen: Collection[str]) -> Ranges:
-    """Return ranges to read by their rows, and whole ones with foreign keys: all that `with_hours` chose."""
+    """Return ranges to read by their rows, and whole ones with foreign keys: all that `with_due` chose."""
     ids = pa.array(sorted(chosen), pa.string())
     due, whole = (table.filter(pc.is_in(table["range_id"], value_set=ids)) for table in (ranges.due, ranges.whole))
     return Ranges(due=due, terms=ranges.terms, whole=whole)

@@ -30,8 +30,8 @@ from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import Bucketed
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
-from lakebed.gc.due import Judging, Ranges, Reached, deal_due, pinned_commits, reach_metaranges
-from lakebed.gc.dues import with_hours
+from lakebed.gc.due import Judging, Ranges, Reached, deal_due, deal_going, pinned_commits, reach_metaranges
+from lakebed.gc.dues import with_due
 from lakebed.gc.history import only_active
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import mark_expired
@@ -252,15 +252,23 @@ async def mark_due(
 async def deal_known(
     context: RunContext, run: StartedRun, policy: Policy, learned: Learned, *, closed: Collection[int]
 ) -> tuple[Bucketed, list[Bucketed]]:
-    """CANDIDATES that are due, read where hours say so, and all sides of LIVE that stay."""
+    """CANDIDATES of what goes by the hours, read where these say so, and LIVE of foreign keys that stay."""
     assert learned.known is not None, "the caller looked"
     known, ranges = learned.known, learned.ranges
-    hours = known.dues.hours_before(run.now_ms)
-    chosen = only_ranges(ranges, with_hours(known.ranges, hours))
-    # A row may be due in a range that is read, and the object stay: by its hour, which is that of another range.
-    slices = {slice_ for id_ in chosen.due["range_id"].to_pylist() for slice_ in known.ranges[id_].slices}
-    due, stays = await _deal(context, run, policy, chosen, closed=closed)
-    return due, [*stays, await known.deal_staying(context, run, slices, folder=folder_in(run, "hours.tasks"))]
+    hours = known.dues.going(run.now_ms)
+    going = {slice_: hours[slice_] for slice_ in closed if slice_ in hours}
+    groups = with_due(known.ranges, going)
+    chosen = only_ranges(ranges, groups)
+    context.progress(f"reading {count_of(chosen.due.num_rows, 'range')} that something goes from")
+    due, stays = await deal_going(
+        context.engine,
+        chosen.due,
+        _judging(run, policy, ranges, closed=closed),
+        groups=groups,
+        going=await known.write_going(context, run, going, folder=folder_in(run, "hours.tasks")),
+        folder=folder_in(run, "due.tasks"),
+    )
+    return due, [stays, await deal_ranges(context, run, chosen.whole, folder=folder_in(run, "live.tasks"))]
 
 
 async def _deal(
@@ -275,7 +283,16 @@ async def _deal(
 ) -> tuple[Bucketed, list[Bucketed]]:
     """CANDIDATES that are due, and all sides of LIVE that stay."""
     context.progress(f"reading {count_of(ranges.due.num_rows, 'range')}; of {ranges.whole.num_rows:,} all stays")
-    judging = Judging(
+    judging = _judging(run, policy, ranges, closed=closed, until_ms=until_ms)
+    due, stays = await deal_due(context.engine, ranges.due, judging, folder=folder_in(run, f"due.tasks{suffix}"))
+    unread = await deal_ranges(context, run, ranges.whole, folder=folder_in(run, f"live.tasks{suffix}"))
+    return due, [stays, unread]
+
+
+def _judging(
+    run: StartedRun | Plan, policy: Policy, ranges: Ranges, *, closed: Collection[int], until_ms: int | None = None
+) -> Judging:
+    return Judging(
         policy=policy,
         terms=ranges.terms,
         namespace=Namespace(run.namespace),
@@ -283,9 +300,6 @@ async def _deal(
         now_ms=run.now_ms,
         until_ms=until_ms,
     )
-    due, stays = await deal_due(context.engine, ranges.due, judging, folder=folder_in(run, f"due.tasks{suffix}"))
-    unread = await deal_ranges(context, run, ranges.whole, folder=folder_in(run, f"live.tasks{suffix}"))
-    return due, [stays, unread]
 
 
 async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cleared:
@@ -307,7 +321,7 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
     if learned.known is None:
         _, stays = await _deal(context, plan, policy, learned.ranges, closed=closed, suffix=suffix)
     else:
-        foreign = only_ranges(learned.ranges, with_hours(learned.known.ranges, ()))
+        foreign = only_ranges(learned.ranges, with_due(learned.known.ranges, {}))
         _, stays = await _deal(context, plan, policy, foreign, closed=closed, suffix=suffix)
         folder = folder_in(plan, f"hours.tasks{suffix}")
         stays.append(await learned.known.deal_staying(context, plan, slices, folder=folder))
