@@ -69,7 +69,7 @@ class Known:
     async def write_going(self, context: RunContext, run: StartedRun, slices: Iterable[int], *, folder: str) -> Pieces:
         """Write LIVE of all that is due in these slices at the run's now, and did not go yet."""
         rows = self.dues.bitmaps(slices, run.now_ms).rows()
-        return await write_piece(context.store, folder, "going.parquet", LIVE, rows)
+        return await write_piece(context.store, folder, "going-all.parquet", LIVE, rows)
 
     async def deal_staying(
         self, context: RunContext, run: StartedRun | Plan, slices: Iterable[int], *, folder: str
