@@ -23,6 +23,8 @@ class Request:
     headers: dict[str, str]
     """Names in lower case."""
     body: bytes
+    target: str = ""
+    """The path with what is asked, as it was sent."""
 
 
 @dataclass
@@ -55,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         asked = dict(parse_qsl(split.query, keep_blank_values=True))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Request(self.command, unquote(split.path), asked, headers, body)
+        request = Request(self.command, unquote(split.path), asked, headers, body, self.path)
         with self.server.service.lock:
             answer = self.server.service.answer(request)
         self.send_response(answer.status)

@@ -32,6 +32,7 @@ DATABASES = (
     "dynamodb",
     "etcd",
     "foundationdb",
+    "hbase",
     "mongodb",
     "mysql",
     "postgres",
@@ -40,7 +41,7 @@ DATABASES = (
 )
 DOUBLES = ("consul", "cosmos", "foundationdb")
 """Of these a double stands in, which we wrote: its speed says nothing."""
-START_S = 60
+START_S = 120
 USER = 65534
 """The user `nobody`: some servers refuse to run as root."""
 
@@ -351,6 +352,27 @@ def cassandra() -> Iterator[Server]:
             yield server
 
 
+HBASE_OPENS = "java.base/java.lang java.base/java.nio java.base/sun.nio.ch java.base/jdk.internal.misc"
+
+
+@contextmanager
+def hbase() -> Iterator[Server]:
+    """Use the REST server whose port LAKEBED_TEST_HBASE names, or start HBase in one process, on Java 17."""
+    if named := os.environ.get("LAKEBED_TEST_HBASE"):
+        yield Server([], Path(), int(named))
+        return
+    java, libraries = program("java", "openjdk-17-jdk-headless"), jars_of("hbase")
+    # In memory: a killed process loses nothing that it wrote there.
+    with folder_for("hbase", place="/dev/shm") as folder:
+        port, source = free_port(), Path(__file__).with_name("HBase.java")
+        opened = [option for each in HBASE_OPENS.split() for option in ("--add-opens", f"{each}=ALL-UNNAMED")]
+        command = [java, "-Xmx768m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *opened]
+        command += ["-cp", f"{libraries}/*", str(source), str(folder), str(port)]
+        # As root, for the folder of its libraries may be closed to others.
+        with running(Server(command, folder, port, as_root=True)) as server:
+            yield server
+
+
 @contextmanager
 def mongodb() -> Iterator[Server]:
     """Use the MongoDB whose port LAKEBED_TEST_MONGODB names, or start mongo-java-server, which keeps all in memory."""
@@ -492,6 +514,9 @@ def database(name: str) -> Iterator[Callable[[str], str]]:
         case "foundationdb":
             with foundationdb() as cluster:
                 yield lambda store: f"foundationdb://{cluster}?name={store}"
+        case "hbase":
+            with hbase() as server:
+                yield lambda store: f"hbase://127.0.0.1:{server.port}/{store}"
         case "mongodb":
             with mongodb() as server:
                 yield lambda store: f"mongodb://127.0.0.1:{server.port}/tests?name={store}"

@@ -35,6 +35,7 @@ _DRIVERS: dict[str, str] = {
     "etcds": "lakebed.kv.drivers.etcd",
     "foundationdb": "lakebed.kv.drivers.foundationdb",
     "gs": "lakebed.kv.drivers.blobs",
+    "hbase": "lakebed.kv.drivers.hbase",
     "mem": "lakebed.kv.drivers.memory",
     "mongodb": "lakebed.kv.drivers.mongodb",
     "mysql": "lakebed.kv.drivers.mysql",

@@ -1,0 +1,408 @@
+"""`hbase://host:8080,host:8080/TABLE`: a Store in Apache HBase, over the HTTP API of its REST server.
+
+HBase's own protocol has no client for Python, and that of its Thrift server none for asyncio. A row's key is the
+partition, `.` and the key, both in hexadecimal digits: so a partition is one range, in byte order. A row has two cells,
+the value and its history: a random version that every write makes anew, then at most seven that it replaced.
+
+- Every write is conditional. The REST server repeats one for minutes after we gave it up: it would undo later ones.
+- Cells have timestamp 1, so no server's clock orders them. With NEW_VERSION_BEHAVIOR HBase orders them as they came.
+- Where HBase fails, its REST server answers that rows are absent. So each read also reads a row that is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+import httpx
+import msgspec
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
+
+from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+
+T = TypeVar("T")
+
+JSON: Final = "application/json"
+FORMAT: Final = b"1"
+MARK: Final = "~format"
+"""The format's row. It is behind every other one: a scan that goes on until here has left out none."""
+FAMILY: Final = b"c"
+VALUE: Final = b"c:v"
+HISTORY: Final = b"c:n"
+VERSION_BYTES: Final = 12
+VERSIONS_KEPT: Final = 8
+TIMESTAMP: Final = 1
+FOREVER: Final = "2147483647"
+RELEASE_LEAST: Final = (2, 6)
+ROUNDS_MAX: Final = 30
+CONNECTIONS: Final = 16
+PORT: Final = 8080
+ADDRESS_LENGTH_MAX: Final = 32 << 10
+"""The REST server takes 64 KiB of address and headers."""
+
+
+class _Cell(msgspec.Struct, rename={"value": "$"}, kw_only=True):
+    column: bytes
+    timestamp: int = TIMESTAMP
+    value: bytes = b""
+
+
+class _Row(msgspec.Struct, rename={"cells": "Cell"}, kw_only=True):
+    key: bytes
+    cells: list[_Cell]
+
+
+class _Rows(msgspec.Struct, rename={"rows": "Row"}, kw_only=True):
+    rows: list[_Row]
+
+
+class _Cluster(msgspec.Struct, rename={"release": "Version"}, kw_only=True):
+    release: str
+
+
+class _Family(msgspec.Struct, kw_only=True):
+    name: str
+    new_version_behavior: str = msgspec.field(name="NEW_VERSION_BEHAVIOR", default="false")
+    lifetime_s: str = msgspec.field(name="TTL", default=FOREVER)
+
+
+class _Schema(msgspec.Struct, kw_only=True):
+    families: list[_Family] = msgspec.field(name="ColumnSchema")
+    durability: str = msgspec.field(name="DURABILITY", default="USE_DEFAULT")
+
+
+def open_uri(uri: StoreUri) -> RemoteStore:
+    """`hbase://host:8080,other:8080/table?connections=16&tls=no&ca_file=&wait_s=10`. Makes the table if need be."""
+    wait_s = uri.seconds("wait_s", WAIT_S)
+    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
+
+
+def partitions_uri(uri: StoreUri) -> list[bytes]:
+    """List the partitions of the store that this URI names."""
+    return partitions_of(uri, _from)
+
+
+def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
+    connections = uri.count("connections", CONNECTIONS)
+    tls, ca_file = uri.choice("tls", "no", "yes"), uri.text("ca_file", "")
+    uri.check_all_taken()
+    table, hosts = uri.path.removeprefix("/"), uri.authority.split(",")
+    if "@" in uri.authority or not all(re.fullmatch(r"(\[[0-9a-fA-F:.]+]|[^:/?#]+)(:[0-9]+)?", host) for host in hosts):
+        raise InvalidStoreUri(f"{uri.scheme}: an example: hbase://127.0.0.1:8080/lakebed", scheme=uri.scheme)
+    # The name is part of addresses: with other characters, a request would be one of something else.
+    if not re.fullmatch(r"(\w[\w.-]*:)?\w[\w.-]*", table, re.ASCII):
+        raise InvalidStoreUri(
+            f"{uri.scheme}: a table has letters of ASCII, digits, '_', '.' and '-', perhaps behind a "
+            f"namespace and ':'; not {table!r}",
+            scheme=uri.scheme,
+        )
+    protocol = "https" if tls == "yes" else "http"
+    return HBaseDatabase(
+        [f"{protocol}://{host}" + ("" if re.search(":[0-9]+$", host) else f":{PORT}") for host in hosts],
+        table=table,
+        connections=connections,
+        certificates=ca_file,
+        timeout_s=max(wait_s, 1),
+    )
+
+
+class HBaseDatabase:
+    """Requests to one REST server, and to the next one where that cannot be reached."""
+
+    batch_keys_max = 64
+    batch_bytes_max = 2 << 20
+    batches_at_once = 2
+
+    def __init__(
+        self, servers: Sequence[str], *, table: str, connections: int, certificates: str, timeout_s: float
+    ) -> None:
+        self._servers = list(servers)
+        self._table = table
+        self._connections = connections
+        self._verify = certificates or True
+        self._timeout_s = timeout_s
+        self._client: httpx.AsyncClient | None = None
+
+    async def prepare(self) -> None:
+        try:
+            _check_release(_decoded(await self._get("version/cluster"), _Cluster).release)
+            schema = await self._schema()
+            if schema is None:
+                await self._make_table()
+                raise Passing("hbase: the table is being made")
+            _check_schema(schema)
+            await self._put(MARK, FORMAT, b"")
+            found = _cells(*await self._multiget([MARK]))[VALUE]
+        finally:
+            await self.close()
+        if found != FORMAT:
+            raise StoreFormat(f"hbase: {self._table} is in format {found!r}: another release wrote it")
+
+    async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        stem = _stem(partition)
+        rows = await self._rows([stem + key.hex() for key in keys])
+        return {_key(row, stem): Held(cells[VALUE], cells[HISTORY]) for row, cells in rows.items()}
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """A scan that fails half-way ends as if there were no more rows. So ask for the row behind its last one."""
+        stem = _stem(partition)
+        found: list[tuple[bytes, bytes]] = []
+        while True:
+            rows = await self._scanned(stem + start.hex(), limit - len(found), end=_end(stem))
+            found += [(_key(row.key.decode(), stem), _cells(row)[VALUE]) for row in rows]
+            if len(found) == limit:
+                return found
+            start = found[-1][0] + b"\0" if found else start
+            if not (await self._next_row(stem + start.hex())).startswith(stem):
+                return found
+            if not rows:
+                raise OutcomeUnknown("hbase: the scan broke off")
+
+    async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        stem = _stem(partition)
+        values = {stem + key.hex(): value for key, value in items}
+
+        async def put(row: str, held: bytes) -> bool:
+            return await self._put(row, values[row], held) is not None
+
+        await self._change(list(values), put)
+
+    async def write_if(
+        self, partition: bytes, key: bytes, value: bytes, expected: Predicate | None
+    ) -> Predicate | None:
+        return await self._put(_stem(partition) + key.hex(), value, b"" if expected is None else expected)
+
+    async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        stem = _stem(partition)
+
+        async def delete(row: str, held: bytes) -> bool:
+            return not held or await self._check("delete", row, [_Cell(column=FAMILY)], held)
+
+        await self._change([stem + key.hex() for key in keys], delete)
+
+    async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
+        return await self._check("delete", _stem(partition) + key.hex(), [_Cell(column=FAMILY)], expected)
+
+    async def partitions(self) -> list[bytes]:
+        found: list[bytes] = []
+        row = await self._next_row("0")
+        while row != MARK:
+            found.append(bytes.fromhex(row.partition(".")[0]))
+            row = await self._next_row(_end(_stem(found[-1])))
+        return found
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _change(self, rows: Sequence[str], change: Callable[[str, bytes], Awaitable[bool]]) -> None:
+        """Change each row, whatever it holds. Read them again where another writer comes between."""
+        left = list(rows)
+        try:
+            for _ in range(ROUNDS_MAX):
+                held = await self._held(left)
+                attempts = [change(row, held.get(row, b"")) for row in left]
+                outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+                left = [row for row, outcome in zip(left, outcomes, strict=True) if outcome is not True]
+                failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+                # First the one that says least: of a refusal nothing happened, which is not true of all.
+                for failure in sorted(failures, key=lambda each: isinstance(each, StoreUnavailable)):
+                    raise failure
+                if not left:
+                    return
+            raise Passing("hbase: other writers were faster")
+        except StoreUnavailable as error:
+            if len(left) < len(rows):
+                raise OutcomeUnknown(f"hbase: a part of the batch is not done: {error}") from error
+            raise
+
+    async def _held(self, rows: Sequence[str]) -> dict[str, bytes]:
+        """Read the histories of rows before they are changed."""
+        try:
+            return {row: cells[HISTORY] for row, cells in (await self._rows(rows)).items()}
+        except OutcomeUnknown as error:
+            raise Passing(str(error), **error.facts) from error
+
+    async def _put(self, row: str, value: bytes, held: object) -> bytes | None:
+        """Write a row whose history is this one, or that is absent. Returns its new history; None: it is not."""
+        assert isinstance(held, bytes)
+        version = os.urandom(VERSION_BYTES)
+        history = version + held[: (VERSIONS_KEPT - 1) * VERSION_BYTES]
+        cells = [_Cell(column=VALUE, value=value), _Cell(column=HISTORY, value=history)]
+        if await self._check("put", row, cells, held):
+            return history
+        # The REST server repeats a write whose answer it lost, and says that the repetition failed.
+        return history if version in await self._versions(row) else None
+
+    async def _versions(self, row: str) -> list[bytes]:
+        """Read the versions that a row has and had, after a write to it that may be done."""
+        try:
+            history = (await self._rows([row])).get(row, {}).get(HISTORY, b"")
+        except StoreUnavailable as error:
+            raise OutcomeUnknown(str(error), **error.facts) from error
+        return [history[first : first + VERSION_BYTES] for first in range(0, len(history), VERSION_BYTES)]
+
+    async def _check(self, kind: str, row: str, cells: Sequence[_Cell], held: object) -> bool:
+        """Change a row where its history is this one. HBase takes an empty one for absence."""
+        assert isinstance(held, bytes)
+        changed = _Row(key=row.encode(), cells=[*cells, _Cell(column=HISTORY, value=held)])
+        body = msgspec.json.encode(_Rows(rows=[changed]))
+        response = await self._send("PUT", f"{self._table}/{row}", {"check": kind}, body)
+        if response.status_code not in {200, 304}:
+            raise _refusal(response)
+        return response.status_code == 200
+
+    async def _rows(self, rows: Sequence[str]) -> dict[str, dict[bytes, bytes]]:
+        """Read those that exist, each with its cells."""
+        found: dict[str, dict[bytes, bytes]] = {}
+        ahead = list(rows)
+        while ahead:
+            count = max(1, ADDRESS_LENGTH_MAX // max(len(row) + len("&row=") for row in ahead))
+            asked, ahead = ahead[:count], ahead[count:]
+            found |= {row.key.decode(): _cells(row) for row in await self._multiget([MARK, *asked])}
+        found.pop(MARK, None)
+        return found
+
+    async def _multiget(self, rows: Sequence[str]) -> list[_Row]:
+        """Read those that exist. The format's row is among them, and proves that the answer says what HBase holds."""
+        found = _decoded(await self._get(f"{self._table}/multiget", row=rows), _Rows).rows
+        if MARK not in {row.key.decode() for row in found}:
+            raise OutcomeUnknown("hbase: it answers no row, not even the one of the format")
+        return found
+
+    async def _next_row(self, start: str) -> str:
+        """Find the first row from `start` on. There always is one: that of the format."""
+        rows = await self._scanned(start, 1, column=HISTORY.decode())
+        if not rows:
+            raise OutcomeUnknown("hbase: the scan broke off")
+        return rows[0].key.decode()
+
+    async def _scanned(self, start: str, limit: int, *, end: str = "", column: str = "") -> list[_Row]:
+        """Read rows in order. Fewer than `limit` may be the beginning of what there is."""
+        asked = {"startrow": start, "limit": str(limit)} | ({"endrow": end} if end else {})
+        asked |= {"column": column} if column else {}
+        return _decoded(await self._get(f"{self._table}/*", **asked), _Rows).rows
+
+    async def _schema(self) -> _Schema | None:
+        response = await self._get(f"{self._table}/schema")
+        if response.status_code == 404 and "TableNotFoundException" in response.text:
+            return None
+        return _decoded(response, _Schema)
+
+    async def _make_table(self) -> None:
+        family = {"name": FAMILY.decode(), "NEW_VERSION_BEHAVIOR": "true", "VERSIONS": "1"}
+        schema = {"name": self._table, "DURABILITY": "FSYNC_WAL", "ColumnSchema": [family]}
+        response = await self._send("PUT", f"{self._table}/schema", {}, msgspec.json.encode(schema))
+        if response.status_code not in {200, 201, 304}:  # 304: another process made it
+            raise _refusal(response)
+
+    async def _get(self, path: str, **asked: str | Sequence[str]) -> httpx.Response:
+        return await self._send("GET", path, asked, None)
+
+    async def _send(
+        self, method: str, path: str, asked: Mapping[str, str | Sequence[str]], content: bytes | None
+    ) -> httpx.Response:
+        try:
+            return await self._open().request(method, f"{self._servers[0]}/{path}", params=asked, content=content)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            self._servers.append(self._servers.pop(0))
+            raise Passing(f"hbase: no connection: {error}") from error
+        except httpx.HTTPError as error:
+            raise OutcomeUnknown(f"hbase: the answer was lost: {str(error) or type(error).__name__}") from error
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._client is None:
+            limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
+            self._client = httpx.AsyncClient(
+                timeout=self._timeout_s,
+                limits=limits,
+                verify=self._verify,
+                trust_env=False,
+                headers={"accept": JSON, "accept-encoding": "identity", "content-type": JSON},
+            )
+        return self._client
+
+
+def _check_release(release: str) -> None:
+    """Refuse releases whose REST server says that a row is absent where it could not read it."""
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    if numbers is None or tuple(map(int, numbers.groups())) < RELEASE_LEAST:
+        raise StoreUnavailable(
+            f"hbase: Version is {release}: its REST server may answer that a stored row is absent. Use 2.6 or later",
+            setting="Version",
+        )
+
+
+def _check_schema(schema: _Schema) -> None:
+    """Refuse what would lose answered writes, by its name."""
+    name = FAMILY.decode()
+    family = next((family for family in schema.families if family.name == name), None)
+    if family is None:
+        raise StoreFormat(f"hbase: the table has no column family {name}: it is of another program")
+    if family.new_version_behavior.lower() != "true":
+        raise StoreUnavailable(
+            f"hbase: NEW_VERSION_BEHAVIOR of the column family {name} is false: a write after a deletion would be "
+            "lost. Alter it to true, and restore a backup if this store was written without it",
+            setting="NEW_VERSION_BEHAVIOR",
+        )
+    if family.lifetime_s not in {FOREVER, "FOREVER"}:
+        raise StoreUnavailable(
+            f"hbase: TTL of the column family {name} is {family.lifetime_s}: it would delete every answered write. "
+            "Alter it to FOREVER, and restore a backup if it was in force",
+            setting="TTL",
+        )
+    if schema.durability in {"SKIP_WAL", "ASYNC_WAL"}:
+        raise StoreUnavailable(
+            f"hbase: DURABILITY of the table is {schema.durability}: a crash would take back answered writes. "
+            "Alter it to SYNC_WAL or FSYNC_WAL",
+            setting="DURABILITY",
+        )
+
+
+def _stem(partition: bytes) -> str:
+    # The dot is before all digits, so no partition is among the keys of another one.
+    return f"{partition.hex()}."
+
+
+def _end(stem: str) -> str:
+    """Make the first row behind all that begin with this stem: a slash follows the dot."""
+    return stem[:-1] + "/"
+
+
+def _key(row: str, stem: str) -> bytes:
+    return bytes.fromhex(row[len(stem) :])
+
+
+def _cells(row: _Row) -> dict[bytes, bytes]:
+    cells = {cell.column: cell.value for cell in row.cells}
+    if not {VALUE, HISTORY} <= cells.keys():
+        raise StoreFormat(f"hbase: the row {row.key!r} lacks a cell: another program wrote it")
+    return cells
+
+
+def _decoded(response: httpx.Response, type_: type[T]) -> T:
+    if response.status_code != 200:
+        raise _refusal(response)
+    try:
+        return msgspec.json.decode(response.content, type=type_)
+    except msgspec.DecodeError as error:
+        raise OutcomeUnknown(f"hbase: its answer is not one of HBase: {error}") from error
+
+
+def _refusal(response: httpx.Response) -> Exception:
+    """Translate a refusal. Of unforeseen failures, too, HBase answers 400, and it may have begun."""
+    status, text = response.status_code, response.text
+    message = f"hbase: it answered {status}: {' '.join(text.split()[:20])}"
+    if status == 429:
+        return Passing(message)
+    is_unforeseen = status == 400 and not re.search("Bad request: |IllegalArgumentException", text)
+    if status < 200 or status >= 500 or is_unforeseen:
+        return OutcomeUnknown(message, status=status)
+    return StoreUnavailable(message, status=status)
