@@ -73,6 +73,7 @@ from .errors import (
     UncommittedChanges,
     UploadRefused,
 )
+from .expressions import Resolved
 from .fencing import Fencing
 from .hard_delete import HardDelete, HardDeleteRecord, LetGoBy, QueuedRecord, QueuePage
 from .history import Difference, History
@@ -107,7 +108,7 @@ from .records import (
     encode_record,
 )
 from .reflog import Reflog
-from .refs import Branch, Refs, Resolved, Tag
+from .refs import Branch, Refs, Tag
 from .retired import Retired
 from .staging.copies import Copies
 from .staging.entries import Condition, Staging

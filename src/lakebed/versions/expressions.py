@@ -1,0 +1,160 @@
+"""Ref expressions: from what a user names to a commit.
+
+A ref expression is a branch, a tag, a commit id or an unambiguous prefix of one, followed by any number of `~N` (the
+N-th first-parent ancestor) and `^N` (the N-th parent), and at most one of `@` (the branch's head without what is
+staged) and `$` (with what is staged, which is what a bare branch means anyway). A branch or tag may be followed by
+`@{yesterday}`, `@{3 days ago}`, `@{2}` or a date, which is where it was then (reflog.py). Where names clash a branch
+wins over a tag, and a tag over a commit.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.base import BranchName, CommitId, InvalidName, check_tag
+from lakebed.kv import scan_prefix
+
+from . import keys
+from .context import Context
+from .errors import BadRef, BranchNotFound, CommitNotFound, RefNotFound
+from .records import BranchRecord, RefKind, RefState, TagRecord
+from .reflog import Reflog
+
+_EXPRESSION: Final = re.compile(r"(?P<base>[^~^@$]+)(?:@\{(?P<when>[^{}]+)\})?(?P<steps>(?:[~^]\d*)*)(?P<suffix>[@$]?)")
+_SIGN: Final = re.compile(r"[~^@$]")
+_STEP: Final = re.compile(r"([~^])(\d*)")
+_HEX: Final = re.compile(r"[0-9a-f]{1,64}")
+STEPS_MAX: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """`branch` is set where what is staged on it counts too."""
+
+    commit_id: CommitId
+    branch: BranchName | None = None
+
+
+class Expressions:
+    def __init__(self, context: Context, reflog: Reflog) -> None:
+        self._context = context
+        self._reflog = reflog
+
+    async def resolve(self, expression: str) -> Resolved:
+        """Return what an expression names. A branch without steps or `@` is read through its cached head.
+
+        Raises:
+            RefNotFound: nothing has this name.
+            BadRef: malformed, or no such parent.
+        """
+        base, when, steps, suffix = _parts_of(expression)
+        if when is not None:
+            return Resolved(await self._walk(await self._find_then(base, when, expression), steps, expression))
+        try:
+            seen = await self._context.branches.cached(base)
+        except BranchNotFound:
+            if suffix:
+                raise RefNotFound("not found", ref=expression) from None
+            commit_id = await self._resolve_tag_or_commit(base)
+        else:
+            if not steps and suffix != "@":
+                return Resolved(seen.record.commit_id, BranchName(base))
+            # A cached head is good enough to read through, but not to name: that would be an old commit.
+            commit_id = (await self._context.branches.fresh(base)).record.commit_id
+        if steps and suffix == "$":
+            raise BadRef(f"{expression!r}: `$` stands for what is staged, which has no parents", ref=expression)
+        return Resolved(await self._walk(commit_id, steps, expression))
+
+    async def resolve_commit(self, expression: str) -> CommitId:
+        """Return the published commit that an expression names: of a branch its head, as of after the call began.
+
+        Raises:
+            RefNotFound, BadRef: as for `resolve`.
+        """
+        resolved = await self.resolve(expression)
+        if resolved.branch is None:
+            return resolved.commit_id
+        return (await self._context.branches.fresh(resolved.branch)).record.commit_id
+
+    async def _find_then(self, name: str, when: str, expression: str) -> CommitId:
+        try:
+            # The rules of tags allow more: every name of a branch is one of a tag.
+            check_tag(name)
+        except InvalidName as error:
+            raise BadRef(f"{expression!r}: only a branch or a tag has a log", ref=expression) from error
+        parsed = self._reflog.parse(when, expression=expression)
+        branch, tag = await self.branch_or_none(name), await self.tag_or_none(name)
+        kind = RefKind.BRANCH if branch is not None or tag is None else RefKind.TAG
+        if branch is None and tag is None and not (await self._reflog.list(kind, name, None, limit=1))[0]:
+            kind = RefKind.TAG  # Neither is there, and no log of a branch: a tag that was deleted.
+        return await self._reflog.find(kind, name, branch or tag, parsed, expression=expression)
+
+    async def branch_or_none(self, name: str) -> BranchRecord | None:
+        """Return the record of a branch, read anew."""
+        try:
+            return (await self._context.branches.fresh(name)).record
+        except BranchNotFound:
+            return None
+
+    async def tag_or_none(self, name: str) -> TagRecord | None:
+        """Return the record of a tag that can be used."""
+        found = await self._context.read(TagRecord, keys.TAG + name.encode())
+        return None if found is None or found[0].state is not RefState.ACTIVE else found[0]
+
+    async def _resolve_tag_or_commit(self, name: str) -> CommitId:
+        tag = await self.tag_or_none(name)
+        if tag is not None:
+            return tag.commit_id
+        if not _HEX.fullmatch(name):
+            raise RefNotFound("not found", ref=name)
+        if len(name) == 64:
+            try:
+                await self._context.commits.read_published(CommitId(name))
+            except CommitNotFound:
+                raise RefNotFound("not found", ref=name) from None
+            return CommitId(name)
+        return await self._resolve_prefix(name)
+
+    async def _resolve_prefix(self, prefix: str) -> CommitId:
+        found: list[CommitId] = []
+        async for key, _ in scan_prefix(
+            self._context.store, self._context.partition, keys.COMMIT + prefix.encode(), page_size=16
+        ):
+            commit_id = CommitId(key[len(keys.COMMIT) :].decode())
+            if await self._context.commits.is_published(commit_id):
+                found.append(commit_id)
+            if len(found) > 1:
+                raise BadRef(f"{prefix} is the beginning of several commit ids", ref=prefix)
+        if not found:
+            raise RefNotFound("not found", ref=prefix)
+        return found[0]
+
+    async def _walk(self, commit_id: CommitId, steps: str, expression: str) -> CommitId:
+        for kind, digits in _STEP.findall(steps):
+            count = int(digits[:8]) if digits else 1  # Python refuses to read numbers of thousands of digits.
+            if len(digits) > 7 or count > STEPS_MAX:
+                raise BadRef(f"{expression!r}: more than {STEPS_MAX} steps", ref=expression)
+            for parent in [1] * count if kind == "~" else [count] if count else []:
+                parents = (await self._context.commits.read(commit_id)).parents
+                if parent > len(parents):
+                    if kind == "^":
+                        raise BadRef(f"{expression!r}: the commit has no parent {parent}", ref=expression)
+                    raise RefNotFound("not found", ref=expression)
+                commit_id = parents[parent - 1]
+        return commit_id
+
+
+def _parts_of(expression: str) -> tuple[str, str | None, str, str]:
+    """Return name, time in braces, steps and suffix.
+
+    Raises:
+        BadRef: malformed.
+    """
+    if expression and _SIGN.search(expression) is None:
+        return expression, None, "", ""  # A plain name, as nearly always: a third of what the whole pattern costs.
+    match = _EXPRESSION.fullmatch(expression)
+    if match is None:
+        raise BadRef(f"{expression!r} is not a ref expression", ref=expression)
+    return match["base"], match["when"], match["steps"], match["suffix"]
