@@ -226,7 +226,7 @@ if __name__ == "__main__":
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read has enough. What is still buffered would raise again when Python shuts down.
+        # The reader has enough. What is still buffered would raise again when Python shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = ExitCode.PIPE_CLOSED
     sys.exit(code)

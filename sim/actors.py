@@ -28,7 +28,7 @@ BLOCKS: Final = b"(object store)"
 
 
 class Violation(AssertionError):
-    """A promise was broken. Found by a checker, by an assertion of the core, or because nobody can move any more."""
+    """A promise was broken. Found by a checker, by an assertion of the core, or because no actor can move any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def ports_of(scene: Scene, actor: Actor, *, seed: int, life: int, before: Disk) 
 
 
 def run_alone(program: Program, disk: Disk, *, name: str = "alone", seed: int = 0) -> SimPorts:
-    """Run one program on this disk with nobody else about, all effects carried out. For preparing and for tidying."""
+    """Run one program on this disk with no other actor, all effects carried out. For preparing and for tidying."""
     ports = SimPorts(name, seed=seed, whole_batches=True)
     ports.disk = disk
     life = Life(name, program, ports)

@@ -1,7 +1,7 @@
 """One process that collects: `lakebed.gc.flow`, the in-process service and the local engine, over simulated ports.
 
 Nothing here decides anything: it hands the shipped code its ports. A run writes and reads dozens of files of its own; a
-scene says which of these nobody else looks at (`ports.Private`), so that they are no steps.
+scene says which of these no other actor looks at (`ports.Private`), so that they are no steps.
 """
 
 from __future__ import annotations

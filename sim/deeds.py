@@ -96,7 +96,7 @@ def copy(name: str, source: str, key: str, value: str, *, ref: str = MAIN, branc
 
 def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
     """Resolve a path, then read what is there: that must succeed, however late (invariant 7). With a `ref` it is read
-    through that, and what it shows is nobody's business."""
+    through that, and no check asks what it shows."""
 
     async def act(repo: Versions) -> str:
         await repo.store.set(READERS, name.encode(), b"")
@@ -159,7 +159,7 @@ def abandon(name: str) -> Do:
 
 
 def end(name: str) -> Do:
-    """End every run that sweeps, whoever is at it."""
+    """End every run that sweeps, whichever actor began it."""
 
     async def act(repo: Versions) -> None:
         service = CollectionService(repo, OPTIONS)

@@ -1,6 +1,6 @@
 """The files of simulated trees: a tree is one value on the simulated disk, and reads as the real bytes of its files.
 
-`SimTrees` write the pairs of a tree at once, under the key of its metarange. Whoever reads files of a tree, as a
+`SimTrees` write the pairs of a tree at once, under the key of its metarange. A step that reads files of a tree, as a
 collection does, gets what the real codec makes of the pairs: one metarange, which names one range. The range lies
 nowhere by itself: it is there as long as the metarange is.
 """

@@ -160,7 +160,7 @@ def nothing_names_what_waits(ending: Ending) -> None:
 
 
 def bytes_are_there(*uploaded: str) -> Callable[[Ending], None]:
-    """Until a window is over, bytes that were uploaded are there, whoever died when."""
+    """Until a window is over, bytes that were uploaded are there, whichever actors died."""
 
     def check(ending: Ending) -> None:
         if any(run.purging for run in View(ending.disk).runs().values()):
@@ -280,7 +280,7 @@ def metadata_scene(
 
 
 async def _tidy_metadata(ports: SimPorts, *, trees: CutRule) -> None:
-    """All is old, and nobody is left. One run of each kind, of metadata last; none may stumble over what is there."""
+    """All is old, and no actor is left. One run of each kind, of metadata last; none may stumble over what is there."""
     ports.clock.ms += 3 * FAR_FUTURE_MS
     repo = versions(ports, real_trees=trees)
     collecting = Collecting(repo, FENCING)
@@ -290,7 +290,7 @@ async def _tidy_metadata(ports: SimPorts, *, trees: CutRule) -> None:
     await collecting.rules.write(Rules(default="1d"))
     await collecting.run(RunKind.COMMITTED)
     await collecting.run(RunKind.METADATA)
-    # What a commit names that nobody published stays until it expires, so the last look is after that.
+    # What an unpublished commit names stays until it expires, so the last look is after that.
     await collecting.run(RunKind.METADATA)
 
 
@@ -364,7 +364,7 @@ def metadata_scenes() -> Iterator[Scene]:
     yield metadata_scene("committer, metadata run", c, m, before=stranded)
     again = _real("m", metadata_run("m1"), again=[metadata_run("m2")])
     yield metadata_scene("committer, metadata run that comes back", c, again, before=stranded)
-    # A tree that nobody names of ranges that the head names.
+    # A tree without a commit, of ranges that the head names.
     back = [write("w2", "b", "2"), strand("s1"), write("w3", "c", "3"), commit("p2"), delete("d1", "c")]
     yield metadata_scene("committer of an old tree, metadata run", c, m, before=[a1, *back])
     z, planned = _real("z", resume("z1")), [*stranded, plan_only("q1", RunKind.METADATA)]

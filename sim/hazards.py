@@ -56,7 +56,7 @@ def _writing() -> Iterator[Scene]:
     )
     both = server("h", [write("w3", "a", "3")], [write("w4", "b", "4")], answers_late=True)
     yield scene("server of two writers with late answers, committer", both, c, staged=[a1], quick=Quick.NEVER)
-    # Who has to build again while somebody else has sealed above him.
+    # A committer has to build again while another one has sealed above it.
     x, t = client("x", write("w3", "b", "3"), commit("d1")), client("t", bump("t1"))
     yield scene("committer, writer that commits, bumper", c, x, t, staged=[a1])
     # Equal words and an equal clock: only the nonce tells the two commits apart.

@@ -57,7 +57,7 @@ def _adopting(name: str, partition: str) -> Program:
 
 
 def _tidy(*partitions: str) -> Program:
-    """Everybody takes a step, and then looks once more."""
+    """Let every installation take a step, and then look once more."""
 
     async def program(ports: SimPorts) -> None:
         for place in partitions:

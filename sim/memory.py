@@ -5,7 +5,7 @@ The memory of a suspended coroutine is its code, the place it stopped at, its lo
 walked, in an order that does not depend on hashes. Mutable objects get numbers, so that two names for one object differ
 from two equal objects; immutable values count by value, for no code here asks which of two equal ones it holds. What a
 variable holds that is never read again makes two lives differ which need not: fewer are merged then, none wrongly.
-An object of a kind that is not known here makes a life like no other. Tracebacks are left out: nobody reads them.
+An object of a kind that is not known here makes a life like no other. Tracebacks are left out: no actor reads them.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Private:
         """A step, on which what was written here rides."""
         sent = dict(self._riders)
         raw = await effect((*what, Riders(sent.values())) if sent else what)
-        # Of a request whose answer was lost nobody knows whether it came to anything: what rode on it is sent again.
+        # A request whose answer was lost may or may not have been done: what rode on it is sent again.
         if raw is not Mark.UNKNOWN and raw is not Mark.REFUSED:
             for key, rider in sent.items():
                 if self._riders.get(key) is rider:
@@ -164,7 +164,7 @@ class SimClock:
 
 
 class SimIds:
-    """Names that nobody else gets: 9 digits of the clock, 11 of a hash of who asks and how often it has."""
+    """Make names that no one else gets: 9 digits of the clock, 11 of a hash of who asks and how often it has."""
 
     __slots__ = ("_clock", "_count", "_who")
 
@@ -242,7 +242,7 @@ async def _coroutine(awaitable: Awaitable[T]) -> T:
 
 
 class SimStore:
-    """`answers_late`: what a `get` read may be old when it arrives, which matters to whoever shares the answer."""
+    """`answers_late`: what a `get` read may be old when it arrives, which matters to callers that share the answer."""
 
     __slots__ = ("_whole_batches", "answers_late", "own")
 

@@ -105,7 +105,7 @@ def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: byte
 
 
 def addresses_are_fresh(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """No address of ours is written to twice: what is deleted late could be what somebody else put there.
+    """No address of ours is written to twice: what is deleted late could be what another writer put there.
 
     Raises:
         Violation: something is there already.

@@ -245,7 +245,7 @@ def scene(
 
 
 async def _tidy(ports: SimPorts) -> None:
-    """Everything is old by now: owners and runs that did not end are dead, a cleaner leaves nothing that is nobody's,
+    """Everything is old by now: owners and runs that did not end are dead, a cleaner leaves nothing without an owner,
     and a run of each kind takes every object that nothing names."""
     ports.clock.ms += 3 * FAR_FUTURE_MS
     repo = versions(ports)

@@ -1,6 +1,6 @@
 """Running a scene live: real coroutines on one disk, in the order that a chooser picks.
 
-Whoever chooses decides the search: a seed (`Seeded`), a property-test library that shrinks (`Drawn`), a list of choices
+The chooser decides the search: a seed (`Seeded`), a property-test library that shrinks (`Drawn`), a list of choices
 (`Replayed`), and through it every schedule one by one (`all_schedules`; for worlds beyond a few thousand schedules see
 `exploring.py`). A run is a function of scene and choices: equal seeds give equal traces, in any process.
 """
@@ -273,7 +273,7 @@ class Simulation:
         while self._under_way:
             self._land()
         waiting = {name: life for name, life in self._lives.items() if life.pending and name not in self.crashed}
-        # Who waits until somebody is through who is dead waits no longer than a clock says; his work is left undone.
+        # An actor that waits for a dead one waits no longer than a clock says; that one's work is left undone.
         if stuck := [name for name, life in waiting.items() if not life.is_until_others()]:
             raise Violation(f"waits for ever: {', '.join(stuck)}")
 
@@ -290,7 +290,7 @@ class Simulation:
         apply_checked(self.disk, what, self.scene.step_checks)
 
     def _let_time_pass(self, others_move: bool) -> None:
-        """One step less to sleep for everybody; where nobody else moves, all wake."""
+        """Take a step off every sleep; where no one else moves, all wake."""
         self._asleep = {name: left - 1 for name, left in self._asleep.items() if left > 1} if others_move else {}
 
     def _step(self, life: Life, strand: Strand, fate: Fate) -> None:

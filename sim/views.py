@@ -148,7 +148,7 @@ class View:
         }
 
     def lists(self) -> dict[str, RunRecord | None]:
-        """The runs that have a list of what they expire, by id. None: nobody knows of such a run."""
+        """The runs that have a list of what they expire, by id. None: no record tells of such a run."""
         prefix = PARTITION + b"/run-"
         names = sorted(one[len(prefix) :].decode() for one in self.disk.cells if one.startswith(prefix))
         found = {name: self.disk.value(PARTITION, keys.RUN + name.encode()) for name in names}

@@ -275,7 +275,7 @@ def _collecting_scenes() -> Iterator[Scene]:
         before=source,
         quick=Quick.NO_FAULT,
     )
-    # Somebody reads bytes, and the run waits for those whom it saw reading when it had marked.
+    # A reader reads bytes, and the run waits for those whom it saw reading when it had marked.
     b, graceful = client("b", read_bytes("b1", "a")), client("r", uncommitted_run("r1", has_grace=True))
     over = client("w", upload("w2", "a", "2"))
     yield scene("reader of bytes, uploader, run with grace", b, over, graceful, staged=[a1], quick=Quick.NO_FAULT)
@@ -342,7 +342,7 @@ def _collecting_scenes() -> Iterator[Scene]:
     yield scene("brancher, reverter, committed run", brancher, reverter, t, before=past)
     yield scene("writer that commits, brancher, committed run", writer, brancher, t, before=past)
     yield scene("reverter, setter of rules, run by rules", reverter, s, by_rules, before=past)
-    # Both kinds at once, and somebody who needs what either wants.
+    # Both kinds at once, and an actor that needs what either wants.
     u = client("u", uncommitted_run("r2"))
     yield scene("uncommitted run, committed run", u, t, before=past, staged=[upload("w3", "b", "3")])
     dropper = client("d", delete("d3", "b"))

@@ -1,7 +1,7 @@
 """Worlds of deleting at once: who takes names away, beside everyone who can come to name the address, or to read it.
 
 A step check holds for each state: no address that waits in the queue is named. So a worker may delete it at any
-moment, and a world needs one only where somebody would notice that the bytes are gone.
+moment, and a world needs one only where an actor would notice that the bytes are gone.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def hard_delete_scenes() -> Iterator[Scene]:
         staged=[a1],
         quick=Quick.NO_FAULT,
     )
-    # Bytes go while somebody is about to need them, or to list them.
+    # Bytes go while an actor is about to need them, or to list them.
     yield _scene("overwriter, uploader that repeats, committer, worker", w, other, c, x, staged=[a1], quick=Quick.NEVER)
     yield _scene("overwriter, copier, worker", w, copier, x, staged=[a1], quick=Quick.NO_FAULT)
     linker = client("l", hard(link_issued("w4", "a", "4")))

@@ -240,7 +240,7 @@ class Dumps:
                 dump.swept[CommitId(name.decode())] = value
             elif prefix + b"/" == keys.SLICE and parse_slice_name(name.decode()) is not None:
                 record = decode_record(SliceRecord, value)
-                # Whoever had it open is not of this repository.
+                # A process that had it open is not of this repository.
                 dump.slices[name.decode()] = encode_record(replace(record, state=SliceState.CLOSED))
             else:
                 raise DumpCorrupt(f"the dump has a row {key!r}, which none has", key=key)
@@ -260,7 +260,7 @@ class Dumps:
         return list(read_dump(file_id, kind, data))
 
     async def _check_bare(self, dump: _Dump) -> None:
-        """A restore that died may have made some of the refs; whoever goes on finds these and no others."""
+        """A restore that died may have made some of the refs; the next one finds these and no others."""
         there = {**await self._branches(), **await self._tags()}
         wanted = {**dump.branches, **dump.tags}
         for name, ref in there.items():

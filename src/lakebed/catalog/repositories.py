@@ -214,8 +214,8 @@ class Catalog:
             await self._give_up(name, record, held)
             raise
         if record.salted:
-            # Whoever makes one later sees our record. Before it is in use: from here on only our own record says whose
-            # marker is in the namespace, so it has to say that this is no mere wish.
+            # A process that makes one later sees our record. Before it is in use: from here on only our own record says
+            # whose marker is in the namespace, so it has to say that this is no mere wish.
             record = replace(record, owns_marker=True)
             held = await self._replace(name, record, held)
             await self.deleted.use_again(objectstore.uri)

@@ -1,7 +1,7 @@
 """Do the server's part of hard delete: write down what the process let go, and delete what is due.
 
 Every process works on every queue: pages are idempotent, and a process that dies leaves them to the others. A queue
-that nobody turned on costs one read a minute.
+that is off costs one read a minute.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Providers:
         self._discovery_ms = 0
         self._keys: dict[str, jwt.PyJWK] = {}
         self._keys_ms = 0
-        # Each login may cost a request to a provider, and anybody may ask for one: those of AWS delay no others.
+        # Each login may cost a request to a provider, and needs no credentials here: those of AWS delay no others.
         self._turns, self._aws_turns = _Turns(), _Turns()
 
     async def close(self) -> None:

@@ -179,9 +179,9 @@ class Refs:
     ) -> bool:
         """Delete a branch, as `delete_branch` does, if no one uses it meanwhile. Return whether it is gone.
 
-        `may_go` is asked once, when the branch is marked, so it finds all writes that were acknowledged before. Whoever
-        acknowledges a write later takes the mark off first (`BranchRecords.used`); whoever moves the branch changes the
-        record. In both cases it stays. So it does in doubt, with the mark, which harms nothing.
+        `may_go` is asked once, when the branch is marked, so it finds all writes that were acknowledged before. A
+        writer that acknowledges later takes the mark off first (`BranchRecords.used`); a flow that moves the branch
+        changes the record. In both cases it stays. So it does in doubt, with the mark, which harms nothing.
 
         Raises:
             BranchNotFound: there is none.
@@ -401,7 +401,7 @@ class Refs:
     # Making a ref
 
     async def _make_ref(self, key: bytes, record: BranchRecord | TagRecord, exists: Exception) -> Held:
-        """Step 1: the ref as `creating`. A dead attempt of somebody else is removed first."""
+        """Step 1: the ref as `creating`. A dead attempt of another maker is removed first."""
         value = encode_record(record)
         for _ in range(2):
             try:
@@ -447,7 +447,7 @@ class Refs:
             await self._retired.check_not_expiring([active.commit_id])
             await self._set_active(key, held, encode_record(active))
         except BaseException as error:
-            # Also when we are cancelled, or nobody could make this ref until it counts as dead. What was made active in
+            # Also when we are cancelled, or no one could make this ref until it counts as dead. What was made active in
             # spite of the error is not what was read, and stays.
             if not isinstance(error, GeneratorExit):
                 with suppress(LakebedError):

@@ -18,7 +18,7 @@ class PlannedBranch(msgspec.Struct, frozen=True, kw_only=True):
     """A branch, and whether it goes now. `why` says so in words, also of one that stays; `rule` is the pattern that
     counts, empty if none does.
 
-    `active_ms` is when it was last used. `expires_ms`: it was made to last until then. `due_ms`: when it goes if nobody
+    `active_ms` is when it was last used. `expires_ms`: it was made to last until then. `due_ms`: when it goes if no one
     uses it and nothing else keeps it. `state` names all that the plan saw of it: it goes only if that is still so.
     """
 

@@ -2,7 +2,7 @@
 
 Collectors write plans; they, the command line and the server show them. `plan.json` is written last of all, so a folder
 that has one holds a complete plan; it carries a digest of itself and, through the manifests in it, of every file the
-plan rests on. A plan that was changed by anybody is no plan.
+plan rests on. A plan that was changed is no plan.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ there are enough newer ones of its kind. What the last runs of uncommitted data 
 is in no run's folder.
 
 Dumps of refs, and symlinks to the objects of a folder of a branch, are written on request, and no record names them:
-whoever asked has the id. So each stays for as long as the folder of a run, and the newest whole one of a group for
+the caller has the id. So each stays for as long as the folder of a run, and the newest whole one of a group for
 good. A group is all dumps, or the symlinks of one folder, for as long as its branch is there.
 """
 
@@ -108,7 +108,7 @@ def old_written(written: Iterable[WrittenFacts], *, rule: MetadataRule, now_ms: 
         if one.is_whole:
             newest[one.group] = max(one.id, newest.get(one.group, ""))
     since_ms = now_ms - rule.run_age_ms_min
-    # The newest whole one may be all that its owner has. Of one that is not whole nobody has the id.
+    # The newest whole one may be all that its owner has. Of one that is not whole its owner has no id.
     return frozenset(
         (one.group, one.id)
         for one in facts

@@ -120,7 +120,7 @@ class Folders:
 
     def make(self, path: str) -> Folder:
         """The directory, made with all its parents where it is missing; `sync` makes that durable. As long as it is
-        empty, anybody may tidy it away again.
+        empty, any process may tidy it away again.
 
         Raises:
             InvalidObjectKey: a symbolic link or an object is in the way.

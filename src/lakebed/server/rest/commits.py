@@ -48,7 +48,7 @@ class Commits:
         return commit_record(commit)
 
     async def record(self, request: RestRequest, body: wire.CommitRecordCreation) -> None:
-        """Made for no branch and without a nonce, so that whoever sends it can compute the id."""
+        """Write a record for no branch and without a nonce, so that its sender can compute the id."""
         commit = Commit(
             version=body.version,
             generation=body.generation,

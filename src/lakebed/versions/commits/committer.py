@@ -301,7 +301,7 @@ class Committer:
         )
 
     async def initialise(self, default_branch: str) -> Commit:
-        """The first commit and the default branch of a new repository. Called once, before anybody can see it."""
+        """Make the first commit and the default branch of a new repository. Called once, before it can be seen."""
         note = Note(message="Repository created", committer="")
         commit = replace(await self.new_commit(default_branch, EMPTY_METARANGE, (), note), published=True)
         commit_id = await self._context.commits.write(commit)

@@ -87,7 +87,7 @@ class Resetter:
         except PredicateFailed:
             return False
         except OutcomeUnknown:
-            # Its token was never anybody else's: if it is there, current or sealed since, the reset was done.
+            # Its token was never another operation's: if it is there, current or sealed since, the reset was done.
             now = await self._context.after_lost(self._context.branches.fresh(branch))
             if fresh.staging_token not in now.record.tokens():
                 raise

@@ -212,7 +212,7 @@ class Copies:
         return copy_key, pending, await self._new_record(copy_key, encode_record(pending))
 
     async def _new_record(self, key: bytes, value: bytes) -> Held:
-        """Write under a fresh key; nobody else can have written there."""
+        """Write under a fresh key; no other process can have written there."""
         try:
             return await self._context.set_if(key, value, None)
         except OutcomeUnknown:

@@ -347,7 +347,8 @@ class Staging:
                 fresh = branches.used(branch)
                 again = await (fresh if condition.is_any else self._context.after_lost(fresh))
                 if again.record.staging_token == seen.record.staging_token:
-                    # Whoever seals this token from now on finds our cell. In any other, a commit may have read the old.
+                    # A committer that seals this token from now on finds our cell. In any other token, a commit may
+                    # have read the old cell.
                     by = LetGoBy.DELETE if flags & TOMBSTONE else LetGoBy.OVERWRITE
                     self._hard_delete.let_go(replaced, key, by, instead=row)
                     return
@@ -384,7 +385,7 @@ class Staging:
             if old is not None and found is not None and (old.value == value or found[1] == row != TOMBSTONE_ROW):
                 return None
             if is_lost and is_exclusive(flags):
-                # It may have been there, and been replaced: whoever did that owns the object, and may delete it.
+                # It may have been there, and been replaced: that writer owns the object, and may delete it.
                 raise AddressSpent("the cell may have been replaced", address=from_row(row).address)
             if not condition.is_any:
                 condition.check(await self._visible(record, key, old.value if old is not None else None))
@@ -416,7 +417,7 @@ class Staging:
             held = await self._context.after_lost(self._context.store.get(partition, key))
             flags, found = (DOOMED, None) if held is None else decode_cell(held.value)
             if held is None or found != row or flags & DOOMED:
-                # Whoever took it away may delete the object, and a cell in another token would still name it.
+                # The writer that took it away may delete the object, and a cell in another token would still name it.
                 raise AddressSpent("the first cell was replaced", address=from_row(row).address)
             if not flags & EXCLUSIVE:
                 return

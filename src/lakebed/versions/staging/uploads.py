@@ -133,7 +133,7 @@ class Uploads:
         """One step of the record's life, exactly once.
 
         Raises:
-            UploadRefused: somebody else moved it first.
+            UploadRefused: another caller moved it first.
         """
         value = encode_record(record)
         try:

@@ -16,8 +16,10 @@ from .files import Ahead, TreeFiles
 
 
 class Stretch(NamedTuple):
-    """Rows `start` to before `stop` of a range, of which nothing but what is asked for is decoded. Whoever asks does it
-    inside `TreeFiles.naming`."""
+    """Rows `start` to before `stop` of a range, of which nothing but what is asked for is decoded.
+
+    A caller asks inside `TreeFiles.naming`.
+    """
 
     file: RangeFile | RangeView
     start: int

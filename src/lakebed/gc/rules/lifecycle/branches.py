@@ -16,7 +16,7 @@ from lakebed.gc.rules.patterns import matches
 
 
 class IdleRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Let branches go that nobody moved for longer than `idle`.
+    """Let branches go that no client moved for longer than `idle`.
 
     `merged`: only those whose head one of the branches `into` reaches, or (false) none of them does; None: either.
     Without `into` it is the default branch. Uncommitted changes keep a branch, unless its rule `drops_uncommitted`.
@@ -73,8 +73,9 @@ class BranchFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BranchVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`rule` is the pattern that counts, empty if none does. `due_ms`: when it goes if nobody uses it, and nothing else
-    keeps it; None: never.
+    """`rule` is the pattern that counts, empty if none does.
+
+    `due_ms`: when it goes if no client uses it, and nothing else keeps it; None: never.
     """
 
     goes: bool
