@@ -27,6 +27,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import MetadataRule, Selection, days_rules
 from lakebed.gc.service import OtherRepository, PolicyBook
+from lakebed.versions import Note
 from tests.gc.service.test_deleted_repositories import Installation
 from tests.gc.service.test_dumps import closed, distrust, service_of
 
@@ -58,7 +59,7 @@ async def dumped(here: Installation) -> tuple[Repository, DumpIds]:
     made = await here.repository()
     ids = await made.dumps.dump()
     await made.objects.upload("main", "a", b"3")
-    await made.changes.commit("main", message="replaced", committer="ann")
+    await made.changes.commit("main", Note(message="replaced", committer="ann"))
     await closed(made)
     service = service_of(made)
     await service.rules.write(days_rules(default_days=1, branch_days={}))
