@@ -230,6 +230,30 @@ def test_refs_are_dumped_and_restored_over_a_copy_of_the_namespace(
     assert shell("repo", "restore", f"{lake}-copy", "-", stdin=dumped).code == 0  # its commits are those of the dump
 
 
+def test_a_restore_can_look_for_the_objects_first(
+    shell: Shell, lake: str, put: Callable[[str, str], None], data: Path
+) -> None:
+    put(f"{lake}/main/a", "one")
+    shell.ok("commit", f"{lake}/main", "-m", "one")
+    dumped = shell.ok("repo", "dump", lake).out
+    name = lake.removeprefix("lakefs://")
+    copy = data / "objects" / f"{name}-copy"
+    shutil.copytree(data / "objects" / name, copy)
+    shell.ok("repo", "create", "--bare", f"{lake}-copy", f"local://{name}-copy")
+    [kept] = [file for file in (copy / "data").rglob("*") if file.is_file()]
+    aside = kept.rename(copy / "aside")
+
+    refused = shell("repo", "restore", f"{lake}-copy", "-", "--check-objects", stdin=dumped)
+    aside.rename(kept)
+    restored = shell.ok("repo", "restore", f"{lake}-copy", "-", "--check-objects", stdin=dumped)
+
+    assert (refused.code, "1 object that commits of the dump name, not in this namespace: a (" in refused.err) == (
+        1,
+        True,
+    )
+    assert restored.out == f"restored {lake}-copy: 1 branch, 0 tags\n"
+
+
 def test_a_restore_before_the_namespace_was_copied_says_so(shell: Shell, lake: str) -> None:
     dumped = shell.ok("repo", "dump", lake).out
     shell.ok("repo", "create", "--bare", f"{lake}-copy", f"{lake.replace('lakefs', 'local')}-copy")

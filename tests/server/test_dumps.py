@@ -212,6 +212,39 @@ async def test_a_namespace_that_lacks_files_of_a_tree_is_refused(
     assert (await shown(client, "/repositories/copy"))["branches"] == []
 
 
+async def test_objects_are_looked_for_where_that_is_asked_for(
+    client: httpx.AsyncClient, lake: str, namespace: str
+) -> None:
+    dumped = (await client.put(f"{lake}/refs/dump")).json()
+    listed = await client.get(f"{lake}/refs/main/objects/ls", params={"prefix": "b"})
+    address = listed.json()["results"][0]["physical_address"].partition("/data/")[2]
+    await bare(client, (await copied(namespace, without=address)).uri)
+    restore = "/repositories/copy/refs/restore"
+
+    refused = await client.put(restore, json={**dumped, "check_objects": True})
+
+    assert refused.status_code == 400
+    assert f"1 object that commits of the dump name, not in this namespace: b (data/{address})" in refused.text
+    assert (await shown(client, "/repositories/copy"))["branches"] == []
+    assert (await client.put(restore, json=dumped)).status_code == 200
+
+
+async def test_a_restore_that_looks_for_objects_goes_through_where_they_are(
+    client: httpx.AsyncClient, lake: str, namespace: str
+) -> None:
+    outside = {"physical_address": "mem://elsewhere/x", "checksum": "x", "size_bytes": 1, "content_type": "x"}
+    staged = await client.put(f"{lake}/branches/main/objects", params={"path": "outside"}, json=outside)
+    assert staged.status_code == 201, staged.text
+    await commit(client, lake, "an object outside the namespace")
+    dumped = (await client.put(f"{lake}/refs/dump")).json()
+    await bare(client, (await copied(namespace)).uri)
+
+    answer = await client.put("/repositories/copy/refs/restore", json={**dumped, "check_objects": True})
+
+    assert answer.status_code == 200, answer.text
+    assert await shown(client, "/repositories/copy") == await shown(client, lake)
+
+
 async def test_a_dump_whose_bytes_were_altered_is_refused(client: httpx.AsyncClient, lake: str, namespace: str) -> None:
     dumped = (await client.put(f"{lake}/refs/dump")).json()
     store = await copied(namespace)

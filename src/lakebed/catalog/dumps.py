@@ -6,7 +6,7 @@ a dump is for a namespace that has them, the same one or a copy.
 
 A restore looks at everything before it writes:
 1 read the three files, and hold every commit against its id, its parents and its generation
-2 look for every file of every tree
+2 look for every file of every tree, and for every object where that is asked for
 3 write what is absent of the slices, the commits as not published yet, and what is swept; retention counts from now
 4 look whether a collection of metadata retired one of these files meanwhile: a run that retires one after this
   reads these commits; commits that are left here count as orphaned once their files went
@@ -29,6 +29,7 @@ from lakebed.base import (
     EMPTY_METARANGE,
     CommitId,
     Conflict,
+    MetarangeId,
     NotFound,
     Ports,
     check_branch,
@@ -41,6 +42,7 @@ from lakebed.versions import (
     Commit,
     CommitNotFound,
     LackingFiles,
+    LackingObjects,
     SliceRecord,
     SliceState,
     SweptRecord,
@@ -177,11 +179,11 @@ class Dumps:
 
     # Restoring
 
-    async def restore(self, ids: DumpIds, *, force: bool = False, by: str = "") -> None:
+    async def restore(self, ids: DumpIds, *, force: bool = False, check_objects: bool = False, by: str = "") -> None:
         """Make the dump's commits, tags and branches in this repository, which has no others.
 
         Done twice it is the same. Costs a listing of the trees' files, a read of every tree, and some writes for each
-        commit and ref.
+        commit and ref. `check_objects`: also a read of every range and a listing of every slice.
 
         Raises:
             DumpNotFound: one of the ids is not there.
@@ -200,6 +202,8 @@ class Dumps:
         await self._check_bare(dump)
         _check(dump)
         files = await self._check_trees(dump)
+        if check_objects:
+            await self._check_objects(dump)
         await self._guards.confirm()
         await self._write(dump, files)
         await self._make(dump.tags, await self._tags(), partial(self._versions.refs.create_tag, by=by))
@@ -273,9 +277,9 @@ class Dumps:
         Raises:
             InvalidDump: one is missing.
         """
-        live = {id_: commit for id_, commit in dump.commits.items() if id_ not in dump.swept}
+        live = _live(dump)
         look = LackingFiles(self._objectstore, self._versions.trees, self._ports)
-        async for _ in look.look(sorted({commit.metarange_id for commit in live.values()} - {EMPTY_METARANGE})):
+        async for _ in look.look(_trees_of(live)):
             pass
         lacking = [id_ for id_, commit in live.items() if commit.metarange_id in look.lost]
         if lacking:
@@ -284,6 +288,21 @@ class Dumps:
                 f" {_some(lacking)}: copy all of the namespace, or make another dump"
             )
         return look.files
+
+    async def _check_objects(self, dump: _Dump) -> None:
+        """
+        Raises:
+            InvalidDump: an object is missing that a commit names which is not swept.
+        """
+        look = LackingObjects(self._objectstore, self._versions.trees, self._ports)
+        await look.look(_trees_of(_live(dump)))
+        if look.count:
+            shown = ", ".join(f"{path} ({key})" for path, key in look.some)
+            raise InvalidDump(
+                f"{count_of(look.count, 'object')} that commits of the dump name, not in this namespace: {shown}"
+                f"{' and others' if look.count > len(look.some) else ''}. Copy all of the namespace, or restore without"
+                " this check: then reads of these objects fail"
+            )
 
     async def _write(self, dump: _Dump, files: Iterable[str]) -> None:
         commits = await self._unpublished(dump)
@@ -370,6 +389,15 @@ def _check(dump: _Dump) -> None:
     for name, ref in (*dump.branches.items(), *dump.tags.items()):
         if ref.commit_id not in dump.commits or ref.commit_id in dump.swept:
             raise InvalidDump(f"the dump lacks the commit {ref.commit_id[:12]} of {name}, or its contents are gone")
+
+
+def _live(dump: _Dump) -> dict[CommitId, Commit]:
+    """Return the commits whose contents no collection took."""
+    return {id_: commit for id_, commit in dump.commits.items() if id_ not in dump.swept}
+
+
+def _trees_of(commits: Mapping[CommitId, Commit]) -> list[MetarangeId]:
+    return sorted({commit.metarange_id for commit in commits.values()} - {EMPTY_METARANGE})
 
 
 def _batches(items: Iterable[T]) -> Iterator[list[T]]:

@@ -134,6 +134,9 @@ def restore(
     session: Session,
     uri: RepositoryArgument,
     source: Annotated[TextIO, Argument(metavar="FILE", help="What `repo dump` printed; - for stdin.")],
+    check_objects: Annotated[
+        bool, Option("--check-objects", help="Refuse where an object of a commit is missing. Reads all metadata.")
+    ] = False,
 ) -> None:
     """Make the branches, tags and commits of a dump in a bare repository (repo create --bare).
 
@@ -144,7 +147,7 @@ def restore(
         refs = msgspec.json.decode(source.read().encode(), type=RefsDump)
     except msgspec.MsgspecError as error:
         raise Misuse(f"{source.name} is not what `repo dump` prints: {error}") from error
-    begun = session.client.repositories.submit_restore(name, refs)
+    begun = session.client.repositories.submit_restore(name, refs, check_objects=check_objects)
     try:
         _wait(session, f"restoring {SCHEME}{name}", lambda: session.client.repositories.restore_status(name, begun))
     except TaskFailed as error:

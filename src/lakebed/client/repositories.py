@@ -73,19 +73,23 @@ class Repositories:
     def dump_status(self, name: str, task: str) -> RepositoryDumpStatus:
         return self._connection.do(repositories.DUMP_STATUS, name, query={"task_id": task})
 
-    def restore_refs(self, name: str, dump: RefsDump, *, force: bool = False) -> None:
+    def restore_refs(self, name: str, dump: RefsDump, *, force: bool = False, check_objects: bool = False) -> None:
         """Make the refs of a dump in a bare repository. `force`: even where it is read-only.
+
+        `check_objects`: only if each object of its commits is there.
 
         Raises:
             Missing: a file of the dump is not there.
-            BadRequest: the dump contradicts itself, or the namespace lacks files of its trees.
+            BadRequest: the dump contradicts itself, or the namespace lacks files of its trees, or objects.
             Clash: the repository is not bare.
         """
-        self._connection.do(repositories.RESTORE_REFS, name, body=_restoring(dump, force=force))
+        body = _restoring(dump, force=force, check_objects=check_objects)
+        self._connection.do(repositories.RESTORE_REFS, name, body=body)
 
-    def submit_restore(self, name: str, dump: RefsDump, *, force: bool = False) -> str:
-        """Begin a restore, and return the id of the task."""
-        return self._connection.do(repositories.RESTORE_SUBMIT, name, body=_restoring(dump, force=force)).id
+    def submit_restore(self, name: str, dump: RefsDump, *, force: bool = False, check_objects: bool = False) -> str:
+        """Begin a restore, as `restore_refs`, and return the id of the task."""
+        body = _restoring(dump, force=force, check_objects=check_objects)
+        return self._connection.do(repositories.RESTORE_SUBMIT, name, body=body).id
 
     def restore_status(self, name: str, task: str) -> RepositoryRestoreStatus:
         return self._connection.do(repositories.RESTORE_STATUS, name, query={"task_id": task})
@@ -159,10 +163,11 @@ class Repositories:
         )
 
 
-def _restoring(dump: RefsDump, *, force: bool) -> RefsRestore:
+def _restoring(dump: RefsDump, *, force: bool, check_objects: bool) -> RefsRestore:
     return RefsRestore(
         branches_meta_range_id=dump.branches_meta_range_id,
         tags_meta_range_id=dump.tags_meta_range_id,
         commits_meta_range_id=dump.commits_meta_range_id,
         force=force,
+        check_objects=check_objects,
     )

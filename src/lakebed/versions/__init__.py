@@ -123,6 +123,7 @@ from .trees.builder import RetiredBy, none_retired
 from .trees.cache import TreeCache
 from .trees.diff import DiffRow
 from .trees.lacking import LackingFiles
+from .trees.lacking_objects import LackingObjects
 
 
 class Versions:
@@ -241,6 +242,7 @@ __all__ = [
     "InvalidRecord",
     "Inventory",
     "LackingFiles",
+    "LackingObjects",
     "LetGoBy",
     "Listing",
     "MergeConflict",

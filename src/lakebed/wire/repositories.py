@@ -48,6 +48,7 @@ class RefsRestore(msgspec.Struct, frozen=True, kw_only=True):
     tags_meta_range_id: str
     branches_meta_range_id: str
     force: bool | None = False
+    check_objects: bool = False
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -93,7 +93,7 @@ async def _restore(repository: Repository, body: wire.RefsRestore, *, by: str) -
     ids = DumpIds(
         branches=body.branches_meta_range_id, tags=body.tags_meta_range_id, commits=body.commits_meta_range_id
     )
-    await repository.dumps.restore(ids, force=bool(body.force), by=by)
+    await repository.dumps.restore(ids, force=bool(body.force), check_objects=body.check_objects, by=by)
     return {}
 
 

@@ -94,6 +94,10 @@ class Trees:
         tree = await self._files.tree(metarange)
         return tree if isinstance(tree, SublistList) else ()
 
+    async def entries(self, info: RangeInfo) -> pa.Table:
+        """All entries of a range, past the cache."""
+        return await self._files.entries(info)
+
     async def lookup(self, metarange: MetarangeId, key: bytes) -> Row | None:
         """About 10 µs where the range is in the cache."""
         info = await self._files.range_at(await self._files.tree(metarange), key)
