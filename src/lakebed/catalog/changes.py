@@ -158,15 +158,21 @@ class Changes:
         source_id = await self._versions.refs.resolve_commit(source)
         note = replace(note, message=note.message or f"Merge '{source}' into '{branch}'")
         return await self._on_clean(
-            replace(_event(EventType.PRE_MERGE, branch, note), source_ref=source_id, merge_source=source),
+            replace(
+                _event(EventType.PRE_MERGE, branch, note),
+                source_ref=source_id,
+                source_is_commit=True,
+                merge_source=source,
+            ),
             lambda: self._versions.merges.merge(
-                source_id,
+                source,
                 branch,
                 note,
                 strategy=strategy,
                 allow_empty=allow_empty,
                 squash=squash,
                 refuse_expired=refuse_expired,
+                source_id=source_id,
             ),
         )
 
@@ -318,7 +324,7 @@ class Changes:
             return False
         await self._settings.unhide_branch(name)
         # The branch is gone: its actions are those of its last commit.
-        self._hooks.after(replace(event, type=event.type.after, source_ref=head))
+        self._hooks.after(replace(event, type=event.type.after, source_ref=head, source_is_commit=True))
         return True
 
     async def create_tag(self, name: str, source: str, *, force: bool = False, by: str = "") -> CommitId:
@@ -329,7 +335,9 @@ class Changes:
     async def delete_tag(self, name: str, *, force: bool = False, by: str = "") -> None:
         self._guards.check_writable(force=force)
         commit_id = await self._versions.refs.get_tag(name)
-        event = Event(type=EventType.PRE_DELETE_TAG, source_ref=commit_id, tag=name, commit_id=commit_id)
+        event = Event(
+            type=EventType.PRE_DELETE_TAG, source_ref=commit_id, source_is_commit=True, tag=name, commit_id=commit_id
+        )
         await self._hooks.before(event)
         await self._versions.refs.delete_tag(name, by=by)
         self._hooks.after(replace(event, type=event.type.after))
@@ -362,7 +370,8 @@ class Changes:
         commit_id = await make()
         # A branch is named by its name, and a tag's actions are those of its commit.
         source = event.branch or commit_id
-        self._hooks.after(replace(event, type=event.type.after, source_ref=source, commit_id=commit_id))
+        after = replace(event, type=event.type.after, source_ref=source, source_is_commit=not event.branch)
+        self._hooks.after(replace(after, commit_id=commit_id))
         return commit_id
 
     async def check_clean(self, branch: str) -> None:
@@ -390,8 +399,8 @@ class Changes:
         return commit
 
     def _note(self, event: Event, commit: Commit) -> None:
-        after = replace(event, type=event.type.after, source_ref=commit.id, commit_id=commit.id)
-        self._hooks.after(replace(after, message=commit.message))
+        after = replace(event, type=event.type.after, source_ref=commit.id, source_is_commit=True)
+        self._hooks.after(replace(after, commit_id=commit.id, message=commit.message))
 
     async def _in_turn(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
         return await self._queue.run(branch, work)

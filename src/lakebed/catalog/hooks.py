@@ -39,13 +39,14 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change of one repository. `source_ref` is where its actions are read.
+    """One change of one repository. `source_ref` is where its actions are read: an expression, or a commit's id.
 
     `branch` is the branch that changes, empty for tags. `commit_id` is known after the change, and for refs before it.
     """
 
     type: EventType
     source_ref: str
+    source_is_commit: bool = False
     branch: str = ""
     tag: str = ""
     commit_id: str = ""

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from lakebed.base import LakebedError, NotFound, RepositoryId, from_row, key_to_path
+from lakebed.base import CommitId, LakebedError, NotFound, RepositoryId, from_row, key_to_path
 from lakebed.catalog import Event, HookRefused, Objects
 from lakebed.versions import CommitNotFound, ContentsGone, Versions
 
@@ -122,7 +122,7 @@ class RepositoryHooks:
         """Return why the run failed, empty if it did not, and its id, empty where nothing ran."""
         started_ms = self._now_ms()
         try:
-            actions = matching(await self._actions(event.source_ref), event)
+            actions = matching(await self._actions(event), event)
         except InvalidAction as error:
             # Listed as a hook that failed, so that the run says why.
             ran = [_Ran(str(error.facts["path"]), "read", started_ms, self._now_ms(), str(error), [str(error)])]
@@ -240,14 +240,18 @@ class RepositoryHooks:
             "commit_metadata": dict(event.metadata),
         }
 
-    async def _actions(self, ref: str) -> Sequence[Action]:
-        """Read the action files at a ref.
+    async def _actions(self, event: Event) -> Sequence[Action]:
+        """Read the action files that count for an event.
 
         Raises:
             InvalidAction: one of them cannot be read.
         """
         try:
-            listing = await self._versions.staging.list(ref, prefix=FOLDER.encode(), limit=FILES_MAX + 1)
+            staging, prefix, limit = self._versions.staging, FOLDER.encode(), FILES_MAX + 1
+            if event.source_is_commit:
+                listing = await staging.list_commit(CommitId(event.source_ref), prefix=prefix, limit=limit)
+            else:
+                listing = await staging.list(event.source_ref, prefix=prefix, limit=limit)
         except (CommitNotFound, ContentsGone):
             return []  # The change itself says what is wrong with this ref.
         if len(listing.items) > FILES_MAX:

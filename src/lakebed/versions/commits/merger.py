@@ -74,15 +74,18 @@ class Merger:
         allow_empty: bool = False,
         squash: bool = False,
         refuse_expired: bool = False,
+        source_id: CommitId | None = None,
     ) -> Commit:
         """Bring what `source` changed since the merge base into the branch. `squash`: without the source as parent.
+
+        `source_id` is the commit that `source` named when the caller looked; None: look now.
 
         Raises:
             BringsExpired: it has objects that lifecycle runs took, and `refuse_expired`.
             MergeConflict: both changed a path, and no strategy says who wins.
             NoChanges: the branch has it all, and not `allow_empty`.
         """
-        source_id = await self._refs.resolve_commit(source)
+        source_id = source_id or await self._refs.resolve_commit(source)
         metadata = {**note.metadata, STRATEGY_KEY: "default" if strategy == "none" else strategy}
         note = dataclasses.replace(note, message=note.message or f"Merge '{source}' into '{branch}'", metadata=metadata)
 

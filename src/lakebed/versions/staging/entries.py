@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from lakebed.base import (
+    CommitId,
     Entry,
     LakebedError,
     OutcomeUnknown,
@@ -430,6 +431,16 @@ class Staging:
                 continue
             return
 
+    @says_who_took
+    async def list_commit(
+        self, commit_id: CommitId, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
+    ) -> Listing:
+        """One page of a published commit, in key order."""
+        view = View((), commit_id)  # Nothing of it ever changes: no second look is needed.
+        listing = await self._layers.list(view, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+        await self._retired.check_contents([commit_id])
+        return listing
+
     # Last, because its name hides the type in what follows it.
 
     @says_who_took
@@ -439,10 +450,9 @@ class Staging:
         """One page, in key order. A branch's page is of one state of it; the next page may be of a later one."""
         resolved = await self._refs.resolve(ref)
         if resolved.branch is None:
-            view = View((), resolved.commit_id)  # Nothing of it ever changes: no second look is needed.
-            listing = await self._layers.list(view, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
-            await self._retired.check_contents([resolved.commit_id])
-            return listing
+            return await self.list_commit(
+                resolved.commit_id, prefix=prefix, after=after, delimiter=delimiter, limit=limit
+            )
         return await self._context.branches.consistent(
             resolved.branch,
             lambda record: self._layers.list(
