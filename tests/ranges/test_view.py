@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
+import pytest
+
 from lakebed.base import Entry, to_row
 from lakebed.ranges import RangeView, table_from_rows
 
@@ -42,3 +46,27 @@ def test_pages_are_rows_in_order_and_a_slice_of_a_table_will_do() -> None:
     assert view.get(b"a\x00") == ROWS[2]
     assert view.get(b"") is None
     assert view.nbytes > 0
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 65, 96, 97, 1000])
+def test_positions_are_right_however_many_keys_there_are(count: int) -> None:
+    keys = [b"%04d" % (2 * number) for number in range(count)]
+    view = RangeView(table_from_rows(keys, [ROWS[0]] * count))
+
+    for number in range(-1, 2 * count + 1):
+        key = b"%04d" % number if number >= 0 else b""
+        assert view.position(key) == bisect_left(keys, key)
+        assert view.position_behind(key) == bisect_right(keys, key)
+
+
+@pytest.mark.parametrize("step", [1, 3, 50, 999])
+def test_several_keys_are_found_close_together_and_far_apart(step: int) -> None:
+    keys = [b"%04d" % (2 * number) for number in range(1000)]
+    view = RangeView(
+        table_from_rows(
+            keys, [to_row(key, Entry(address="a", size_bytes=1, checksum="c", modified_ms=1)) for key in keys]
+        )
+    )
+    wanted = [b"%04d" % number for number in range(0, 2100, step)]
+
+    assert view.get_many(wanted) == [(key, row) for key in wanted if (row := view.get(key)) is not None]

@@ -18,6 +18,7 @@ from lakebed.versions import (
     BranchNotFound,
     Commit,
     CommitNotFound,
+    Difference,
     MergeConflict,
     NameTaken,
     NoChanges,
@@ -422,6 +423,29 @@ async def test_differences_are_told_apart(repo: Versions) -> None:
     assert [(d.kind, d.key) for d in between] == expected
     assert [(d.kind, d.key) for d in folded][-1] == ("prefix_changed", b"new/")
     assert ([d.key for d in page], more) == ([b"gone"], True)
+
+
+@pytest.mark.parametrize("delimiter", [b"", b"/"])
+async def test_every_page_size_gives_the_same_uncommitted_changes(repo: Versions, delimiter: bytes) -> None:
+    names = [f"p{n % 5}/{n:03d}" for n in range(40)]
+    await write(repo, "main", *names[:30])
+    await commit(repo)
+    await repo.staging.delete_many("main", [name.encode() for name in names[::2]])
+    await write(repo, "main", *names[30:], "q", "p2", data=b"otherwise")
+
+    whole, _ = await repo.history.diff_branch("main", delimiter=delimiter)
+    for limit in (1, 2, 7, 1000):
+        found: list[Difference] = []
+        more = True
+        while more:
+            after = found[-1].key if found else b""
+            page, more = await repo.history.diff_branch("main", after=after, delimiter=delimiter, limit=limit)
+            found += page
+        assert found == whole, limit
+    assert len(whole) == (7 if delimiter else 15 + 10 + 2)
+    assert [one.key for one in whole if one.kind == "removed"] == (
+        [] if delimiter else sorted(n.encode() for n in names[:30:2])
+    )
 
 
 async def test_a_diff_of_a_folder_ends_before_the_first_path_behind_it(repo: Versions) -> None:

@@ -26,6 +26,7 @@ from .store import (
     StoreUnavailable,
     check_key,
     prefix_end,
+    scan_pages,
     scan_prefix,
 )
 
@@ -52,6 +53,7 @@ __all__ = [
     "open_store",
     "prefix_end",
     "register_driver",
+    "scan_pages",
     "scan_prefix",
     "snapshot_store",
     "sqlite_uri",

@@ -9,7 +9,6 @@ All files are columnar, and are decoded into columns: a list makes an object onl
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, Generic, TypeVar, overload
@@ -136,7 +135,7 @@ class InfoList(Sequence[Info], Generic[Info]):
 
     def position(self, key: bytes) -> int:
         """Return the first row that does not end before the key."""
-        return bisect_left(self.max_keys, key)
+        return self.max_keys.position(key)
 
     def _info(self, row: int) -> Info:
         id_, min_key, max_key, count, size_bytes, file_bytes = [column[row] for column in self._columns]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from lakebed.base import CommitId, MetarangeId, NotFound, Row
 
@@ -18,14 +19,15 @@ from .errors import CommitExpired
 from .records import BranchRecord, Commit
 from .refs import Refs
 from .retired import Retired, says_who_took
-from .staging.layers import Layers, resume
+from .staging.layers import LISTING_PAGE, Layers, resume
 from .taken import Taken
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
+TOGETHER: Final = 500
+"""So many changes are looked up in other trees at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """`row` is the entry on the right side, or, where it was removed, the one on the left; None for a prefix."""
 
     kind: Kind
@@ -192,24 +194,29 @@ class History:
 
     async def _between(
         self, left: MetarangeId, right: MetarangeId, prefix: bytes, start: bytes
-    ) -> AsyncIterator[Difference]:
+    ) -> AsyncIterator[list[Difference]]:
         async for batch in self._context.trees.diff(left, right, start=start, prefix=prefix):
-            for found in batch:
-                yield Difference(found.kind, found.key, found.right if found.right is not None else found.left)
+            yield [
+                Difference(found.kind, found.key, found.right if found.right is not None else found.left)
+                for found in batch
+            ]
 
     async def _mark_conflicts(
-        self, theirs: AsyncIterator[Difference], base: MetarangeId, ours: MetarangeId
-    ) -> AsyncIterator[Difference]:
+        self, theirs: AsyncIterator[list[Difference]], base: MetarangeId, ours: MetarangeId
+    ) -> AsyncIterator[list[Difference]]:
         """A path that ours changed too, to something else, is a conflict; to the same, no difference at all."""
-        async for change in theirs:
-            now, before = (
-                await self._context.trees.lookup(ours, change.key),
-                await self._context.trees.lookup(base, change.key),
-            )
-            if _digest(now) == _digest(before):
-                yield change
-            elif _digest(now) != (None if change.kind == "removed" else _digest(change.row)):
-                yield Difference("conflict", change.key, change.row)
+        async for batch in theirs:
+            for first in range(0, len(batch), TOGETHER):
+                part = batch[first : first + TOGETHER]
+                keys = [change.key for change in part]
+                now, before = [await self._context.trees.lookup_many(tree, keys) for tree in (ours, base)]
+                marked: list[Difference] = []
+                for change, our_row, old in zip(part, now, before, strict=True):
+                    if _digest(our_row) == _digest(old):
+                        marked.append(change)
+                    elif _digest(our_row) != (None if change.kind == "removed" else _digest(change.row)):
+                        marked.append(Difference("conflict", change.key, change.row))
+                yield marked
 
     async def diff_branch(
         self, branch: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
@@ -219,24 +226,31 @@ class History:
         """
         start = resume(prefix, after, delimiter)
         return await self._context.branches.consistent(
-            branch, lambda record: _page(self._staged_changes(record, prefix, start), prefix, delimiter, limit)
+            branch, lambda record: _page(self._staged_changes(record, prefix, start, limit), prefix, delimiter, limit)
         )
 
-    async def _staged_changes(self, record: BranchRecord, prefix: bytes, start: bytes) -> AsyncIterator[Difference]:
+    async def _staged_changes(
+        self, record: BranchRecord, prefix: bytes, start: bytes, limit: int
+    ) -> AsyncIterator[list[Difference]]:
+        """Yield them in batches, the first from as many cells as `limit` asks for, then more."""
         metarange = await self._context.commits.metarange(record.commit_id)
         position: bytes | None = max(start, prefix)
+        cells = min(limit + 1, LISTING_PAGE)
         while position is not None:
-            span = await self._layers.staged_span(record.tokens(), position, 1000)
+            span = await self._layers.staged_span(record.tokens(), position, cells)
             below = await self._context.trees.lookup_many(metarange, span.keys)
+            batch: list[Difference] = []
             for key, (flags, row), old in zip(span.keys, span.cells, below, strict=True):
                 if not key.startswith(prefix):
-                    return
+                    break
                 if is_gone(flags):
                     if old is not None:
-                        yield Difference("removed", key, old)
+                        batch.append(Difference("removed", key, old))
                 elif old is None or old[0] != row[0]:
-                    yield Difference("added" if old is None else "changed", key, row)
-            position = span.next_start
+                    batch.append(Difference("added" if old is None else "changed", key, row))
+            yield batch
+            position = None if span.keys and not span.keys[-1].startswith(prefix) else span.next_start
+            cells = min(2 * cells, LISTING_PAGE)
 
 
 def _digest(row: Row | None) -> int | None:
@@ -244,18 +258,29 @@ def _digest(row: Row | None) -> int | None:
 
 
 async def _page(
-    found: AsyncIterator[Difference], prefix: bytes, delimiter: bytes, limit: int
+    found: AsyncIterator[list[Difference]], prefix: bytes, delimiter: bytes, limit: int
 ) -> tuple[list[Difference], bool]:
     page: list[Difference] = []
-    async for difference in found:
-        if delimiter:
-            cut = difference.key.find(delimiter, len(prefix))
-            if cut >= 0:
-                common = difference.key[: cut + len(delimiter)]
-                if page and page[-1].key == common:
-                    continue
-                difference = Difference("prefix_changed", common, None)  # noqa: PLW2901  # the folded one replaces it
-        if len(page) == limit:
-            return page, True
-        page.append(difference)
+    async for batch in found:
+        page += _folded(batch, page[-1:], prefix, delimiter)[: limit + 1 - len(page)]
+        if len(page) > limit:
+            return page[:limit], True
     return page, False
+
+
+def _folded(batch: list[Difference], before: Sequence[Difference], prefix: bytes, delimiter: bytes) -> list[Difference]:
+    """Return one difference for each common prefix in the place of those that have it. `before` is what the last batch
+    ended with.
+    """
+    if not delimiter:
+        return batch
+    folded = [*before]
+    for difference in batch:
+        cut = difference.key.find(delimiter, len(prefix))
+        if cut < 0:
+            folded.append(difference)
+            continue
+        common = difference.key[: cut + len(delimiter)]
+        if not folded or folded[-1].key != common:
+            folded.append(Difference("prefix_changed", common, None))
+    return folded[len(before) :]

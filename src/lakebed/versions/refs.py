@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from lakebed.base import (
@@ -23,7 +24,7 @@ from lakebed.base import (
     check_branch,
     check_tag,
 )
-from lakebed.kv import Held, PredicateFailed
+from lakebed.kv import Held, PredicateFailed, scan_pages
 
 from . import keys
 from .context import Context, Seen, branch_of
@@ -46,14 +47,14 @@ from .records import (
     RefState,
     TagRecord,
     decode_record,
+    decode_records,
     encode_record,
 )
 from .reflog import Reflog
 from .retired import Retired
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(msgspec.Struct, frozen=True):
     """`expires_ms`: it was made to last until then; 0: for ever."""
 
     name: BranchName
@@ -113,9 +114,16 @@ class Refs:
         """At most `limit` branches after the name `after`, in order, and whether there are more."""
         found: list[Branch] = []
         start = keys.BRANCH + after.encode() + b"\0" if after else b""
-        async for key, record in self._context.records(BranchRecord, keys.BRANCH + prefix.encode(), start=start):
-            if record.state is RefState.ACTIVE:
-                found.append(Branch(branch_of(key), record.commit_id, record.expires_ms))
+        context = self._context
+        async for names, values in scan_pages(
+            context.store, context.partition, keys.BRANCH + prefix.encode(), start=start, first=limit + 1
+        ):
+            records = decode_records(BranchRecord, values)
+            found += [
+                Branch(branch_of(key), record.commit_id, record.expires_ms)
+                for key, record in zip(names, records, strict=True)
+                if record.state is RefState.ACTIVE
+            ]
             if len(found) > limit:
                 return found[:limit], True
         return found, False

@@ -7,6 +7,7 @@ empty read and drop out.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,8 +99,9 @@ class Layers:
         committed = await self._committed_span(metarange, start, end, limit)
         if not staged.keys and staged.next_start is None:
             return committed
-        span = merge_spans([staged, committed])
-        if not any(flags for flags, _ in span.cells):
+        is_over_nothing = not committed.keys and committed.next_start is None
+        span = staged if is_over_nothing else merge_spans([staged, committed])
+        if not any(is_gone(flags) for flags in {flags for flags, _ in span.cells}):
             return span
         kept = [(key, cell) for key, cell in zip(span.keys, span.cells, strict=True) if not is_gone(cell[0])]
         return Span([key for key, _ in kept], [cell for _, cell in kept], span.next_start)
@@ -140,19 +142,28 @@ def _take(
 ) -> bytes | None:
     """Move a span's entries into `items`, at most one more than `limit`; return where to go on, None at the end."""
     skipped: bytes | None = None
-    for key, (_, row) in zip(span.keys, span.cells, strict=True):
-        if skipped is not None and key.startswith(skipped):
-            continue
-        if not key.startswith(prefix):
-            return None
-        cut = key.find(delimiter, len(prefix)) if delimiter else -1
+    keys, at = span.keys, 0
+    end = None if not keys or keys[-1].startswith(prefix) else prefix_end(prefix)
+    stop = len(keys) if end is None else bisect_left(keys, end)
+    if not delimiter:
+        at = min(stop, limit + 1 - len(items))
+        items += [(key, row) for key, (_, row) in zip(keys[:at], span.cells, strict=False)]
+    while at < stop:
+        cut = keys[at].find(delimiter, len(prefix))
         if cut >= 0:
-            skipped = key[: cut + len(delimiter)]
+            skipped = keys[at][: cut + len(delimiter)]
             items.append((skipped, None))
+            at += 1
+            if at < stop and keys[at].startswith(skipped):
+                behind = prefix_end(skipped)
+                at = stop if behind is None else bisect_left(keys, behind, at, stop)
         else:
-            items.append((key, row))
+            items.append((keys[at], span.cells[at][1]))
+            at += 1
         if len(items) > limit:
             return None
+    if len(items) > limit or stop < len(keys):
+        return None
     if span.next_start is not None and not span.next_start.startswith(prefix) and span.next_start > prefix:
         return None
     if skipped is not None and span.next_start is not None and span.next_start.startswith(skipped):
@@ -170,5 +181,7 @@ def merge_spans(spans: Sequence[Span]) -> Span:
     merged: dict[bytes, Cell] = {}
     for span in reversed(spans):
         merged.update(zip(span.keys, span.cells, strict=True))
-    found = sorted(key for key in merged if horizon is None or key < horizon)
+    found = sorted(merged)
+    if horizon is not None:
+        del found[bisect_left(found, horizon) :]
     return Span(found, [merged[key] for key in found], horizon)

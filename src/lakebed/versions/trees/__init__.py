@@ -106,18 +106,17 @@ class Trees:
     async def lookup_many(self, metarange: MetarangeId, keys: Sequence[bytes]) -> list[Row | None]:
         """Return for each key its row. Keys may come in any order; each range is loaded once."""
         tree = await self._files.tree(metarange)
-        rows: list[Row | None] = [None] * len(keys)
-        info: RangeInfo | None = None
-        for index in sorted(range(len(keys)), key=keys.__getitem__):
-            key = keys[index]
-            if info is None or key > info.max_key:
-                info, view = await self._files.range_at(tree, key), None
-                if info is None:
-                    break
-            if key >= info.min_key:
-                view = view or await self._files.view(info)
-                rows[index] = view.get(key)
-        return rows
+        ascending, found, at = sorted(keys), dict[bytes, Row](), 0
+        while at < len(ascending):
+            info = await self._files.range_at(tree, ascending[at])
+            if info is None:
+                break
+            stop = bisect_right(ascending, info.max_key, at)
+            inside = ascending[bisect_left(ascending, info.min_key, at, stop) : stop]
+            if inside:
+                found.update((await self._files.view(info)).get_many(inside))
+            at = stop
+        return [found.get(key) for key in keys]
 
     async def scan(
         self, metarange: MetarangeId, start: bytes, limit: int, *, end: bytes | None = None
