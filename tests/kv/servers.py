@@ -23,6 +23,7 @@ import pytest
 
 from lakebed.kv import PredicateFailed, open_store, store_partitions
 from lakebed.testing.contracts import RemoteStoreContract
+from lakebed.testing.contracts.network import held_port
 
 DATABASES = (
     "bigtable",
@@ -41,7 +42,8 @@ DATABASES = (
 )
 DOUBLES = ("consul", "cosmos", "foundationdb")
 """Of these a double stands in, which we wrote: its speed says nothing."""
-START_S = 120
+START_S = 600
+"""Much longer than any takes, also on a busy machine."""
 USER = 65534
 """The user `nobody`: some servers refuse to run as root."""
 
@@ -117,13 +119,6 @@ def as_user(command: Sequence[str], *, as_root: bool = False) -> list[str]:
     return ["setpriv", *identity, "--pdeathsig=KILL", *command]
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def is_listening(port: int) -> bool:
     with closing(socket.socket()) as connection:
         return connection.connect_ex(("127.0.0.1", port)) == 0
@@ -162,11 +157,10 @@ def postgres(*settings: str) -> Iterator[Server]:
     """Start PostgreSQL, with settings such as `fsync=off`. Its user and database are `lakebed`."""
     binaries = [str(folder) for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
     initdb, postgres = (program(name, "postgresql", *binaries) for name in ("initdb", "postgres"))
-    with folder_for("postgres") as folder:
+    with folder_for("postgres") as folder, held_port() as port:
         data = folder / "data"
         make = [initdb, "-D", str(data), "-U", "lakebed", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(as_user(make), check=True, capture_output=True, cwd=folder)
-        port = free_port()
         options = [f"--{setting}" for setting in (f"port={port}", "listen_addresses=127.0.0.1", *settings)]
         with running(Server([postgres, "-D", str(data), "-k", str(folder), *options], folder, port)) as server:
             wait_until_it_answers(folder, port)
@@ -185,8 +179,7 @@ def wait_until_it_answers(folder: Path, port: int) -> None:
 def redis(*settings: str) -> Iterator[Server]:
     """Start Redis with an append-only file, and further settings such as `--appendfsync everysec`."""
     program_file = program("redis-server", "redis-server")
-    with folder_for("redis") as folder:
-        port = free_port()
+    with folder_for("redis") as folder, held_port() as port:
         safe = "--bind 127.0.0.1 --appendonly yes --appendfsync always --repl-diskless-sync-delay 0"
         chosen = [*safe.split(), "--save", "", *" ".join(settings).split()]
         command = [program_file, "--port", str(port), "--dir", str(folder), *chosen]
@@ -201,8 +194,7 @@ def dynamodb() -> Iterator[Server]:
         pytest.skip("DynamoDB Local needs a network namespace, which only root makes")
     java, libraries = program("java", "default-jre-headless"), jars_of("dynamodb")
     # In memory: it syncs each write for some 50 ms, and the real one is not this program.
-    with folder_for("dynamodb", place="/dev/shm") as folder:
-        port = free_port()
+    with folder_for("dynamodb", place="/dev/shm") as folder, held_port() as port:
         main = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
         inner = [java, "-Xmx512m", f"-Djava.library.path={libraries}", "-cp", f"{libraries}/*", main]
         inner += ["-port", "8000", "-sharedDb", "-dbPath", str(folder), "-disableTelemetry"]
@@ -258,8 +250,7 @@ def go_main(module: str, version: str) -> Path:
 def bigtable() -> Iterator[Server]:
     """Start Google's own emulator of Bigtable, which keeps all in memory."""
     built = go_program("cloud.google.com/go/bigtable/cmd/emulator", "v1.58.0")
-    with folder_for("bigtable") as folder:
-        port = free_port()
+    with folder_for("bigtable") as folder, held_port() as port:
         # As root, for the folder of the program may be closed to others.
         command = [str(built), "-host", "127.0.0.1", "-port", str(port)]
         with running(Server(command, folder, port, as_root=True)) as server:
@@ -275,9 +266,9 @@ def spanner(*options: str) -> Iterator[Server]:
     pytest.importorskip("google.cloud.spanner_v1")
     folder_of_program = "/usr/lib/google-cloud-sdk/bin/cloud_spanner_emulator"
     built = program("emulator_main", "google-cloud-cli-spanner-emulator", folder_of_program)
-    with folder_for("spanner") as folder:
-        port = free_port()
-        with running(Server([built, "--host_port", f"127.0.0.1:{port}", *options], folder, port)) as server:
+    with folder_for("spanner") as folder, held_port() as port:
+        command = [built, "--host_port", f"127.0.0.1:{port}", *options]
+        with running(Server(command, folder, port)) as server:
             make_spanner_database(port)
             yield server
 
@@ -338,9 +329,9 @@ def cassandra() -> Iterator[Server]:
     """Start one node of Cassandra, on Java 17."""
     java, libraries = program("java", "openjdk-17-jre-headless"), jars_of("cassandra")
     # In memory: it syncs each step of each write, and a killed process loses nothing that it wrote there.
-    with folder_for("cassandra", place="/dev/shm") as folder:
-        port, settings = free_port(), folder / "cassandra.yaml"
-        settings.write_text(CASSANDRA_SETTINGS.format(folder=folder, port=port, storage=free_port()))
+    with folder_for("cassandra", place="/dev/shm") as folder, held_port() as port, held_port() as storage:
+        settings = folder / "cassandra.yaml"
+        settings.write_text(CASSANDRA_SETTINGS.format(folder=folder, port=port, storage=storage))
         opened = [option for each in CASSANDRA_OPENS.split() for option in ("--add-opens", f"{each}=ALL-UNNAMED")]
         exported = [option.replace("--add-opens", "--add-exports") for option in opened]
         command = [java, "-Xms512m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *opened, *exported]
@@ -363,8 +354,8 @@ def hbase() -> Iterator[Server]:
         return
     java, libraries = program("java", "openjdk-17-jdk-headless"), jars_of("hbase")
     # In memory: a killed process loses nothing that it wrote there.
-    with folder_for("hbase", place="/dev/shm") as folder:
-        port, source = free_port(), Path(__file__).with_name("HBase.java")
+    with folder_for("hbase", place="/dev/shm") as folder, held_port() as port:
+        source = Path(__file__).with_name("HBase.java")
         opened = [option for each in HBASE_OPENS.split() for option in ("--add-opens", f"{each}=ALL-UNNAMED")]
         command = [java, "-Xmx768m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *opened]
         command += ["-cp", f"{libraries}/*", str(source), str(folder), str(port)]
@@ -380,8 +371,8 @@ def mongodb() -> Iterator[Server]:
         yield Server([], Path(), int(named))
         return
     java, libraries = program("java", "default-jdk-headless"), jars_of("mongodb")
-    with folder_for("mongodb") as folder:
-        port, source = free_port(), Path(__file__).with_name("Mongo.java")
+    with folder_for("mongodb") as folder, held_port() as port:
+        source = Path(__file__).with_name("Mongo.java")
         command = [java, "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*", str(source), str(port)]
         # As root, for the folder of its libraries may be closed to others.
         with running(Server(command, folder, port, as_root=True)) as server:
@@ -394,8 +385,7 @@ def double(name: str) -> Iterator[Server]:
     if named := os.environ.get(f"LAKEBED_TEST_{name.upper()}"):
         yield Server([], Path(), int(named))
         return
-    with folder_for(name) as folder:
-        port = free_port()
+    with folder_for(name) as folder, held_port() as port:
         command = [sys.executable, "-m", f"tests.kv.{name}_double", str(port), str(folder / "kept.db")]
         places = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {"PYTHONPATH": os.pathsep.join(places)}
@@ -412,11 +402,10 @@ def consul() -> Iterator[Server]:
             yield server
         return
     built = go_main("github.com/hashicorp/consul", "v1.12.9")
-    with folder_for("consul") as folder:
-        port = free_port()
+    with folder_for("consul") as folder, held_port() as port, held_port() as raft, held_port() as gossip:
         command = [str(built), "agent", "-server", "-bootstrap-expect=1", "-data-dir", str(folder / "data")]
-        command += ["-bind=127.0.0.1", "-client=127.0.0.1", f"-http-port={port}", f"-server-port={free_port()}"]
-        command += [f"-serf-lan-port={free_port()}", "-serf-wan-port=-1", "-dns-port=-1", "-log-level=warn"]
+        command += ["-bind=127.0.0.1", "-client=127.0.0.1", f"-http-port={port}", f"-server-port={raft}"]
+        command += [f"-serf-lan-port={gossip}", "-serf-wan-port=-1", "-dns-port=-1", "-log-level=warn"]
         command += ["-hcl=disable_update_check = true", "-hcl=performance { raft_multiplier = 1 }"]
         # As root, for the folder of the program may be closed to others.
         with running(Server(command, folder, port, as_root=True)) as server:
@@ -445,9 +434,8 @@ def foundationdb() -> Iterator[Path]:
 def etcd(*options: str) -> Iterator[Server]:
     """Start one member of etcd, with options such as `--quota-backend-bytes=…`."""
     program_file = program("etcd", "etcd-server")
-    with folder_for("etcd") as folder:
-        port = free_port()
-        here, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}"
+    with folder_for("etcd") as folder, held_port() as port, held_port() as peer_port:
+        here, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
         command = [program_file, "--data-dir", str(folder / "data"), "--log-level", "warn"]
         command += ["--listen-client-urls", here, "--advertise-client-urls", here, "--listen-peer-urls", peers]
         command += ["--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}", *options]
@@ -459,8 +447,8 @@ def etcd(*options: str) -> Iterator[Server]:
 def mariadb(*settings: str) -> Iterator[Server]:
     """Start MariaDB, with settings such as `--sync-binlog=0`. Its user is `root`, without a password."""
     install, server_file = (program(name, "mariadb-server") for name in ("mariadb-install-db", "mariadbd"))
-    with folder_for("mariadb") as folder:
-        data, port = f"--datadir={folder / 'data'}", free_port()
+    with folder_for("mariadb") as folder, held_port() as port:
+        data = f"--datadir={folder / 'data'}"
         make = [install, "--no-defaults", data, "--auth-root-authentication-method=normal", "--skip-test-db"]
         subprocess.run(as_user(make), check=True, capture_output=True, cwd=folder)
         options = [data, f"--socket={folder / 'socket'}", f"--port={port}", "--bind-address=127.0.0.1", *settings]

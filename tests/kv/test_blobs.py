@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from lakebed.kv import (
     store_partitions,
 )
 from lakebed.testing.contracts import RemoteStoreContract
+from lakebed.testing.contracts.network import held_port
 from lakebed.testing.contracts.store import P, held, read_all
 from tests.kv.servers import Server
 from tests.objectstore.cloud_servers import ACCOUNT, BUCKETS, KEY, azurite, gcs_double, make_container
@@ -177,10 +177,8 @@ async def test_long_keys_that_begin_alike_are_scanned_in_order(gcs: Server) -> N
 def test_a_bucket_that_is_missing_and_a_service_that_is_away_are_told(gcs: Server) -> None:
     with pytest.raises(StoreUnavailable, match="NoSuchBucket"):
         open_store(f"gs://missing/metadata?endpoint=http://127.0.0.1:{gcs.port}&wait_s=0")
-    with socket.socket() as nothing_listens:
-        nothing_listens.bind(("127.0.0.1", 0))
-        with pytest.raises(StoreUnavailable):
-            open_store(gs_uri(nothing_listens.getsockname()[1], name="away", wait_s=0))
+    with held_port() as silent, pytest.raises(StoreUnavailable):
+        open_store(gs_uri(silent, name="away", wait_s=0))
 
 
 @pytest.mark.parametrize(("kept", "lacking"), [("", "If-None-Match"), ("0", "If-Match")])

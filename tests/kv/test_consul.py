@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from lakebed.kv import (
 )
 from lakebed.kv.drivers import consul as consul_driver
 from lakebed.kv.drivers.remote import Passing, RemoteStore
+from lakebed.testing.contracts.network import held_port
 from tests.kv.consul_double import Consul
 from tests.kv.doubles import Answer, Request, served
 from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, consul
@@ -94,9 +93,8 @@ async def test_a_value_that_consul_does_not_take_is_refused(server: Server) -> N
 
 
 async def test_an_agent_that_is_away_is_passed_over(server: Server) -> None:
-    with closing(socket.socket()) as silent:
-        silent.bind(("127.0.0.1", 0))  # It never listens, and no other program gets the port.
-        store = open_store(uri_of(server.port, name="passed").replace("//", f"//127.0.0.1:{silent.getsockname()[1]},"))
+    with held_port() as silent:
+        store = open_store(uri_of(server.port, name="passed").replace("//", f"//127.0.0.1:{silent},"))
 
         await store.set(b"p", b"key", b"value")
 

@@ -14,7 +14,8 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv import InvalidStoreUri, PredicateFailed, StoreFormat, StoreUnavailable, StoreUri, open_store, store_size
 from lakebed.kv.drivers import etcd as etcd_driver
 from lakebed.kv.drivers.remote import RemoteStore
-from tests.kv.servers import OnServer, Server, answering_http, etcd, free_port
+from lakebed.testing.contracts.network import held_port
+from tests.kv.servers import OnServer, Server, answering_http, etcd
 
 _numbers = itertools.count()
 
@@ -48,12 +49,13 @@ async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
 
 
 async def test_a_member_that_is_away_is_passed_over(server: Server) -> None:
-    store = open_store(f"etcd://127.0.0.1:{free_port()},127.0.0.1:{server.port}?name=passed")
+    with held_port() as silent:
+        store = open_store(f"etcd://127.0.0.1:{silent},127.0.0.1:{server.port}?name=passed")
 
-    await store.set(b"p", b"key", b"value")
+        await store.set(b"p", b"key", b"value")
 
-    assert (await store.scan(b"p", b"", 10)).values == [b"value"]
-    await store.close()
+        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
+        await store.close()
 
 
 async def test_a_full_database_refuses_writes_and_says_what_to_do() -> None:

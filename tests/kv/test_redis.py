@@ -12,7 +12,8 @@ from redis.asyncio import ConnectionPool, Redis
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
-from tests.kv.servers import OnServer, Server, free_port, redis
+from lakebed.testing.contracts.network import held_port
+from tests.kv.servers import OnServer, Server, redis
 
 _numbers = itertools.count()
 
@@ -77,10 +78,10 @@ async def command(server: Server, *parts: str | int) -> None:
 
 
 async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
-    with redis() as server:
+    with redis() as server, held_port() as nowhere:
         store = open_store(uri_of(server.port, name="demoted", wait_s=1))
         await store.set(b"p", b"key", b"value")
-        await command(server, "REPLICAOF", "127.0.0.1", free_port())
+        await command(server, "REPLICAOF", "127.0.0.1", nowhere)
 
         for reading in (store.get(b"p", b"key"), store.scan(b"p", b"", 10)):
             with pytest.raises(StoreUnavailable, match="read only replica"):

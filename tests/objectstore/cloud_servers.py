@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,8 @@ import httpx
 import pytest
 
 from lakebed.objectstore import ObjectStoreOptions
-from tests.kv.servers import Server, folder_for, free_port, program, running
+from lakebed.testing.contracts.network import held_port
+from tests.kv.servers import Server, folder_for, program, running
 
 AZURITE = "azurite@3.35.0"
 ACCOUNT = "devstoreaccount1"
@@ -35,8 +37,7 @@ def azurite() -> Iterator[Server]:
     """Start Azurite's blob service. Killed, it loses the writes of its last five seconds."""
     script = azurite_script()
     node = program("node", "nodejs")
-    with folder_for("azurite") as folder:
-        port = free_port()
+    with folder_for("azurite") as folder, held_port() as port:
         options = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--location", str(folder / "data")]
         command = [node, str(script), "--blobHost", "127.0.0.1", "--blobPort", str(port), *options]
         with running(Server(command, folder, port, as_root=True)) as server:
@@ -47,7 +48,7 @@ def azurite_script() -> Path:
     """Load Azurite with npm, once, or skip."""
     kept = Path.home() / ".cache" / "lakebed-tests" / AZURITE.replace("@", "-")
     if not kept.exists():
-        draft = kept.with_name(f"{kept.name}.{free_port()}")
+        draft = kept.with_name(f"{kept.name}.{os.getpid()}")
         draft.mkdir(parents=True)
         load = [program("npm", "npm"), "install", "--no-audit", "--no-fund", "--prefix", str(draft), AZURITE]
         done = subprocess.run(load, check=False, capture_output=True, text=True)
@@ -64,8 +65,7 @@ def azurite_script() -> Path:
 @contextmanager
 def gcs_double() -> Iterator[Server]:
     """Start the double with the buckets of BUCKETS."""
-    with folder_for("gcs") as folder:
-        port = free_port()
+    with folder_for("gcs") as folder, held_port() as port:
         script = Path(__file__).with_name("gcs_double.py")
         command = [sys.executable, str(script), str(port), str(folder / "objects.db"), *BUCKETS]
         with running(Server(command, folder, port, as_root=True)) as server:

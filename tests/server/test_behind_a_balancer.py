@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.kv.servers import Server, free_port, postgres, program, running
+from lakebed.testing.contracts.network import held_port
+from tests.kv.servers import Server, postgres, program, running
 
 from .test_draining import asking, draining
 
@@ -130,13 +131,13 @@ def our_balancer(servers: tuple[int, ...], _: Path) -> Iterator[str]:
 def haproxy(servers: tuple[int, ...], folder: Path) -> Iterator[str]:
     """HAProxy with the file that `deploy/compose.yaml` gives it."""
     command = [program("haproxy", "haproxy"), "-db", "-f", str(DEPLOY / "haproxy.cfg")]
-    port = free_port()
     names = {f"LAKEBED_SERVER_{number}": f"127.0.0.1:{server}" for number, server in enumerate(servers, 1)}
-    names["LAKEBED_LISTEN"] = f"127.0.0.1:{port}"
-    # Not as another user: the file has nothing of this machine, and the folder is pytest's own.
     (folder / "haproxy").mkdir()
-    with running(Server(command, folder / "haproxy", port, names, as_root=True)):
-        yield f"http://127.0.0.1:{port}"
+    with held_port() as port:
+        names["LAKEBED_LISTEN"] = f"127.0.0.1:{port}"
+        # Not as another user: the file has nothing of this machine, and the folder is pytest's own.
+        with running(Server(command, folder / "haproxy", port, names, as_root=True)):
+            yield f"http://127.0.0.1:{port}"
 
 
 def wait_until_balanced(url: str, port: int) -> None:
@@ -162,7 +163,7 @@ def test_a_rolling_restart_of_two_servers_behind_a_balancer_loses_no_request(
         database = stack.enter_context(postgres())
         log = stack.enter_context((tmp_path / "log").open("w"))
         uri = f"postgres://lakebed@127.0.0.1:{database.port}/postgres"
-        ports = (free_port(), free_port())
+        ports = (stack.enter_context(held_port()), stack.enter_context(held_port()))
 
         def start(port: int) -> subprocess.Popen[str]:
             options = ("--kv", uri, "--port", str(port), "--notice", str(NOTICE_S), "--drain", "60")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ class FaultyNetwork:
     """Forward `port` to the server's port. Made by `faulty_network`. Faults count for what happens from then on."""
 
     server_port: int
-    port: int = 0
+    port: int
     delay_s: float = 0
     """Hold back each answer for this long."""
     _listener: asyncio.Server | None = None
@@ -56,10 +57,9 @@ class FaultyNetwork:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _listen(self, wanted: bool) -> None:
-        """Begin or stop to listen, always on the same port."""
+        """Begin or stop to listen."""
         if wanted and self._listener is None:
             self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-            self.port = self._listener.sockets[0].getsockname()[1]
         elif not wanted and self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -133,15 +133,29 @@ class FaultyNetwork:
 @contextmanager
 def faulty_network(server_port: int) -> Iterator[FaultyNetwork]:
     """Forward a fresh port of this machine to the server's, until the block ends."""
-    network = FaultyNetwork(server_port)
-    loop = network._loop  # noqa: SLF001 - its own maker
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        network.heal()
-        yield network
-    finally:
-        network.end()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with held_port() as port:
+        network = FaultyNetwork(server_port, port)
+        loop = network._loop  # noqa: SLF001 - its own maker
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        try:
+            network.heal()
+            yield network
+        finally:
+            network.end()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Hold a free port of 127.0.0.1 until the block ends, also while the server that is to have it is away.
+
+    A socket is bound to it that never listens, so the port refuses connections meanwhile. The system gives it to no
+    connection and to no bind to port 0. A server that names it gets it, for servers set SO_REUSEADDR.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
