@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import click
+import pytest
+
 from lakebed.cli.history import graph_lines, paragraphs
 from lakebed.wire import Commit
 
@@ -61,3 +64,27 @@ def test_a_paragraph_of_a_merge_names_its_parents() -> None:
     lines = list(paragraphs([commit("m", "b", "f")]))
 
     assert "Merge:   b00000000000 f00000000000" in lines
+
+
+def test_refs_stand_beside_the_commit_and_below_it_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = commit("a")
+    names = {head.id: ["main", "tag v1"]}
+    piped = [*paragraphs([head], names)]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = [*paragraphs([head], names)]
+
+    assert click.unstyle(piped[0]) == f"commit {head.id}  (main, tag v1)"
+    assert [click.unstyle(line) for line in narrow[:2]] == [f"commit {head.id}", "Refs:    main, tag v1"]
+
+
+def test_a_long_message_goes_on_below_itself_beside_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    history = [commit("m", "b", "f", message="a word " * 12), commit("f", "a"), commit("b", "a")]
+
+    lines = [click.unstyle(line) for line in graph_lines(history)]
+
+    assert max(map(len, lines)) <= 80
+    assert [line[:38].split() for line in lines[1:-2]] == [["|", "|"]] * (len(lines) - 3)
+    assert " ".join(line[38:] for line in lines[:-2]).split() == ["a", "word"] * 12

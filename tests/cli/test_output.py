@@ -117,7 +117,23 @@ def test_ids_are_never_cut_however_narrow_the_terminal(monkeypatch: pytest.Monke
 
     assert max(map(len, fits)) <= 62
     assert (run in fits[1], address in fits[1]) == (True, True)
-    assert wide[1:] == [f"{run}  {address}  nothing names it"]
+    assert wide == ["RUN                   WHY", f"{run}  nothing names it", f"    object: {address}"]
+
+
+def test_only_the_longest_columns_of_a_narrow_table_go_below_and_empty_cells_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "24")
+    rows = [("main", "1.5 KiB", "s3://bucket/lakebed/main"), ("dev", "12 KiB", "-"), ("x" * 30, "0 B", "")]
+
+    assert list(table(("name", "size", "where"), rows[:2])) == [
+        "NAME     SIZE",
+        "main  1.5 KiB",
+        "    where: s3://bucket/lakebed/main",
+        "dev    12 KiB",
+    ]
+    assert list(table(("name", "size"), rows[2:])) == ["NAME", "x" * 30, "    size: 0 B"]
 
 
 def test_a_field_that_is_too_wide_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from lakebed.wire import AuditRecord
 
-from .output import printable, table
+from .output import human_date, printable, table
 from .parameters import Option
 from .session import Session, command
 from .tree import noun
@@ -48,7 +48,7 @@ def _text(records: Iterable[AuditRecord]) -> Iterator[str]:
         ["time", "user", "from", "operation", "what", "result"],
         [
             [
-                record.time,
+                human_date(record.time),
                 printable(record.user) or "-",
                 record.address or record.through,
                 record.operation or "-",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -32,7 +33,7 @@ from .arguments import (
 )
 from .completion import complete_object, complete_ref
 from .failures import Misuse, being_something
-from .output import fields, human_time, printable
+from .output import fields, hanging, human_time, printable, terminal_width
 from .parameters import Argument, Option
 from .session import Session, command
 from .tree import noun
@@ -152,14 +153,17 @@ def _beside(names: Mapping[str, Sequence[str]], commit: Commit) -> str:
 
 
 def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
-    """Yield a paragraph for each commit. `names`: what stands beside the id."""
+    """Yield a paragraph for each commit. `names`: what stands beside the id, or below it on a narrow terminal."""
     for number, commit in enumerate(commits):
         if number:
             yield ""
-        yield click.style(f"commit {commit.id}", fg="yellow") + _beside(names, commit)
+        name, beside = f"commit {commit.id}", _beside(names, commit)
+        is_wide = sys.stdout.isatty() and len(name + click.unstyle(beside)) > terminal_width()
+        yield click.style(name, fg="yellow") + ("" if is_wide else beside)
+        refs = [("Refs", ", ".join(names[commit.id]))] if is_wide else []
         parents = [("Merge", " ".join(parent[:12] for parent in commit.parents))] if len(commit.parents) > 1 else []
         committer = [("Author", commit.committer)] if commit.committer else []
-        yield from fields([*parents, *committer, ("Date", human_time(commit.creation_date))])
+        yield from fields([*refs, *parents, *committer, ("Date", human_time(commit.creation_date))])
         yield ""
         yield from ("    " + printable(line) for line in commit.message.splitlines())
         for name, value in sorted(commit.metadata.items()):
@@ -180,10 +184,16 @@ def graph_lines(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = 
         marks = " ".join("*" if lane == place else "|" for lane in range(len(lanes)))
         first_line = commit.message.partition("\n")[0]
         name = click.style(commit.id[:12], fg="yellow")
-        yield f"{marks}  {name}  {human_time(commit.creation_date)}  {printable(first_line)}{_beside(names, commit)}"
         came = [parent for parent in commit.parents[:1] if parent not in lanes]
+        label = f"{marks}  {name}  {human_time(commit.creation_date)}  "
+        first, *more = hanging(
+            label, f"{printable(first_line)}{_beside(names, commit)}", indent=len(click.unstyle(label))
+        )
+        yield first
         lanes[place : place + 1] = came
         lanes += [parent for parent in commit.parents[1:] if parent not in lanes]
+        waiting = " ".join("|" for _ in lanes)
+        yield from (f"{waiting}{line[len(waiting) :]}" for line in more)
 
 
 @diff_app.command()
@@ -330,7 +340,9 @@ def _blame_lines(found: Iterable[Blamed]) -> Iterator[str]:
         message = one.commit.message.partition("\n")[0]
         name = click.style(one.commit.id[:12], fg="yellow")
         author = f"{printable(one.commit.committer)}: " if one.commit.committer else ""
-        yield f"{name}  {human_time(one.commit.creation_date)}  {printable(one.path)}  {author}{printable(message)}"
+        label = f"{name}  {human_time(one.commit.creation_date)}  "
+        text = f"{printable(one.path)}  {author}{printable(message)}"
+        yield from hanging(label, text, indent=len(click.unstyle(label)))
 
 
 def diff_lines(differences: Iterable[Diff]) -> Iterator[str]:

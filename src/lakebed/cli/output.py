@@ -69,42 +69,55 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
     """Yield lines with aligned columns, two spaces apart, the header first; nothing where there are no rows.
 
     Amounts stand at the right, but for the first column, which has names. Where the terminal is narrower, cells are
-    wrapped at blanks. A word is never cut: ids and addresses are there to be copied. A table whose words need more room
-    than there is stays as wide as it is.
+    wrapped at blanks. A word is never cut: ids and addresses are there to be copied. Where the words need more room
+    than there is, the columns with the longest ones stand below their row, on lines of their own.
     """
     body = [[printable(cell) for cell in row] for row in rows]
     if not body:
         return
     lines = [[cell.upper() for cell in header], *body]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    is_amount = [
-        bool(column) and all(_AMOUNT.fullmatch(line[column]) for line in body) for column in range(len(header))
-    ]
+    beside = [*range(len(header))]
+    widths = [max(len(line[column]) for line in lines) for column in beside]
+    is_amount = [bool(column) and all(_AMOUNT.fullmatch(line[column]) for line in body) for column in beside]
     if sys.stdout.isatty():
-        widths = _narrowed(lines, widths, terminal_width())
-    for line in lines:
-        cells = [_wrapped(cell, width) for cell, width in zip(line, widths, strict=True)]
+        beside, widths = _fitted(lines, widths, terminal_width())
+    below = [column for column in range(len(header)) if column not in beside]
+    for number, line in enumerate(lines):
+        cells = [_wrapped(line[column], widths[column]) for column in beside]
         for row in zip_longest(*cells, fillvalue=""):
-            aligned = zip(row, widths, is_amount, strict=True)
-            shown = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in aligned]
+            aligned = zip(row, beside, strict=True)
+            shown = [
+                cell.rjust(widths[column]) if is_amount[column] else cell.ljust(widths[column])
+                for cell, column in aligned
+            ]
             yield "  ".join(shown).rstrip()
+        for column in below:
+            if number and line[column] not in {"", "-"}:
+                label = f"    {header[column]}: "
+                yield from hanging(label, line[column], indent=len(label))
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
     return [cell] if len(cell) <= width else wrap(cell, width, break_long_words=False, break_on_hyphens=False)
 
 
-def _narrowed(lines: Sequence[Sequence[str]], widths: list[int], room: int) -> list[int]:
-    """Return widths that fit, taken from the widest columns first; the given ones where no words fit."""
-    columns = range(len(widths))
-    longest = [max(len(word) for line in lines for word in line[column].split() or [""]) for column in columns]
-    spare = sum(widths) + 2 * (len(widths) - 1) - room
-    if spare <= 0 or sum(widths) - sum(longest) < spare:
-        return widths
+def _fitted(lines: Sequence[Sequence[str]], widths: list[int], room: int) -> tuple[list[int], list[int]]:
+    """Return the columns that fit beside one another, and the widths of all: taken from the widest columns first."""
+    beside = [*range(len(widths))]
+    longest = [max(len(word) for line in lines for word in line[column].split() or [""]) for column in beside]
+    while True:
+        spare = sum(widths[column] for column in beside) + 2 * (len(beside) - 1) - room
+        if spare <= sum(widths[column] - longest[column] for column in beside):
+            break
+        # The first column names the row. One without a title cannot be named below it.
+        movable = [column for column in beside[1:] if lines[0][column]]
+        if not movable:
+            return beside, widths
+        beside.remove(max(movable, key=lambda column: (longest[column], column)))
     narrowed = [*widths]
     for _ in range(spare):
-        narrowed[max((narrowed[column], column) for column in columns if narrowed[column] > longest[column])[1]] -= 1
-    return narrowed
+        narrowed[max((narrowed[column], column) for column in beside if narrowed[column] > longest[column])[1]] -= 1
+    return beside, narrowed
 
 
 def columns_of(records: Iterable[R], columns: Mapping[str, Callable[[R], object]]) -> Iterator[str]:

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 app = noun("Create, list, show, delete, move and protect branches.")
 tags = noun("Create, list, show and delete tags.")
 
-COLUMNS: Final[dict[str, Callable[[Ref], object]]] = {"name": lambda ref: ref.id, "commit": lambda ref: ref.commit_id}
+COLUMNS: Final[dict[str, Callable[[Ref], object]]] = {
+    "name": lambda ref: ref.id,
+    "commit": lambda ref: ref.commit_id[:12],
+}
 LASTS_COLUMN: Final[dict[str, Callable[[Ref], object]]] = {
     "lasts until": lambda ref: human_time(ref.expiration_date) if ref.expiration_date else ""
 }

@@ -178,7 +178,10 @@ def test_the_ledger_says_that_there_is_more_and_knows_no_run_that_never_was(
 
     assert "the newest 1 row of more" in some.err
     assert "of more" not in all_of_it.err
-    assert (unknown.code, unknown.err) == (3, f"error: {deleted.lake} has no run {NO_RUN}\n")
+    assert (unknown.code, unknown.err) == (
+        3,
+        f"error: {deleted.lake} has no run {NO_RUN}: `lakebed gc list {deleted.lake}` shows those that there are\n",
+    )
     assert nothing_such.out == ""
 
 

@@ -100,7 +100,10 @@ def test_a_run_that_was_left_behind_is_abandoned_once(shell: Shell, lake: str) -
     assert refused.code == 2
     assert (abandoned["run_id"], abandoned["state"]) == (run, "abandoned")
     assert shell.ok("gc", "status", lake, run, "-o", "json").json["state"] == "abandoned"
-    assert (unknown.code, unknown.err) == (3, f"error: {lake} has no run 06gvsk16dis1i19se31f\n")
+    assert (unknown.code, unknown.err) == (
+        3,
+        f"error: {lake} has no run 06gvsk16dis1i19se31f: `lakebed gc list {lake}` shows those that there are\n",
+    )
 
 
 def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: str, tmp_path: Path) -> None:
@@ -159,7 +162,7 @@ def test_a_plan_nobody_applied_is_told_as_one(shell: Shell, lake: str, data: Pat
 
     status = shell.ok("gc", "status", lake, PLANNED, "--data", str(data))
     shown = shell.ok("gc", "show", lake, PLANNED, "--data", str(data))
-    abandoned = shell("gc", "abandon", lake, PLANNED, "--yes")
+    abandoned = shell("gc", "abandon", lake, "latest", "--data", str(data), "--yes", "-q")
 
     assert "committed" in status.out
     assert "2026-09-21" in status.out
@@ -175,7 +178,10 @@ def test_a_run_of_nowhere_is_told_with_the_repository_that_has_none(shell: Shell
     for action in ("show", "status", "apply"):
         unknown = shell("gc", action, lake, "06gvsk16dis1i19se31g", "--data", str(data))
 
-        assert (unknown.code, unknown.err) == (3, f"error: {lake} has no run 06gvsk16dis1i19se31g\n")
+        assert (unknown.code, unknown.err) == (
+            3,
+            f"error: {lake} has no run 06gvsk16dis1i19se31g: `lakebed gc list {lake}` shows those that there are\n",
+        )
 
 
 def test_settings_of_spark_are_refused_before_it_is_said_to_start(shell: Shell, lake: str, data: Path) -> None:

@@ -289,9 +289,11 @@ def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_ro
 
 @app.command("abandon")
 @command
-def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: YesOption = False) -> None:
+def abandon(
+    session: Session, uri: RepositoryArgument, run: RunArgument, yes: YesOption = False, local_root: RootOption = None
+) -> None:
     """End a run that was left behind before its deletes began."""
-    collector = collector_of(session, uri)
+    collector = collector_of(session, uri, local_root)
     run = run_named(session, collector, run)
     view = collector.status(run)
     if view is None:

@@ -241,7 +241,9 @@ def is_plan(session: Session, collector: Collector, run: str) -> bool:
 
 
 def no_such_run(collector: Collector, run: str) -> NotFound:
-    return NotFound(f"lakefs://{collector.repository} has no run {run}", run_id=run)
+    noun = "gc deleted list" if collector.deleted else "gc list"
+    uri = f"lakefs://{collector.repository}"
+    return NotFound(f"{uri} has no run {run}: `lakebed {noun} {uri}` shows those that there are", run_id=run)
 
 
 def objects_in(folder: Path) -> Path:
