@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from lakebed.cli.progress import bar, bar_text
+from lakebed.cli.progress import Bar, Line, bar, bar_text
 
 MIB = 1 << 20
 
@@ -35,3 +37,23 @@ def test_a_bar_that_is_not_visible_writes_nothing(capsys: pytest.CaptureFixture[
         shown.advance(120)
 
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_of_several_files_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr("lakebed.cli.progress._DRAWN_EVERY_S", 0.0)
+    monkeypatch.setattr("lakebed.cli.progress._columns", lambda: 79)
+
+    class Kept(Line):
+        def update(self, look: Callable[[], str]) -> None:
+            drawn.append(look())
+
+    shown = Bar("uploading", 0, Kept(visible=False))
+    shown.expect(2 * MIB, files=1_200)
+    shown.advance(MIB)
+    shown.end_file()
+
+    assert drawn[0].startswith("uploading  [")
+    assert drawn[-1].startswith("uploading  1 / 1,200 files  [")
+    assert "1.0 MiB / 2.0 MiB" in drawn[-1]
+    assert max(map(len, drawn)) <= 79

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from lakebed.base import human_size
+from lakebed.base import count_of, human_size
 
 from .output import WIDTH, human_duration, printable
 
@@ -56,6 +56,7 @@ class Bar:
         self._lock = threading.Lock()
         self._total = total
         self._done = 0
+        self._files = self._files_done = 0
         now = time.monotonic()
         self._drawn_at = now - _DRAWN_EVERY_S
         # What was done at some moments of the last seconds, oldest first: the rate is between the first and now.
@@ -68,10 +69,17 @@ class Bar:
             self._done += amount
         self._draw()
 
-    def expect(self, amount: int) -> None:
+    def expect(self, amount: int, *, files: int = 0) -> None:
         """Add to what there is to do."""
         with self._lock:
             self._total += amount
+            self._files += files
+        self._draw()
+
+    def end_file(self) -> None:
+        """Count a file of those expected as done, moved or not."""
+        with self._lock:
+            self._files_done += 1
         self._draw()
 
     def erase(self) -> None:
@@ -88,8 +96,11 @@ class Bar:
                 self._past.popleft()
             (since, before), done, total = self._past[0], self._done, self._total
             self._past.append((now, done))
+            description = self._description
+            if self._files:
+                description += f"  {self._files_done:,} / {count_of(self._files, 'file')}"
         rate = (done - before) / (now - since) if now > since else 0.0
-        self._line.update(lambda: bar_text(self._description, done, total, rate, _columns()))
+        self._line.update(lambda: bar_text(description, done, total, rate, _columns()))
 
 
 def bar_text(description: str, done: int, total: int, rate: float, columns: int) -> str:

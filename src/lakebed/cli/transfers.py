@@ -292,12 +292,12 @@ class _Mover:
     def run(self, tasks: Iterable[_Task], parallel: int) -> None:
         running: dict[Future[int], str] = {}
         if isinstance(tasks, Sequence):
-            self._shown.expect(sum(task.size_bytes for task in tasks))
+            self._shown.expect(sum(task.size_bytes for task in tasks), files=len(tasks))
         with ThreadPoolExecutor(parallel) as pool:
             try:
                 for task in tasks:
                     if not isinstance(tasks, Sequence):
-                        self._shown.expect(task.size_bytes)
+                        self._shown.expect(task.size_bytes, files=1)
                     running[pool.submit(task.move, self._advance)] = task.name
                     if len(running) >= 2 * parallel:
                         self._collect(running)
@@ -318,6 +318,7 @@ class _Mover:
         """Wait for the next task to end, and count it."""
         for ended in wait(running, return_when=FIRST_COMPLETED).done:
             name = running.pop(ended)
+            self._shown.end_file()
             try:
                 self.size_bytes += ended.result()
                 self.files += 1
