@@ -455,6 +455,7 @@ OLDER = [young(a=X), [{"a": (X, 48, 10, False)}]]
 TWICE = [young(a=X), young(a=X)]
 CROSSED = [young(a=X, e=Y), young(a=Y, e=X)]
 APART = [young(a=X), young(e=X), young(a=Y), young(e=Y), young(a=Z), young(e=Z)]
+TWO_PATHS = [[{"b.tmp": (X, 24, 10, False), "c/d.tmp": (X, 24, 10, False)}]]
 BESIDE = [[young(a=X)[0] | {"c/d.tmp": (Z, 24, 10, False)}], young(e=X)]
 
 
@@ -470,6 +471,7 @@ BESIDE = [[young(a=X)[0] | {"c/d.tmp": (Z, 24, 10, False)}], young(e=X)]
         pytest.param(CROSSED, [[0, 0]], [DEV], [DEV], set(), id="another path of it is never due"),
         pytest.param(APART, [[0] * 6], [DEV], [DEV], set(), id="another range has it where it is never due"),
         pytest.param(BESIDE, [[0, 0]], [DEV], [DEV], {Z}, id="beside one that goes"),
+        pytest.param(TWO_PATHS, [[0]], [DEV], [DEV], set(), id="two paths of a range name it"),
     ],
 )
 @pytest.mark.parametrize("engines", ["local"], indirect=True)

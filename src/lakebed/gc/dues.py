@@ -48,16 +48,13 @@ SEQUENCES_MAX: Final = 1 << 22
 ROWS_MAX: Final = 400_000_000
 """Their hours take 1.6 GB in the driver."""
 HELD_MAX: Final = 4_000_000
-PART_BYTES: Final = 1 << 24
+PART_VALUES: Final = 1 << 22
 WHOLE: Final = -1
 """In place of the number of terms: nothing in the range is ever due."""
 
-DUES: Final = Table(
-    "packed: objects of a slice, and the hour since 1970 from which each is due; a slice may come several times",
-    required(("slice", pa.int64()), ("sequences", pa.binary()), ("hours", pa.binary())),  # uint32 and int32
-)
 HOURS: Final = Table(
-    "a slice, with runs of sequences of one hour: where each ends, and its hour; without ends each is of one sequence",
+    "a slice, with runs of sequences of one hour since 1970: where each ends, and its hour; without ends each is of "
+    "one sequence. A slice may come several times",
     required(("slice", pa.int64()), ("ends", pa.binary()), ("hours", pa.binary())),  # uint32 and int32
 )
 _INTEGERS: Final = pa.list_(pa.field("element", pa.int32(), nullable=False))
@@ -117,7 +114,8 @@ class ReadRange:
         )
 
 
-class Runs(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Runs:
     """The hours of a slice as runs: where each ends, and its hour. Without ends each is of one sequence."""
 
     ends: npt.NDArray[np.uint32]
@@ -127,6 +125,9 @@ class Runs(NamedTuple):
     def of(cls, hours: Hours) -> Runs:
         ends = np.append(np.flatnonzero(hours[1:] != hours[:-1]) + 1, len(hours)).astype(np.uint32)
         return cls(ends[:0], hours) if 2 * len(ends) > len(hours) else cls(ends, hours[ends - 1])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else len(self.hours)
 
     def each(self) -> Hours:
         """Return the hour of each sequence, from 0 on."""
@@ -163,9 +164,20 @@ class Dues:
             np.maximum.at(have, sequences, hours)
 
     def add_rows(self, rows: pa.Table) -> None:
-        """DUES."""
-        for slice_, sequences, hours in zip(*(rows[name].to_pylist() for name in DUES.schema.names), strict=True):
-            self.add(slice_, np.frombuffer(sequences, "<u4"), np.frombuffer(hours, "<i4"))
+        """HOURS."""
+        for slice_, ends, hours in zip(*(rows[name].to_pylist() for name in HOURS.schema.names), strict=True):
+            self._merge(slice_, Runs(np.frombuffer(ends, "<u4"), np.frombuffer(hours, "<i4")))
+
+    def _merge(self, slice_: int, runs: Runs) -> None:
+        if len(runs) > SEQUENCES_MAX:
+            raise TooSparse(f"slice {slice_} has the sequence {len(runs) - 1}", slice=slice_)
+        have = self._opened(slice_)
+        if have is None:
+            self.runs[slice_] = runs
+            return
+        have, new = sorted((have, runs.each()), key=len, reverse=True)
+        have[: len(new)] = np.maximum(have[: len(new)], new)
+        self.hours[slice_] = have
 
     def take(self, slices: Integers, sequences: Integers) -> None:
         for slice_, part in in_slices(slices):
@@ -242,7 +254,7 @@ async def read_dues(
     uri: str,
     folder: str,
 ) -> tuple[Pieces, Pieces]:
-    """Read TO_READ (WHOLE as terms: at their ends) and write what they say: DUES and READ_RANGES in `folder`.
+    """Read TO_READ (WHOLE as terms: at their ends) and write what they say: HOURS and READ_RANGES in `folder`.
 
     Row groups that are `known` by the same periods are not read.
     """
@@ -324,7 +336,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self.held = 0
-        self._found: dict[int, list[tuple[npt.NDArray[np.uint32], Hours]]] = {}
+        self._dues = Dues()
         self._slices: set[int] = set()
         self._ranges: list[tuple[str, int, bool, list[int], Sequence[Group]]] = []
 
@@ -336,10 +348,12 @@ class _Reading:
     def add(self, slice_: int, sequences: npt.NDArray[np.uint32], hours: Hours | int) -> None:
         """To the range that ends next."""
         self._slices.add(slice_)
-        if isinstance(hours, int):
-            hours = np.full(len(sequences), hours, np.int32)
-        self._found.setdefault(slice_, []).append((sequences, hours))
         self.held += len(sequences)
+        try:
+            self._dues.add(slice_, sequences, hours)
+        except TooSparse:
+            # The driver has to know. Raised here, it would be the failure of a task.
+            self._dues.runs[slice_] = Runs(np.array([int(sequences.max()) + 1], np.uint32), np.array([NEVER], np.int32))
 
     def end(
         self, name: str, terms: int, groups: Sequence[Group], slices: Iterable[int] = (), *, has_foreign: bool
@@ -351,24 +365,19 @@ class _Reading:
     async def write(self, store: ObjectStore, folder: str) -> AsyncIterator[pa.Table]:
         if not self._ranges:
             return
-        ordered = sorted(self._found)
-        rows = DUES.rows(
-            {
-                "slice": ordered,
-                "sequences": [_joined([one for one, _ in self._found[slice_]], "<u4") for slice_ in ordered],
-                "hours": [_joined([one for _, one in self._found[slice_]], "<i4") for slice_ in ordered],
-            }
-        )
-        facts = _rows_of_read(self._ranges)
-        for what, table, found in (("dues", DUES, rows), ("read", READ_RANGES, facts)):
+        rows, facts = _rows_of_hours(self._dues.rows()), _rows_of_read(self._ranges)
+        for what, table, found in (("dues", HOURS, rows), ("read", READ_RANGES, facts)):
             data = encode(table, found)
             # A task may run twice, and writes equal bytes under equal names.
             name = f"{what}-{hashlib.sha256(data).hexdigest()[:24]}.parquet"
             yield await write_part(store, folder, name, data, rows=found.num_rows, note=None)
 
 
-def _joined(arrays: Sequence[npt.NDArray[Any]], kind: str) -> bytes:
-    return np.concatenate(arrays).astype(kind).tobytes()
+def _rows_of_hours(found: Iterable[tuple[int, Runs]]) -> pa.Table:
+    """HOURS."""
+    rows = [(slice_, runs.ends.astype("<u4").tobytes(), runs.hours.astype("<i4").tobytes()) for slice_, runs in found]
+    slices, ends, hours = zip(*rows, strict=True) if rows else [()] * 3
+    return HOURS.rows({"slice": slices, "ends": ends, "hours": hours})
 
 
 def _rows_of_read(ranges: Sequence[tuple[str, int, bool, Sequence[int], Sequence[Group]]]) -> pa.Table:
@@ -415,21 +424,21 @@ async def read_pieces(store: ObjectStore, pieces: Pieces, table: Table) -> Async
 async def write_hours(store: ObjectStore, folder: str, dues: Dues) -> Pieces:
     """Write HOURS, slices in their order."""
     parts: list[Part] = []
-    some: list[tuple[int, bytes, bytes]] = []
+    some: list[tuple[int, Runs]] = []
     held = 0
 
     async def write() -> None:
-        columns = zip(*some, strict=True)
-        data = encode(HOURS, HOURS.rows(dict(zip(HOURS.schema.names, columns, strict=True))))
+        data = encode(HOURS, _rows_of_hours(some))
         name = f"hours-{len(parts):05d}.parquet"
         parts.extend(parts_of(await write_part(store, folder, name, data, rows=len(some), note=None)))
+        some.clear()
 
     for slice_, runs in dues.rows():
-        some.append((slice_, runs.ends.astype("<u4").tobytes(), runs.hours.astype("<i4").tobytes()))
-        held += len(some[-1][1]) + len(some[-1][2])
-        if held >= PART_BYTES:
+        some.append((slice_, runs))
+        held += len(runs.ends) + len(runs.hours)
+        if held >= PART_VALUES:
             await write()
-            some, held = [], 0
+            held = 0
     if some:
         await write()
     return Pieces(folder=folder, parts=tuple(parts))
@@ -438,8 +447,7 @@ async def write_hours(store: ObjectStore, folder: str, dues: Dues) -> Pieces:
 async def read_hours(store: ObjectStore, pieces: Pieces) -> Dues:
     dues = Dues()
     async for rows in read_pieces(store, pieces, HOURS):
-        for slice_, ends, hours in zip(*(rows[name].to_pylist() for name in HOURS.schema.names), strict=True):
-            dues.runs[slice_] = Runs(np.frombuffer(ends, "<u4"), np.frombuffer(hours, "<i4"))
+        dues.add_rows(rows)
     return dues
 
 

@@ -50,12 +50,12 @@ def pack_numbered(
     paths: pa.Array | None = None,
 ) -> pa.Table:
     """CANDIDATES of slices: one row a slice. The arrays run in parallel, in any order."""
-    order = np.argsort(slices, kind="stable")
-    slices = slices[order]
+    order = None
+    if (slices[1:] < slices[:-1]).any():
+        order = np.argsort(slices, kind="stable")
+        slices, sequences, sizes, seen_ms = slices[order], sequences[order], sizes[order], seen_ms[order]
     starts = _starts(slices)
-    packed = (
-        _cuts(array[order], starts, kind) for array, kind in ((sequences, "<u4"), (sizes, "<i8"), (seen_ms, "<i8"))
-    )
+    packed = (_cuts(array, starts, kind) for array, kind in ((sequences, "<u4"), (sizes, "<i8"), (seen_ms, "<i8")))
     named = _lists(paths, order, starts)
     return _candidates(slices[starts].tolist(), packed, [[] for _ in starts], cause, prefix, named)
 
@@ -95,11 +95,12 @@ def _cuts(array: Integers, starts: Integers, kind: str) -> list[bytes]:
     return [part.astype(kind).tobytes() for part in np.split(array, starts[1:])] if len(starts) else []
 
 
-def _lists(texts: pa.Array | None, order: Integers, starts: Integers) -> Any:
+def _lists(texts: pa.Array | None, order: Integers | None, starts: Integers) -> Any:
     """One list a bucket, in the order in which all else is packed."""
     if texts is None or not len(texts):
         return [[] for _ in starts]
-    return pa.ListArray.from_arrays(pa.array([*starts, len(order)], pa.int32()), texts.take(pa.array(order)))
+    ordered = texts if order is None else texts.take(pa.array(order))
+    return pa.ListArray.from_arrays(pa.array([*starts, len(texts)], pa.int32()), ordered)
 
 
 def _candidates(

@@ -18,7 +18,7 @@ from lakebed.gc.bucketed import Bucketed, Dealer, files_of
 from lakebed.gc.context import RunContext, folder_in, write_piece
 from lakebed.gc.due import Ranges, Reached, keeps_versions, rule_of_span, sort_out
 from lakebed.gc.dues import (
-    DUES,
+    HOURS,
     READ_RANGES,
     ROWS_MAX,
     Dues,
@@ -182,7 +182,7 @@ async def learn(
         context.engine, todo.ranges, periods, policy, known=todo.groups, uri=run.namespace, folder=folder
     )
     try:
-        async for table in read_pieces(context.store, dues, DUES):
+        async for table in read_pieces(context.store, dues, HOURS):
             known.dues.add_rows(table)
     except TooSparse:
         return Learned(ranges=ranges)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakebed.gc.rules.active import find_ids, one_piece
 from lakebed.gc.rules.history import BrokenHistory
+from lakebed.gc.rules.patterns import matches
 
 from .document import potential_since_ms
 from .due import NO_BRANCH
@@ -56,8 +57,14 @@ def classes_of(policy: Policy, branches: Sequence[str], *, each_alone: bool = Fa
     of = {NO_BRANCH: 0}
     periods = [tuple(frozenset((rule.period, *rule.periods())) for rule in policy.rules)]
     known: dict[tuple[frozenset[str | None], ...], int] = {}
+    # Rules share their patterns, and most branches match the same ones.
+    patterns = sorted({pattern for rule in policy.rules for pattern, _ in rule.branches})
+    of_matching: dict[tuple[bool, ...], tuple[frozenset[str | None], ...]] = {}
     for branch in branches:
-        own = tuple(frozenset({rule.period_of(branch)}) for rule in policy.rules)
+        matching = tuple(matches(pattern, branch) for pattern in patterns)
+        if matching not in of_matching:
+            of_matching[matching] = tuple(frozenset({rule.period_of(branch)}) for rule in policy.rules)
+        own = of_matching[matching]
         if each_alone or own not in known:
             known[own] = len(periods)
             periods.append(own)
