@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.base import CommitId, MetarangeId, slice_name, to_row
+from lakebed.base import CommitId, MetarangeId, format_address, slice_name, to_row
 from lakebed.base import Entry as BaseEntry
 from lakebed.gc import places, protocol
 from lakebed.gc.context import RunContext
@@ -36,11 +36,11 @@ from lakebed.gc.due import (
     rule_of_span,
     sort_out,
 )
-from lakebed.gc.dues import NEVER, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
+from lakebed.gc.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
 from lakebed.gc.engines import Engine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.history import only_active as only_active_rows
-from lakebed.gc.kinds.learning import learn, read_known
+from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import deal_known
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.named import deal_live, from_tables
@@ -563,6 +563,29 @@ def test_hours_that_contradict_the_rows_stop_the_run(engines: Engines, tmp_path:
         known_run(engines, built, "second", NOW_MS + 3 * DAY_MS, wrong, {})
 
 
+def test_a_run_over_a_slice_with_too_large_numbers_saves_no_hours(engines: Engines, tmp_path: Path) -> None:
+    """An array up to the largest would be empty for the most part."""
+    large = format_address(SLICES[0], SEQUENCES_MAX)
+    history = Drawn(
+        ranges=[young(a=X, e=large)],
+        commits=[([0], [], False)],
+        refs=[DEV],
+        policy=TWO_PERIODS,
+        closed=frozenset(SLICES),
+    )
+    built = Built(history, tmp_path)
+
+    async def learnt(engine: Engine, store: ObjectStore) -> Learned:
+        run, context = run_and_context(built, engine, store, "run", NOW_MS)
+        reached = reach_metaranges(built.commits, built.refs, built.policy)
+        return await learn(context, run, built.policy, reached, None)
+
+    learned = engines.act(built.lake, learnt)
+
+    assert learned.known is None
+    assert learned.ranges.due.num_rows == 1
+
+
 @given(st.lists(st.sampled_from([UNKNOWN, 7, 8, NEVER, TAKEN]), min_size=1))
 def test_the_hours_of_a_slice_come_back_from_their_runs(hours: list[int]) -> None:
     assert Runs.of(np.array(hours, np.int32)).each().tolist() == hours
@@ -595,23 +618,7 @@ def known_run(
     gone: dict[str, protocol.Manifest],
 ) -> tuple[protocol.Manifest, protocol.KnownDues]:
     async def mark(engine: Engine, store: ObjectStore) -> tuple[protocol.Manifest, protocol.KnownDues]:
-        run = protocol.StartedRun(
-            run_id=name,
-            kind=protocol.RunKind.LIFECYCLE,
-            state=protocol.RunState.PLANNING,
-            folder=f"_lakefs/{name}/",
-            namespace=URI,
-            now_ms=now_ms,
-            closed_slices=tuple(slice_name(number) for number in built.closed),
-        )
-        context = RunContext(
-            repository="r",
-            service=None,  # type: ignore[arg-type]  # what is tested asks none
-            engine=engine,
-            store=store,
-            ports=live_ports(),
-            progress=lambda _: None,
-        )
+        run, context = run_and_context(built, engine, store, name, now_ms)
         reached = reach_metaranges(built.commits, built.refs, built.policy)
         base = None if saved is None else await read_known(store, "before", saved)
         learned = await learn(context, run, built.policy, reached, base, changed_max=1.0)
@@ -627,3 +634,26 @@ def known_run(
         return marked, await learned.known.keep(context, run, learned.base)
 
     return engines.act(built.lake, mark)
+
+
+def run_and_context(
+    built: Built, engine: Engine, store: ObjectStore, name: str, now_ms: int
+) -> tuple[protocol.StartedRun, RunContext]:
+    run = protocol.StartedRun(
+        run_id=name,
+        kind=protocol.RunKind.LIFECYCLE,
+        state=protocol.RunState.PLANNING,
+        folder=f"_lakefs/{name}/",
+        namespace=URI,
+        now_ms=now_ms,
+        closed_slices=tuple(slice_name(number) for number in built.closed),
+    )
+    context = RunContext(
+        repository="r",
+        service=None,  # type: ignore[arg-type]  # what is tested asks none
+        engine=engine,
+        store=store,
+        ports=live_ports(),
+        progress=lambda _: None,
+    )
+    return run, context
