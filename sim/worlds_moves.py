@@ -14,7 +14,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from lakebed.base import Entry, OutcomeUnknown, from_row
-from lakebed.versions import NoChanges, Note, PathNotFound, Versions, decode_cell, is_gone, keys
+from lakebed.versions import MovedAsCopy, NoChanges, Note, PathNotFound, Versions, decode_cell, is_gone, keys
+from lakebed.versions.cells import version_digest
 
 from .actors import Actor, Ending, Quick, Scene, Violation
 from .deeds import copy, freeze, uncommitted_run
@@ -23,7 +24,7 @@ from .files import pairs_in
 from .operations import Operation
 from .ports import SimPorts
 from .reachable import nothing_queued_is_named
-from .scenes import MAIN, SIDE, Do, client, commit, delete, merge, reset, scene, upload, versions, write
+from .scenes import MAIN, SIDE, Do, client, commit, delete, merge, read, reset, scene, upload, versions, write
 from .views import UID, View
 from .worlds_hard_delete import clean_claims, hard, turn_on
 
@@ -134,10 +135,33 @@ def what_was_moved_stays_away(ending: Ending) -> None:
         raise Violation("a move was acknowledged, and something is at its source")
 
 
+def merges_are_read(ending: Ending) -> None:
+    """Who reads after a merge sees what it brought, unless that was moved itself, or a move ended before: also where a
+    mover looked before the merge, and died with its tombstone on top. A move that ended as a copy may have looked like
+    a deletion for a moment: it lost the answer to its last tombstone.
+    """
+    ends = [one.ended.error for one in ending.of("delete") if one.ended is not None]
+    if any(error is not None and issubclass(error, MovedAsCopy) for error in ends):
+        return
+    reads = [one for one in ending.of("read") if one.ended is not None and one.ended.error is not None]
+    missed = any(one.ended is not None and issubclass(one.ended.error or Exception, PathNotFound) for one in reads)
+    if missed and ending.acknowledged("merge") and not (_is_settled(ending.disk) or _is_taken(ending.disk)):
+        raise Violation("a merge was acknowledged, and a read did not see what it brought")
+
+
 def _is_settled(disk: Disk) -> bool:
     """Answer whether a cell of `a` is a move's tombstone that hides whatever is beneath."""
     cells = [decode_cell(held[b"a"]) for held in disk.cells.values() if b"a" in held]
     return any(is_gone(flags) and row[0] == 0 and row[5] for flags, row in cells)
+
+
+def _is_taken(disk: Disk) -> bool:
+    """Answer whether a move's tombstone names the very version that the head has of `a`."""
+    view = View(disk)
+    head = view.commit(view.branches()[MAIN].commit_id).metarange_id
+    versions_there = {version_digest(row) for path, row in (pairs_in(disk, head) if head else ()) if path == b"a"}
+    cells = [decode_cell(held[b"a"]) for held in disk.cells.values() if b"a" in held]
+    return any(is_gone(flags) and row[0] in versions_there for flags, row in cells)
 
 
 def _shown(disk: Disk, name: str = MAIN) -> dict[bytes, str]:
@@ -187,6 +211,10 @@ def move_scenes() -> Iterator[Scene]:
     beside = [upload("w3", "a", "3", branch=SIDE)]
     made = _scene("mover of what is committed, merger", m, merger, before=[a1, commit("p1")], beside=beside)
     yield dataclasses.replace(made, checks=(*made.checks, what_was_moved_stays_away))
+    reads = client("g", merge("g1", SIDE), read("x1", "a"))
+    one = "mover of what is committed, merger that reads"
+    seen = _scene(one, m, reads, before=[a1, commit("p1")], beside=beside, quick=Quick.ALL)
+    yield dataclasses.replace(seen, checks=(*seen.checks, merges_are_read))
     # No cleaner: the cells show how far a dead mover came.
     one, checks = (
         "mover of what is committed, merger, tidied by a commit",

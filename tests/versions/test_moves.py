@@ -169,7 +169,7 @@ async def test_a_version_that_a_merge_brought_meanwhile_is_not_hidden(
     assert found == {b"a": second, b"b": first}
 
 
-async def test_a_dead_mover_hides_no_version_for_longer_than_until_a_commit(
+async def test_a_dead_mover_hides_no_version_that_a_merge_brought(
     repo: Versions, another: Callable[[], Versions], store: HookedStore
 ) -> None:
     first = await put(repo, b"a", b"1")
@@ -189,10 +189,29 @@ async def test_a_dead_mover_hides_no_version_for_longer_than_until_a_commit(
     store.lose_answer(b"a", dies)
     with pytest.raises(StoreUnavailable):
         await repo.moves.take_away(moved)
-    assert await shown(another()) == {b"b": first}
+    assert await shown(another()) == {b"a": second, b"b": first}
+    assert (await another().staging.get("main", b"a")).address == second
     await commit(another())
 
     assert await shown(another()) == {b"a": second, b"b": first}
+    assert (await another().staging.get("main", b"a")).address == second
+
+
+async def test_a_mover_that_died_over_what_it_moved_hides_that(repo: Versions, store: HookedStore) -> None:
+    first = await put(repo, b"a", b"1")
+    await commit(repo)
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+
+    async def dies() -> None:
+        store.before("get", b"branch/main", fails)
+
+    store.lose_answer(b"a", dies)
+    with pytest.raises(StoreUnavailable):
+        await repo.moves.take_away(moved)
+
+    assert await shown(repo) == {b"b": first}
+    with pytest.raises(PathNotFound):
+        await repo.staging.get("main", b"a")
 
 
 async def fails() -> None:

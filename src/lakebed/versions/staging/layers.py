@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lakebed.base import CommitId, MetarangeId, Row, StagingToken
 from lakebed.kv import prefix_end
-from lakebed.versions.cells import Cell, decode_cell, decode_cells, is_gone, shown_over
+from lakebed.versions.cells import Cell, decode_cell, decode_cells, hides_one, is_gone, shown_over
 from lakebed.versions.context import Context
 from lakebed.versions.records import BranchRecord
 
@@ -62,10 +62,24 @@ class Layers:
     async def look_up(self, view: View, key: bytes) -> Row | None:
         """The row at this path. Costs one `get` a token until one knows the path, then a look-up in the tree."""
         staged = await self.look_up_staged(view.tokens, key)
-        if staged is not None:
-            flags, row = staged
-            return None if is_gone(flags) else row
+        if staged is None:
+            return await self._committed(view, key)
+        if hides_one(staged):
+            return await self._look_beneath(view, key)
+        flags, row = staged
+        return None if is_gone(flags) else row
+
+    async def _committed(self, view: View, key: bytes) -> Row | None:
         return await self._context.trees.lookup(await self._context.commits.metarange(view.commit_id), key)
+
+    async def _look_beneath(self, view: View, key: bytes) -> Row | None:
+        """Look up a path over which a move is under way, or died: its tombstone hides one version, and a merge may have
+        brought another. So a read shows what a commit would leave there.
+        """
+        staged, committed = await self.look_up_all_staged(view.tokens, key), await self._committed(view, key)
+        beneath = None if committed is None else (0, committed)
+        shown = beneath if staged is None else shown_over(staged, beneath)
+        return None if shown is None or is_gone(shown[0]) else shown[1]
 
     async def look_up_staged(self, tokens: Sequence[StagingToken], key: bytes) -> Cell | None:
         for token in tokens:
@@ -103,7 +117,12 @@ class Layers:
         span = staged if is_over_nothing else merge_spans([staged, committed])
         if not any(is_gone(flags) for flags in {flags for flags, _ in span.cells}):
             return span
-        kept = [(key, cell) for key, cell in zip(span.keys, span.cells, strict=True) if not is_gone(cell[0])]
+        kept: list[tuple[bytes, Cell]] = []
+        for key, cell in zip(span.keys, span.cells, strict=True):
+            if not is_gone(cell[0]):
+                kept.append((key, cell))
+            elif hides_one(cell) and (row := await self._look_beneath(view, key)) is not None:
+                kept.append((key, (0, row)))
         return Span([key for key, _ in kept], [cell for _, cell in kept], span.next_start)
 
     async def _committed_span(self, metarange: MetarangeId, start: bytes, end: bytes | None, limit: int) -> Span:
