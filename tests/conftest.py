@@ -5,11 +5,13 @@ Beside it, a disk that is small enough to fill.
 
 from __future__ import annotations
 
+import inspect
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
@@ -17,6 +19,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("lakebed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lakebed")
+
+timeouts: httpx.Timeout = inspect.signature(httpx.Client).parameters["timeout"].default
+timeouts.connect = timeouts.read = timeouts.write = timeouts.pool = 600
+"""httpx gives up after 5 s, where a test or the program names no other time."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background so, and every program that a test starts would inherit it.

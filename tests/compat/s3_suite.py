@@ -199,7 +199,7 @@ def serving(folder: Path) -> Iterator[tuple[str, httpx.Client]]:
             yield s3_url, admin
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(600)
         log.close()
 
 

@@ -42,4 +42,4 @@ def serving(folder: Path, **settings: str) -> Iterator[Server]:
     finally:
         process.terminate()
         process.stdout.close()
-        assert process.wait(30) == 0
+        assert process.wait(600) == 0

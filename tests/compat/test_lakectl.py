@@ -41,7 +41,7 @@ def lakectl(server: Server, tmp_path: Path) -> Lakectl:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert (done.returncode != 0) == fails, (arguments, done.stdout, done.stderr)

@@ -40,7 +40,7 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     finally:
         process.terminate()
         process.stdout.close()
-        assert process.wait(30) == 0
+        assert process.wait(600) == 0
 
 
 @pytest.fixture

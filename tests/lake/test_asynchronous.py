@@ -40,13 +40,16 @@ async def test_a_block_that_raises_or_is_cancelled_changes_nothing(flights: Asyn
     with pytest.raises(ZeroDivisionError):
         await fails()
 
+    has_written = asyncio.Event()
+
     async def sleeps() -> None:
         async with main.transaction("cancelled") as tx:
             await tx.write("b.csv", b"1")
+            has_written.set()
             await asyncio.Event().wait()
 
     task = asyncio.create_task(sleeps())
-    await asyncio.sleep(0.3)
+    await has_written.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -224,7 +224,7 @@ async def test_a_forked_child_has_threads_of_its_own(tmp_path: Path) -> None:
     await objectstore.put("parent", b"")
     child = multiprocessing.get_context("fork").Process(target=_put_in_a_child, args=(tmp_path,))
     child.start()
-    child.join(20)
+    child.join(600)
     assert child.exitcode == 0
     assert [[stat.key for stat in page] async for page in objectstore.list()] == [["child", "parent"]]
 

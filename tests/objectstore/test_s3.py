@@ -188,7 +188,7 @@ async def test_signed_urls_read_and_write_without_credentials(objectstore: Objec
         assert url is not None
         assert url.startswith("http://127.0.0.1:")
         request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "x/y"})
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=600) as response:
             body: bytes = response.read()
         return body
 

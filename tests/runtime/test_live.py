@@ -102,23 +102,27 @@ async def test_results_are_in_the_order_of_what_was_gathered(ports: Ports) -> No
 
 async def test_the_first_error_is_raised_after_all_have_ended(ports: Ports) -> None:
     ended = []
+    turns = [asyncio.Event() for _ in range(4)]
+    turns[0].set()
 
-    async def end(name: str, error: Exception | None) -> None:
-        await ports.clock.sleep(0.002 * len(name))
-        ended.append(name)
+    async def end(turn: int, error: Exception | None) -> None:
+        await turns[turn].wait()
+        ended.append(turn)
+        turns[turn + 1].set()
         if error is not None:
             raise error
 
     with pytest.raises(KeyError):
-        await ports.tasks.gather([end("bb", KeyError()), end("a", ValueError()), end("cccc", None)])
+        await ports.tasks.gather([end(1, KeyError()), end(0, ValueError()), end(2, None)])
 
-    assert ended == ["a", "bb", "cccc"]
+    assert ended == [0, 1, 2]
 
 
 async def test_cancelling_a_gathering_cancels_what_it_gathered(ports: Ports) -> None:
-    cancelled = []
+    waiting, cancelled = [], []
 
     async def wait(name: str) -> None:
+        waiting.append(name)
         try:
             await ports.tasks.event().wait()
         except asyncio.CancelledError:
@@ -126,7 +130,8 @@ async def test_cancelling_a_gathering_cancels_what_it_gathered(ports: Ports) -> 
             raise
 
     gathering = asyncio.ensure_future(ports.tasks.gather([wait("a"), wait("b")]))
-    await asyncio.sleep(0.001)
+    while len(waiting) < 2:  # noqa: ASYNC110 - few turns of the loop
+        await asyncio.sleep(0)
     gathering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gathering

@@ -35,7 +35,7 @@ def draining(folder: Path, stderr: IO[str], *options: str) -> Iterator[tuple[sub
         yield process, process.stdout.readline().rpartition(" at ")[2].strip()
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(600)
         process.stdout.close()
 
 
@@ -50,7 +50,7 @@ class SlowUpload:
         head += b"".join(name + b": " + value + b"\r\n" for name, value in request.headers.raw)
         self.address = (request.url.host, request.url.port or 0)
         self.connection = socket.create_connection(self.address)
-        self.connection.settimeout(60)
+        self.connection.settimeout(600)
         self.connection.sendall(head + b"expect: 100-continue\r\n\r\n")
         # The server says so when it reads the body. Before that, it could still end without having seen the request.
         said = b""
@@ -73,7 +73,7 @@ class SlowUpload:
 
 
 def wait_until_refused(address: tuple[str, int]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 600
     while True:
         try:
             socket.create_connection(address).close()
@@ -96,7 +96,7 @@ def test_a_transfer_under_way_ends_before_the_server_does(tmp_path: Path, worker
 
         assert answer.startswith(b"HTTP/1.1 201 ")
         assert b"connection: close" in answer
-        assert process.wait(60) == 0
+        assert process.wait(600) == 0
     assert (tmp_path / "log").read_text() == ""
 
 
@@ -112,7 +112,7 @@ def test_what_does_not_end_is_cut_off_without_a_traceback(tmp_path: Path, hurry:
             wait_until_refused(upload.address)  # Of two signals at once, one arrives.
             process.send_signal(signal.SIGTERM)
 
-        assert process.wait(60) == 0
+        assert process.wait(600) == 0
         assert upload.rest() == b""
     text = (tmp_path / "log").read_text()
     assert "cut off 1 requests" in text
@@ -126,7 +126,7 @@ def test_a_server_that_gives_notice_is_not_ready_and_still_takes_connections(tmp
             client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
         assert httpx.get(url + "/_ready").status_code == 200
         process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 600
         while (probe := httpx.get(url + "/_ready")).status_code == 200:
             assert time.monotonic() < deadline
 
@@ -137,7 +137,7 @@ def test_a_server_that_gives_notice_is_not_ready_and_still_takes_connections(tmp
 
         assert (probe.status_code, probe.json()["checks"]["process"]) == (503, "draining")
         assert (late.status_code, late.headers["connection"]) == (201, "close")
-        assert process.wait(60) == 0
+        assert process.wait(600) == 0
 
 
 @dataclass(slots=True)
@@ -183,14 +183,14 @@ def asking(url: str, *, through: str | None = None) -> Iterator[Asked]:
     context = ssl.create_default_context()
 
     def ask(auth: httpx.Auth | None, number: int) -> None:
-        with httpx.Client(auth=auth, timeout=60) as kept:
+        with httpx.Client(auth=auth, timeout=600) as kept:
 
             def send(noun: str, method: str, target: str, **body: Any) -> httpx.Response | None:
                 try:
                     if number % 2:
                         answer = kept.request(method, lake + target, **body)
                     else:
-                        answer = httpx.request(method, lake + target, auth=auth, timeout=60, verify=context, **body)
+                        answer = httpx.request(method, lake + target, auth=auth, timeout=600, verify=context, **body)
                 except httpx.HTTPError as error:
                     found.failures.append(f"{noun}: {error!r}")
                     return None
@@ -265,12 +265,12 @@ def test_a_rolling_restart_of_two_servers_on_one_socket_loses_no_request(tmp_pat
                 servers.append(handed(tmp_path / "lake", listener))
                 for number in range(2):
                     servers[number].terminate()
-                    assert servers[number].wait(60) == 0
+                    assert servers[number].wait(600) == 0
                     servers.append(handed(tmp_path / "lake", listener))
         finally:
             for server in servers:
                 server.terminate()
-                server.wait(60)
+                server.wait(600)
                 assert server.stdout is not None
                 server.stdout.close()
 

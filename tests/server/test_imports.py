@@ -38,13 +38,12 @@ def start(client: httpx.AsyncClient, repo: str) -> Callable[..., Any]:
 
 
 async def ended(client: httpx.AsyncClient, repo: str, import_id: str, branch: str = "main") -> dict[str, Any]:
-    for _ in range(1_000):
+    while True:
         answer = await client.get(f"{repo}/branches/{branch}/import", params={"id": import_id})
         status: dict[str, Any] = answer.json()
         if status["completed"] or "error" in status:
             return status
         await asyncio.sleep(0.01)
-    raise AssertionError(status)
 
 
 async def paths_of(client: httpx.AsyncClient, repo: str, ref: str = "main") -> list[str]:

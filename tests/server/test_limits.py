@@ -38,7 +38,7 @@ def served(folder: Path, workers: int) -> Iterator[tuple[subprocess.Popen[str], 
         yield process, int(process.stdout.readline().rpartition(":")[2])
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(600)
         process.stdout.close()
 
 
@@ -50,7 +50,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def answer_to(port: int, *pieces: bytes) -> bytes:
     """Send these pieces and return all that comes until the server closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=600) as client:
         for piece in pieces:
             try:
                 client.sendall(piece)
@@ -109,7 +109,7 @@ def test_too_many_connections_are_refused_and_idle_ones_make_room(port: int) -> 
                 one.sendall(b"GET / HTTP/1.1\r\nx")
             answers = b""
             for one in busy:
-                one.settimeout(60)
+                one.settimeout(600)
                 answers += one.recv(4096)
         finally:
             for one in busy:
@@ -126,4 +126,4 @@ def test_a_worker_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
 
         while stuck in workers_of(process) or len(workers_of(process)) < 2:
             time.sleep(0.1)
-        assert httpx.get(f"http://127.0.0.1:{port}/_health", timeout=60).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/_health", timeout=600).status_code == 200

@@ -109,7 +109,7 @@ def test_a_client_puts_to_the_store_itself_and_links_what_it_put(served: Served)
     routes = f"{served.environ['LAKEBED_ENDPOINT']}/api/v1/repositories/{REPOSITORY}"
     login = (served.environ["LAKEBED_ACCESS_KEY_ID"], served.environ["LAKEBED_SECRET_ACCESS_KEY"])
     place = {"path": "d/1 ü+%"}
-    with httpx.Client(auth=login, timeout=60) as http:
+    with httpx.Client(auth=login, timeout=600) as http:
         backing = f"{routes}/branches/main/staging/backing"
         target = http.get(backing, params={**place, "presign": "true"}).raise_for_status().json()
         put = httpx.put(target["presigned_url"], content=b"from outside")

@@ -44,4 +44,4 @@ def test_every_request_to_it_is_s3s_and_none_to_the_other(tmp_path: Path, worker
     finally:
         process.terminate()
         process.stdout.close()
-        assert process.wait(30) == 0
+        assert process.wait(600) == 0

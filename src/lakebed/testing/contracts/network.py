@@ -16,7 +16,11 @@ from typing import Any
 
 CHUNK = 1 << 16
 ARRIVES_S = 0.1
-"""Time for a request to be carried out. HTTP/2 answers a frame before that, and drops what a cut connection asked."""
+"""Time for a request to be carried out, from the first byte of an answer to the cut."""
+ARRIVES_S_HTTP2 = 1.0
+"""HTTP/2 answers a frame before it carries out the request, and drops what a cut connection asked."""
+HTTP2 = b"PRI * HTTP/2.0"
+"""Its connections begin with this."""
 
 
 @dataclass
@@ -68,6 +72,7 @@ class FaultyNetwork:
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted closes its socket in the next turn of the loop
 
     async def _end(self) -> None:
         await self._listen(False)
@@ -92,11 +97,11 @@ class FaultyNetwork:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, here = await asyncio.open_connection("127.0.0.1", self.server_port)
-        is_lost = asyncio.Event()
+        lost: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         try:
             ways = [
-                asyncio.ensure_future(self._carry_requests(reader, here, is_lost)),
-                asyncio.ensure_future(self._carry_answers(there, writer, is_lost)),
+                asyncio.ensure_future(self._carry_requests(reader, here, lost)),
+                asyncio.ensure_future(self._carry_answers(there, writer, lost)),
             ]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -108,21 +113,24 @@ class FaultyNetwork:
             here.transport.abort()
 
     async def _carry_requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_lost: asyncio.Event
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: asyncio.Future[float]
     ) -> None:
+        """`lost` gets the time for the request whose answer is to be lost."""
+        arrives_s = 0.0
         while data := await reader.read(CHUNK):
-            if any(each in data for each in self._unanswered):
+            arrives_s = arrives_s or (ARRIVES_S_HTTP2 if data.startswith(HTTP2) else ARRIVES_S)
+            if any(each in data for each in self._unanswered) and not lost.done():
                 self._unanswered = set()
-                is_lost.set()
+                lost.set_result(arrives_s)
             writer.write(data)
             await writer.drain()
 
     async def _carry_answers(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_lost: asyncio.Event
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: asyncio.Future[float]
     ) -> None:
         while data := await reader.read(CHUNK):
-            if is_lost.is_set():
-                await asyncio.sleep(ARRIVES_S)
+            if lost.done():
+                await asyncio.sleep(lost.result())
                 return
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
