@@ -84,11 +84,8 @@ def test_pyarrow_lists_copies_moves_and_deletes_files(files: fs.S3FileSystem, re
         assert file.read() == b"c"
 
 
-def test_delta_rs_writes_overwrites_and_reads_a_table_on_a_branch(
-    server: Server, repository: lakefs.Repository
-) -> None:
-    deltalake = pytest.importorskip("deltalake")
-    options = {
+def delta_options(server: Server) -> dict[str, str]:
+    return {
         "AWS_ENDPOINT_URL": server.url,
         "AWS_ACCESS_KEY_ID": server.access_key_id,
         "AWS_SECRET_ACCESS_KEY": server.secret_access_key,
@@ -96,6 +93,13 @@ def test_delta_rs_writes_overwrites_and_reads_a_table_on_a_branch(
         "AWS_ALLOW_HTTP": "true",
         "aws_conditional_put": "etag",
     }
+
+
+def test_delta_rs_writes_overwrites_and_reads_a_table_on_a_branch(
+    server: Server, repository: lakefs.Repository
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    options = delta_options(server)
     main, dev = f"s3://{repository.id}.main/flights", f"s3://{repository.id}.dev/flights"
     deltalake.write_deltalake(main, FLIGHTS, storage_options=options)
     repository.branch("main").commit("a Delta table")
@@ -116,14 +120,7 @@ def test_of_two_writers_of_a_delta_version_one_is_told_to_try_again(
 ) -> None:
     """A Delta commit is a put with If-None-Match: the second one must not take the place of the first."""
     deltalake = pytest.importorskip("deltalake")
-    options = {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": server.access_key_id,
-        "AWS_SECRET_ACCESS_KEY": server.secret_access_key,
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-        "aws_conditional_put": "etag",
-    }
+    options = delta_options(server)
     root = f"s3://{repository.id}.main/flights"
     deltalake.write_deltalake(root, FLIGHTS, storage_options=options)
     first, second = (deltalake.DeltaTable(root, storage_options=options) for _ in range(2))

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tests.serving import serving
+
 
 @dataclass
 class Request:
@@ -92,13 +94,8 @@ def serve(service: Service, port: int) -> None:
 @contextmanager
 def served(service: Service) -> Iterator[int]:
     """Serve in this process until the block ends. Yields the port."""
-    server = _Server(0, service)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
     try:
-        yield server.server_port
+        with serving(_Server(0, service)) as port:
+            yield port
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
         service.database.close()

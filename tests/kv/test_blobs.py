@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -27,6 +25,7 @@ from tests.objectstore.cloud_servers import ACCOUNT, BUCKETS, KEY, azurite, gcs_
 from tests.objectstore.gcs_double import Handler, Objects, Refused
 from tests.objectstore.gcs_double import Server as DoubleServer
 from tests.objectstore.s3_servers import client_of, make_bucket, serve_moto
+from tests.serving import serving
 
 _numbers = itertools.count()
 
@@ -190,7 +189,10 @@ def test_a_service_that_keeps_no_conditions_is_refused_by_name(kept: str, lackin
     class Door(Handler):
         objects = Careless(":memory:", BUCKETS)
 
-    with serve_double(Door) as port, pytest.raises(StoreUnavailable, match=f"keeps no `{lacking}`"):
+    with (
+        serving(DoubleServer(("127.0.0.1", 0), Door)) as port,
+        pytest.raises(StoreUnavailable, match=f"keeps no `{lacking}`"),
+    ):
         open_store(gs_uri(port, name="careless"))
 
 
@@ -209,7 +211,7 @@ async def test_a_write_that_the_service_may_have_done_before_its_time_ran_out_is
     class Door(Handler):
         objects = Late(":memory:", BUCKETS)
 
-    with serve_double(Door) as port:
+    with serving(DoubleServer(("127.0.0.1", 0), Door)) as port:
         store = open_store(gs_uri(port, name="late", wait_s=2))
         with pytest.raises(OutcomeUnknown):
             await store.set(P, b"plain", b"mine")
@@ -218,19 +220,6 @@ async def test_a_write_that_the_service_may_have_done_before_its_time_ran_out_is
         await store.close()
 
     assert len(sent) == 2
-
-
-@contextmanager
-def serve_double(door: type[Handler]) -> Iterator[int]:
-    server = DoubleServer(("127.0.0.1", 0), door)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def test_a_store_of_another_format_is_refused() -> None:

@@ -18,7 +18,6 @@ from cassandra.cluster import Cluster, NoHostAvailable
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
     InvalidStoreUri,
-    PredicateFailed,
     Store,
     StoreFormat,
     StoreUnavailable,
@@ -29,7 +28,7 @@ from lakebed.kv import (
 from lakebed.kv.drivers import cassandra as cassandra_driver
 from lakebed.kv.drivers.remote import Passing
 from lakebed.testing.contracts.network import FaultyNetwork
-from tests.kv.servers import OnServer, Server, cassandra
+from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, cassandra
 
 ALONE = pytest.mark.skipif(
     "LAKEBED_TEST_CASSANDRA" not in os.environ,
@@ -80,17 +79,17 @@ def run(server: Server, *statements: str) -> None:
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    uri = uri_of(server.port, table="back")
+    await a_value_put_back_is_noticed(uri_of(server.port, table="back"))
+
+
+async def test_a_partition_whose_last_key_is_deleted_is_gone(server: Server) -> None:
+    uri = uri_of(server.port, table="emptied")
     store = open_store(uri)
-    predicate = await store.set_if(b"p", b"key", b"A", None)
-    await store.set(b"p", b"key", b"B")
     await store.set(b"p", b"key", b"A")
-
-    with pytest.raises(PredicateFailed):
-        await store.set_if(b"p", b"key", b"ours", predicate)
-
     assert store_partitions(uri) == [b"p"]
+
     await store.delete(b"p", b"key")
+
     assert store_partitions(uri) == []
     await store.close()
 

@@ -14,17 +14,15 @@ import pytest
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
     InvalidStoreUri,
-    PredicateFailed,
     Store,
     StoreFormat,
     StoreUnavailable,
     StoreUri,
     open_store,
-    store_partitions,
 )
 from lakebed.kv.drivers import dynamodb as dynamodb_driver
 from lakebed.kv.drivers.remote import RemoteStore
-from tests.kv.servers import OnServer, Server, answering_http, dynamodb
+from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, dynamodb
 
 _numbers = itertools.count()
 
@@ -55,16 +53,7 @@ class TestDynamoDB(OnServer):
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    store = open_store(uri_of(server.port, table="back"))
-    predicate = await store.set_if(b"p", b"key", b"A", None)
-    await store.set(b"p", b"key", b"B")
-    await store.set(b"p", b"key", b"A")
-
-    with pytest.raises(PredicateFailed):
-        await store.set_if(b"p", b"key", b"ours", predicate)
-
-    assert store_partitions(uri_of(server.port, table="back")) == [b"p"]
-    await store.close()
+    await a_value_put_back_is_noticed(uri_of(server.port, table="back"))
 
 
 @asynccontextmanager

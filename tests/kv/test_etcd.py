@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import InvalidStoreUri, PredicateFailed, StoreFormat, StoreUnavailable, StoreUri, open_store, store_size
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, StoreUri, open_store, store_size
 from lakebed.kv.drivers import etcd as etcd_driver
 from lakebed.kv.drivers.remote import RemoteStore
 from lakebed.testing.contracts.network import held_port
-from tests.kv.servers import OnServer, Server, answering_http, etcd
+from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, etcd
 
 _numbers = itertools.count()
 
@@ -37,15 +37,7 @@ class TestEtcd(OnServer):
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    store = open_store(uri_of(server.port, name="back"))
-    predicate = await store.set_if(b"p", b"key", b"A", None)
-    await store.set(b"p", b"key", b"B")
-    await store.set(b"p", b"key", b"A")
-
-    with pytest.raises(PredicateFailed):
-        await store.set_if(b"p", b"key", b"ours", predicate)
-
-    await store.close()
+    await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
 
 
 async def test_a_member_that_is_away_is_passed_over(server: Server) -> None:

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import BaseServer
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -30,6 +29,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import make_server
 
 from lakebed.objectstore import ObjectStoreOptions
+from tests.serving import serving
 
 
 class AtomicConditions:
@@ -135,7 +135,7 @@ def serve_moto() -> Iterator[ObjectStoreOptions]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = AtomicConditions(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, Permissions(app), threaded=True)
-    with _running(server):
+    with serving(server):
         yield options_for(f"http://127.0.0.1:{server.server_port}")
 
 
@@ -222,7 +222,7 @@ def serve_failures(answer: Callable[[str, str, bytes], tuple[int, str] | None]) 
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    with _running(server):
+    with serving(server):
         yield options_for(f"http://127.0.0.1:{server.server_address[1]}")
 
 
@@ -254,20 +254,8 @@ def serve_broken_bodies(data: bytes, breaks: int) -> Iterator[tuple[ObjectStoreO
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    with _running(server):
+    with serving(server):
         yield options_for(f"http://127.0.0.1:{server.server_address[1]}"), requests
-
-
-@contextmanager
-def _running(server: BaseServer) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def keys_in(delete_request: bytes) -> list[str]:

@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import json
 import socket
-import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,6 +17,7 @@ import pytest
 
 from lakebed.hooks import HookOptions, Runs
 from lakebed.server import AppState, ServerOptions, opened
+from tests.serving import serving
 
 needs_lua = pytest.mark.skipif(importlib.util.find_spec("lupa") is None, reason="lupa is not installed")
 OPTIONS = HookOptions(loopback=True, environment={"LAKEBED_ACTION_TOKEN": "s3cret"})
@@ -45,13 +45,9 @@ def webhook() -> Iterator[Hooked]:
         def log_message(self, *args: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        found = Hooked(f"http://127.0.0.1:{server.server_port}/look")
-        thread = threading.Thread(target=server.serve_forever, args=[0.01])
-        thread.start()
+    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as port:
+        found = Hooked(f"http://127.0.0.1:{port}/look")
         yield found
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

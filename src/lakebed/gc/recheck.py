@@ -47,16 +47,7 @@ async def look_again(
     fresh = ranges.filter(pc.invert(ranges["is_live"])) if new.num_rows else ranges
     objects, new_ranges = count_of(garbage.rows, "object"), count_of(fresh.num_rows, "new range")
     context.progress(f"rechecking {objects} against {new_ranges} and what is staged")
-    source, rows, effort = from_tables([uncommitted], protocol.UNCOMMITTED)
-    staged = await deal_live(
-        context.engine,
-        source,
-        rows,
-        uri=plan.namespace,
-        folder=folder_in(plan, f"uncommitted.tasks.{name}"),
-        with_keys=True,
-        effort=effort,
-    )
+    staged = await deal_staged(context, plan, uncommitted, f".{name}")
     candidates = await deal_again(context.engine, garbage, folder=folder_in(plan, f"again.tasks.{name}"), closed=closed)
     return await mark_expired(
         context.engine,
@@ -71,6 +62,20 @@ def whole(answer: RecheckInputs) -> tuple[Manifest, Manifest]:
     if answer.commits is None or answer.uncommitted is None:
         raise BadInput("the server did not say what must be kept", run_id=answer.run_id)
     return answer.commits, answer.uncommitted
+
+
+async def deal_staged(context: RunContext, plan: Plan, uncommitted: Manifest, suffix: str) -> Bucketed:
+    """Deal what is staged or under way, a table UNCOMMITTED. `suffix` tells its folder from those of other looks."""
+    source, rows, effort = from_tables([uncommitted], protocol.UNCOMMITTED)
+    return await deal_live(
+        context.engine,
+        source,
+        rows,
+        uri=plan.namespace,
+        folder=folder_in(plan, f"uncommitted.tasks{suffix}"),
+        with_keys=True,
+        effort=effort,
+    )
 
 
 async def deal_ranges(context: RunContext, run: StartedRun | Plan, ranges: pa.Table, *, folder: str) -> Bucketed:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
+import httpx
 import pytest
 
 from lakebed.base import Entry, Ports, RepositoryUid, Row, from_row
@@ -13,6 +15,7 @@ from lakebed.kv import Store
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.runtime import live_ports
+from lakebed.server.app import ServerOptions, create_app, opened
 from lakebed.versions import Commit, Note, Options, TreeCache, Trees, Versions
 from tests.clocks import TurnableClock
 from tests.gc.shipped import Collector
@@ -79,3 +82,16 @@ async def lake() -> Lake:
     lake = Lake(MemoryStore(), MemoryObjectStore("mem://tests"))
     await lake.versions.commits.initialise("main")
     return lake
+
+
+@pytest.fixture
+async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with credentials, and a repository `lake` with an empty branch `main`."""
+    async with opened(ServerOptions(data_dir=tmp_path, store_uri="mem://")) as state:
+        transport = httpx.ASGITransport(create_app(state))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/api/v1/") as client:
+            issued = (await client.post("setup_lakefs", json={"username": "admin"})).json()
+            client.auth = httpx.BasicAuth(issued["access_key_id"], issued["secret_access_key"])
+            made = await client.post("repositories", json={"name": "lake", "storage_namespace": "local://lake"})
+            assert made.status_code == 201, made.text
+            yield client

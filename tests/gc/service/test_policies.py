@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +17,6 @@ from lakebed.gc.unknown_files import run_file
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
-from lakebed.server.app import ServerOptions, create_app, opened
 from lakebed.versions import RunRecord
 
 from .conftest import Lake
@@ -121,19 +118,6 @@ async def test_a_lost_answer_makes_no_second_version() -> None:
 
 
 # Over HTTP
-
-
-@pytest.fixture
-async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client with credentials, and a repository `lake` with an empty branch `main`."""
-    async with opened(ServerOptions(data_dir=tmp_path, store_uri="mem://")) as state:
-        transport = httpx.ASGITransport(create_app(state))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/api/v1/") as client:
-            issued = (await client.post("setup_lakefs", json={"username": "admin"})).json()
-            client.auth = httpx.BasicAuth(issued["access_key_id"], issued["secret_access_key"])
-            made = await client.post("repositories", json={"name": "lake", "storage_namespace": "local://lake"})
-            assert made.status_code == 201, made.text
-            yield client
 
 
 def body_of(policy: bytes) -> dict[str, Any]:

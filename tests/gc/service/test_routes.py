@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import httpx
 import msgspec
 import pytest
@@ -23,23 +20,9 @@ from lakebed.gc.protocol import (
     UncommittedPage,
     manifest_of,
 )
-from lakebed.server.app import ServerOptions, create_app, opened
 
 RULES = {"default_retention_days": 7, "branches": [{"branch_id": "main", "retention_days": 20}]}
 GC = "repositories/lake/gc"
-
-
-@pytest.fixture
-async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client with credentials, and a repository `lake` with an empty branch `main`."""
-    async with opened(ServerOptions(data_dir=tmp_path, store_uri="mem://")) as state:
-        transport = httpx.ASGITransport(create_app(state))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/api/v1/") as client:
-            issued = (await client.post("setup_lakefs", json={"username": "admin"})).json()
-            client.auth = httpx.BasicAuth(issued["access_key_id"], issued["secret_access_key"])
-            made = await client.post("repositories", json={"name": "lake", "storage_namespace": "local://lake"})
-            assert made.status_code == 201, made.text
-            yield client
 
 
 async def call(http: httpx.AsyncClient, path: str, type_: type, *, json: object = None, status: int = 200) -> object:

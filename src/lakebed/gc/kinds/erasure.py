@@ -21,19 +21,16 @@ from msgspec.structs import replace
 
 from lakebed.base import Conflict, count_of, human_size
 from lakebed.gc import protocol
-from lakebed.gc.bucketed import Bucketed
 from lakebed.gc.certifying import foresee, queued_of
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
 from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import mark_expired
-from lakebed.gc.named import deal_live, from_tables
 from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     CommitCounts,
     ErasureOrder,
     Expire,
-    Manifest,
     Plan,
     PreparedCommits,
     RangeCounts,
@@ -42,7 +39,7 @@ from lakebed.gc.protocol import (
     StagedEntry,
     StartedRun,
 )
-from lakebed.gc.recheck import deal_ranges, whole
+from lakebed.gc.recheck import deal_ranges, deal_staged, whole
 from lakebed.gc.resume import garbage_of
 from lakebed.gc.rules import Holds
 from lakebed.gc.verdicts import deal_again
@@ -174,7 +171,7 @@ async def _recheck(
     suffix, closed = f".{commits.digest()[:16]}", slice_numbers(answer.closed_slices)
     rows = await context.read(commits, protocol.COMMITS)
     sides = [
-        await _staged(context, plan, uncommitted, suffix),
+        await deal_staged(context, plan, uncommitted, suffix),
         await deal_held(context, plan, rows, holds, name=f"holds{suffix}"),
     ]
     if not order.takes_shared:
@@ -199,16 +196,3 @@ async def _recheck(
         now_ms=plan.now_ms,
     )
     return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
-
-
-async def _staged(context: RunContext, plan: Plan, uncommitted: Manifest, suffix: str) -> Bucketed:
-    source, rows, effort = from_tables([uncommitted], protocol.UNCOMMITTED)
-    return await deal_live(
-        context.engine,
-        source,
-        rows,
-        uri=plan.namespace,
-        folder=folder_in(plan, f"uncommitted.tasks{suffix}"),
-        with_keys=True,
-        effort=effort,
-    )

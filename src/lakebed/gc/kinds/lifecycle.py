@@ -54,7 +54,7 @@ from lakebed.gc.protocol import (
     StartedRun,
     Totals,
 )
-from lakebed.gc.recheck import deal_ranges, whole
+from lakebed.gc.recheck import deal_ranges, deal_staged, whole
 from lakebed.gc.resume import garbage_of, held_tables, runs_over
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
@@ -327,16 +327,7 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
         stays.append(await learned.known.deal_staying(context, plan, slices, folder=folder))
     views = [view for view in await context.service.runs() if view.run_id != plan.run_id]
     held = [*(await held_tables(context, views, runs_over(views))).values()]
-    source, rows, effort = from_tables([uncommitted], protocol.UNCOMMITTED)
-    staged = await deal_live(
-        context.engine,
-        source,
-        rows,
-        uri=plan.namespace,
-        folder=folder_in(plan, f"uncommitted.tasks{suffix}"),
-        with_keys=True,
-        effort=effort,
-    )
+    staged = await deal_staged(context, plan, uncommitted, suffix)
     candidates = await deal_again(
         context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
     )
