@@ -35,7 +35,7 @@ from .worlds import World, small_worlds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 if nothing was violated and no mutant missed."""
+    """Return the exit code: 0 if nothing was violated and no mutant missed."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["histories"]:
         return record_histories(arguments[1:])
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _names(only: str = "") -> list[str]:
-    """Of the small worlds, each once."""
+    """Return the names of the small worlds, each once."""
     return list(dict.fromkeys(world.scene.name for world in small_worlds() if only in world.scene.name))
 
 

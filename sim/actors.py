@@ -199,7 +199,7 @@ class Life:
         return all(strand.effect[0] == "until" for strand in self.pending.values())
 
     def local(self, what: Effect, fate: Fate) -> Any:
-        """The raw outcome of an effect that is this life's own business."""
+        """Return the raw outcome of an effect that is this life's own business."""
         assert what[0] in LOCAL, what
         if what[0] == "sleep":
             self.ports.clock.ms += what[1]
@@ -208,7 +208,7 @@ class Life:
         return fate is Fate.DONE if what[0] == "wait" else None
 
     def close(self) -> None:
-        """Crash: no code runs that could have an effect; what is in memory is gone."""
+        """Crash the life: no code runs that could have an effect; what is in memory is gone."""
         strands = set(self.pending.values())
         self.pending.clear()
         for strand in sorted(strands, key=lambda one: one.name):
@@ -234,7 +234,7 @@ _CLEANUPS_MAX = 100
 
 
 def ports_of(scene: Scene, actor: Actor, *, seed: int, life: int, before: Disk) -> SimPorts:
-    """Fresh ports for one life of an actor, in a scene that began with this disk."""
+    """Return fresh ports for one life of an actor, in a scene that began with this disk."""
     own = Private(scene.private, before=before, others_look=scene.others_look)
     return SimPorts(actor.name, seed=seed, life=life, whole_batches=scene.whole_batches, own=own)
 
@@ -256,7 +256,7 @@ def run_alone(program: Program, disk: Disk, *, name: str = "alone", seed: int = 
 
 
 def prepared(scene: Scene, seed: int) -> tuple[Disk, dict[str, Record]]:
-    """The disk as the actors find it, and what was done to get there, one operation after the other."""
+    """Return the disk as the actors find it, and what was done to get there, one operation after the other."""
     disk = Disk(versioned=scene.versioned)
     if scene.prepare is None:
         return disk, {}

@@ -69,7 +69,7 @@ def _answers(child: ForkProcess, receiving: Connection) -> bool:
 
 
 def ticks_of(pid: int) -> int:
-    """The CPU that a process used, with all that it started: a test may wait for a JVM or a server."""
+    """Return the CPU that a process used, with all that it started: a test may wait for a JVM or a server."""
     parents, ticks = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         # Processes end while others are read.

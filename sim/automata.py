@@ -135,7 +135,7 @@ class Automaton:
         return self._erasing[move]
 
     def follow(self, node_number: int, move_number: int, outcome: int) -> int:
-        """The node after this outcome (for a local move: its fate)."""
+        """Return the node after this outcome (for a local move: its fate)."""
         node = self.nodes[node_number]
         raw = self._numbering.outcomes.values[outcome]
         life = node.life
@@ -148,7 +148,7 @@ class Automaton:
         return self._add(node_number, (move_number, raw), life, wrote=wrote)
 
     def crash(self, node_number: int) -> int:
-        """The node after a crash: the start of the next life, or for ever silent."""
+        """Return the node after a crash: the start of the next life, or for ever silent."""
         node = self.nodes[node_number]
         if node.life is not None:
             node.life.close()
@@ -292,7 +292,7 @@ class Automaton:
         *,
         is_quiet: bool,
     ) -> int:
-        """The node of another history that ends in the same memory, or this as a new one."""
+        """Return the node of another history that ends in the same memory, or this as a new one."""
         digest = digest_of(life) if self.merges else None
         key = digest, node.asked, node.ended, node.life_number, opened, ended_now
         if digest is not None:

@@ -122,7 +122,7 @@ def _noted(notes: Path | None) -> Iterator[Looked]:
 
 
 def draw(count: int, *, seed: int, files: Sequence[str]) -> list[Mutation]:
-    """Equal seeds draw equal mutations of equal source."""
+    """Draw mutations. Equal seeds draw equal mutations of equal source."""
     every = [mutation for file in files for mutation in mutations_of(file)]
     return random.Random(seed).sample(every, min(count, len(every)))
 
@@ -136,7 +136,7 @@ def _files() -> list[str]:
 
 
 def mutations_of(file: str) -> Iterator[Mutation]:
-    """Every mutation of the bodies of this file's functions."""
+    """Yield every mutation of the bodies of this file's functions."""
     source = (SOURCE / file).read_text()
     for index, (node, function, kind, _) in enumerate(_sites(ast.parse(source))):
         before = " ".join(ast.unparse(node).split())
@@ -144,7 +144,7 @@ def mutations_of(file: str) -> Iterator[Mutation]:
 
 
 def mutated(source: str, index: int) -> ast.Module:
-    """The source with the `index`-th change."""
+    """Return the source with the `index`-th change."""
     tree = ast.parse(source)
     for number, (_, _, _, change) in enumerate(_sites(tree)):
         if number == index:
@@ -247,7 +247,7 @@ def _putter(body: list[ast.stmt], place: int, statements: list[ast.stmt]) -> Cal
 
 
 def look_at(mutation: Mutation) -> Looked:
-    """In a process of its own, with a limit of CPU: one that hangs is noticed too."""
+    """Look in a process of its own, with a limit of CPU: one that hangs is noticed too."""
     done = apart(lambda: _look(mutation), ended="it hangs, or ends the process", cpu_s_max=CPU_S)
     return Looked(mutation, done.answer, done.cpu_s)
 

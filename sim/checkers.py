@@ -32,7 +32,7 @@ branch that is made again begins without the paths that are written to it: scene
 
 
 def no_lost_write(ending: Ending) -> None:
-    """Invariant 1: what a branch shows at each written path was put by an operation that no later one replaced."""
+    """Check invariant 1: each written path shows what an operation put that no later one replaced."""
     view = View(ending.disk)
     for name, branch in view.branches().items():
         if not _is_moved(ending, name):
@@ -40,7 +40,7 @@ def no_lost_write(ending: Ending) -> None:
 
 
 def causality(ending: Ending) -> None:
-    """Invariant 2: a commit holds every write acknowledged before it began, or what replaced it.
+    """Check invariant 2: a commit holds every write acknowledged before it began, or what replaced it.
 
     A commit that was overtaken, or that found no change, says the same of the head."""
     view = View(ending.disk)
@@ -65,7 +65,7 @@ def causality(ending: Ending) -> None:
 
 
 def chain(ending: Ending) -> None:
-    """Invariant 3: every acknowledged commit is in its branch's history once, and generations fall by one."""
+    """Check invariant 3: every acknowledged commit is in its branch's history once, and generations fall by one."""
     view = View(ending.disk)
     for name in view.branches():
         if _of_branch(ending, name, ("hard_reset", "unforced_reset", "create_branch", "delete_branch")):
@@ -82,7 +82,7 @@ def chain(ending: Ending) -> None:
 
 
 def overtaken_means_absent(ending: Ending) -> None:
-    """A commit that failed as overtaken, or for want of changes, is not in the history."""
+    """Check that a commit that failed as overtaken, or for want of changes, is not in the history."""
     view = View(ending.disk)
     for record in ending.of("commit"):
         if record.ended is not None and record.ended.error in (CommitOvertaken, NoChanges):
@@ -106,8 +106,10 @@ def idle_branch_does_not_grow(ending: Ending) -> None:
 
 
 def resets_hold(ending: Ending) -> None:
-    """What was acknowledged before a reset began is not committed by a commit that began after the reset had ended, and
-    is not staged."""
+    """Check that what was acknowledged before a reset began is gone from staging and from later commits.
+
+    A commit is later if it began after the reset had ended.
+    """
     view = View(ending.disk)
     for reset in (*ending.acknowledged("reset"), *ending.acknowledged("delete_branch")):
         name = reset.operation.branch
@@ -133,7 +135,7 @@ def resets_hold(ending: Ending) -> None:
 
 
 def unforced_resets_drop_nothing(ending: Ending) -> None:
-    """A hard reset without force drops no acknowledged write: each is staged, or in a commit, or was replaced.
+    """Check that a hard reset without force drops no acknowledged write: each is staged, committed or replaced.
 
     Any commit counts that has a record: one may have been a head for a moment, and its committer never learnt it.
     """
@@ -155,7 +157,7 @@ def unforced_resets_drop_nothing(ending: Ending) -> None:
 
 
 def reads_see_what_was_acknowledged(ending: Ending) -> None:
-    """Invariant 7, for paths: a read finds what was acknowledged before it began, or what replaced it."""
+    """Check invariant 7, for paths: a read finds what was acknowledged before it began, or what replaced it."""
     for read in ending.of("read"):
         ended = read.ended
         if ended is None or _is_moved(ending, read.operation.branch):
@@ -167,7 +169,7 @@ def reads_see_what_was_acknowledged(ending: Ending) -> None:
 
 
 def reads_see_merges(ending: Ending) -> None:
-    """Invariant 7, for merges: a read that began after a merge was acknowledged does not show what was there before.
+    """Check invariant 7, for merges: a read that began after a merge was acknowledged shows nothing older.
 
     Asked only of paths that no actor writes to on the branch, or resets: else an older value may be a newer one.
     """
@@ -194,7 +196,7 @@ def _tree(view: View, commit_id: CommitId) -> Mapping[bytes, str]:
 
 
 def refs_stay(ending: Ending) -> None:
-    """A branch or tag whose making was acknowledged is there, unless an actor may have deleted it since."""
+    """Check that a branch or tag whose making was acknowledged is there, unless an actor may have deleted it since."""
     view = View(ending.disk)
     for record in (*ending.acknowledged("create_branch"), *ending.acknowledged("create_tag")):
         name = record.operation.branch
@@ -204,7 +206,7 @@ def refs_stay(ending: Ending) -> None:
 
 
 def no_leak(ending: Ending) -> None:
-    """Invariant 8, after cleaning: each token with a cell belongs to a branch, each claim too, and no list is left."""
+    """Check invariant 8, after cleaning: each token with a cell and each claim belong to a branch; no list is left."""
     view = View(ending.disk)
     owned = {f"{UID}/{token}".encode() for branch in view.branches().values() for token in branch.tokens()}
     if leaked := sorted(view.token_partitions() - owned):
@@ -218,7 +220,7 @@ def no_leak(ending: Ending) -> None:
 
 
 def runs_end(ending: Ending) -> None:
-    """Invariant 8, after every run was applied again: none is left whose deletes may have begun."""
+    """Check invariant 8, after every run was applied again: none is left whose deletes may have begun."""
     runs = View(ending.disk).runs()
     if left := sorted(name for name, run in runs.items() if run.state is RunState.SWEEPING or is_begun(run)):
         raise Violation(f"runs whose deletes began cannot be brought to their end: {left}")
@@ -229,7 +231,7 @@ def is_begun(run: RunRecord) -> bool:
 
 
 def lists_have_a_run(ending: Ending) -> None:
-    """Invariant 8: an actor that dies over a list of what a run expires leaves a record by which it is found."""
+    """Check invariant 8: an actor that dies over a list of what a run expires leaves a record by which it is found."""
     if orphans := sorted(name for name, run in View(ending.disk).lists().items() if run is None):
         raise Violation(f"lists of what is expiring without a run: {orphans}")
 
@@ -258,7 +260,7 @@ def _check_shown(
     *,
     paths: Iterable[bytes] | None = None,
 ) -> None:
-    """Each path shows a value that is explained as of a moment after the operations `before` (None: all) had ended."""
+    """Check that each path shows a value as of a moment after the operations `before` (None: all) had ended."""
     writes = _of_branch(ending, branch, WRITES)
     merged = _merged_paths(ending, branch)
     for key in sorted({write.operation.key for write in writes}) if paths is None else paths:
@@ -302,7 +304,7 @@ def _is_moved(ending: Ending, branch: str) -> bool:
 
 
 def _merged_paths(ending: Ending, branch: str) -> set[bytes]:
-    """Paths that a merge may bring from its source."""
+    """Return paths that a merge may bring from its source."""
     sources = [str(merge.operation.value) for merge in _of_branch(ending, branch, ("merge",))]
     return {write.operation.key for source in sources for write in _of_branch(ending, source, WRITES)}
 
@@ -316,7 +318,7 @@ def _of_branch(ending: Ending, branch: str, kinds: Iterable[str]) -> list[Record
 
 
 def _before(ending: Ending, record: Record, kinds: Iterable[str]) -> list[Record]:
-    """Acknowledged operations on the same branch that had ended when this one began."""
+    """Return acknowledged operations on the same branch that had ended when this one began."""
     names = record.before or frozenset()
     found = _of_branch(ending, record.operation.branch, kinds)
     return [other for other in found if other.is_acknowledged and other.operation.name in names]

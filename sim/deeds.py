@@ -39,7 +39,7 @@ _PUBLISHED = frozenset({RunState.EXPIRING, RunState.SWEEPING, RunState.ENDED})
 
 
 def issue(name: str, *, branch: str = MAIN) -> Do:
-    """An address is handed out, and its client puts bytes there."""
+    """Hand an address out, and put bytes there as its client."""
 
     async def act(repo: Versions) -> None:
         await _issue(repo, name, branch)
@@ -48,7 +48,7 @@ def issue(name: str, *, branch: str = MAIN) -> Do:
 
 
 def link(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
-    """The whole of it: an address is handed out, filled, linked."""
+    """Hand an address out, fill it and link it."""
 
     async def act(repo: Versions) -> None:
         await repo.uploads.link(branch, key.encode(), _entry(await _issue(repo, name, branch), value))
@@ -81,7 +81,7 @@ def expire(name: str) -> Do:
 
 
 def copy(name: str, source: str, key: str, value: str, *, ref: str = MAIN, branch: str = MAIN) -> Do:
-    """A shallow copy, whose entry differs from its source's in its checksum: so its value is its own."""
+    """Copy without bytes. The entry differs from its source in its checksum: so its value is its own."""
 
     async def act(repo: Versions) -> None:
         def alter(entry: Entry) -> Entry:
@@ -114,7 +114,7 @@ def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
 
 
 def close(name: str) -> Do:
-    """An orderly shutdown: this process's slices close."""
+    """Shut down in order: this process's slices close."""
 
     async def act(repo: Versions) -> None:
         await repo.slices.end()
@@ -132,7 +132,7 @@ def fence(name: str) -> Do:
 
 
 def freeze(name: str, *, branch: str = MAIN) -> Do:
-    """The middle of fencing: every token of a branch is replaced by a frozen one."""
+    """Do the middle of fencing: every token of a branch is replaced by a frozen one."""
 
     async def act(repo: Versions) -> None:
         await repo.fencing.freeze(branch)
@@ -171,7 +171,7 @@ def end(name: str) -> Do:
 
 
 def clean_records(name: str, *, late_ms: int = 0) -> Do:
-    """The part of a cleaner that removes finished records; its clock is `late_ms` ahead."""
+    """Remove finished records as a cleaner does, whose clock is `late_ms` ahead."""
 
     async def act(repo: Versions) -> None:
         repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
@@ -181,7 +181,7 @@ def clean_records(name: str, *, late_ms: int = 0) -> Do:
 
 
 def clean_refs(name: str) -> Do:
-    """The part of a cleaner that removes refs half made, all of which it takes for old."""
+    """Remove refs half made as a cleaner does, which takes all of them for old."""
 
     async def act(repo: Versions) -> None:
         repo.ports.clock.ms += FAR_FUTURE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
@@ -325,7 +325,7 @@ def shown(content: bytes) -> str:
 
 
 def behind(name: str) -> Do:
-    """This process's clock turns out to be an hour behind all others."""
+    """Let this process's clock turn out to be an hour behind all others."""
 
     async def act(repo: Versions) -> None:
         repo.ports.clock.ms -= 3_600_000  # type: ignore[attr-defined]  # a SimClock, as in every scene
@@ -334,7 +334,7 @@ def behind(name: str) -> Do:
 
 
 def hand_out(name: str) -> Do:
-    """An address is handed out; its client puts nothing there yet."""
+    """Hand an address out; its client puts nothing there yet."""
 
     async def act(repo: Versions) -> None:
         await repo.uploads.issue("main")
@@ -343,7 +343,7 @@ def hand_out(name: str) -> Do:
 
 
 def fill(name: str) -> Do:
-    """The client puts bytes at the first address that is open. It knows it; here it looks it up."""
+    """Put bytes at the first address that is open. The client knows it; here it looks it up."""
 
     async def act(repo: Versions) -> None:
         page = await repo.store.scan(repo.partition, keys.UPLOAD, 1)
@@ -367,7 +367,7 @@ def strand(name: str, *, branch: str = MAIN) -> Do:
 
 
 def strand_merge(name: str, source: str, *, branch: str = MAIN) -> Do:
-    """The same for a merge."""
+    """Merge as a strand."""
 
     async def act(repo: Versions) -> None:
         head, other = await repo.refs.resolve_commit(branch), await repo.refs.resolve_commit(source)
@@ -456,7 +456,7 @@ def cherry_pick(name: str, ref: str, *, branch: str = MAIN) -> Do:
 
 
 def read_listed(name: str, key: str, *, branch: str = MAIN) -> Do:
-    """The same as a read, by a listing in pages of one path."""
+    """Read by a listing in pages of one path."""
 
     async def act(repo: Versions) -> str:
         after, more = b"", True

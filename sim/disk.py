@@ -29,7 +29,7 @@ class Disk:
         self._shared = False
 
     def fork(self) -> Disk:
-        """A copy that may be written to. This disk must not be written to any more."""
+        """Return a copy that may be written to. This disk must not be written to any more."""
         twin = Disk(versioned=self.versioned)
         twin.cells = self.cells.copy()
         twin.objectstore = self.objectstore.copy()
@@ -38,7 +38,7 @@ class Disk:
         return twin
 
     def frozen(self) -> Hashable:
-        """Equal for equal disks, whatever order they were written in."""
+        """Return a value that is equal for equal disks, whatever order they were written in."""
         cells = frozenset((partition, frozenset(keys.items())) for partition, keys in self.cells.items())
         return cells, frozenset(self.objectstore.items()), frozenset(self.counts.items())
 

@@ -209,7 +209,7 @@ class Explorer:
         self.machine.close()
 
     def _is_first_of_its_kind(self, name: str) -> bool:
-        """With a single fault it is enough to try it on one of those who are alike."""
+        """Return whether a single fault is tried on this one of the actors that are alike."""
         is_single = self.budget.crashes + self.budget.losses + self.budget.late == 1
         return not is_single or all(name not in kind or name == kind[0] for kind in self.scene.alike)
 
@@ -279,7 +279,7 @@ class Explorer:
         return steps
 
     def _quiet(self, rows: Rows) -> Numbers:
-        """In each state the actor whose step no other one can notice, if there is one."""
+        """Return in each state the actor whose step no other one can notice, if there is one."""
         found = np.full(len(rows), NOBODY, np.int64)
         is_free = rows[:, UNDER_WAY] == 0
         for index, automaton in enumerate(self.machine.automata):
@@ -307,7 +307,7 @@ class Explorer:
             steps.add(sources, rows, Label(index, 0, Fate.CRASHED))
 
     def _move(self, index: int, move: int, sources: Numbers, nodes: Numbers, steps: Steps) -> None:
-        """One move of one actor in all the states that have it: done; or a write, its answer or itself lost or late."""
+        """Move one actor in all the states that have it: done; or a write, its answer or itself lost or late."""
         disks = steps.rows_from[sources, DISK].astype(np.int64)
         asking = At(steps, sources, Label(index, move, Fate.DONE))
         after, outcomes = self.machine.carried_out(index, move, nodes, disks, asking)
@@ -334,7 +334,7 @@ class Explorer:
     def _arrive(
         self, sources: Numbers, nodes: Numbers, outcomes: Numbers, disks: Numbers, steps: Steps, label: Label
     ) -> None:
-        """The states after these outcomes."""
+        """Return the states after these outcomes."""
         if not len(sources):
             return
         index = label.actor
@@ -350,7 +350,7 @@ class Explorer:
         steps.add(sources, rows, label)
 
     def _land(self, steps: Steps) -> None:
-        """A write that was under way when its sender died is done now."""
+        """Do a write now that was under way when its sender died."""
         sources = np.flatnonzero(steps.rows_from[:, UNDER_WAY])
         if len(sources):
             rows = steps.rows_from[sources]

@@ -62,7 +62,7 @@ def holder_of(key: str) -> str:
 
 
 def known_file(key: str) -> bytes | None:
-    """The file of this key, if a tree that has it was ever made: it follows from the key."""
+    """Return the file of this key, if a tree that has it was ever made: it follows from the key."""
     return _KNOWN.get(key)
 
 

@@ -80,7 +80,7 @@ PAST: Final = (upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), com
 
 
 def an_optimised_run_finds_all(ending: Ending) -> None:
-    """Invariant 6, as far as an optimised run goes: what is left is reachable, or some commit record names it."""
+    """Check invariant 6, as far as an optimised run goes: what is left is reachable, or some commit record names it."""
     disk = ending.disk
     named = reachable(disk)
     for key, value in disk.cells.get(PARTITION, {}).items():
@@ -160,7 +160,7 @@ def nothing_names_what_waits(ending: Ending) -> None:
 
 
 def bytes_are_there(*uploaded: str) -> Callable[[Ending], None]:
-    """Until a window is over, bytes that were uploaded are there, whichever actors died."""
+    """Check that until a window is over, bytes that were uploaded are there, whichever actors died."""
 
     def check(ending: Ending) -> None:
         if any(run.purging for run in View(ending.disk).runs().values()):
@@ -173,7 +173,7 @@ def bytes_are_there(*uploaded: str) -> Callable[[Ending], None]:
 
 
 def deletes_wait(disk: Disk, partition: bytes, key: bytes, _: bytes | None, after: bytes | None) -> None:
-    """No object goes that a deferred run holds, before its window is over."""
+    """Check that no object goes that a deferred run holds, before its window is over."""
     if partition == BLOCKS and after is None and key.decode() in disk.objectstore.keys() & waiting(disk):
         raise Violation(f"deleted within the window: {key.decode()}")
 
@@ -239,7 +239,7 @@ _TWO_PLANS: Final = (
 
 
 def both_come_back() -> Scene:
-    """The same where both processes die, and go on with their runs."""
+    """Let both processes die, and go on with their runs."""
     p = client("p", apply_one("p1", 0, window="7d"), again=[apply_one("p2", 0)])
     q = client("q", apply_one("q3", 1), again=[apply_one("q4", 1)])
     return deferring(scene("run that defers, run that deletes, both again", p, q, before=_TWO_PLANS))
@@ -295,7 +295,7 @@ async def _tidy_metadata(ports: SimPorts, *, trees: CutRule) -> None:
 
 
 def _files(ending: Ending, commits: Sequence[CommitId]) -> set[str]:
-    """Keys of every file of these commits' trees.
+    """Return keys of every file of these commits' trees.
 
     Raises:
         Violation: a tree is missing.
@@ -315,7 +315,7 @@ def _files(ending: Ending, commits: Sequence[CommitId]) -> set[str]:
 
 
 def _needed(ending: Ending) -> list[CommitId]:
-    """Heads, whatever was swept; and all in their history that was not."""
+    """Return heads, whatever was swept; and all in their history that was not."""
     view = View(ending.disk)
     heads = [one.commit_id for one in view.branches().values() if one.state is RefState.ACTIVE]
     found: dict[CommitId, bool] = {}
@@ -330,21 +330,21 @@ def _needed(ending: Ending) -> list[CommitId]:
 
 
 def trees_are_whole(ending: Ending) -> None:
-    """Nothing that a commit needs is deleted: its tree, and every range of that."""
+    """Check that nothing that a commit needs is deleted: its tree, and every range of that."""
     missing = _files(ending, _needed(ending)) - ending.disk.objectstore.keys()
     if missing:
         raise Violation(f"deleted although a commit names them: {sorted(missing)}")
 
 
 def runs_read_on(ending: Ending) -> None:
-    """No run stops because another one of metadata took what it was about to read."""
+    """Check that no run stops because another one of metadata took what it was about to read."""
     for run in ending.of("run"):
         if run.ended is not None and run.ended.error is not None and issubclass(run.ended.error, Corrupt):
             raise Violation(f"{run.operation.name} met a file that is missing")
 
 
 def unnamed_files_go(ending: Ending) -> None:
-    """After full runs only files that a commit needs are left, and the trees that these are compared with."""
+    """Check that full runs leave only files that a commit needs, and the trees that these are compared with."""
     view, needed = View(ending.disk), _needed(ending)
     # A cherry-pick compares a commit with its parent, whose data may be gone (gc/rules/bases.py).
     compared = {parent for commit_id in needed for parent in view.commit(commit_id).parents}

@@ -83,7 +83,7 @@ class At:
 
 
 def merged(rows: Rows, ways: npt.NDArray[np.float64], sources: Numbers) -> Level:
-    """Equal rows become one. They are brought together by a hash; what merges is compared in full."""
+    """Merge equal rows. They are brought together by a hash; what merges is compared in full."""
     mixed = np.zeros(len(rows), np.uint64)
     for column in range(rows.shape[1]):
         mixed = (mixed ^ rows[:, column].astype(np.uint64)) * _MIX

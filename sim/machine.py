@@ -66,7 +66,7 @@ class Machine:
     def carried_out(
         self, index: int, move: int, nodes: Numbers, disks: Numbers, asking: At | None
     ) -> tuple[Numbers, Numbers]:
-        """The disk after the pending effect of an actor, and its outcome."""
+        """Return the disk after the pending effect of an actor, and its outcome."""
         effects = self.automata[index].move_effect(move).take(nodes)
         is_shared = effects >= 0
         if is_shared.all():
@@ -95,7 +95,7 @@ class Machine:
         return _looked_up(automaton.crashes, nodes, automaton.crash, None)
 
     def ordered(self, index: int, orders: Numbers, nodes: Numbers, targets: Numbers) -> Numbers:
-        """The order of operations after an actor went from a node to the next."""
+        """Return the order of operations after an actor went from a node to the next."""
         automaton = self.automata[index]
         opened, ended = automaton.opened.take(nodes), automaton.ended_now.take(targets)
         changed = np.flatnonzero((opened != 0) | (ended != 0))
@@ -147,7 +147,7 @@ def _looked_up(
     learn: Callable[[int], int],
     asking: At | None,
 ) -> Numbers:
-    """The value of each key; what was never asked for is learnt. An error is blamed on the first that asks."""
+    """Return the value of each key; what was never asked for is learnt. An error is blamed on the first that asks."""
     values = table.find(keys)
     unknown = np.flatnonzero(values == ABSENT)
     if not len(unknown):

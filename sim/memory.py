@@ -37,7 +37,7 @@ class _Unknown(Exception):
 
 
 def digest_of(life: Life) -> bytes | None:
-    """Equal for two lives of one actor that remember the same and wait for the same. None: it cannot be told."""
+    """Return equal digests for lives of one actor that remember and wait for the same. None: unknown."""
     walk = _Walk()
     try:
         for strand in life.pending.values():
@@ -93,7 +93,7 @@ class _Walk:
             self.value(value.remembered())
 
     def ours(self, value: Any) -> None:
-        """An object of a class of ours, by its slots and other attributes."""
+        """Digest an object of a class of ours, by its slots and other attributes."""
         if self._is_seen(value):
             return
         self.parts.append(f"{id(type(value))}")
@@ -192,7 +192,7 @@ class _Walk:
         self.parts.append(repr(listed.ids))
 
     def names(self, cache: TreeCache) -> None:
-        """What it holds follows from the names."""
+        """Leave it out: what it holds follows from the names."""
         if not self._is_seen(cache):
             self.items(cache._values)  # noqa: SLF001  # its only state
             self.items(cache._flights.items())  # noqa: SLF001  # likewise

@@ -54,8 +54,9 @@ def branch_moves_are_legal_beside_removals(
 
 
 def tokens_leave_with_a_claim(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
-    """An actor that takes tokens off a branch has written a claim that names exactly them, so that a cleaner finds
-    them.
+    """Check that an actor that takes tokens off a branch has written a claim that names exactly them.
+
+    By it a cleaner finds them.
 
     Raises:
         Violation: there is no such claim.
@@ -101,14 +102,14 @@ def _check_move(disk: Disk, before: BranchRecord, after: BranchRecord, *, check_
 
 
 def _is_freeze(before: BranchRecord, after: BranchRecord) -> bool:
-    """One frozen token stands for all that were sealed, and the head stays."""
+    """Return whether one frozen token stands for all that were sealed, and the head stays."""
     stood_for = {token for item in before.sealed for token in (item.token, *item.stands_for)}
     frozen = after.sealed[0] if len(after.sealed) == 1 else None
     return frozen is not None and set(frozen.stands_for) == stood_for and after.commit_id == before.commit_id
 
 
 def _check_changes(view: View, before: BranchRecord, after: BranchRecord, dropped: Sequence[StagingToken]) -> None:
-    """The commit changes only paths that have a cell in the tokens it takes: no cleaner may have removed these yet."""
+    """Check that the commit changes only paths with a cell in the tokens it takes: no cleaner removed these."""
     old = view.contents(view.commit(before.commit_id).metarange_id)
     new = view.contents(view.commit(after.commit_id).metarange_id)
     named = {key for token in dropped for key in view.cells(token)}

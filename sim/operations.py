@@ -84,7 +84,7 @@ class Operations:
         return value
 
     def take_opened(self) -> tuple[str, ...]:
-        """Operations that begin with the effect to be carried out now."""
+        """Return operations that begin with the effect to be carried out now."""
         if not self.opening:
             return ()
         names = tuple(self.opening)

@@ -74,7 +74,7 @@ _HEADER: Final = re.compile(r"\[([a-z0-9-]+)\] (.+)")
 
 
 def read_mutants(folder: Path = FOLDER) -> tuple[Mutant, ...]:
-    """All planted bugs, by file and place in it. docs/design/simulate.md has the format."""
+    """Return all planted bugs, by file and place in it. docs/design/simulate.md has the format."""
     return tuple(mutant for file in sorted(folder.glob("*.txt")) for mutant in parse(file.read_text(), file.name))
 
 
@@ -114,7 +114,7 @@ def _hunk(file: str, scope: str, lines: list[str]) -> Hunk:
 
 
 def patched(source: str, hunk: Hunk) -> str:
-    """The source with this hunk applied. Indentation counts relative to the first line only.
+    """Return the source with this hunk applied. Indentation counts relative to the first line only.
 
     Raises:
         StalePatch: its lines are not there exactly once.
@@ -152,7 +152,7 @@ def _indent(line: str) -> int:
 
 
 def _span(source: str, hunk: Hunk) -> tuple[int, int]:
-    """First line, and behind the last, of the function or class that the hunk is in."""
+    """Return first line, and behind the last, of the function or class that the hunk is in."""
     node: Any = ast.parse(source)
     for name in hunk.scope.split(".") if hunk.scope else ():
         found = [one for one in ast.walk(node) if isinstance(one, _NAMED) and one.name == name]
@@ -205,7 +205,7 @@ def _restorer(owner: Any, name: str, value: Any) -> Callable[[], None]:
 
 
 def _differences(before: ast.Module, after: ast.Module) -> tuple[list[str], list[str]]:
-    """Qualified names of the functions, and names of the module's constants, that differ."""
+    """Return qualified names of the functions, and names of the module's constants, that differ."""
     functions: list[str] = []
     constants: list[str] = []
 
@@ -249,7 +249,7 @@ def _codes(code: CodeType) -> dict[str, CodeType]:
 
 
 def live_function(module: ModuleType, name: str) -> FunctionType:
-    """The function of this qualified name, under whatever decorators."""
+    """Return the function of this qualified name, under whatever decorators."""
     owner: Any = module
     for part in name.split("."):
         owner = vars(owner)[part]

@@ -98,7 +98,7 @@ class Private:
         return is_plain or (what[0] == "fetch" and self.files.get(key, "") != "")
 
     async def effect(self, what: Effect) -> Any:
-        """A step, on which what was written here rides."""
+        """Take a step, on which what was written here rides."""
         sent = dict(self._riders)
         raw = await effect((*what, Riders(sent.values())) if sent else what)
         # A request whose answer was lost may or may not have been done: what rode on it is sent again.
@@ -138,7 +138,7 @@ class SimPorts:
         """All of it, for programs that run alone."""
 
     async def pause(self) -> None:
-        """A step that does nothing: others may act here."""
+        """Take a step that does nothing: others may act here."""
         await effect(PAUSE)
 
     async def act(self, operation: Operation, doing: Coroutine[Any, Any, T]) -> T | None:
@@ -231,7 +231,7 @@ class SimTasks:
     async def ahead(
         self, items: Sequence[A], read: Callable[[A], Awaitable[T]], *, most: int = 16
     ) -> AsyncIterator[tuple[A, T]]:
-        """One at a time: reads of one actor do not race with each other, and the order between them is free."""
+        """Read one at a time: reads of one actor do not race with each other, and the order between them is free."""
         assert most > 0, most
         for item in items:
             yield item, await read(item)

@@ -23,7 +23,7 @@ def process_scenes() -> Iterator[Scene]:
 
 
 def _one_closes() -> Scene:
-    """The process ends its slice while another client of it has an upload under way there."""
+    """Let the process end its slice while another client of it has an upload under way there."""
     closing = server("u", [upload("w2", "a", "2")], [close("x2")])
     return scene(
         "server of an uploader and one who closes, run",
@@ -50,7 +50,7 @@ def _listing_in_pages() -> Scene:
 
 
 def in_pages(do: Do) -> Do:
-    """The same by a process whose listings show one key a step."""
+    """Make a process whose listings show one key a step."""
 
     async def act(repo: Versions) -> str | None:
         repo.objectstore.list_page = 1  # type: ignore[attr-defined]  # a SimObjectStore, as in every scene

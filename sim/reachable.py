@@ -47,7 +47,7 @@ _LIVE_UPLOADS = (UploadState.ISSUED, UploadState.LINKING)
 
 
 def nothing_reachable_is_deleted(ending: Ending) -> None:
-    """Invariant 5, at the end."""
+    """Check invariant 5, at the end."""
     missing = {
         address for address in reachable(ending.disk) if address.startswith("data/")
     } - ending.disk.objectstore.keys()
@@ -56,7 +56,7 @@ def nothing_reachable_is_deleted(ending: Ending) -> None:
 
 
 def nothing_undue_is_deleted(*due: bytes) -> Callable[[Ending], None]:
-    """Invariant 5 beside a lifecycle run: what commits have at the paths that are due may go, and nothing else."""
+    """Check invariant 5 beside a lifecycle run: what commits have at due paths may go, and nothing else."""
 
     def check(ending: Ending) -> None:
         kept = {address for address in reachable(ending.disk, due=frozenset(due)) if address.startswith("data/")}
@@ -67,8 +67,10 @@ def nothing_undue_is_deleted(*due: bytes) -> Callable[[Ending], None]:
 
 
 def nothing_active_is_deleted(*due: bytes) -> Callable[[Ending], None]:
-    """Invariant 5 beside a lifecycle run to which only active commits count: the heads of branches, and those of which
-    it was promised, keep what they name at paths that are not due. So does each cell.
+    """Check invariant 5 beside a lifecycle run to which only active commits count.
+
+    Heads of branches, and commits of which it was promised, keep what they name at paths that are not due. So does each
+    cell.
     """
 
     def check(ending: Ending) -> None:
@@ -86,7 +88,7 @@ def nothing_active_is_deleted(*due: bytes) -> Callable[[Ending], None]:
 
 
 def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """Invariant 5, at each delete: no address that may still be linked, or is just being.
+    """Check invariant 5, at each delete: no address that may still be linked, or is just being.
 
     Raises:
         Violation: it was.
@@ -105,7 +107,7 @@ def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: byte
 
 
 def addresses_are_fresh(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """No address of ours is written to twice: what is deleted late could be what another writer put there.
+    """Check that no address of ours is written to twice: what is deleted late could be what another writer put there.
 
     Raises:
         Violation: something is there already.
@@ -130,7 +132,7 @@ def sweeps_keep_promises(disk: Disk, partition: bytes, key: bytes, _: bytes | No
 
 
 def names_are_unique(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """No branch and tag of one name can be used.
+    """Check that no branch and tag of one name can be used.
 
     Raises:
         Violation: both can.
@@ -179,7 +181,7 @@ def marks_are_true(disk: Disk, partition: bytes, key: bytes, _: bytes | None, ne
 
 
 def nothing_queued_is_named(disk: Disk, partition: bytes, _: bytes, __: bytes | None, new: bytes | None) -> None:
-    """No address that may be deleted at once is reachable, from the moment on at which it is queued.
+    """Check that no address that may be deleted at once is reachable, from the moment on at which it is queued.
 
     Raises:
         Violation: it is.
@@ -190,7 +192,7 @@ def nothing_queued_is_named(disk: Disk, partition: bytes, _: bytes, __: bytes | 
 
 
 def queued(disk: Disk) -> set[str]:
-    """Addresses that wait to be deleted at once."""
+    """Return addresses that wait to be deleted at once."""
     held = disk.cells.get(keys.garbage_partition(UID), {})
     return {decode_record(QueuedRecord, value).address for value in held.values()}
 
@@ -205,23 +207,23 @@ def _cells(disk: Disk, token: bytes) -> list[tuple[bytes, int, Row]]:
 
 
 def garbage_goes(ending: Ending) -> None:
-    """Invariant 6, after full runs: only reachable objects are left."""
+    """Check invariant 6, after full runs: only reachable objects are left."""
     if left := garbage(ending.disk):
         raise Violation(f"garbage stays: {sorted(left)}")
 
 
 def garbage(disk: Disk) -> set[str]:
-    """Objects that nothing names, and no run holds until the end of a window."""
+    """Return objects that nothing names, and no run holds until the end of a window."""
     return {key for key in disk.objectstore if key.startswith("data/")} - reachable(disk) - deferred(disk)
 
 
 def deferred(disk: Disk, *, ended: bool = False) -> set[str]:
-    """Addresses that deferred runs hold until the end of a window; with those that ended after one, if asked for."""
+    """Return addresses that deferred runs hold until the end of a window; `ended`: also of those that ended."""
     return _held(disk, lambda run: ended or run.state is not RunState.ENDED)
 
 
 def waiting(disk: Disk) -> set[str]:
-    """Addresses that runs hold whose windows are not over."""
+    """Return addresses that runs hold whose windows are not over."""
     return _held(disk, lambda run: not run.purging and run.state is not RunState.ENDED)
 
 
@@ -242,13 +244,13 @@ def _held(disk: Disk, holds: Callable[[RunRecord], bool]) -> set[str]:
 
 
 def reachable(disk: Disk, *, due: AbstractSet[bytes] = frozenset()) -> set[str]:
-    """Addresses that cells of held tokens and commits in histories name; commits but for paths that are due."""
+    """Return addresses that cells of held tokens and commits in histories name; commits but for paths that are due."""
     view = View(disk)
     return _staged(disk, view) | _committed(disk, view, due=due)
 
 
 def _staged(disk: Disk, view: View) -> set[str]:
-    """Addresses that cells of held tokens name."""
+    """Return addresses that cells of held tokens name."""
     found: set[str] = set()
     for branch in view.branches().values():
         for token in branch.tokens():
@@ -260,7 +262,7 @@ def _staged(disk: Disk, view: View) -> set[str]:
 
 
 def _committed(disk: Disk, view: View, *, due: AbstractSet[bytes] = frozenset()) -> set[str]:
-    """Addresses that commits in histories name, but for these paths."""
+    """Return addresses that commits in histories name, but for these paths."""
     found: set[str] = set()
     branches = view.branches()
     held = disk.cells.get(PARTITION, {})

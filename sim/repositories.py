@@ -245,7 +245,7 @@ def deleted_records(disk: Disk) -> dict[str, DeletedRecord]:
 
 
 def what_came_back_is_whole(ending: Ending) -> None:
-    """A repository is in use, or kept, or forgotten, and in use means with every branch and acknowledged write."""
+    """Check that a repository is in use, kept or forgotten. In use it has every branch and acknowledged write."""
     in_use, deleted = repositories(ending.disk), deleted_records(ending.disk)
     if wrong := {name: record.state.value for name, record in in_use.items() if record.state.value != "active"}:
         raise Violation(f"unusable for ever: {wrong}")
@@ -269,7 +269,7 @@ def what_came_back_is_whole(ending: Ending) -> None:
 
 
 def what_was_acknowledged_last_counts(ending: Ending) -> None:
-    """A repository that was brought back after every deletion is there; one that was forgotten is not."""
+    """Check that a repository that was brought back after every deletion is there; one that was forgotten is not."""
     deletions = ending.of("delete")
     for undone in ending.acknowledged("undelete"):
         is_last = all(one.is_acknowledged and one.operation.name in (undone.before or ()) for one in deletions)
@@ -280,7 +280,7 @@ def what_was_acknowledged_last_counts(ending: Ending) -> None:
 
 
 def namespaces_are_apart(ending: Ending) -> None:
-    """Of repositories that were made, no namespace lies in another; and one id was given out once."""
+    """Check that no namespace of repositories that were made lies in another, and that one id was given out once."""
     made = [record.namespace_uri for record in repositories(ending.disk).values() if record.state.value == "active"]
     if any(overlap(one, other) for one, other in combinations(made, 2)):
         raise Violation(f"namespaces of repositories overlap: {made}")

@@ -85,7 +85,7 @@ def write(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
 
 
 def upload(name: str, key: str, value: str, *, branch: str = MAIN, is_new: bool = False) -> Do:
-    """A write whose bytes go to a fresh address of the repository first. Its entry is old, or of now if it `is_new`."""
+    """Write a path whose bytes go to a fresh address first. Its entry is old, or of now if it `is_new`."""
 
     async def act(repo: Versions) -> None:
         async def store_body(address: str) -> Entry:
@@ -99,7 +99,7 @@ def upload(name: str, key: str, value: str, *, branch: str = MAIN, is_new: bool 
 
 
 def fail_upload(name: str, key: str, *, puts: bool) -> Do:
-    """An upload that fails: before its bytes are put, or once they are there where it `puts` them."""
+    """Fail an upload: before its bytes are put, or once they are there where it `puts` them."""
 
     async def act(repo: Versions) -> None:
         async def store_body(address: str) -> Entry:
@@ -148,7 +148,7 @@ def merge(name: str, source: str, *, branch: str = MAIN) -> Do:
 
 
 def clean(name: str, *, late_ms: int = 0) -> Do:
-    """The cleaner, whose clock is `late_ms` ahead."""
+    """Clean, by a clock that is `late_ms` ahead."""
 
     async def act(repo: Versions) -> None:
         clock = repo.ports.clock
@@ -159,13 +159,13 @@ def clean(name: str, *, late_ms: int = 0) -> Do:
 
 
 def client(name: str, *deeds: Do, again: Sequence[Do] = (), real_trees: CutRule | None = None) -> Actor:
-    """A process that does these one after the other; after a crash it comes back to do `again`."""
+    """Make a process that does these one after the other; after a crash it comes back to do `again`."""
     collecting = sum(any(do.operation.kind == "run" for do in life) for life in (deeds, again))
     return Actor(name, _doing(deeds, real_trees), _doing(again, real_trees) if again else None, collecting)
 
 
 def server(name: str, *clients: Sequence[Do], answers_late: bool = False) -> Actor:
-    """One process that serves several clients at once: they share its caches and its amortised reads."""
+    """Make one process that serves several clients at once: they share its caches and its amortised reads."""
 
     async def program(ports: SimPorts) -> None:
         ports.store.answers_late = answers_late

@@ -58,7 +58,7 @@ class Chooser(Protocol):
         ...
 
     def fault(self, what: Effect) -> Fate | str | None:
-        """A fate other than done, "delay" or "jump" for this step."""
+        """Return a fate other than done, "delay" or "jump" for this step."""
         ...
 
     def amount(self, bound: int) -> int:
@@ -468,7 +468,7 @@ def run_seed(scene: Scene, seed: int, *, faults: Faults = NO_FAULTS, traced: boo
 
 
 def all_schedules(scene: Scene) -> Iterator[Run]:
-    """Every schedule without faults, one by one: depth first, each by replay of the choices that lead to it."""
+    """Yield every schedule without faults: depth first, each by replay of the choices that lead to it."""
     choices: list[int] | None = []
     while choices is not None:
         chooser = Replayed(choices)

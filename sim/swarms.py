@@ -60,7 +60,7 @@ SWARM_FAULTS: Final = Faults(
 
 
 def swarm(seed: int) -> Scene:
-    """4 to 8 clients, each with one to three operations on two paths, drawn from the seed."""
+    """Return 4 to 8 clients, each with one to three operations on two paths, drawn from the seed."""
     rng = random.Random(seed)
     clocks_agree = rng.random() < 0.7
     kinds = dict(_KINDS)
@@ -134,7 +134,7 @@ _KINDS: Final[dict[str, float]] = {
 
 
 def _moved(rng: random.Random, name: str) -> tuple[Do, Do]:
-    """Within the branch, or to it from another one."""
+    """Move within the branch, or to it from another one."""
     source, branch = rng.choice((("x", MAIN), ("y", MAIN), ("z", SIDE)))
     return move(name, source, rng.choice(("x", "y", "v")), branch=branch)
 
@@ -202,7 +202,7 @@ def _drawn(
 
 
 def _drawn_beside(rng: random.Random, name: str) -> Do:
-    """Something on the other branch. Only its own path is written there, and its head may move anywhere."""
+    """Do something on the other branch. Only its own path is written there, and its head may move anywhere."""
     match rng.randrange(9):
         case 0:
             return delete_branch(name)

@@ -32,7 +32,7 @@ class NumberMap:
         return self._count
 
     def find(self, keys: Numbers) -> Numbers:
-        """The value of each key, or ABSENT."""
+        """Return the value of each key, or ABSENT."""
         places = (keys.astype(np.uint64) * _SPREAD >> self._shift).astype(np.int64)
         held = self._keys[places]
         found: Numbers = np.where(held == keys, self._values[places], ABSENT)
@@ -49,7 +49,7 @@ class NumberMap:
         return found
 
     def put(self, key: int, value: int) -> None:
-        """A key that is not there yet."""
+        """Put a key that is not there yet."""
         if self._count * 3 >= len(self._keys):
             self._grow()
         self._place(key, value)
@@ -95,5 +95,5 @@ class Column:
         self.set(self._count, value)
 
     def take(self, places: Numbers) -> npt.NDArray[Any]:
-        """The numbers of these places. What was never set is 0."""
+        """Return the numbers of these places. What was never set is 0."""
         return self._held[places]

@@ -34,17 +34,17 @@ class SimTrees(Trees):
         self._remembered: dict[MetarangeId, Contents] | None = {} if remembers else None
 
     async def ranges(self, metarange: MetarangeId) -> Sequence[RangeInfo]:
-        """None: a simulated tree is one file."""
+        """Return None: a simulated tree is one file."""
         del metarange
         return ()
 
     async def sublists(self, metarange: MetarangeId) -> Sequence[SublistInfo]:
-        """None likewise."""
+        """Return None: a simulated tree is one file."""
         del metarange
         return ()
 
     async def contents(self, metarange: MetarangeId) -> Contents:
-        """Of one tree, by key, ascending. Not to be changed."""
+        """Return a tree's rows by key, ascending. Not to be changed."""
         if metarange == EMPTY_METARANGE:
             return _NONE
         if self._remembered is not None and metarange in self._remembered:

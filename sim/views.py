@@ -41,7 +41,7 @@ class Made:
     is_gone: bool = False
 
     def changes(self) -> set[bytes]:
-        """Paths that it changed."""
+        """Return paths that it changed."""
         if self.is_gone:
             return set()
         named = self.contents.keys() | self.before.keys()
@@ -74,7 +74,7 @@ class View:
         return [decode_record(ClaimRecord, value) for _, value in self._records(keys.CLAIM)]
 
     def held(self) -> set[CommitId]:
-        """Commits that a hard reset is about to name, or was when it died."""
+        """Return commits that a hard reset is about to name, or was when it died."""
         return {decode_record(IntentRecord, value).commit_id for _, value in self._records(keys.INTENT)}
 
     def commit(self, commit_id: CommitId) -> Commit:
@@ -84,11 +84,11 @@ class View:
         return decode_record(Commit, value)
 
     def commits(self) -> list[Commit]:
-        """Every record, published or not."""
+        """Return every record, published or not."""
         return [decode_record(Commit, value) for _, value in self._records(keys.COMMIT)]
 
     def history(self, name: str) -> list[Made]:
-        """By first parents, the head first."""
+        """List commits by first parents, the head first."""
         branch = self.branch(name)
         found: list[Made] = []
         commit_id = None if branch is None else branch.commit_id
@@ -119,12 +119,12 @@ class View:
             raise Violation(f"metarange {metarange[:12]} is named and does not exist") from error
 
     def cells(self, token: StagingToken) -> dict[bytes, str | None]:
-        """None for a tombstone."""
+        """Return cells by key; None for a tombstone."""
         held = self.disk.cells.get(keys.token_partition(UID, token), {})
         return {key: _value(*decode_cell(value)) for key, value in held.items()}
 
     def staged(self, branch: BranchRecord) -> dict[bytes, str | None]:
-        """The overlay of all its tokens."""
+        """Return the overlay of all its tokens."""
         found: dict[bytes, str | None] = {}
         for token in reversed(branch.tokens()):
             found.update(self.cells(token))
@@ -137,7 +137,7 @@ class View:
         return {key: value for key, value in found.items() if value is not None}
 
     def token_partitions(self) -> set[bytes]:
-        """Of all tokens that hold a cell."""
+        """Return the partitions of all tokens that hold a cell."""
         own = (keys.retired_partition(UID), keys.taken_partition(UID), keys.garbage_partition(UID))
         others = (PARTITION + b"/run-", *own)  # Collections'.
         return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(others)}
@@ -148,7 +148,7 @@ class View:
         }
 
     def lists(self) -> dict[str, RunRecord | None]:
-        """The runs that have a list of what they expire, by id. None: no record tells of such a run."""
+        """Return the runs that have a list of what they expire, by id. None: no record tells of such a run."""
         prefix = PARTITION + b"/run-"
         names = sorted(one[len(prefix) :].decode() for one in self.disk.cells if one.startswith(prefix))
         found = {name: self.disk.value(PARTITION, keys.RUN + name.encode()) for name in names}

@@ -78,7 +78,7 @@ _ON_SIDE: Final = (upload("w3", "b", "3", branch=SIDE), commit("p3", branch=SIDE
 
 
 def what_was_deleted_comes_back(ending: Ending) -> None:
-    """Within the window no run takes the commit of a deleted branch."""
+    """Check that within the window no run takes the commit of a deleted branch."""
     for record in ending.of("undelete_branch") if ending.acknowledged("delete_branch") else []:
         if record.ended is not None and record.ended.error in {CommitExpired, DeletedRefNotFound}:
             raise Violation("a run took the commit of a branch that was deleted and is kept")

@@ -266,7 +266,7 @@ async def _finish(ports: SimPorts) -> None:
 
 
 async def _finish_all(ports: SimPorts) -> None:
-    """The same, by a clock that is past every window, until what was collected is gone."""
+    """Finish by a clock that is past every window, until what was collected is gone."""
     ports.clock.ms += 10 * DAY_MS
     for _ in range(3):
         ports.clock.ms += OLD_MS
@@ -318,7 +318,7 @@ def nothing_named_is_deleted(ending: Ending, *, due: bytes = b"") -> None:
 
 
 def one_of_both(ending: Ending) -> None:
-    """A repository that was brought back is in use, and one that is being collected never is."""
+    """Check that a repository that was brought back is in use, and one that is being collected never is."""
     # One that is `deleting` still, because the answer to its deletion was lost, is not.
     in_use = {one.uid for one in repositories(ending.disk).values() if one.state is RepositoryState.ACTIVE}
     for uid, record in deleted_records(ending.disk).items():

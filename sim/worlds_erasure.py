@@ -61,7 +61,7 @@ def erase(name: str, *, shared: bool = False, has_grace: bool = False, plans_onl
 
 
 def erase_staged(name: str) -> Do:
-    """The same where the path is staged. To the checkers it is a delete, which fails where another write was faster."""
+    """Erase a staged path. To the checkers it is a delete, which fails where another write was faster."""
 
     async def act(repo: Versions) -> None:
         collecting = Collecting(repo)

@@ -41,7 +41,7 @@ def turn_on(name: str) -> Do:
 
 
 def hard(do: Do) -> Do:
-    """The same by a process that knows the setting, and writes down what it let go as soon as it is through."""
+    """Act as a process that knows the setting, and writes down what it let go as soon as it is through."""
 
     async def act(repo: Versions) -> str | None:
         repo.hard_delete.is_on = True
@@ -55,7 +55,7 @@ def hard(do: Do) -> Do:
 
 
 def clean_claims(name: str, *, late_ms: int = 0) -> Do:
-    """The part of a cleaner that wipes retired tokens; its clock is `late_ms` ahead."""
+    """Wipe retired tokens as a cleaner does, whose clock is `late_ms` ahead."""
 
     async def act(repo: Versions) -> None:
         repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene

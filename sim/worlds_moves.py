@@ -64,7 +64,7 @@ def move(name: str, source: str, key: str, *, branch: str = MAIN, to: str = MAIN
 
 
 def moves_lose_nothing(ending: Ending) -> None:
-    """Each version of the source that was acknowledged is at a path, where no actor deletes, resets or replaces it.
+    """Check that each acknowledged version of the source is at a path, where no actor deletes or replaces it.
 
     What a merge brought is not asked where the mover died or got no answer: until a commit its tombstone may hide that,
     or it may have ended before the merge.
@@ -112,7 +112,7 @@ def _merged(ending: Ending) -> list[str]:
 def tombstones_name_what_they_hide(
     disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None
 ) -> None:
-    """A move's tombstone in a branch's token takes the place of a cell, or names the one version that it hides.
+    """Check that a move's tombstone takes the place of a cell, or names the one version that it hides.
 
     Raises:
         Violation: it came over nothing, and hides whatever is beneath.
@@ -125,12 +125,12 @@ def tombstones_name_what_they_hide(
 
 
 def _branch_partitions(disk: Disk) -> set[bytes]:
-    """Without the token that a freeze is copying into."""
+    """Return the partitions of tokens without the one that a freeze is copying into."""
     return {keys.token_partition(UID, token) for branch in View(disk).branches().values() for token in branch.tokens()}
 
 
 def what_was_moved_stays_away(ending: Ending) -> None:
-    """No merge and no commit brings anything back to where an acknowledged move took it from."""
+    """Check that no merge and no commit brings anything back to where an acknowledged move took it from."""
     if any(one.is_acknowledged for one in ending.of("delete")) and b"a" in _shown(ending.disk):
         raise Violation("a move was acknowledged, and something is at its source")
 
