@@ -150,16 +150,24 @@ async def crash() -> None:
     raise StoreUnavailable("the process died")
 
 
+async def killed(
+    repository: Repository, store: HookedStore, parts: int, *, before: tuple[str, bytes]
+) -> tuple[str, list[PartRecord]]:
+    """Upload parts, and die over their completion before this operation on keys of this prefix. Return id and parts."""
+    name = await begun(repository)
+    stored = [await put(repository, name, number, b"mine") for number in range(1, parts + 1)]
+    store.before(*before, crash)
+    with pytest.raises(StoreUnavailable):
+        await finish(repository, name, stored)
+    return name, stored
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 async def test_a_completion_sent_again_after_a_crash_keeps_what_another_wrote_since(
     repository: Repository, store: HookedStore, parts: int
 ) -> None:
     """Its answer was lost, so its client sends it again; meanwhile another writer overwrote the path."""
-    name = await begun(repository)
-    stored = [await put(repository, name, number, b"mine") for number in range(1, parts + 1)]
-    store.before("set", b"multipart/", crash)
-    with pytest.raises(StoreUnavailable):
-        await finish(repository, name, stored)
+    name, stored = await killed(repository, store, parts, before=("set", b"multipart/"))
     assert await read(repository) == b"mine" * parts
     await repository.objects.upload("main", "a", b"theirs")
 
@@ -173,11 +181,7 @@ async def test_a_completion_sent_again_after_a_crash_keeps_what_another_wrote_si
 async def test_a_completion_sent_again_after_a_crash_finds_its_object(
     repository: Repository, store: HookedStore, parts: int
 ) -> None:
-    name = await begun(repository)
-    stored = [await put(repository, name, number, b"mine") for number in range(1, parts + 1)]
-    store.before("set", b"multipart/", crash)
-    with pytest.raises(StoreUnavailable):
-        await finish(repository, name, stored)
+    name, stored = await killed(repository, store, parts, before=("set", b"multipart/"))
     address = (await repository.objects.get("main", "a")).address
 
     assert (await finish(repository, name, stored)).address == address
@@ -190,11 +194,7 @@ async def test_a_completion_sent_again_after_a_crash_finds_its_object(
 async def test_a_completion_that_died_before_its_link_is_done_by_the_next(
     repository: Repository, store: HookedStore, parts: int
 ) -> None:
-    name = await begun(repository)
-    stored = [await put(repository, name, number, b"mine") for number in range(1, parts + 1)]
-    store.before("set_if", b"upload/", crash)
-    with pytest.raises(StoreUnavailable):
-        await finish(repository, name, stored)
+    name, stored = await killed(repository, store, parts, before=("set_if", b"upload/"))
     with pytest.raises(PathNotFound):
         await read(repository)
 

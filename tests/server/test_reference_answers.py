@@ -39,6 +39,12 @@ class Row:
 R = "/repositories/lake"
 OBJECTS = R + "/branches/main/objects"
 PAGE_OF_ONE = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 1}
+TWO_ADDED = {
+    "results": [
+        {"path": "a/b.txt", "path_type": "object", "size_bytes": 5, "type": "added"},
+        {"path": "a/c.txt", "path_type": "object", "size_bytes": 3, "type": "added"},
+    ]
+}
 NOBODY = ("AKIAJAAAAAAAAAAAAAAQ", "wrong")
 
 TABLE = [
@@ -227,12 +233,7 @@ TABLE = [
         "GET",
         R + "/branches/main/diff",
         200,
-        fields={
-            "results": [
-                {"path": "a/b.txt", "path_type": "object", "size_bytes": 5, "type": "added"},
-                {"path": "a/c.txt", "path_type": "object", "size_bytes": 3, "type": "added"},
-            ]
-        },
+        fields=TWO_ADDED,
     ),
     Row(
         "commit",
@@ -255,12 +256,7 @@ TABLE = [
         "GET",
         R + "/refs/dev/diff/main",
         200,
-        fields={
-            "results": [
-                {"path": "a/b.txt", "path_type": "object", "size_bytes": 5, "type": "added"},
-                {"path": "a/c.txt", "path_type": "object", "size_bytes": 3, "type": "added"},
-            ]
-        },
+        fields=TWO_ADDED,
     ),
     Row("merge", "POST", R + "/refs/main/merge/dev", 200, json={"message": "m"}, fields={"reference": HEX}),
     Row("merge-again", "POST", R + "/refs/main/merge/dev", 400, "update branch dev: no changes", json={}),
