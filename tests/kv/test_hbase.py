@@ -199,9 +199,10 @@ async def test_a_scan_that_breaks_off_is_no_end(server: Server, tmp_path: Path) 
         await store.close()
 
 
-async def test_an_answer_that_there_is_nothing_is_not_believed(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [200, 404])
+async def test_an_answer_that_there_is_nothing_is_not_believed(server: Server, tmp_path: Path, status: int) -> None:
     """Where HBase cannot be read, its REST server may answer that a row is absent, and that a scan finds none."""
-    with between(server, tmp_path, "empty", wait_s=0.2) as (service, uri):
+    with between(server, tmp_path, f"empty{status}", wait_s=0.2) as (service, uri):
         store = open_store(uri.replace("wait_s=0.2", "wait_s=10"))
         await store.set(b"p", b"key", b"value")
         await store.close()
@@ -210,7 +211,7 @@ async def test_an_answer_that_there_is_nothing_is_not_believed(server: Server, t
         def answer_nothing(request: Request) -> Answer:
             if request.method != "GET":
                 return service.forward(request)
-            return Answer(200, b'{"Row":[]}') if is_scan(request) else Answer(404, b"No rows found.\r\n")
+            return Answer(200 if is_scan(request) else status, b'{"Row":[]}')
 
         service.change = answer_nothing
 
