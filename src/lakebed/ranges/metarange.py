@@ -92,10 +92,14 @@ WIDE_KIND: Final = METARANGE_KIND._replace(version=2)
 SUBLIST_KIND: Final = METARANGE_KIND._replace(name="sublist", error=SublistCorrupt)
 
 
+MADE_MAX: Final = 256
+"""A list keeps so many of the objects that it made: 100 KB."""
+
+
 class InfoList(Sequence[Info], Generic[Info]):
     """Hold what a file lists, ascending, in columns. `table` has the same, for those who go over all rows."""
 
-    __slots__ = ("_columns", "max_keys", "table")
+    __slots__ = ("_columns", "_made", "max_keys", "table")
     _make: Callable[..., Info]
 
     def __init__(self, table: pa.Table = _SCHEMA.empty_table()) -> None:
@@ -106,6 +110,7 @@ class InfoList(Sequence[Info], Generic[Info]):
         self.max_keys: KeyColumn = texts[2]
         self._columns: tuple[Sequence[Any], ...] = (*texts, *numbers)
         self.table = table
+        self._made: dict[int, Info] = {}
 
     def __len__(self) -> int:
         return len(self.max_keys)
@@ -117,7 +122,14 @@ class InfoList(Sequence[Info], Generic[Info]):
     def __getitem__(self, at: int | slice) -> Info | list[Info]:
         if isinstance(at, slice):
             return [self._info(row) for row in range(*at.indices(len(self)))]
-        return self._info(range(len(self))[at])
+        info = self._made.get(at)
+        if info is None:
+            info = self._info(range(len(self))[at])
+            # Point reads ask for the same few rows again and again.
+            if len(self._made) >= MADE_MAX:
+                self._made.clear()
+            self._made[at] = info
+        return info
 
     def __iter__(self) -> Iterator[Info]:
         return map(self._info, range(len(self)))

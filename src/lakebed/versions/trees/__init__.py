@@ -149,6 +149,10 @@ class Trees:
         assert changes.schema.equals(CHANGES_SCHEMA), changes.schema
         tree = await self._files.tree(metarange)
         changes = changes.combine_chunks()
+        if changes.num_rows > CHANGES_TOGETHER:
+            await (
+                self._files.give_way()
+            )  # This copy of a part of a large commit took 20 ms, and its first range as much.
         keys = KeyColumn(chunk(changes, "key"))
         items = await self._files.opened(tree, lambda info: _falls_into(info, keys))
         steps = _plan(items, keys)
