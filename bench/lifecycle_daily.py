@@ -1,8 +1,8 @@
 """The next day's lifecycle run over the lake of `lifecycle`, one in a hundred commits later, each with a new range: up
 to its plan, with what it saves. CPU seconds; the floor is the first run.
 
-Sketch: hours and trees read and written 0.1 s, 300 trees 0.1, two of five row groups of 300 ranges 0.2, 0.4 M objects that go,
-1 µs each: 0.4.
+Sketch: hours and trees read and written 0.1 s, 300 trees 0.1, two of five row groups of 300 ranges 0.2, 0.4 M objects
+that go, 1 µs each: 0.4.
 """
 
 from __future__ import annotations
