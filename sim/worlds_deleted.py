@@ -16,7 +16,7 @@ from lakebed.base import Conflict, Denied, Entry, Invalid, NotFound, Row, from_r
 from lakebed.catalog import Catalog, DeletedState, Repository
 from lakebed.catalog.records import DELETED_REPOSITORIES, RepositoryState
 from lakebed.gc import flow
-from lakebed.gc.context import RunContext
+from lakebed.gc.context import RunContext, list_plans
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds.deleted import Deleted
 from lakebed.gc.kinds.erasure import Erasure
@@ -102,6 +102,14 @@ async def _prepare_erased(ports: SimPorts) -> None:
     await made.versions.slices.end()
 
 
+async def _prepare_planned(ports: SimPorts) -> None:
+    """Make the same, plan its erasure, and delete it."""
+    await _prepare_erased(ports)
+    catalog = catalog_of(ports)
+    await _plan_erasure(_over(ports, CollectionService((await catalog.get(NAME)).versions, OPTIONS)))
+    await catalog.delete(NAME)
+
+
 async def _prepare_queue(ports: SimPorts) -> None:
     """Make a repository with hard delete on, in which `a` is staged and an older version of `b` waits in the queue."""
     made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
@@ -153,12 +161,28 @@ async def _lifecycle(ports: SimPorts) -> None:
     await ports.operations.run(Operation(f"{ports.actor}{ports.life}", "run"), _take_due(ports))
 
 
+async def _plan_erasure(context: RunContext) -> str:
+    order = ErasureOrder(selection=Selection(paths=("a",)), why="simulated")
+    return (await flow.plan(context, Erasure(order))).run_id
+
+
 async def _take_selected(ports: SimPorts) -> None:
     handle = await catalog_of(ports).get(NAME)
     context = _over(ports, CollectionService(handle.versions, OPTIONS))
-    order = ErasureOrder(selection=Selection(paths=("a",)), why="simulated")
-    plan = await flow.plan(context, Erasure(order))
-    await flow.apply(context, plan.run_id)
+    await flow.apply(context, await _plan_erasure(context))
+
+
+async def _apply_late(ports: SimPorts) -> None:
+    """Be a process that had its handle before the repository was deleted, and applies the erasure now."""
+    _, versions = await catalog_of(ports).open_deleted(NAME, "")
+    context = _over(ports, CollectionService(versions, OPTIONS))
+    for run_id in await list_plans(context.store):
+        with suppress(NotFound, Conflict, Denied):
+            await flow.apply(context, run_id)
+
+
+async def _late_eraser(ports: SimPorts) -> None:
+    await ports.operations.run(Operation(f"{ports.actor}{ports.life}", "run"), _apply_late(ports))
 
 
 async def _eraser(ports: SimPorts) -> None:
@@ -380,6 +404,17 @@ def deleted_scenes() -> Iterator[Scene]:
             quick=Quick.NO_FAULT if "committer" in name else Quick.ALL,
         )
     undue = partial(nothing_named_is_deleted, due=b"a")
+    yield Scene(
+        name="apply of an erasure that slept, collector of its deleted repository",
+        actors=(Actor("e", _late_eraser), collector),
+        prepare=_prepare_planned,
+        tidy=_finish_all,
+        checks=(undue, one_of_both),
+        tidy_checks=(undue, one_of_both, nothing_is_left, no_record_is_left),
+        is_lock_free=False,
+        # Two whole flows, whose files the other one lists: too many states to walk. Seeds have faults.
+        quick=Quick.NEVER,
+    )
     deleters = {
         "deleter that undeletes": _deleter_back,
         "deleter that collects": _deleter,
