@@ -39,7 +39,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, table: str, wait_s: float = 10) -> str:
+def uri_of(port: int, *, table: str, wait_s: float = 60) -> str:
     return f"bigtable://tests/tests/{table}?endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
 
 
@@ -63,7 +63,7 @@ async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
 async def test_a_table_of_another_release_is_refused(server: Server) -> None:
     uri = uri_of(server.port, table="later")
     await open_store(uri).close()
-    database = bigtable_driver._from(StoreUri(uri.replace("&wait_s=10", "")), 10)
+    database = bigtable_driver._from(StoreUri(uri.replace("&wait_s=60", "")), 10)
     await database._mutate([(b"format", bigtable_driver._set(b"2", b""))])
     await database.close()
 

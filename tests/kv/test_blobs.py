@@ -62,7 +62,7 @@ def credentials() -> Iterator[None]:
         yield
 
 
-def gs_uri(port: int, *, name: str, wait_s: float = 10) -> str:
+def gs_uri(port: int, *, name: str, wait_s: float = 60) -> str:
     return f"gs://{BUCKETS[0]}/{name}?endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
 
 
@@ -97,7 +97,7 @@ class TestAzure(RemoteStoreContract):
 
     @pytest.fixture
     def uri_at(self) -> Callable[..., str]:
-        def uri_at(port: int, *, wait_s: float = 10) -> str:
+        def uri_at(port: int, *, wait_s: float = 60) -> str:
             return f"az://metadata/{name}?endpoint=http://127.0.0.1:{port}/{ACCOUNT}&wait_s={wait_s}"
 
         name = f"test{next(_numbers)}"
@@ -120,7 +120,7 @@ class TestS3(RemoteStoreContract):
 
     @pytest.fixture
     def uri_at(self, place: tuple[int, str]) -> Callable[..., str]:
-        def uri_at(port: int, *, wait_s: float = 10) -> str:
+        def uri_at(port: int, *, wait_s: float = 60) -> str:
             return f"s3://{place[1]}/{name}?endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
 
         name = f"test{next(_numbers)}"

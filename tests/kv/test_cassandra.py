@@ -43,7 +43,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, table: str, keyspace: str = "tests", wait_s: float = 10) -> str:
+def uri_of(port: int, *, table: str, keyspace: str = "tests", wait_s: float = 60) -> str:
     return f"cassandra://127.0.0.1:{port}/{keyspace}?table={table}&replicas=1&wait_s={wait_s}"
 
 

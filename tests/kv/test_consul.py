@@ -37,7 +37,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, name: str, wait_s: float = 10) -> str:
+def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
     return f"consul://127.0.0.1:{port}?name={_run}{name}&wait_s={wait_s}"
 
 
@@ -142,7 +142,7 @@ async def test_a_token_that_may_not_read_everything_is_refused_and_finds_no_abse
         await store.close()
 
 
-def bare_store(port: int, *, wait_s: float = 10) -> RemoteStore:
+def bare_store(port: int, *, wait_s: float = 60) -> RemoteStore:
     """Make the store without asking the agent anything yet."""
     return RemoteStore(consul_driver._from(StoreUri(f"consul://127.0.0.1:{port}"), 10), name="consul", wait_s=wait_s)
 

@@ -35,7 +35,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, name: str, wait_s: float = 10) -> str:
+def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
     return f"cosmos://:a2V5@127.0.0.1:{port}/tests/{name}?tls=no&wait_s={wait_s}"
 
 

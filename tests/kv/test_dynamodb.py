@@ -42,7 +42,7 @@ def credentials() -> Iterator[None]:
         yield
 
 
-def uri_of(port: int, *, table: str, wait_s: float = 10) -> str:
+def uri_of(port: int, *, table: str, wait_s: float = 60) -> str:
     return f"dynamodb://eu-central-1/{table}?endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
 
 
@@ -102,13 +102,13 @@ async def test_a_batch_of_which_dynamodb_takes_only_a_part_is_unknown_and_one_th
 ):
     unread = itertools.repeat((200, '{"Responses": {}, "UnprocessedKeys": {"answers": {"Keys": [{}]}}}'), 100)
     async with answering(*unread) as uri:
-        store = bare_store(uri.replace("wait_s=10", "wait_s=0"))
+        store = bare_store(uri.replace("wait_s=60", "wait_s=0"))
         with pytest.raises(StoreUnavailable, match="unread"):
             await store.get_many(b"p", [b"a", b"b"])
         await store.close()
     undone = itertools.repeat((200, '{"UnprocessedItems": {"answers": [{"DeleteRequest": {"Key": {}}}]}}'), 100)
     async with answering(*undone) as uri:
-        store = bare_store(uri.replace("wait_s=10", "wait_s=0"))
+        store = bare_store(uri.replace("wait_s=60", "wait_s=0"))
         with pytest.raises(OutcomeUnknown, match="a part of the batch was taken"):
             await store.delete_many(b"p", [b"a", b"b"])
         await store.close()

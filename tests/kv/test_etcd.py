@@ -26,7 +26,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, name: str, wait_s: float = 10) -> str:
+def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
     return f"etcd://127.0.0.1:{port}?name={name}&wait_s={wait_s}"
 
 

@@ -40,7 +40,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, table: str, wait_s: float = 10) -> str:
+def uri_of(port: int, *, table: str, wait_s: float = 60) -> str:
     return f"hbase://127.0.0.1:{port}/{_run}{table}?wait_s={wait_s}"
 
 
@@ -166,7 +166,7 @@ class Between(Service):
 
 
 @contextmanager
-def between(server: Server, folder: Path, table: str, *, wait_s: float = 10) -> Iterator[tuple[Between, str]]:
+def between(server: Server, folder: Path, table: str, *, wait_s: float = 60) -> Iterator[tuple[Between, str]]:
     """Yield what stands between, and the URI of a store behind it."""
     service = Between(folder, server.port)
     with closing(service.there), served(service) as port:

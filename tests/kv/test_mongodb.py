@@ -39,7 +39,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, name: str, wait_s: float = 10) -> str:
+def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
     return f"mongodb://127.0.0.1:{port}/tests?name=run{_run}{name}&wait_s={wait_s}"
 
 

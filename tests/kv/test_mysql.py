@@ -22,7 +22,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, prefix: str, wait_s: float = 10) -> str:
+def uri_of(port: int, *, prefix: str, wait_s: float = 60) -> str:
     return f"mysql://root@127.0.0.1:{port}/mysql?prefix={prefix}&wait_s={wait_s}"
 
 

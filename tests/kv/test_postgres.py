@@ -34,7 +34,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, schema: str, wait_s: float = 10) -> str:
+def uri_of(port: int, *, schema: str, wait_s: float = 60) -> str:
     return f"postgres://lakebed@127.0.0.1:{port}/postgres?schema={schema}&wait_s={wait_s}"
 
 

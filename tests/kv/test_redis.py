@@ -24,7 +24,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, name: str, wait_s: float = 10, options: str = "") -> str:
+def uri_of(port: int, *, name: str, wait_s: float = 60, options: str = "") -> str:
     return f"redis://127.0.0.1:{port}/0?name={name}&wait_s={wait_s}{options}"
 
 
