@@ -17,11 +17,11 @@ from lakebed.gc.protocol import SWEEP_MAX, BranchToGo, NewHold, PlannedBranch
 from lakebed.gc.rules import matches
 from lakebed.gc.rules.lifecycle import BranchFacts, Pin, check_policy, judge_branch
 from lakebed.gc.service import BranchSweep, HoldBook, PolicyBook, RulesMoved, TooManyBranches
-from lakebed.kv import Page, StoreUnavailable
+from lakebed.kv import StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryObjectStore, ObjectStore
 from lakebed.runtime import LiveIds, LiveTasks
-from lakebed.versions import BranchNotFound, Note, Options, RefKind, TreeCache, Trees, Versions, keys
+from lakebed.versions import BranchNotFound, Note, Options, RefKind, TreeCache, Trees, Versions
 from tests.clocks import TurnableClock
 
 DAY_MS = 86_400_000
@@ -541,28 +541,27 @@ async def test_a_sweep_ends_where_the_store_is_away_and_says_which_branches_it_d
     assert await lakes.sweep([plan["two"], plan["three"]]) == {"two": "deleted", "three": "deleted"}
 
 
-async def test_a_sweep_reads_open_pull_requests_once(lakes: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("one", "two", "three"):
+@pytest.mark.parametrize("opened", ["made", "reopened"])
+async def test_a_pull_request_opened_during_a_sweep_keeps_its_branch(lakes: Installation, opened: str) -> None:
+    for name in ("one", "two"):
         await lakes.branch(name)
+    await lakes.commit("two", "work")
     await lakes.policy(**{"*": {"idle": "10d"}})
     lakes.days(11)
     plan = await lakes.plan()
-    repository = await lakes.lake()
-    partition = keys.repository_partition(repository.versions.uid)
-    scanned: list[bytes] = []
-    scan = lakes.store.scan
+    pulls = (await lakes.lake()).pulls
+    texts = {"source": "two", "destination": "main", "title": "t", "description": "", "author": "ann"}
+    if opened == "reopened":
+        pull = await pulls.create(**texts)
+        await pulls.change(pull, state="closed")
 
-    async def counted(where: bytes, start: bytes, limit: int) -> Page:
-        if where == partition and start.startswith(b"pull/"):
-            scanned.append(start)
-        return await scan(where, start, limit)
+    async def open_one() -> None:
+        lakes.hooks.act = None
+        await (pulls.create(**texts) if opened == "made" else pulls.change(pull, state="open"))
 
-    monkeypatch.setattr(lakes.store, "scan", counted)
+    lakes.hooks.act = open_one  # While the hook of the first branch runs.
 
-    swept = await lakes.sweep([plan["one"], plan["two"], plan["three"]])
-
-    assert set(swept.values()) == {"deleted"}
-    assert len(scanned) == 1
+    assert await lakes.sweep([plan["one"], plan["two"]]) == {"one": "deleted", "two": "open pull request"}
 
 
 async def test_a_sweep_that_is_repeated_says_that_its_branches_are_gone(lakes: Installation) -> None:

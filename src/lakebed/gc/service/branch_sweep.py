@@ -149,8 +149,7 @@ class BranchSweep:
         """Delete branches of a plan, one after the other, as far as they still may go.
 
         An error at one of them is its row, and the others are tried; where the store is away, none after it is. The
-        history is walked once for all of them, and again where a branch moved that they may be merged into. Open pull
-        requests are read once, at the beginning.
+        history is walked once for all of them, and again where a branch moved that they may be merged into.
 
         Raises:
             TooManyBranches: see there. Nothing was deleted.
@@ -171,7 +170,7 @@ class BranchSweep:
         swept: list[SweptBranch] = []
         for at, one in enumerate(wanted):
             try:
-                swept.append(await self._delete(one, version, by, walks, around.pulled))
+                swept.append(await self._delete(one, version, by, walks))
             except StoreUnavailable as error:
                 swept.append(_in_doubt(one, error))
                 return [*swept, *(not_tried(later.branch) for later in wanted[at + 1 :])]
@@ -186,14 +185,13 @@ class BranchSweep:
             await self._merged({name: head for name, head in heads.items() if head is not None}, around, walks)
         return walks
 
-    async def _delete(
-        self, wanted: BranchToGo, version: int, by: str, walks: _Walks, pulled: Collection[str]
-    ) -> SweptBranch:
+    async def _delete(self, wanted: BranchToGo, version: int, by: str, walks: _Walks) -> SweptBranch:
         why = IN_USE
 
         async def may_go(record: BranchRecord) -> bool:
             nonlocal why
-            around = await self._surroundings(pulled)
+            # Read anew for each branch: hooks may run for long, and a pull request may be opened meanwhile.
+            around = await self._surroundings()
             if around.version != version:
                 return False
             merged = await self._merged({wanted.branch: record.commit_id}, around, walks)
@@ -226,8 +224,8 @@ class BranchSweep:
             after = pulls[-1][0] if pulls else after
         return pulled
 
-    async def _surroundings(self, pulled: Collection[str] | None = None) -> _Surroundings:
-        """Read what may keep a branch; the branches of open pull requests only if they are not given."""
+    async def _surroundings(self) -> _Surroundings:
+        """Read what may keep a branch."""
         repository = self._repository
         record = await PolicyBook(self._versions).read()
         patterns, _ = await repository.settings.protection_patterns()
@@ -238,7 +236,7 @@ class BranchSweep:
             default=repository.record.default_branch,
             protected=(*repository.record.protected_branches, *patterns),
             at_work=await repository.settings.work_branches(),
-            pulled=await self._pulled() if pulled is None else pulled,
+            pulled=await self._pulled(),
         )
 
     async def _judge(
