@@ -152,3 +152,19 @@ def repeats(items: Iterable[Any], *, is_inside: bool) -> bool:
         if (is_endless and is_inside) or any(repeats(part, is_inside=is_inside or is_endless) for part in parts):
             return True
     return False
+
+
+def test_every_client_of_http_names_its_time_limit() -> None:
+    """The tests lift httpx's own limit (tests/conftest.py), so none of them would meet the lack of one."""
+    calls = [
+        (file, node)
+        for file in sorted((ROOT / "src").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"httpx.Client", "httpx.AsyncClient"}
+    ]
+    silent = [
+        f"{file.name}:{node.lineno}" for file, node in calls if all(each.arg != "timeout" for each in node.keywords)
+    ]
+
+    assert calls
+    assert silent == []
