@@ -27,6 +27,7 @@ from obstore.store import S3Store
 from lakebed.base import RunId, slice_number
 from lakebed.gc import protocol
 from lakebed.gc.engines import Task
+from lakebed.gc.fencing import Fence
 from lakebed.gc.files import Lake
 from lakebed.gc.holding import Held
 from lakebed.gc.kinds.committed import Committed
@@ -91,9 +92,8 @@ async def sweep(lake: Lake, plan: protocol.Manifest) -> None:
     store, ledger = lake.open(), Ledger(run_id="bench", date="2026-11-21")
     deleter = open_deleter(lake.uri, lake.options)
     task, rule = Task(store=store, ports=live_ports()), Committed().rule
-    swept = await asyncio.gather(
-        *(sweep_part(task, deleter, plan, part, ledger, rule=rule, held=Held()) for part in plan.parts)
-    )
+    one = partial(sweep_part, rule=rule, fence=Fence(key=protocol.next_claim([])), held=Held())
+    swept = await asyncio.gather(*(one(task, deleter, plan, part, ledger) for part in plan.parts))
     await store.close()
     assert sum(each.objects_deleted for each in swept) == plan.rows, swept
 

@@ -13,6 +13,7 @@ from lakebed.base import FOREIGN_SLICE, Clock, Ports, parse_address
 from lakebed.gc import protocol, sweep
 from lakebed.gc.context import RunContext
 from lakebed.gc.engines import LocalEngine, Task
+from lakebed.gc.fencing import Fence
 from lakebed.gc.holding import Held
 from lakebed.gc.kinds import SweepRule
 from lakebed.gc.kinds.committed import Committed
@@ -83,7 +84,8 @@ async def sweep_part(
     part: protocol.Part,
     ledger: Ledger,
 ) -> Swept:
-    return await sweep.sweep_part(task_of(store), deleter, plan, part, ledger, rule=rule_of(plan.folder), held=Held())
+    rule, fence = rule_of(plan.folder), Fence(key=protocol.next_claim([]))
+    return await sweep.sweep_part(task_of(store), deleter, plan, part, ledger, rule=rule, fence=fence, held=Held())
 
 
 async def plan_of(

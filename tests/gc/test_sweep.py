@@ -183,3 +183,26 @@ async def test_a_sweep_begins_no_part_once_another_apply_began(store: StubbornOb
         await sweep(engine, whole, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
 
     assert await keys_in(store) == {keys[1]}
+
+
+async def test_a_sweep_deletes_no_further_batch_of_a_part_once_another_apply_began(store: StubbornObjectStore) -> None:
+    """A part has up to a hundred batches. The first one goes, and is recorded."""
+    keys = [format_address(7, number) for number in range(BATCH_KEYS + 1)]
+    for key in keys:
+        await store.put(key, b"1234")
+    plan = await plan_of(store, keys)
+    fence, _ = await claim(store, LiveClock(), "r1")
+
+    class Overtaking(StubbornObjectStore):
+        async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+            await claim(store, LiveClock(), "r2")
+            return await store.delete(keys)
+
+    engine = LocalEngine(store, live_ports(), open_deleter=Overtaking)
+    with pytest.raises(Overtaken, match="r2"):
+        await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+
+    assert await keys_in(store) == {keys[-1]}
+    recorded = await ledger_of(store, plan)
+    assert recorded.keys() == {*keys}
+    assert [key for key, error in recorded.items() if error] == [keys[-1]]

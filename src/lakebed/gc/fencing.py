@@ -1,9 +1,10 @@
 """One apply at a time for a repository, without a lock: who begins later is the one that goes on.
 
 An apply *claims* the next number: a file that only one can make. It may go on for as long as no higher number is
-there, and looks before each step and each part of a plan. So an apply that died holds up no other, however it died; one
-that is overtaken stops at its next look, and what it did is in the ledger. What two of them might still delete in that
-moment is what both of their plans hold, and deleting twice is deleting once: safety does not rest on this, order does.
+there, and looks before each step and each batch of deletes. So an apply that died holds up no other, however it died;
+one that is overtaken stops at its next look, and what it did is in the ledger. What two of them might still delete in
+that moment is what both of their plans hold, and deleting twice is deleting once: safety does not rest on this, order
+does.
 
 Where a repository is made over a namespace that was used, or a person chooses an installation (`gc adopt`), the server
 claims a number, too: an apply of a repository that was here before knows nothing of what the new one names. It asks the

@@ -6,7 +6,8 @@ tried, and how it went. A sweep that is started again leaves done parts alone, e
 tries once more; a part without ledger file is done again from its start, for deleting twice is deleting once.
 
 What a legal hold keeps is left with an error, and before each batch the sweep looks whether the holds changed
-(holding.py).
+(holding.py), or another apply began, or a repository was made again here (fencing.py). Deletes that are under way then,
+up to 16 of a task, go to their end. What became of the part is recorded before the sweep stops.
 
 A key that could not be deleted is counted as failed, whatever the reason; nothing is deleted that the part does not
 hold, and never a key outside `data/`; of a plan of metadata, never one that is not the file of
@@ -34,7 +35,7 @@ from lakebed.gc.protocol import GC_PREFIX, LedgerState, Manifest, Part
 from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore
 
 from .engines import Effort, Engine, Task
-from .fencing import Fence
+from .fencing import Fence, Overtaken
 from .holding import Held
 from .kinds import Look, SweepRule
 from .places import may_be_swept
@@ -79,8 +80,10 @@ async def sweep(
     protocol.check_manifest(plan, name=plan.folder)
 
     async def one(task: Task, deleter: Deleter, part: Part) -> Swept:
+        swept = await sweep_part(task, deleter, plan, part, ledger, rule=rule, fence=fence, held=held)
+        # Here, and not only before each batch: whoever is asked later finds in the ledger what this part lost.
         await fence.check(task.store)
-        return await sweep_part(task, deleter, plan, part, ledger, rule=rule, held=held)
+        return swept
 
     swept = await _in_parts(engine, plan.parts, one, effort=_effort_of(plan.rows))
     protocol.check_rows(plan, swept.all.objects)
@@ -114,13 +117,14 @@ async def sweep_part(
     ledger: Ledger,
     *,
     rule: SweepRule,
+    fence: Fence,
     held: Held,
 ) -> Swept:
-    """One part, from reading it to recording it."""
+    """One part, from reading it to recording it. Once another apply has begun, what is left of it is failed."""
     garbage = protocol.read_part(plan, protocol.GARBAGE, part, await read_part(task.store, plan.folder, part))
 
     async def take(objects: pa.Table) -> pa.Table:
-        act, most = _deleting(task, deleter, held), BATCHES
+        act, most = _deleting(task, deleter, fence, held), BATCHES
         kept = await held.among(task.store, objects)
         free = without(objects, kept)
         foreign = free.filter(pc.equal(free["slice"], FOREIGN_SLICE))
@@ -185,8 +189,13 @@ async def _each(
     return Outcomes(errors=errors, states=states)
 
 
-def _deleting(task: Task, deleter: Deleter, held: Held) -> Act:
+def _deleting(task: Task, deleter: Deleter, fence: Fence, held: Held) -> Act:
     async def act(batch: list[str]) -> Outcomes:
+        # A part is long, and the repository that was made again meanwhile may name all that is left of it.
+        try:
+            await fence.check(task.store)
+        except Overtaken as error:
+            return Outcomes(errors=dict.fromkeys(batch, str(error)), states={})
         # Last of all: a hold whose maker has its answer stops every delete that begins from now on.
         if refused := await held.refuses(task.store):
             return Outcomes(errors=dict.fromkeys(batch, refused), states={})
