@@ -1,18 +1,31 @@
-"""Collections on a standalone cluster whose workers have our package from `lakebed gc package` alone."""
+"""Collections on a standalone cluster whose workers have our package from `lakebed gc package` alone.
+
+Where processes die, requests to the object store wait in a proxy until they have: no test hopes to meet a moment.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from .served import REPOSITORY, Served
-from .standalone import SPARK, Cluster, standalone
+from lakebed.testing.contracts.network import FaultyNetwork, faulty_network
+from tests.objectstore.s3_servers import client_of, make_bucket, serve_s3
+
+from .served import REPOSITORY, Served, serving
+from .standalone import POLL_S, SPARK, Cluster, standalone
 from .test_clusters import expire
 
 URI = f"lakefs://{REPOSITORY}"
@@ -26,6 +39,10 @@ import os
 from lakebed.gc.__main__ import main
 sys.exit(main(sys.argv[1:], os.environ))
 """
+LISTED = b"/slices-"
+"""In the request that writes what a task listed."""
+START_S = 600
+LEDGER = "_lakefs/retention/gc/ledger/"
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +93,149 @@ def test_a_cluster_without_the_package_says_which_command_makes_it(
     assert "`lakebed gc package`" in done.stdout + done.stderr
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """A repository's bucket, behind a proxy that can hold requests back."""
+
+    served: Served
+    network: FaultyNetwork
+    client: Any
+    name: str
+
+    def keys(self, prefix: str) -> set[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
+        return {found["Key"] for page in pages for found in page.get("Contents", [])}
+
+    def garbage_in_slices(self, slices: int) -> tuple[set[str], set[str]]:
+        """Overwrite an object in each of so many slices; returns the addresses of garbage, and of what stays."""
+        garbage, kept = set(), set()
+        for number in range(slices):
+            garbage.add(self.served.write(f"a/{number}", b"never committed"))
+            kept.add(self.served.write(f"a/{number}", b"staged"))
+            # To start a run closes the slice.
+            self.served.lakebed("gc", "plan", URI, "--uncommitted", "--clean", "--engine", "local")
+        assert len({address.split("/")[1] for address in garbage}) == slices
+        return garbage, kept
+
+    def ledger(self) -> list[tuple[str, str]]:
+        """Each row's address and what became of it."""
+        return sorted((row["address"], row["state"]) for row in self.served.lakebed("gc", "ledger", URI))
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    with serve_s3() as options:
+        assert options.s3_endpoint is not None
+        port = urlsplit(options.s3_endpoint).port
+        assert port is not None
+        name = make_bucket(options)
+        with faulty_network(port) as network:
+            # What waits in the proxy waits for as long as a loaded machine takes to start an executor.
+            behind = replace(options, s3_endpoint=f"http://127.0.0.1:{network.port}", timeout_s=START_S)
+            with serving(tmp_path, uri=f"s3://{name}", store=behind) as served:
+                yield Bucket(served=served, network=network, client=client_of(options), name=name)
+
+
+@pytest.mark.slow
+def test_a_plan_goes_on_when_an_executor_dies_and_its_apply_when_the_driver_does(
+    cluster: Cluster, bucket: Bucket, package: Path, tmp_path: Path
+) -> None:
+    """One test, for each application takes half a minute."""
+    garbage, kept = bucket.garbage_in_slices(8)  # Spark may deal a task several: of eight come two parts or more
+    (local,) = bucket.served.lakebed("gc", "plan", URI, "--uncommitted", "--clean", "--engine", "local")
+    (program := tmp_path / "program.py").write_text(PROGRAM)
+
+    hold = bucket.network.hold(LISTED)
+    with submitted(cluster, bucket.served, package, program, "plan", URI, "--uncommitted", "--clean") as application:
+        # Two requests of one task each: both executors are at work.
+        assert hold.wait_for(2, or_until=application.has_ended), application.finished()
+        (victim,) = cluster.workers[0].executors().values()
+        os.kill(victim, signal.SIGKILL)
+        while victim in cluster.workers[0].executors().values():
+            time.sleep(POLL_S)
+        hold.release()
+        plan = answer(application.finished())
+
+    assert plan["totals"]["all"]["objects"] == len(garbage)
+    assert shown(bucket.served, plan["run_id"]) == shown(bucket.served, local["run_id"])
+
+    apply = ("apply", URI, plan["run_id"], "--readers-grace", "0s")
+    hold = bucket.network.hold(b"?delete", after=1)
+    with submitted(cluster, bucket.served, package, program, *apply) as application:
+        assert hold.wait_for(1, or_until=application.has_ended), application.finished()
+        while not bucket.keys(LEDGER):
+            assert not application.has_ended(), application.finished()
+            time.sleep(POLL_S)
+        application.kill()
+    assert kept < bucket.keys("data/"), "it died in the middle"
+    hold.release()
+    report = answer(submit(cluster, bucket.served, package, program, *apply))
+
+    assert (report["state"], report["objects_deleted"], report["objects_failed"]) == ("ended", len(garbage), 0)
+    assert bucket.keys("data/") == kept
+    assert bucket.ledger() == sorted((address, "deleted") for address in garbage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Application:
+    process: subprocess.Popen[str]
+    out: IO[str]
+    err: IO[str]
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def kill(self) -> None:
+        """End the driver, its Python and its JVM, as a power cut would."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def finished(self) -> subprocess.CompletedProcess[str]:
+        self.process.wait()
+        self.out.seek(0)
+        self.err.seek(0)
+        return subprocess.CompletedProcess("", self.process.returncode, self.out.read(), self.err.read())
+
+
+@contextlib.contextmanager
+def submitted(cluster: Cluster, served: Served, package: Path | None, *command: str | Path) -> Iterator[Application]:
+    """An application, ended with the block, in a group of processes of its own."""
+    # A file takes all that is written while no one reads; a pipe does not.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            words(cluster, package, *command),
+            env=environment(cluster, served),
+            stdout=out,
+            stderr=err,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield Application(process=process, out=out, err=err)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> Any:
+    """The one record that the program wrote."""
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-1000:]
+    (record,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return record
+
+
 def submit(
     cluster: Cluster, served: Served, package: Path | None, *command: str | Path
 ) -> subprocess.CompletedProcess[str]:
+    with submitted(cluster, served, package, *command) as application:
+        return application.finished()
+
+
+def words(cluster: Cluster, package: Path | None, *command: str | Path) -> list[str]:
     conf = [word for name, value in cluster.settings().items() for word in ("--conf", f"{name}={value}")]
     files = [] if package is None else ["--py-files", str(package)]
-    words = [str(SPARK / "bin" / "spark-submit"), *conf, *files, *map(str, command)]
-    return subprocess.run(words, env=environment(cluster, served), capture_output=True, text=True, check=False)
+    return [str(SPARK / "bin" / "spark-submit"), *conf, *files, *map(str, command)]
 
 
 def environment(cluster: Cluster, served: Served) -> dict[str, str]:

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import socket
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +19,50 @@ ARRIVES_S = 0.1
 """Time for a request to be carried out, from the first byte of an answer to the cut."""
 ARRIVES_S_HTTP2 = 1.0
 """HTTP/2 answers a frame before it carries out the request, and drops what a cut connection asked."""
+LOOK_S = 0.05
 HTTP2 = b"PRI * HTTP/2.0"
 """Its connections begin with this."""
+
+
+@dataclass(kw_only=True)
+class Hold:
+    """Requests that wait. `waiting` counts those that wait now; `wait_for` returns once there are so many."""
+
+    value: bytes
+    after: int
+    loop: asyncio.AbstractEventLoop
+    waiting: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def wait_for(self, requests: int, *, or_until: Callable[[], bool]) -> bool:
+        """Return True once so many wait, and False where `or_until` comes true before."""
+        with self._changed:
+            while self.waiting < requests and not or_until():
+                self._changed.wait(LOOK_S)
+            return self.waiting >= requests
+
+    def release(self) -> None:
+        """Let them arrive, and all that come later."""
+        self.loop.call_soon_threadsafe(self._released.set)
+
+    async def passed(self, data: bytes) -> None:
+        """Wait with these bytes of a connection, if they are to wait."""
+        if self.value not in data or self._released.is_set():
+            return
+        if self.after:
+            self.after -= 1
+            return
+        self._count(1)
+        try:
+            await self._released.wait()
+        finally:
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        with self._changed:
+            self.waiting += more
+            self._changed.notify_all()
 
 
 @dataclass
@@ -33,6 +75,7 @@ class FaultyNetwork:
     """Hold back each answer for this long."""
     _listener: asyncio.Server | None = None
     _unanswered: set[bytes] = field(default_factory=set)
+    _hold: Hold | None = None
     _connections: set[asyncio.Task[None]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
 
@@ -56,6 +99,14 @@ class FaultyNetwork:
     def lose_answer_to(self, value: bytes) -> None:
         """Let the next request that has these bytes arrive, then cut its connection instead of answering."""
         self._unanswered = {value, base64.b64encode(value), value.hex().encode()}
+
+    def hold(self, value: bytes, *, after: int = 0) -> Hold:
+        """Hold back each request that has these bytes, but for the first `after` of them, until `Hold.release`.
+
+        A held request arrives once it is released, even if who sent it is gone by then.
+        """
+        self._hold = Hold(value=value, after=after, loop=self._loop)
+        return self._hold
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -122,6 +173,8 @@ class FaultyNetwork:
             if any(each in data for each in self._unanswered) and not lost.done():
                 self._unanswered = set()
                 lost.set_result(arrives_s)
+            if self._hold is not None:
+                await self._hold.passed(data)
             writer.write(data)
             await writer.drain()
 
