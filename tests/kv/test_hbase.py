@@ -283,6 +283,68 @@ async def test_a_write_that_another_one_replaced_before_it_was_repeated_succeeds
         await store.close()
 
 
+def write_beside(server: Server, table: str, value: bytes | None) -> None:
+    """Replace or delete the key `key` without what stands between."""
+
+    async def write() -> None:
+        other = hbase_driver._from(StoreUri(uri_of(server.port, table=table).partition("?")[0]), 60)
+        if value is None:
+            await other.remove(b"p", [b"key"])
+        else:
+            await other.write(b"p", [(b"key", value)])
+        await other.close()
+
+    asyncio.run(write())
+
+
+async def test_a_deletion_that_the_rest_server_repeats_is_not_called_a_failed_one(
+    server: Server, tmp_path: Path
+) -> None:
+    with between(server, tmp_path, "redeleted") as (service, uri):
+        store = open_store(uri)
+        predicate = await store.set_if(b"p", b"key", b"1", None)
+        made_anew = False
+
+        def repeat(request: Request) -> Answer:
+            if request.asked.get("check") == "delete":
+                service.forward(request)
+                if made_anew:
+                    write_beside(server, "redeleted", b"theirs")
+            return service.forward(request)
+
+        service.change = repeat
+        with pytest.raises(OutcomeUnknown):
+            await store.delete_if(b"p", b"key", predicate)
+        assert await store.get(b"p", b"key") is None
+        made_anew = True
+        predicate = await store.set_if(b"p", b"key", b"2", None)
+        with pytest.raises(OutcomeUnknown):
+            await store.delete_if(b"p", b"key", predicate)
+
+        assert (await store.scan(b"p", b"", 10)).values == [b"theirs"]
+        with pytest.raises(PredicateFailed):
+            await store.delete_if(b"p", b"key", predicate)
+        await store.close()
+
+
+async def test_a_deletion_of_a_row_that_another_writer_replaced_between_fails(server: Server, tmp_path: Path) -> None:
+    with between(server, tmp_path, "outrun") as (service, uri):
+        store = open_store(uri)
+        predicate = await store.set_if(b"p", b"key", b"1", None)
+
+        def replace(request: Request) -> Answer:
+            if request.asked.get("check") == "delete":
+                write_beside(server, "outrun", b"theirs")
+            return service.forward(request)
+
+        service.change = replace
+        with pytest.raises(PredicateFailed):
+            await store.delete_if(b"p", b"key", predicate)
+
+        assert (await store.scan(b"p", b"", 10)).values == [b"theirs"]
+        await store.close()
+
+
 async def test_a_write_that_comes_late_undoes_none_that_was_answered_since(server: Server, tmp_path: Path) -> None:
     """The REST server goes on with a write for minutes after its client has given up."""
     with between(server, tmp_path, "late") as (service, uri):
