@@ -143,6 +143,24 @@ async def test_a_key_that_begins_with_the_delimiter_lies_in_a_folder_without_a_n
     assert await paths(repo, "main", delimiter="/") == ["/", "c"]
 
 
+@pytest.mark.parametrize("what", ["listing", "changes"])
+async def test_a_delimiter_that_begins_inside_the_prefix_folds_and_skips_nothing(repo: Versions, what: str) -> None:
+    await write(repo, "main", "a/", "a/x", "b")
+    found: list[bytes] = []
+    more = True
+
+    while more:
+        after = found[-1] if found else b""
+        if what == "listing":
+            listing = await repo.staging.list("main", prefix=b"a", delimiter=b"a/", after=after, limit=1)
+            found, more = found + [key for key, _ in listing.items], listing.has_more
+        else:
+            page, more = await repo.history.diff_branch("main", prefix=b"a", delimiter=b"a/", after=after, limit=1)
+            found += [one.key for one in page]
+
+    assert found == [b"a/", b"a/x"]
+
+
 async def test_every_page_size_gives_the_same_listing(repo: Versions) -> None:
     names = [f"p{n % 7}/{n:03d}" for n in range(60)]
     await write(repo, "main", *names[:40])

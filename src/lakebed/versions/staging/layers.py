@@ -151,7 +151,8 @@ class Layers:
 
 def resume(prefix: bytes, after: bytes, delimiter: bytes) -> bytes:
     """Return where a page begins: behind `after`, and where that is a common prefix, behind all that it stands for."""
-    if delimiter and after.endswith(delimiter) and len(after) > len(prefix):
+    # A delimiter that begins inside the prefix folds nothing: `after` is an entry then, and others may begin with it.
+    if delimiter and after.endswith(delimiter) and len(after) >= len(prefix) + len(delimiter):
         return max(prefix, prefix_end(after) or after + b"\xff" * 1024)
     return max(prefix, after + b"\0" if after else b"")
 
@@ -167,6 +168,7 @@ def _take(
     if not delimiter:
         at = min(stop, limit + 1 - len(items))
         items += [(key, row) for key, (_, row) in zip(keys[:at], span.cells, strict=False)]
+        return None if len(items) > limit or stop < len(keys) else _behind(span, prefix)
     while at < stop:
         cut = keys[at].find(delimiter, len(prefix))
         if cut >= 0:
@@ -183,11 +185,14 @@ def _take(
             return None
     if len(items) > limit or stop < len(keys):
         return None
-    if span.next_start is not None and not span.next_start.startswith(prefix) and span.next_start > prefix:
-        return None
-    if skipped is not None and span.next_start is not None and span.next_start.startswith(skipped):
-        return prefix_end(skipped)
-    return span.next_start
+    behind = _behind(span, prefix)
+    return prefix_end(skipped) if skipped is not None and behind is not None and behind.startswith(skipped) else behind
+
+
+def _behind(span: Span, prefix: bytes) -> bytes | None:
+    """Return where to go on behind a span, None where nothing with this prefix can come."""
+    start = span.next_start
+    return None if start is not None and not start.startswith(prefix) and start > prefix else start
 
 
 def merge_spans(spans: Sequence[Span]) -> Span:
