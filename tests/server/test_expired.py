@@ -136,6 +136,23 @@ async def test_a_check_of_a_backup_does_not_miss_it(client: httpx.AsyncClient, l
     assert checked.missing == [f"lake: {lost[1]}: missing"]
 
 
+async def test_a_check_of_a_backup_counts_a_missing_object_once(
+    client: httpx.AsyncClient, lake: str, state: AppState
+) -> None:
+    await write(client, lake, "logs/lost")
+    for number in range(3):
+        # Each commit has a range of its own, which names the object.
+        await write(client, lake, f"logs/next{number}")
+        await commit(client, lake)
+    namespace = (await state.catalog.get("lake")).versions.objectstore
+    lost = await stored_at(state, "logs/lost")
+    assert await open_deleter(namespace.uri).delete([lost]) == []
+
+    checked = await check_named(state.store, lambda _: namespace, state.ports)
+
+    assert (checked.missing_count, checked.missing) == (1, [f"lake: {lost}: missing"])
+
+
 async def stored_at(state: AppState, path: str) -> str:
     return (await (await state.catalog.get("lake")).versions.staging.get("main", path.encode())).address
 

@@ -40,6 +40,23 @@ async def test_each_missing_object_is_counted_and_the_first_ten_are_named() -> N
     assert look.some == [(f"p{number:03d}", places[f"p{number:03d}"]) for number in range(40, 50)]
 
 
+async def test_an_object_that_many_trees_and_paths_name_is_missing_once() -> None:
+    objectstore = MemoryObjectStore("mem://lake")
+    trees = Trees(objectstore, TreeCache(1 << 20), live_ports(), rule=RULE)
+    one, lost = format_address(7, 1), "mem://lake/other/2"
+    made = [
+        await tree_of(trees, {"a": one, "b": one, "c": lost, f"d{number}": format_address(7, number + 2)})
+        for number in range(6)
+    ]
+    for number in range(6):
+        await objectstore.put(format_address(7, number + 2), b"x")
+
+    look = LackingObjects(objectstore, trees, live_ports())
+    await look.look(made)
+
+    assert (look.count, look.some) == (2, [("a", one), ("c", "other/2")])
+
+
 async def test_nothing_is_missing_where_all_objects_are_there() -> None:
     objectstore = MemoryObjectStore("mem://lake")
     trees = Trees(objectstore, TreeCache(1 << 20), live_ports(), rule=RULE)

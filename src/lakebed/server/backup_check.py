@@ -103,6 +103,7 @@ class _Repository:
         self._namespace = namespace
         self._checked = checked
         self._sizes: dict[str, int] = {}
+        self._missed: set[str] = set()
         self._versions = Versions(
             uid=uid,
             store=store,
@@ -217,6 +218,7 @@ class _Repository:
                 wrong.append((key, found))
         taken = await self._versions.taken.find([key for key, _ in wrong]) if wrong else []
         for (key, found), by in zip(wrong, taken, strict=True):
-            # A lifecycle run takes what commits go on naming.
-            if by is None:
+            # A lifecycle run takes what commits go on naming. Each of many ranges and paths may name one object.
+            if by is None and key not in self._missed:
+                self._missed.add(key)
                 self._checked.miss(self._name, f"{key}: {found}")

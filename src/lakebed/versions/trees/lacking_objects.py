@@ -37,7 +37,7 @@ _Place: TypeAlias = tuple[int, int] | str | None
 
 
 class LackingObjects:
-    """`count` objects are not there. `some` has the first of them: a path that names it, and its key.
+    """`count` objects are not there. `some` has the first of them, each once: a path that names it, and its key.
 
     `outside` counts entries whose objects lie outside the namespace: these are not looked for.
     """
@@ -83,15 +83,17 @@ class LackingObjects:
             await self._name([*ranges.values()], unseen, lost)
 
     async def _name(self, ranges: list[RangeInfo], unseen: _Bits, lost: set[str]) -> None:
-        """Read ranges again until enough paths of missing objects are known."""
+        """Read ranges again until enough missing objects have a path. Many ranges and paths may name one object."""
+        paths: dict[str, str] = {}
         for info in ranges:
             for key, place in self._places(await self._trees.entries(info)):
                 match place:
                     case str() if place in lost:
-                        self.some.append((key_to_path(key), place))
+                        paths.setdefault(place, key_to_path(key))
                     case (slice_, sequence) if unseen.has(slice_, sequence):
-                        self.some.append((key_to_path(key), format_address(slice_, sequence)))
-                if len(self.some) == SHOWN:
+                        paths.setdefault(format_address(slice_, sequence), key_to_path(key))
+                if len(paths) == min(self.count, SHOWN):
+                    self.some = [(path, address) for address, path in paths.items()]
                     return
 
     def _places(self, table: pa.Table) -> Iterator[tuple[bytes, _Place]]:
