@@ -169,7 +169,7 @@ async def test_only_the_token_of_a_job_that_sweeps_branches_deletes_branches_of_
     client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LINE_CHARACTERS_MAX", 1000)  # a line has its token
-    other = {"name": "pond", "storage_namespace": "mem://pond"}
+    other = {"name": "pond", "storage_namespace": "mem://pond-swept"}
     assert (await client.post("/repositories", json=other)).status_code == 201
     for place in (repo, "/repositories/pond"):
         assert (await client.post(place + "/branches", json={"name": "b", "source": "main"})).status_code == 201
