@@ -78,19 +78,6 @@ async def test_a_write_within_the_same_millisecond_as_a_deletion_is_kept(server:
     await store.close()
 
 
-async def test_batches_that_share_keys_are_both_done(server: Server) -> None:
-    store = open_store(uri_of(server.port, table="shared"))
-    items = [[(b"%d" % number, b"of %d" % writer) for number in range(20)] for writer in range(4)]
-
-    await asyncio.gather(*(store.set_many(b"p", each) for each in items))
-    await asyncio.gather(
-        store.set_many(b"p", items[0]), *(store.delete_many(b"p", [key for key, _ in each]) for each in items)
-    )
-
-    assert set((await store.scan(b"p", b"", 100)).values) <= {b"of 0"}
-    await store.close()
-
-
 async def test_a_server_that_is_away_is_passed_over(server: Server) -> None:
     with closing(socket.socket()) as silent:
         silent.bind(("127.0.0.1", 0))  # It never listens, and no other program gets the port.
@@ -324,6 +311,33 @@ async def test_a_deletion_that_the_rest_server_repeats_is_not_called_a_failed_on
         assert (await store.scan(b"p", b"", 10)).values == [b"theirs"]
         with pytest.raises(PredicateFailed):
             await store.delete_if(b"p", b"key", predicate)
+        await store.close()
+
+
+@pytest.mark.parametrize("theirs", [b"theirs", None])
+@pytest.mark.parametrize("ours", [b"ours", None])
+async def test_a_batch_is_done_where_another_writer_comes_between_its_read_and_its_write(
+    server: Server, tmp_path: Path, ours: bytes | None, theirs: bytes | None
+) -> None:
+    table = f"stepped{next(_numbers)}"
+    with between(server, tmp_path, table) as (service, uri):
+        store = open_store(uri)
+        await store.set_many(b"p", [(b"key", b"before"), (b"other", b"before")])
+
+        def step(request: Request) -> Answer:
+            if request.path.endswith(b"key".hex()):
+                service.change = service.forward
+                write_beside(server, table, theirs)
+            return service.forward(request)
+
+        service.change = step
+        if ours is None:
+            await store.delete_many(b"p", [b"key", b"other"])
+        else:
+            await store.set_many(b"p", [(b"key", ours), (b"other", ours)])
+
+        assert service.change == service.forward
+        assert (await store.scan(b"p", b"", 10)).values == ([] if ours is None else [ours] * 2)
         await store.close()
 
 

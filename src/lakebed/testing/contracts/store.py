@@ -308,6 +308,17 @@ class StoreContract:
 
         assert await read_all(store, P) == {b"a": b"2"}
 
+    async def test_batches_that_share_keys_are_all_done(self, store: Store) -> None:
+        keys, others = [key for key, _ in numbered(20)], [(b"other %d" % number, b"") for number in range(20)]
+
+        await asyncio.gather(*(store.set_many(P, [(key, b"of %d" % writer) for key in keys]) for writer in range(4)))
+        written = await read_all(store, P)
+        await asyncio.gather(store.set_many(P, others), *(store.delete_many(P, keys) for _ in range(4)))
+
+        assert list(written) == keys
+        assert set(written.values()) <= {b"of %d" % writer for writer in range(4)}
+        assert await read_all(store, P) == dict(others)
+
     async def test_an_empty_batch_does_nothing(self, store: Store) -> None:
         await store.set_many(P, [])
         await store.delete_many(P, [])
