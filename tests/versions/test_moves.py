@@ -165,13 +165,17 @@ async def test_a_version_that_a_merge_brought_meanwhile_is_not_hidden(
     with pytest.raises(MovedAsCopy):
         await repo.moves.take_away(moved)
 
-    found = await shown(repo)
-    assert found == {b"a": second, b"b": first}
+    assert await shown(repo) == {b"a": second, b"b": first}
+    token = (await repo.context.branches.fresh("main")).record.staging_token
+    assert await store.get(repo.context.token_partition(token), b"a") is None
 
 
-async def test_a_dead_mover_hides_no_version_that_a_merge_brought(
+async def mover_that_died(
     repo: Versions, another: Callable[[], Versions], store: HookedStore
-) -> None:
+) -> tuple[Versions, str, str]:
+    """It moved `a` to `b`, and left its tombstone over the version that a merge brought meanwhile. Returns another
+    process, the address that was moved and that of the merged version.
+    """
     first = await put(repo, b"a", b"1")
     await commit(repo)
     await repo.refs.create_branch("side", "main")
@@ -189,12 +193,66 @@ async def test_a_dead_mover_hides_no_version_that_a_merge_brought(
     store.lose_answer(b"a", dies)
     with pytest.raises(StoreUnavailable):
         await repo.moves.take_away(moved)
-    assert await shown(another()) == {b"a": second, b"b": first}
-    assert (await another().staging.get("main", b"a")).address == second
-    await commit(another())
+    return another(), first, second
 
-    assert await shown(another()) == {b"a": second, b"b": first}
-    assert (await another().staging.get("main", b"a")).address == second
+
+async def test_a_dead_mover_hides_no_version_that_a_merge_brought(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    other, first, second = await mover_that_died(repo, another, store)
+    assert await shown(other) == {b"a": second, b"b": first}
+    await commit(other)
+
+    assert await shown(other) == {b"a": second, b"b": first}
+
+
+async def test_a_write_that_asks_for_nothing_at_the_path_is_refused_by_what_a_dead_mover_does_not_hide(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    other, first, second = await mover_that_died(repo, another, store)
+
+    with pytest.raises(PathExists):
+        await other.staging.upload("main", b"a", body(other.objectstore, b"3"), if_none_match=True)
+    with pytest.raises(PathExists):
+        await other.copies.copy("main", b"b", "main", b"a", shallow=True, if_none_match=True)
+    with pytest.raises(PathExists):
+        await other.moves.move("main", b"b", "main", b"a", if_none_match=True)
+
+    assert await shown(other) == {b"a": second, b"b": first}
+
+
+async def test_a_write_that_names_the_version_that_a_dead_mover_does_not_hide_replaces_it(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    other, first, _ = await mover_that_died(repo, another, store)
+    found = await other.staging.get("main", b"a")
+
+    third = await other.staging.upload("main", b"a", body(other.objectstore, b"3"), if_match=found.checksum)
+
+    assert await shown(other) == {b"a": third.address, b"b": first}
+
+
+async def test_many_paths_and_differences_show_what_a_dead_mover_does_not_hide(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    other, first, second = await mover_that_died(repo, another, store)
+
+    found = await other.staging.get_many("main", [b"a", b"b", b"c"])
+    differences, _ = await other.history.diff_branch("main")
+
+    assert [entry and entry.address for entry in found] == [second, first, None]
+    assert [(one.kind, one.key) for one in differences] == [("added", b"b")]
+
+
+async def test_a_deletion_of_many_paths_takes_what_a_dead_mover_does_not_hide(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    other, _, _ = await mover_that_died(repo, another, store)
+
+    assert await other.staging.delete_many("main", [b"a", b"b"]) == []
+
+    await commit(other)
+    assert await shown(other) == {}
 
 
 async def test_a_mover_that_died_over_what_it_moved_hides_that(repo: Versions, store: HookedStore) -> None:

@@ -13,13 +13,13 @@ import msgspec
 
 from lakebed.base import CommitId, MetarangeId, NotFound, Row
 
-from .cells import is_gone
+from .cells import hides_one, is_gone
 from .context import Context
 from .errors import CommitExpired
 from .records import BranchRecord, Commit
 from .refs import Refs
 from .retired import Retired, says_who_took
-from .staging.layers import LISTING_PAGE, Layers, resume
+from .staging.layers import LISTING_PAGE, Layers, View, resume
 from .taken import Taken
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
@@ -243,11 +243,14 @@ class History:
             for key, (flags, row), old in zip(span.keys, span.cells, below, strict=True):
                 if not key.startswith(prefix):
                     break
-                if is_gone(flags):
+                shown = None if is_gone(flags) else row
+                if hides_one((flags, row)):
+                    shown = await self._layers.look_up(View.of(record), key)
+                if shown is None:
                     if old is not None:
                         batch.append(Difference("removed", key, old))
-                elif old is None or old[0] != row[0]:
-                    batch.append(Difference("added" if old is None else "changed", key, row))
+                elif old is None or old[0] != shown[0]:
+                    batch.append(Difference("added" if old is None else "changed", key, shown))
             yield batch
             position = None if span.keys and not span.keys[-1].startswith(prefix) else span.next_start
             cells = min(2 * cells, LISTING_PAGE)

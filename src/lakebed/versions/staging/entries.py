@@ -43,6 +43,7 @@ from lakebed.versions.cells import (
     Cell,
     decode_cell,
     encode_cell,
+    hides_one,
     is_exclusive,
     is_gone,
 )
@@ -175,13 +176,18 @@ class Staging:
 
     async def _look_up_many(self, record: BranchRecord, keys: Sequence[bytes]) -> list[Row | None]:
         rows = await self._context.trees.lookup_many(await self._context.commits.metarange(record.commit_id), keys)
+        moved: list[int] = []
         for token in reversed(record.tokens()):
             for index, held in enumerate(
                 await self._context.store.get_many(self._context.token_partition(token), keys)
             ):
                 if held is not None:
-                    flags, row = decode_cell(held.value)
+                    flags, row = cell = decode_cell(held.value)
                     rows[index] = None if is_gone(flags) else row
+                    if hides_one(cell):
+                        moved.append(index)
+        for index in moved:
+            rows[index] = await self._layers.look_up(View.of(record), keys[index])
         return rows
 
     # Writing
@@ -401,10 +407,11 @@ class Staging:
             return found
 
     async def _visible(self, record: BranchRecord, key: bytes, cell: bytes | None) -> Row | None:
-        if cell is None:
+        found = None if cell is None else decode_cell(cell)
+        # A mover that died may have left its tombstone over what a merge brought.
+        if found is None or hides_one(found):
             return await self._layers.look_up(View.of(record), key)
-        flags, row = decode_cell(cell)
-        return None if is_gone(flags) else row
+        return None if is_gone(found[0]) else found[1]
 
     async def _share_cell(self, token: StagingToken, key: bytes, row: Row) -> None:
         """Take the exclusive mark off our cell in a token that we leave.
