@@ -8,6 +8,7 @@ from lakebed.cli.uris import (
     BadUri,
     ObjectUri,
     RefUri,
+    parse_new_branch,
     parse_object,
     parse_prefix,
     parse_ref,
@@ -86,6 +87,12 @@ def test_more_than_a_repository_is_no_repository(text: str) -> None:
 def test_more_than_a_ref_is_no_ref() -> None:
     with pytest.raises(BadUri, match="without /a"):
         parse_ref("lakefs://lake/main/a")
+
+
+def test_a_new_branch_with_a_slash_gets_the_proposal_of_a_name_without() -> None:
+    assert parse_new_branch("lakefs://lake/dev/") == RefUri("lake", "dev")
+    with pytest.raises(BadUri, match=r"no name of one holds /: try feature-x-1$"):
+        parse_new_branch("lakefs://lake/feature/x/1")
 
 
 def test_a_tag_needs_a_name() -> None:

@@ -26,7 +26,7 @@ from .output import columns_of, human_time, printable
 from .parameters import Argument, Option
 from .session import Session, command
 from .tree import noun
-from .uris import RefUri, parse_ref, parse_repository, parse_tag
+from .uris import RefUri, parse_new_branch, parse_ref, parse_repository, parse_tag
 
 if TYPE_CHECKING:
     from lakebed.client import Branches, Tags
@@ -87,7 +87,7 @@ def create(
     ] = "",
 ) -> None:
     """Create a branch at a commit. No data is copied."""
-    branch = parse_ref(uri)
+    branch = parse_new_branch(uri)
     start = ref_in(branch.repository, source) or session.client.repositories.get(branch.repository).default_branch
     branches = session.client.branches
     with being_new(str(branch), otherwise="tag"):

@@ -66,6 +66,15 @@ def parse_ref(text: str) -> RefUri:
     return RefUri(repository, ref)
 
 
+def parse_new_branch(text: str) -> RefUri:
+    """`lakefs://repository/branch`, of a branch to be made: a slash in its name is refused with another name."""
+    repository, ref, rest = _take_ref(text, form := "lakefs://repository/branch")
+    if rest:
+        name = "-".join(filter(None, [ref, *rest.split("/")]))
+        raise BadUri(f"{text}: a branch is wanted here ({form}), and no name of one holds /: try {name}", uri=text)
+    return RefUri(repository, ref)
+
+
 def parse_tag(text: str) -> RefUri:
     """`lakefs://repository/tag`, where the tag's name may hold slashes."""
     form = "lakefs://repository/tag"
