@@ -39,7 +39,7 @@ class JsonResponse(Response):
 
 
 class RawResponse(Response):
-    """Headers as they are sent, and a body."""
+    """Answer with headers as they are sent, and a body."""
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> None:
         self.status_code = status
@@ -69,8 +69,8 @@ def page_of(results: Sequence[T], *, has_more: bool, last: str) -> Pagination:
 
 
 class StreamedResponse(RawResponse):
-    """A body of known size in chunks. Its first chunk is asked for before anything is sent, so a missing object is an
-    error answer and not a broken connection. A client that goes away ends it.
+    """Send a body of known size in chunks. Its first chunk is asked for before anything is sent, so a missing object is
+    an error answer and not a broken connection. A client that goes away ends it.
     """
 
     def __init__(
