@@ -454,11 +454,47 @@ def test_help_is_a_word_too(shell: Shell) -> None:
     assert shell.ok("help", "branch", "create").out == shell.ok("branch", "create", "-h").out
 
 
-@pytest.mark.parametrize("words", [["comit", "-o", "json"], ["repo", "list", "--bogus", "--output=json"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["comit", "-o", "json"],
+        ["repo", "list", "--bogus", "--output=json"],
+        ["repo", "list", "-qo", "json", "--bogus"],
+        ["repo", "list", "-vojson", "--bogus"],
+        ["repo", "list", "--\udcff", "-o", "json"],
+        ["repo", "list", "--endpoint", "\udcff", "-o", "json"],
+        ["object", "upload", "\udcff", "lakefs://lake", "-o", "json"],
+    ],
+)
 def test_a_misuse_is_json_where_json_is_asked_for(shell: Shell, words: list[str]) -> None:
     outcome = shell(*words)
 
     assert (outcome.code, json.loads(outcome.err)["error"]["kind"]) == (2, "misused")
+
+
+def test_what_follows_two_dashes_asks_for_nothing(shell: Shell) -> None:
+    assert shell("log", "--", "lakefs://lake/main", "-o", "json").err.startswith("error: ")
+
+
+def test_a_file_that_is_missing_is_named_in_json_whatever_its_bytes(shell: Shell) -> None:
+    outcome = shell("object", "upload", "\udcff", "lakefs://lake/main/a", "-o", "json")
+
+    assert outcome.code == 1
+    assert r"\udcff" in json.loads(outcome.err)["error"]["message"]
+
+
+def test_a_message_in_bytes_that_are_no_unicode_is_a_misuse(shell: Shell, lake: str) -> None:
+    outcome = shell("commit", f"{lake}/main", "-m", "\udcff")
+
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "its bytes are not UTF-8" in outcome.err
+
+
+def test_a_number_beyond_all_counts_is_a_misuse(shell: Shell, lake: str) -> None:
+    outcome = shell("log", f"{lake}/main", "-n", "9" * 23)
+
+    assert outcome.code == 2
+    assert "is out of range" in outcome.err
 
 
 def test_an_error_is_wrapped_between_words_at_a_terminal(shell: Shell, lake: str) -> None:
@@ -492,6 +528,41 @@ def test_a_reader_that_goes_away_is_no_error(shell: Shell, lake: str, tmp_path: 
     assert process.wait() == 141
     assert process.stderr.read() == b""
     process.stderr.close()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["gc", "plan", "-h"], ["--version"], ["--show-completion", "bash"]])
+def test_a_reader_that_goes_away_from_the_help_is_no_error(shell: Shell, words: list[str]) -> None:
+    process = shell.process(*words)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+    process.stderr.close()
+
+
+def test_a_reader_that_goes_away_from_errors_is_no_error(shell: Shell) -> None:
+    process = shell.process("nonsense")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stderr.close()
+
+    assert process.stdout.read() == b""
+    assert process.wait() == 141
+    process.stdout.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", [["--help"], ["gc", "-h"], ["--version"]])
+def test_help_that_cannot_be_written_is_one_line(shell: Shell, words: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        environment = {**os.environ, **shell.environment}
+        done = subprocess.run(
+            [sys.executable, "-m", "lakebed", *words], env=environment, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+
+    assert (done.returncode, done.stderr) == (1, b"error: No space left on device\n")
 
 
 def test_ctrl_c_ends_quietly_and_leaves_nothing_half_done(shell: Shell, lake: str) -> None:

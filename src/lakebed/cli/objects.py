@@ -47,8 +47,10 @@ class FolderSize(msgspec.Struct, kw_only=True):
 
 STANDARD_STREAM: Final = "-"
 
-SourceFile = Annotated[str, Argument(metavar="FILE", help="A file, - for standard input, or a folder with -r.")]
-TargetFile = Annotated[str, Argument(metavar="FILE", help="A file or folder; - for standard output.")]
+SourceFile = Annotated[
+    str, Argument(metavar="FILE", help="A file, - for standard input, or a folder with -r.", names_file=True)
+]
+TargetFile = Annotated[str, Argument(metavar="FILE", help="A file or folder; - for standard output.", names_file=True)]
 PrefixArgument = Annotated[
     str, Argument(metavar="URI", help="lakefs://repository/ref/prefix", complete=complete_object)
 ]

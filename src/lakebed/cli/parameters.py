@@ -20,17 +20,23 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TextIO, TypedDict, Unpack
+from typing import Annotated, Any, Final, TextIO, TypedDict, Unpack
 
 import click
 from click.shell_completion import CompletionItem
+
+_MOST: Final = 2**53 - 1
+"""The largest number of any option: every reader of JSON holds it exactly, and it fits a count of 64 bits."""
 
 Complete = Callable[[click.Context, str], list[str] | None]
 """Returns what a shell may put in place of a word that was begun; None: files of this machine."""
 
 
 class Details(TypedDict, total=False):
-    """Describe a parameter. `metavar` stands for its value in the help; `min` and `max` are allowed themselves."""
+    """Describe a parameter. `metavar` stands for its value in the help; `min` and `max` are allowed themselves.
+
+    A text that `names_file` may hold any bytes, as names of files do. Other texts are valid Unicode.
+    """
 
     help: str
     metavar: str
@@ -38,6 +44,7 @@ class Details(TypedDict, total=False):
     max: float
     envvar: str
     complete: Complete
+    names_file: bool
 
 
 class Option:
@@ -122,6 +129,20 @@ class _Enumerated(click.Choice[Any]):
         return self._options(super().convert(value, param, ctx))
 
 
+class _Text(click.ParamType):  # type: ignore[type-arg]  # generic since 8.4
+    """Accept text, which is sent as UTF-8. Bytes that are none arrive from the shell as surrogates."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            # Without the value: it may be a secret.
+            self.fail("its bytes are not UTF-8", param, ctx)
+        return value
+
+
 class _Number(click.ParamType):  # type: ignore[type-arg]  # generic since 8.4
     """Accept numbers in a range, and say of another one in plain words what is wrong."""
 
@@ -134,11 +155,14 @@ class _Number(click.ParamType):  # type: ignore[type-arg]  # generic since 8.4
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            found = self._of(value)
+            # Python itself reads 1_000, and the digits of every script.
+            found = self._of(value if str(value).isascii() and "_" not in str(value) else "")
         except (ValueError, OverflowError):
             self.fail(f"{value!r} is no {'whole ' if self._of is int else ''}number", param, ctx)
         if not self._least <= found <= self._most:
             self.fail(f"{value} is out of range: {self.range_text()}", param, ctx)
+        if abs(found) > _MOST:
+            self.fail(f"{value} is out of range: at most {_MOST}", param, ctx)
         return found
 
     def range_text(self) -> str:
@@ -254,7 +278,7 @@ def _type_of(value_type: Any, details: Details) -> click.ParamType[Any]:
     if isinstance(value_type, type) and issubclass(value_type, enum.StrEnum):
         return _Enumerated(value_type)
     assert value_type is str, f"no parameter can be of type {value_type}"
-    return click.STRING
+    return click.STRING if details.get("names_file") else _Text()
 
 
 def _completing(complete: Complete) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:

@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import os
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +31,7 @@ import click
 from lakebed.base import Denied, LakebedError, NotFound, Unavailable, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
-from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Failed, Misuse, describe, describe_missing, tell
+from .failures import FAILED, INTERRUPTED, Failed, Misuse, describe, describe_missing, ending_with_reader, tell
 from .nearby import what_is_near
 from .output import columns_of, fields, for_stderr, json_array, json_record
 from .pager import pager_of, show_paged
@@ -375,11 +374,8 @@ def ending_well(output: Format = Format.TEXT) -> Iterator[None]:
     """Turn what can go wrong inside into a line on stderr, or a record where programs read, and an exit code."""
     as_json = output is Format.JSON
     try:
-        yield
-    except BrokenPipeError:
-        # Whatever is still buffered would raise again when Python shuts down.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise click.exceptions.Exit(PIPE_CLOSED) from None
+        with ending_with_reader():
+            yield
     except KeyboardInterrupt:
         raise click.exceptions.Exit(INTERRUPTED) from None
     except LakebedError as error:

@@ -28,7 +28,7 @@ _STARTS: Final = {
     "bash": (".bashrc", "source ~/.bash_completions/lakebed.sh"),
     "zsh": (".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
 }
-"""What a shell reads when it starts, and the line that it needs there. fish needs none."""
+"""The file that a shell reads when it starts, and the line that it needs there. fish needs none."""
 
 
 def completion_options() -> list[click.Parameter]:
@@ -74,9 +74,12 @@ def _install(context: click.Context, _: click.Parameter, shell: str | None) -> N
     if shell in _STARTS:
         file, line = _STARTS[shell]
         start = home / file
-        before = start.read_text() if start.exists() else ""
-        if line not in before.splitlines():
-            start.write_text(f"{before.rstrip()}\n{line}\n".lstrip())
+        # The file is the user's: its bytes, in whatever encoding, stay as they are.
+        before = start.read_bytes() if start.exists() else b""
+        if line.encode() not in before.splitlines():
+            with start.open("ab") as profile:
+                profile.write(b"" if before.endswith(b"\n") or not before else b"\n")
+                profile.write(f"{line}\n".encode())
     click.echo(f"{shell} completes {PROGRAM} once it is started again: {script}")
     context.exit()
 

@@ -55,7 +55,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 Side = Annotated[
     str,
-    Argument(help="A folder, or lakefs://repository/ref/folder.", complete=complete_object),
+    Argument(help="A folder, or lakefs://repository/ref/folder.", complete=complete_object, names_file=True),
 ]
 Globs = list[str] | None
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import re
 import sys
 from difflib import get_close_matches
 from typing import Any, Final
 
 import click
 
-from .failures import FAILED, INTERRUPTED, MISUSED, tell
+from .failures import FAILED, INTERRUPTED, MISUSED, ending_with_reader, tell
 from .parameters import Verbs
+from .session import Format, ending_well
 from .shells import completion_options
 
 COMMANDS: Final = {
@@ -54,6 +56,8 @@ COMMANDS: Final = {
 
 
 _WHOLE: Final = 1000
+_JSON_HERE: Final = re.compile(r"-[qv]*ojson|--output=json")
+_JSON_NEXT: Final = re.compile(r"-[qv]*o|--output")
 
 
 class Group(Verbs):
@@ -99,20 +103,37 @@ class LazyGroup(Group):
         typed = args[0] if args and args[0] is not None else kwargs.get("args") or sys.argv[1:]
         as_json = _wants_json([str(word) for word in typed])
         try:
+            with ending_well(Format.JSON if as_json else Format.TEXT):
+                sys.exit(self._run(args, kwargs, as_json=as_json))
+        except click.exceptions.Exit as end:
+            sys.exit(end.exit_code)
+
+    def _run(self, args: Any, kwargs: dict[str, Any], *, as_json: bool) -> Any:
+        """Run one command; return the code to end with."""
+        try:
             # What click itself would do with errors is several lines. What it returns is the code of an early exit.
-            sys.exit(super().main(*args, **{**kwargs, "standalone_mode": False}))
+            return super().main(*args, **{**kwargs, "standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
-            sys.exit(MISUSED)
+            return MISUSED
         except click.UsageError as error:
-            sys.exit(tell(MISUSED, _one_line(error), as_json=as_json))
+            return tell(MISUSED, _one_line(error), as_json=as_json)
         except click.Abort as error:
             if not isinstance(error.__context__, KeyboardInterrupt):
-                sys.exit(tell(FAILED, "no answer was given", as_json=as_json))
+                return tell(FAILED, "no answer was given", as_json=as_json)
             if error.__cause__ is None:
                 # Ctrl-C at a question, whose line it leaves. Elsewhere click has ended the line.
                 click.echo(err=True)
-            sys.exit(INTERRUPTED)
+            return INTERRUPTED
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        # Here and in `invoke`: click's own `main` would end a closed pipe with 1.
+        with ending_with_reader():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with ending_with_reader():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return list(COMMANDS)
@@ -131,8 +152,10 @@ class LazyGroup(Group):
 
 def _wants_json(words: list[str]) -> bool:
     """Return whether a command that cannot be understood asks for JSON."""
-    pairs = set(itertools.pairwise(words))
-    return bool({("-o", "json"), ("--output", "json")} & pairs or {"-ojson", "--output=json"} & set(words))
+    options = list(itertools.takewhile(lambda word: word != "--", words))
+    return any(_JSON_HERE.fullmatch(word) for word in options) or any(
+        _JSON_NEXT.fullmatch(word) and value == "json" for word, value in itertools.pairwise(options)
+    )
 
 
 def _one_line(error: click.UsageError) -> str:

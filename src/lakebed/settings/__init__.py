@@ -146,8 +146,12 @@ def effective_settings(
     """Return the settings in force; the endpoint is always set. Each of ours is decided by itself.
 
     Raises:
-        BadSettings: as `read_settings`, or there is no such profile.
+        BadSettings: as `read_settings`, there is no such profile, or the bytes of a variable are not UTF-8.
     """
+    for variable in (*(VARIABLES[field] for field in VARIABLES if field != "data"), *LAKECTL_VARIABLES.values()):
+        # A folder may have any name. The others are sent.
+        if not _is_utf8(environment.get(variable, "")):
+            raise BadSettings(f"{variable}: its bytes are not UTF-8")
     path = settings_path(environment)
     name = profile or environment.get(PROFILE_VARIABLE, "")
     if name and name not in (known := profiles(path)):
@@ -161,6 +165,11 @@ def effective_settings(
     if endpoint:
         found["endpoint"] = endpoint
     return Settings(**{**found, "endpoint": found["endpoint"] or ENDPOINT_DEFAULT})
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether the system handed over valid bytes: others arrive as surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _is_ours(environment: Mapping[str, str]) -> bool:

@@ -116,7 +116,9 @@ def apply(
 def verify(
     session: Session,
     uri: RepositoryArgument,
-    certificate: Annotated[str, Argument(metavar="CERTIFICATE", help="Its file, or the id of the run.")],
+    certificate: Annotated[
+        str, Argument(metavar="CERTIFICATE", help="Its file, or the id of the run.", names_file=True)
+    ],
     working: Working,
     out: OutOption = None,
     html: HtmlOption = None,

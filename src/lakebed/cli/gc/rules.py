@@ -202,8 +202,8 @@ def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None
 def diff(
     session: Session,
     uri: RepositoryArgument,
-    first: Annotated[str, Argument(metavar="FILE|VERSION", help="Default: the version before.")] = "",
-    second: Annotated[str, Argument(metavar="FILE|VERSION", help="Default: the rules in force.")] = "",
+    first: Annotated[str, Argument(metavar="FILE|VERSION", help="Default: the version before.", names_file=True)] = "",
+    second: Annotated[str, Argument(metavar="FILE|VERSION", help="Default: the rules in force.", names_file=True)] = "",
     plan: PlanOption = False,
     local_root: RootOption = None,
 ) -> None:
