@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.base import CommitId, MetarangeId, format_address, slice_name, to_row
+from lakebed.base import SEQUENCE_MAX, CommitId, MetarangeId, format_address, slice_name, to_row
 from lakebed.base import Entry as BaseEntry
 from lakebed.gc import places, protocol
 from lakebed.gc.context import RunContext
@@ -584,6 +585,32 @@ def test_a_run_over_a_slice_with_too_large_numbers_saves_no_hours(engines: Engin
 
     assert learned.known is None
     assert learned.ranges.due.num_rows == 1
+
+
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_a_slice_with_too_large_numbers_in_several_ranges_takes_no_array(engines: Engines, tmp_path: Path) -> None:
+    large = format_address(SLICES[0], SEQUENCE_MAX)
+    history = Drawn(
+        ranges=[young(a=large), *[young(a=X, e=Y)] * 5],
+        commits=[([0] * 6, [], False)],
+        refs=[DEV],
+        policy=TWO_PERIODS,
+        closed=frozenset(SLICES),
+    )
+    built = Built(history, tmp_path)
+
+    async def peak_bytes(engine: Engine, store: ObjectStore) -> int:
+        run, context = run_and_context(built, engine, store, "run", NOW_MS)
+        reached = reach_metaranges(built.commits, built.refs, built.policy)
+        tracemalloc.start()
+        try:
+            assert (await learn(context, run, built.policy, reached, None)).known is None
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    # Hours up to the largest sequence take 400 MB.
+    assert engines.act(built.lake, peak_bytes) < 100_000_000
 
 
 @given(st.lists(st.sampled_from([UNKNOWN, 7, 8, NEVER, TAKEN]), min_size=1))

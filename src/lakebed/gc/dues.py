@@ -338,6 +338,8 @@ class _Reading:
         self.held = 0
         self._dues = Dues()
         self._slices: set[int] = set()
+        self._sparse: dict[int, int] = {}
+        """Slices that hours cannot be kept of as arrays, each with its last sequence."""
         self._ranges: list[tuple[str, int, bool, list[int], Sequence[Group]]] = []
 
     def add_summary(self, summary: SliceSummary) -> None:
@@ -348,12 +350,13 @@ class _Reading:
     def add(self, slice_: int, sequences: npt.NDArray[np.uint32], hours: Hours | int) -> None:
         """To the range that ends next."""
         self._slices.add(slice_)
+        if slice_ in self._sparse:
+            return
         self.held += len(sequences)
         try:
             self._dues.add(slice_, sequences, hours)
         except TooSparse:
-            # The driver has to know. Raised here, it would be the failure of a task.
-            self._dues.runs[slice_] = Runs(np.array([int(sequences.max()) + 1], np.uint32), np.array([NEVER], np.int32))
+            self._sparse[slice_] = int(sequences.max())
 
     def end(
         self, name: str, terms: int, groups: Sequence[Group], slices: Iterable[int] = (), *, has_foreign: bool
@@ -365,6 +368,10 @@ class _Reading:
     async def write(self, store: ObjectStore, folder: str) -> AsyncIterator[pa.Table]:
         if not self._ranges:
             return
+        for slice_, last in self._sparse.items():
+            # The driver has to know. Raised in `add`, it would be the failure of a task.
+            self._dues.hours.pop(slice_, None)
+            self._dues.runs[slice_] = Runs(np.array([last + 1], np.uint32), np.array([NEVER], np.int32))
         rows, facts = _rows_of_hours(self._dues.rows()), _rows_of_read(self._ranges)
         for what, table, found in (("dues", HOURS, rows), ("read", READ_RANGES, facts)):
             data = encode(table, found)
