@@ -41,6 +41,9 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
     assert "Erased" in shell.ok("object", "stat", f"{lake}/main/users/ann").out
     assert "(erased)" in shell.ok("object", "ls", f"{lake}/main/users/").out
     assert shell.ok("object", "cat", f"{lake}/main/users/bob").out == "other"
+    why = shell.ok("gc", "why", f"{lake}/main/users/ann").out
+    assert f"an erasure took it, run {plan['run_id']}" in why
+    assert "lifecycle" not in why
     shell.ok("erase", "verify", lake, str(cert), *here)
     shell.ok("object", "upload", "-", f"{lake}/main/copy", stdin="secret")
     shell.ok("commit", f"{lake}/main", "-m", "back")

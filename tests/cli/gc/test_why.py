@@ -59,6 +59,29 @@ def test_a_deleted_branch_that_keeps_an_object_is_named_with_its_dates(
     assert "@{deleted" not in text
 
 
+def test_a_tag_that_came_back_is_named_once_and_one_made_anew_beside_the_deleted(
+    shell: Shell, lake: str, put: Callable[[str, str], None]
+) -> None:
+    put(f"{lake}/main/a", "one")
+    shell.ok("commit", f"{lake}/main", "-m", "a")
+    shell.ok("tag", "create", f"{lake}/v1", "main")
+    shell.ok("tag", "delete", f"{lake}/v1", "--yes")
+    deleted = shell.ok("gc", "why", f"{lake}/main/a").out
+    shell.ok("tag", "undelete", f"{lake}/v1")
+    back = shell.ok("gc", "why", f"{lake}/main/a").out
+    shell.ok("tag", "delete", f"{lake}/v1", "--yes")
+    put(f"{lake}/main/b", "two")
+    shell.ok("commit", f"{lake}/main", "-m", "b")
+    shell.ok("tag", "create", f"{lake}/v1", "main")
+    anew = shell.ok("gc", "why", f"{lake}/main/a").out
+
+    (line,) = [line for line in deleted.splitlines() if "tag v1" in line]
+    assert "while it is there" not in line
+    assert "tag v1 (deleted" not in back
+    assert "tag v1, while it is there" in back
+    assert "tag v1 (deleted and made anew; this one is kept for some days)" in anew
+
+
 def test_what_nobody_knows_is_not_found(shell: Shell, lake: str) -> None:
     told = shell("gc", "why", f"{lake}/main/nosuch")
     asked = shell("gc", "why", f"{lake}/main/nosuch", "-o", "json")

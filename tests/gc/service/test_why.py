@@ -52,6 +52,22 @@ async def test_an_object_of_a_head_stays_while_it_is_there(lake: Lake) -> None:
     assert [(name.commit, name.path) for name in found.commits] == [(head.id, "events/a")]
 
 
+@pytest.mark.parametrize("kind", ["branch", "tag"])
+async def test_a_ref_that_came_back_keeps_an_object_once(lake: Lake, kind: str) -> None:
+    await lake.put("main", "events/a")
+    head = await lake.commit("main")
+    refs = lake.versions.refs
+    await (refs.create_branch if kind == "branch" else refs.create_tag)("v1", head.id)
+    await (refs.delete_branch if kind == "branch" else refs.delete_tag)("v1")
+    gone = await only(lake, ref="main", path="events/a")
+    await (refs.undelete_branch if kind == "branch" else refs.undelete_tag)("v1")
+
+    back = await only(lake, ref="main", path="events/a")
+
+    assert sum(stay.name.startswith("v1@{") for stay in gone.stays) == 1
+    assert sorted(stay.name for stay in back.stays) == ["main", "v1"]
+
+
 async def test_a_replaced_object_goes_when_the_period_since_then_is_over(lake: Lake) -> None:
     address = await replaced(lake)
     await lake.service.rules.write(RULES)

@@ -115,6 +115,7 @@ def _dates_of(session: Session, repository: str, name: str) -> str:
             for one in refs.list_deleted(repository, prefix=name, limit=1):
                 if one.id == name:
                     return f"deleted {human_time(one.deletion_date)}, can come back until {human_time(one.kept_until)}"
+        return "deleted and made anew; this one is kept for some days"
     return "deleted"
 
 
@@ -153,7 +154,7 @@ def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
     if found.size_bytes is not None and found.modified_ms is not None:
         facts.append(("size", f"{human_size(found.size_bytes)}, written {human_time(found.modified_ms // 1000)}"))
     facts += _uncommitted(found)
-    if answer.policy_version is not None and found.due_names:
+    if answer.policy_version is not None and found.due_names and found.fate.value != "taken":
         facts.append(("policy", f"{_due(found, answer)}; `lakebed lifecycle why` has more"))
     facts += [
         ("kept by" if stay.keeps_at(answer.now_ms) else "let go by", _stay(stay, answer))
@@ -225,7 +226,7 @@ def _due_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
 def _due(found: WhyObject, answer: WhyAnswer) -> str:
     """Say when it goes by the lifecycle policy."""
     if found.fate.value == "taken":
-        return "a run took it"
+        return _taker(found)
     if answer.policy_version is None:
         return "no lifecycle run takes it: no policy is set"
     if found.fate.value in _OTHERS:
@@ -293,7 +294,7 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
         case "young":
             return f"nothing names it; it stays for its age {f'until {date}' if date else 'for ever'}"
         case "taken":
-            return "a run took it"
+            return _taker(found)
         case "missing":
             return "is named, and is not in the object store: no known run took it"
         case "outside":
@@ -304,6 +305,12 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
             return "is Lakebed's own, and no commit names it: only a run of metadata may take it"
         case _:
             return "is not in the object store, and nothing names it"
+
+
+def _taker(found: WhyObject) -> str:
+    """Name an erasure: it is no run of a collection, and no policy explains it."""
+    erasures = [row.run_id for row in found.taken if row.reason == "erasure" and row.state.value == "deleted"]
+    return f"an erasure took it, run {erasures[0]}" if erasures else "a run took it"
 
 
 def _holder(found: WhyObject) -> str:
@@ -320,10 +327,12 @@ def _holder(found: WhyObject) -> str:
 
 
 def _stay(stay: Stay, answer: WhyAnswer) -> str:
+    # `_with_dates` says of a deleted one until when. No ref has a space in its name.
+    lasts = "" if " (" in stay.name else ", while it is there"
     what = {
-        "head": f"the head of branch {stay.name}, while it is there",
+        "head": f"the head of branch {stay.name}{lasts}",
         "keep_last": f"branch {stay.name}, by rule {stay.rule}",
-        "tag": f"tag {stay.name}, while it is there",
+        "tag": f"tag {stay.name}{lasts}",
         "intent": f"{stay.name}, which is about to name its commit",
     }.get(stay.kind.value)
     if what is not None:

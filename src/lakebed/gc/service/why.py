@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -48,7 +48,7 @@ from lakebed.gc.protocol import (
     is_special,
     plain_rows,
 )
-from lakebed.gc.rules import Ancestry, Holds, Rules, goes_ms, parse_duration, stays_of
+from lakebed.gc.rules import Ancestry, Holds, Rules, goes_ms, parse_duration, plain_name, stays_of
 from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.versions import (
@@ -216,7 +216,7 @@ class Why:
         return None if row is None else self.canonical(from_row(row).address)
 
     async def _known(self, rules: Rules | None) -> _Known:
-        snapshot = await read_snapshot(self._versions)
+        snapshot = _without_returned(await read_snapshot(self._versions))
         return _Known(
             snapshot=snapshot,
             ancestry=ancestry_of(snapshot),
@@ -428,6 +428,22 @@ def ancestry_of(snapshot: Snapshot) -> Ancestry:
         heads={name: row for kind, name, row in active if kind == "branch"},
         tags={name: row for kind, name, row in active if kind == "tag"},
         held=held,
+    )
+
+
+def _without_returned(snapshot: Snapshot) -> Snapshot:
+    """Leave out a deleted ref whose name is back at the same commit: it keeps nothing that the live one does not.
+
+    Its note stays until its days are over, so that no collector can miss both (`read_snapshot`).
+    """
+    live = {(kind, name, commit) for kind, name, commit, state in snapshot.refs if state == RefState.ACTIVE.value}
+    return replace(
+        snapshot,
+        refs=[
+            one
+            for one in snapshot.refs
+            if plain_name(one[1]) == one[1] or (one[0], plain_name(one[1]), one[2]) not in live
+        ],
     )
 
 
