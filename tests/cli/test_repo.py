@@ -230,6 +230,15 @@ def test_refs_are_dumped_and_restored_over_a_copy_of_the_namespace(
     assert shell("repo", "restore", f"{lake}-copy", "-", stdin=dumped).code == 0  # its commits are those of the dump
 
 
+def test_a_restore_onto_the_repository_itself_speaks_of_no_adoption(shell: Shell, lake: str) -> None:
+    dumped = shell.ok("repo", "dump", lake).out
+
+    restored = shell.ok("repo", "restore", lake, "-", stdin=dumped)
+
+    assert restored.out == f"restored {lake}: 1 branch, 0 tags\n"
+    assert "adopt" not in restored.err
+
+
 def test_a_restore_can_look_for_the_objects_first(
     shell: Shell, lake: str, put: Callable[[str, str], None], data: Path
 ) -> None:

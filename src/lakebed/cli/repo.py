@@ -147,6 +147,8 @@ def restore(
         refs = msgspec.json.decode(source.read().encode(), type=RefsDump)
     except msgspec.MsgspecError as error:
         raise Misuse(f"{source.name} is not what `repo dump` prints: {error}") from error
+    # The server collects nothing of a bare repository before a person adopts it. Of another one this changes nothing.
+    was_bare = not any(session.client.branches.list(name, limit=1))
     begun = session.client.repositories.submit_restore(name, refs, check_objects=check_objects)
     try:
         _wait(session, f"restoring {SCHEME}{name}", lambda: session.client.repositories.restore_status(name, begun))
@@ -157,9 +159,10 @@ def restore(
     branches, tags = (sum(1 for _ in refs.list(name)) for refs in (session.client.branches, session.client.tags))
     counts = f"{count_of(branches, 'branch', 'branches')}, {count_of(tags, 'tag')}"
     session.done(f"restored {SCHEME}{name}: {counts}", restored=name, branches=branches, tags=tags)
-    session.note(
-        f"nothing is collected until `lakebed gc adopt {SCHEME}{name}`: first let nothing else use its namespace"
-    )
+    if was_bare:
+        session.note(
+            f"nothing is collected until `lakebed gc adopt {SCHEME}{name}`: first let nothing else use its namespace"
+        )
 
 
 def _wait(session: Session, doing: str, look: Callable[[], S]) -> S:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -104,6 +105,27 @@ def test_a_run_that_was_left_behind_is_abandoned_once(shell: Shell, lake: str) -
         3,
         f"error: {lake} has no run 06gvsk16dis1i19se31f: `lakebed gc list {lake}` shows those that there are\n",
     )
+
+
+def test_a_run_that_is_planned_or_applied_is_not_abandoned_and_no_question_is_asked(
+    shell: Shell, lake: str, data: Path, put: Callable[[str, str], None]
+) -> None:
+    here = ("--engine", "local", "--data", str(data))
+    put(f"{lake}/main/a", "one")
+    [plan] = shell.ok("gc", "plan", lake, "--uncommitted", *here, "-o", "json").json
+    planned = shell("gc", "abandon", lake, "latest-uncommitted", "--data", str(data), "-q")
+    afar = shell("gc", "abandon", lake, plan["run_id"])
+    shell.ok("gc", "apply", lake, plan["run_id"], "--yes", *here)
+    applied = shell("gc", "abandon", lake, plan["run_id"], "--data", str(data))
+
+    apply = f"`lakebed gc apply {lake} {plan['run_id']} --data {data}`"
+    assert (planned.code, planned.err) == (
+        4,
+        f"error: run {plan['run_id']} is planned: it deletes nothing before {apply}, so there is nothing to abandon\n",
+    )
+    assert (afar.code, "goes on with it" in afar.err) == (4, True)
+    assert (applied.code, "there is nothing to abandon" in applied.err) == (4, True)
+    assert "is over" not in applied.err
 
 
 def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ applying and purging may run Spark on this machine; the rest does not.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import click
 import msgspec
 
-from lakebed.base import Conflict, LakebedError, count_of, human_size
+from lakebed.base import RUN_MOVES, Conflict, LakebedError, RunState, count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse
 from lakebed.cli.output import human_time, json_record
@@ -59,8 +60,10 @@ from .text import (
     plan_text,
     plan_texts,
     report_text,
+    run_state_text,
     run_status_text,
     runs_text,
+    state_text,
     view_text,
 )
 from .why import why
@@ -68,7 +71,7 @@ from .why import why
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
     from lakebed.gc import Collector, PurgeReport
-    from lakebed.gc.protocol import ApplyRequest, Plan, RunReport
+    from lakebed.gc.protocol import ApplyRequest, Plan, RunReport, RunView
 
 __all__ = ["app", "plan_text"]
 
@@ -305,8 +308,27 @@ def abandon(
             f"run {run} is deferred until {human_time(view.until_ms // 1000)}: `gc restore` takes its objects back",
             run_id=run,
         )
+    if view.state is RunState.ABANDONED:
+        session.show(view, view_text)
+        return
+    if RunState.ABANDONED not in RUN_MOVES[view.kind][view.state]:
+        raise Conflict(f"run {run} is {_why_not_abandoned(collector, view)}", run_id=run)
     session.confirm(f"Abandon run {run} of {uri}? It can never be applied then.", yes=yes)
     session.show(collector.abandon(run), view_text)
+
+
+def _why_not_abandoned(collector: Collector, view: RunView) -> str:
+    """Return the word of `gc list` for its state, and what to do."""
+    state = "over" if view.state is RunState.ENDED else "applying"
+    # More than the record says stands in its files, which may be out of reach here.
+    with contextlib.suppress(LakebedError):
+        state = run_state_text(collector.run_status(view.run_id))
+    if view.state is RunState.ENDED:
+        return f"{state}: there is nothing to abandon"
+    goes_on = f"`{collector.command(view.run_id, view.kind)}`"
+    if state == state_text(RunState.MARKED):
+        return f"{state}: it deletes nothing before {goes_on}, so there is nothing to abandon"
+    return f"{state}, and its deletes may have begun: {goes_on} goes on with it"
 
 
 @app.command("adopt")
