@@ -78,16 +78,50 @@ async def test_a_write_within_the_same_millisecond_as_a_deletion_is_kept(server:
     await store.close()
 
 
-async def test_a_server_that_is_away_is_passed_over(server: Server) -> None:
+@contextmanager
+def away(how: str, folder: Path) -> Iterator[int]:
+    """Yield the port of a REST server that is of no use."""
+
+    class Unavailable(Service):
+        def answer(self, request: Request) -> Answer:
+            return Answer(503, b"Unavailable")
+
     with closing(socket.socket()) as silent:
-        silent.bind(("127.0.0.1", 0))  # It never listens, and no other program gets the port.
-        uri = uri_of(server.port, table="passed")
-        store = open_store(uri.replace("//", f"//127.0.0.1:{silent.getsockname()[1]},"))
+        silent.bind(("127.0.0.1", 0))  # Where it does not listen, no other program gets the port either.
+        if how == "unavailable":
+            with served(Unavailable(str(folder / "unavailable.db"))) as port:
+                yield port
+        else:
+            if how == "hangs":
+                silent.listen()
+            yield silent.getsockname()[1]
+
+
+@pytest.mark.parametrize("how", ["refuses", "hangs", "unavailable"])
+async def test_a_server_that_is_away_is_passed_over(server: Server, tmp_path: Path, how: str) -> None:
+    with away(how, tmp_path) as port:
+        uri = uri_of(server.port, table="passed", wait_s=30)
+        await open_store(uri).close()
+        store = open_store(uri.replace("//", f"//127.0.0.1:{port},"))
 
         await store.set(b"p", b"key", b"value")
 
         assert (await store.scan(b"p", b"", 10)).values == [b"value"]
         await store.close()
+
+
+async def test_a_server_that_fails_several_requests_at_once_is_passed_over_once(server: Server, tmp_path: Path) -> None:
+    uri = uri_of(server.port, table="passed_once")
+    await open_store(uri).close()
+    with away("refuses", tmp_path) as port:
+        direct = uri.partition("?")[0].replace("//", f"//127.0.0.1:{port},")
+        database = hbase_driver._from(StoreUri(direct), 60)
+
+        failures = await asyncio.gather(*(database.read(b"p", [b"key"]) for _ in range(2)), return_exceptions=True)
+
+        assert [type(failure) for failure in failures] == [Passing, Passing]
+        assert await database.read(b"p", [b"key"]) == {}
+        await database.close()
 
 
 def make_table(server: Server, name: str, family: dict[str, str], **settings: str) -> None:

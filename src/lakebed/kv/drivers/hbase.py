@@ -44,6 +44,10 @@ ROUNDS_MAX: Final = 30
 WRITES_AT_ONCE: Final = 4
 """Of one batch. With more, the client's CPU for each grows with its connections, and the batch is no faster."""
 CONNECTIONS: Final = 16
+CONNECT_S_MAX: Final = 2.0
+"""Wait this long for a REST server's host, or less, so that the next one is asked within `wait_s`."""
+GREETING_S_MAX: Final = 5.0
+"""Wait this long for the first answer of one of several REST servers, or less, for the same reason."""
 PORT: Final = 8080
 ADDRESS_LENGTH_MAX: Final = 32 << 10
 """The REST server takes 64 KiB of address and headers."""
@@ -115,7 +119,7 @@ def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
 
 
 class HBaseDatabase:
-    """Requests to one REST server, and to the next one where that cannot be reached."""
+    """Send requests to one REST server, and to the next one where that cannot be reached or does not answer."""
 
     batch_keys_max = 64
     batch_bytes_max = 2 << 20
@@ -129,11 +133,12 @@ class HBaseDatabase:
         self._connections = connections
         self._verify = certificates or True
         self._timeout_s = timeout_s
+        self._share_s = timeout_s / (len(self._servers) + 1)
         self._client: httpx.AsyncClient | None = None
 
     async def prepare(self) -> None:
         try:
-            _check_release(_decoded(await self._get("version/cluster"), _Cluster).release)
+            _check_release(await self._release())
             schema = await self._schema()
             if schema is None:
                 await self._make_table()
@@ -307,6 +312,11 @@ class HBaseDatabase:
         asked |= {"column": column} if column else {}
         return _decoded(await self._get(f"{self._table}/*", **asked), _Rows).rows
 
+    async def _release(self) -> str:
+        """Ask for HBase's release. One of several REST servers that hangs leaves time to ask the others."""
+        answer_s = self._timeout_s if len(self._servers) == 1 else min(GREETING_S_MAX, self._share_s)
+        return _decoded(await self._send("GET", "version/cluster", {}, None, answer_s=answer_s), _Cluster).release
+
     async def _schema(self) -> _Schema | None:
         response = await self._get(f"{self._table}/schema")
         if response.status_code == 404 and "TableNotFoundException" in response.text:
@@ -324,21 +334,40 @@ class HBaseDatabase:
         return await self._send("GET", path, asked, None)
 
     async def _send(
-        self, method: str, path: str, asked: Mapping[str, str | Sequence[str]], content: bytes | None
+        self,
+        method: str,
+        path: str,
+        asked: Mapping[str, str | Sequence[str]],
+        content: bytes | None,
+        *,
+        answer_s: float | None = None,
     ) -> httpx.Response:
+        server = self._servers[0]
+        timeout = httpx.Timeout(answer_s or self._timeout_s, connect=min(CONNECT_S_MAX, self._share_s))
         try:
-            return await self._open().request(method, f"{self._servers[0]}/{path}", params=asked, content=content)
+            response = await self._open().request(
+                method, f"{server}/{path}", params=asked, content=content, timeout=timeout
+            )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            self._servers.append(self._servers.pop(0))
+            self._pass_over(server)
             raise Passing(f"hbase: no connection: {error}") from error
         except httpx.HTTPError as error:
+            if isinstance(error, httpx.TimeoutException):
+                self._pass_over(server)
             raise OutcomeUnknown(f"hbase: the answer was lost: {str(error) or type(error).__name__}") from error
+        if response.status_code == 503:
+            self._pass_over(server)
+        return response
+
+    def _pass_over(self, server: str) -> None:
+        """Ask another REST server from now on, unless a request that failed at the same time has seen to it."""
+        if self._servers[0] == server:
+            self._servers.append(self._servers.pop(0))
 
     def _open(self) -> httpx.AsyncClient:
         if self._client is None:
             limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
             self._client = httpx.AsyncClient(
-                timeout=self._timeout_s,
                 limits=limits,
                 verify=self._verify,
                 trust_env=False,
