@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from lakebed.base import EMPTY_METARANGE, Entry, MetarangeId, format_address, to_row
 from lakebed.objectstore import MemoryObjectStore
 from lakebed.ranges import CutRule, changes_from_rows
@@ -68,3 +70,25 @@ async def test_nothing_is_missing_where_all_objects_are_there() -> None:
     await look.look([await tree_of(trees, places)])
 
     assert (look.count, look.some) == (0, [])
+
+
+async def test_others_have_a_turn_after_each_range() -> None:
+    objectstore = MemoryObjectStore("mem://lake")
+    trees = Trees(objectstore, TreeCache(1 << 20), live_ports(), rule=RULE)
+    tree = await tree_of(trees, {f"p{number:03d}": format_address(7, number) for number in range(100)})
+    ranges = len(await trees.ranges(tree))
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.create_task(count_turns())
+    look = LackingObjects(objectstore, trees, live_ports())
+    await look.look([tree])
+    other.cancel()
+
+    assert look.count == 100
+    assert turns >= ranges > 5

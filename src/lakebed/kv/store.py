@@ -136,7 +136,7 @@ async def scan_prefix(
 
 
 class scan_pages:  # noqa: N801  # a function to its callers; a generator inside a generator costs 4 µs more
-    """The same as pages of keys and of values, the first one of at most `first`: for who decodes many at once."""
+    """Iterate over pages of keys and of values; the first page has at most `first`. For callers that decode pages."""
 
     __slots__ = ("_limit", "_page_size", "_partition", "_position", "_prefix", "_store")
 

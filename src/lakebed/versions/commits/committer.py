@@ -59,10 +59,10 @@ NOTE_BYTES_MAX: Final = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Hold what a request says of the commit that it asks for. `created_ms` None: now.
+    """Describe the commit that a request asks for. `created_ms` None: now.
 
-    An empty message: merges, reverts and cherry-picks make one. A flow takes it as a whole, so it is checked before the
-    flow does anything.
+    Where the message is empty, merges, reverts and cherry-picks make one. Each flow checks its note before it does
+    anything.
 
     Raises:
         InvalidNote: a date that no collector could write down, or more words than a record may have.

@@ -150,9 +150,8 @@ class Trees:
         tree = await self._files.tree(metarange)
         changes = changes.combine_chunks()
         if changes.num_rows > CHANGES_TOGETHER:
-            await (
-                self._files.give_way()
-            )  # This copy of a part of a large commit took 20 ms, and its first range as much.
+            # This copy of a part of a large commit took 20 ms, and its first range takes as much.
+            await self._files.give_way()
         keys = KeyColumn(chunk(changes, "key"))
         items = await self._files.opened(tree, lambda info: _falls_into(info, keys))
         steps = _plan(items, keys)

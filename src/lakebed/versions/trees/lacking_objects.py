@@ -1,4 +1,4 @@
-"""Which objects that trees name are not in the namespace: each range is read once, and each slice listed once.
+"""Find objects that trees name and that are not in the namespace. Read each range once, and list each slice once.
 
 A listing shows a thousand names for one request. So a bit is kept for each object that a tree names, and a listing
 clears it. Objects of addresses that this system did not make are looked up one by one.
@@ -7,8 +7,11 @@ clears it. Objects of addresses that this system did not make are looked up one 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.base import (
@@ -30,7 +33,10 @@ from .lacking import TOGETHER
 SHOWN: Final = 10
 READ_TOGETHER: Final = 4
 """A range takes megabytes once it is decoded."""
+_NAMED_TOGETHER: Final = 10_000
 _CHUNK: Final = 1024
+
+Numbers = npt.NDArray[np.int64]
 
 _Place: TypeAlias = tuple[int, int] | str | None
 """Slice and sequence, or a key; None: outside the namespace."""
@@ -61,19 +67,23 @@ class LackingObjects:
             ranges |= {info.id: info for info in await self._trees.ranges(tree)}
         unseen, keys = _Bits(), set[str]()
         async for _, table in self._ports.tasks.ahead([*ranges.values()], self._trees.entries, most=READ_TOGETHER):
-            for _, place in self._places(table):
+            slices, sequences, foreign = _columns(table)
+            unseen.add(slices, sequences)
+            for place in map(self._place_of, foreign):
                 if place is None:
                     self.outside += 1
                 elif isinstance(place, str):
                     keys.add(place)
                 else:
-                    unseen.add(*place)
+                    unseen.add(*np.array([place]).T)
+            # A range that is in memory awaits nothing, and one thread serves all.
+            await self._ports.clock.sleep(0)
 
         async def clear(slice_: int) -> None:
             async for page in self._objectstore.list(f"data/{slice_name(slice_)}/"):
-                for stat in page:
-                    if (found := parse_address(stat.key)) is not None:
-                        unseen.discard(*found)
+                found = [place for stat in page if (place := parse_address(stat.key)) is not None]
+                unseen.discard(*np.array(found, np.int64).reshape(-1, 2).T)
+                await self._ports.clock.sleep(0)
 
         async for _ in self._ports.tasks.ahead(unseen.slices(), clear, most=TOGETHER):
             pass
@@ -86,23 +96,26 @@ class LackingObjects:
         """Read ranges again until enough missing objects have a path. Many ranges and paths may name one object."""
         paths: dict[str, str] = {}
         for info in ranges:
-            for key, place in self._places(await self._trees.entries(info)):
-                match place:
-                    case str() if place in lost:
-                        paths.setdefault(place, key_to_path(key))
-                    case (slice_, sequence) if unseen.has(slice_, sequence):
-                        paths.setdefault(format_address(slice_, sequence), key_to_path(key))
-                if len(paths) == min(self.count, SHOWN):
-                    self.some = [(path, address) for address, path in paths.items()]
-                    return
+            table = await self._trees.entries(info)
+            for start in range(0, table.num_rows, _NAMED_TOGETHER):
+                await self._ports.clock.sleep(0)
+                for key, place in self._places(table.slice(start, _NAMED_TOGETHER)):
+                    match place:
+                        case str() if place in lost:
+                            paths.setdefault(place, key_to_path(key))
+                        case (slice_, sequence) if unseen.has(slice_, sequence):
+                            paths.setdefault(format_address(slice_, sequence), key_to_path(key))
+                    if len(paths) == min(self.count, SHOWN):
+                        self.some = [(path, address) for address, path in paths.items()]
+                        return
 
     def _places(self, table: pa.Table) -> Iterator[tuple[bytes, _Place]]:
         for key, (_, slice_, sequence, address, *_) in rows_from_table(table):
-            if slice_ != FOREIGN_SLICE:
-                yield key, (slice_, sequence)
-            else:
-                inside = key_inside(address, self._objectstore.uri)
-                yield key, None if inside is None else parse_address(inside) or inside
+            yield key, self._place_of(address) if slice_ == FOREIGN_SLICE else (slice_, sequence)
+
+    def _place_of(self, address: str) -> _Place:
+        inside = key_inside(address, self._objectstore.uri)
+        return None if inside is None else parse_address(inside) or inside
 
     async def _is_there(self, key: str) -> bool:
         try:
@@ -112,20 +125,32 @@ class LackingObjects:
         return True
 
 
+def _columns(table: pa.Table) -> tuple[Numbers, Numbers, list[str]]:
+    """Return the slices and the sequences of addresses in slices, and the other addresses."""
+    slices = table.column("slice").to_numpy()
+    is_ours = slices != FOREIGN_SLICE
+    foreign = table.column("address").filter(pa.array(~is_ours)).to_pylist()
+    return slices[is_ours], table.column("sequence").to_numpy()[is_ours].astype(np.int64), foreign
+
+
 class _Bits:
-    """A set of places, at a bit for each."""
+    """Hold a set of places: a bit for each."""
 
     def __init__(self) -> None:
         self._chunks: dict[int, dict[int, int]] = {}
 
-    def add(self, slice_: int, sequence: int) -> None:
-        chunks = self._chunks.setdefault(slice_, {})
-        chunks[sequence // _CHUNK] = chunks.get(sequence // _CHUNK, 0) | 1 << sequence % _CHUNK
+    def add(self, slices: Numbers, sequences: Numbers) -> None:
+        """Add places, in any order."""
+        for slice_, number, bits in _in_chunks(slices, sequences):
+            chunks = self._chunks.setdefault(slice_, {})
+            chunks[number] = chunks.get(number, 0) | bits
 
-    def discard(self, slice_: int, sequence: int) -> None:
-        chunks = self._chunks.get(slice_, {})
-        if sequence // _CHUNK in chunks:
-            chunks[sequence // _CHUNK] &= ~(1 << sequence % _CHUNK)
+    def discard(self, slices: Numbers, sequences: Numbers) -> None:
+        """Take out those of these places that are in the set."""
+        for slice_, number, bits in _in_chunks(slices, sequences):
+            chunks = self._chunks.get(slice_, {})
+            if number in chunks:
+                chunks[number] &= ~bits
 
     def has(self, slice_: int, sequence: int) -> bool:
         return bool(self._chunks.get(slice_, {}).get(sequence // _CHUNK, 0) >> sequence % _CHUNK & 1)
@@ -135,3 +160,14 @@ class _Bits:
 
     def count(self) -> int:
         return sum(bits.bit_count() for chunks in self._chunks.values() for bits in chunks.values())
+
+
+def _in_chunks(slices: Numbers, sequences: Numbers) -> Iterator[tuple[int, int, int]]:
+    """Yield slice, number of the chunk and its bits, for each chunk that has one of these places."""
+    order = np.lexsort((sequences, slices))
+    slices, chunks, places = slices[order], sequences[order] // _CHUNK, sequences[order] % _CHUNK
+    starts = np.flatnonzero((np.diff(slices, prepend=-1) != 0) | (np.diff(chunks, prepend=-1) != 0))
+    for start, end in pairwise([*starts.tolist(), len(slices)]):
+        bits = np.zeros(_CHUNK, np.bool_)
+        bits[places[start:end]] = True
+        yield int(slices[start]), int(chunks[start]), int.from_bytes(np.packbits(bits, bitorder="little"), "little")
