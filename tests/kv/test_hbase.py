@@ -423,6 +423,29 @@ async def test_a_write_that_comes_late_undoes_none_that_was_answered_since(serve
         await store.close()
 
 
+async def test_a_creation_that_is_repeated_late_brings_a_deleted_key_back(server: Server, tmp_path: Path) -> None:
+    """The guide says so: an absent row has no history that would tell its deletion from its beginning."""
+    with between(server, tmp_path, "anew") as (service, uri):
+        store = open_store(uri)
+        held: list[Request] = []
+
+        def copy(request: Request) -> Answer:
+            if request.asked.get("check"):
+                held.append(request)
+            return service.forward(request)
+
+        service.change = copy
+        predicate = await store.set_if(b"p", b"key", b"once", None)
+        await store.delete_if(b"p", b"key", predicate)
+        service.change = service.forward
+
+        assert [service.forward(request).status for request in held] == [200, 200]
+        service.forward(held[0])
+
+        assert (await store.scan(b"p", b"", 10)).values == [b"once"]
+        await store.close()
+
+
 async def test_a_batch_of_which_a_part_is_refused_is_unknown(server: Server, tmp_path: Path) -> None:
     with between(server, tmp_path, "part") as (service, uri):
         store = open_store(uri)

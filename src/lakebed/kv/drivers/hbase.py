@@ -1,10 +1,11 @@
 """`hbase://host:8080,host:8080/TABLE`: a Store in Apache HBase, over the HTTP API of its REST server.
 
-HBase's own protocol has no client for Python, and that of its Thrift server none for asyncio. A row's key is the
-partition, `.` and the key, both in hexadecimal digits: so a partition is one range, in byte order. A row has two cells,
-the value and its history: a random version that every write makes anew, then at most seven that it replaced.
+No client for asyncio speaks another protocol of HBase. A row's key is the partition, `.` and the key, in hexadecimal
+digits: so a partition is one range, in byte order. A row has two cells, the value and its history: a random version
+that every write makes anew, then at most seven that it replaced.
 
 - Every write is conditional. The REST server repeats one for minutes after we gave it up: it would undo later ones.
+  Only a deletion may be undone: an absent row has no history, so a repeated creation brings the key back.
 - Cells have timestamp 1, so no server's clock orders them. With NEW_VERSION_BEHAVIOR HBase orders them as they came.
 - Where HBase fails, its REST server answers that rows are absent. So each read also reads a row that is there.
 """
