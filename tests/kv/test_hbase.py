@@ -520,6 +520,15 @@ async def test_each_refusal_says_what_became_of_the_write(
         "hbase://127.0.0.1:1/a%3Fb",
         "hbase://127.0.0.1:1/a%0A",
         "hbase://127.0.0.1:1/lakebed?color=red",
+        "hbase://127.0.0.1:99999/lakebed?wait_s=0",
+        "hbase://127.0.0.1:0/lakebed?wait_s=0",
+        "hbase://é..x:1/lakebed?wait_s=0",
+        "hbase://a..b:1/lakebed?wait_s=0",
+        "hbase://xn--:1/lakebed?wait_s=0",
+        "hbase://[:::]:1/lakebed?wait_s=0",
+        "hbase://127.0.0.1:1/lakebed?wait_s=0&ca_file=/no/such",
+        "hbase://127.0.0.1:1/lakebed?wait_s=0&tls=yes&ca_file=/no/such",
+        "hbase://127.0.0.1:1/lakebed?wait_s=0&tls=yes&ca_file=/etc/hostname",
     ],
 )
 def test_options_that_make_no_sense_are_refused(uri: str) -> None:

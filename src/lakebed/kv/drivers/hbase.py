@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -50,6 +51,7 @@ CONNECT_S_MAX: Final = 2.0
 GREETING_S_MAX: Final = 5.0
 """Wait this long for the first answer of one of several REST servers, or less, for the same reason."""
 PORT: Final = 8080
+PORT_MAX: Final = 65535
 ADDRESS_LENGTH_MAX: Final = 32 << 10
 """The REST server takes 64 KiB of address and headers."""
 
@@ -85,7 +87,7 @@ class _Schema(msgspec.Struct, kw_only=True):
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
-    """`hbase://host:8080,other:8080/table?connections=16&tls=no&ca_file=&wait_s=10`. Makes the table if need be."""
+    """Open `hbase://host:8080,other:8080/table?connections=16&tls=no&ca_file=&wait_s=10`. Make the table if need be."""
     wait_s = uri.seconds("wait_s", WAIT_S)
     return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
 
@@ -109,14 +111,32 @@ def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
             f"namespace and ':'; not {table!r}",
             scheme=uri.scheme,
         )
-    protocol = "https" if tls == "yes" else "http"
+    if ca_file and tls == "no":
+        raise InvalidStoreUri(f"{uri.scheme}: ca_file asks for tls=yes too", scheme=uri.scheme)
+    # Without TLS there is no certificate to verify, and the client need not load the system's authorities.
+    try:
+        certificates = ssl.create_default_context(cafile=ca_file or None) if tls == "yes" else False
+    except OSError as error:
+        raise InvalidStoreUri(f"{uri.scheme}: ca_file cannot be used: {error}", scheme=uri.scheme) from error
     return HBaseDatabase(
-        [f"{protocol}://{host}" + ("" if re.search(":[0-9]+$", host) else f":{PORT}") for host in hosts],
+        [_address(uri, host, "https" if tls == "yes" else "http") for host in hosts],
         table=table,
         connections=connections,
-        certificates=ca_file,
+        certificates=certificates,
         timeout_s=max(wait_s, 1),
     )
+
+
+def _address(uri: StoreUri, host: str, protocol: str) -> str:
+    """Make the address of a REST server, and refuse what the HTTP client or the resolver would stumble over later."""
+    address = f"{protocol}://{host}" + ("" if re.search(":[0-9]+$", host) else f":{PORT}")
+    try:
+        httpx.URL(address).host.encode("idna")
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise InvalidStoreUri(f"{uri.scheme}: {host!r} is no host: {error}", scheme=uri.scheme) from error
+    if not 0 < int(address.rpartition(":")[2]) <= PORT_MAX:
+        raise InvalidStoreUri(f"{uri.scheme}: a port is a number from 1 to {PORT_MAX}", scheme=uri.scheme)
+    return address
 
 
 class HBaseDatabase:
@@ -127,12 +147,18 @@ class HBaseDatabase:
     batches_at_once = 1
 
     def __init__(
-        self, servers: Sequence[str], *, table: str, connections: int, certificates: str, timeout_s: float
+        self,
+        servers: Sequence[str],
+        *,
+        table: str,
+        connections: int,
+        certificates: ssl.SSLContext | bool,
+        timeout_s: float,
     ) -> None:
         self._servers = list(servers)
         self._table = table
         self._connections = connections
-        self._verify = certificates or True
+        self._verify = certificates
         self._timeout_s = timeout_s
         self._share_s = timeout_s / (len(self._servers) + 1)
         self._client: httpx.AsyncClient | None = None
@@ -158,7 +184,7 @@ class HBaseDatabase:
         return {_key(row, stem): Held(cells[VALUE], cells[HISTORY]) for row, cells in rows.items()}
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """A scan that fails half-way ends as if there were no more rows. So ask for the row behind its last one."""
+        """Read rows, then ask for the row behind the last one: a scan that fails half-way ends as at the end."""
         stem = _stem(partition)
         found: list[tuple[bytes, bytes]] = []
         while True:
