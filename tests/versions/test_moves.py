@@ -13,7 +13,7 @@ import pytest
 from lakebed.base import Entry, OutcomeUnknown, to_row
 from lakebed.kv import StoreUnavailable
 from lakebed.versions import TOMBSTONE, BranchNotFound, MovedAsCopy, NoChanges, Note, PathExists, PathNotFound, Versions
-from lakebed.versions.cells import TOMBSTONE_ROW, encode_cell, tombstone_of
+from lakebed.versions.cells import EXCLUSIVE, TOMBSTONE_ROW, decode_cell, encode_cell, is_exclusive, tombstone_of
 from lakebed.versions.commits.committer import LOOKED_UP_TOGETHER
 from tests.clocks import TurnableClock
 
@@ -230,6 +230,66 @@ async def test_a_write_that_names_the_version_that_a_dead_mover_does_not_hide_re
     third = await other.staging.upload("main", b"a", body(other.objectstore, b"3"), if_match=found.checksum)
 
     assert await shown(other) == {b"a": third.address, b"b": first}
+
+
+async def test_a_copy_and_a_move_take_what_a_dead_mover_does_not_hide(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    other, first, second = await mover_that_died(repo, another, store)
+
+    await other.copies.copy("main", b"a", "main", b"c", shallow=True)
+    await other.moves.move("main", b"a", "main", b"d")
+
+    assert await shown(other) == {b"b": first, b"c": second, b"d": second}
+    await commit(other)
+    assert await shown(other) == {b"b": first, b"c": second, b"d": second}
+
+
+async def test_a_copy_finds_no_source_where_a_mover_died_over_what_it_moved(repo: Versions, store: HookedStore) -> None:
+    await put(repo, b"a", b"1")
+    await commit(repo)
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+
+    async def dies() -> None:
+        store.before("get", b"branch/main", fails)
+
+    store.lose_answer(b"a", dies)
+    with pytest.raises(StoreUnavailable):
+        await repo.moves.take_away(moved)
+
+    with pytest.raises(PathNotFound):
+        await repo.copies.copy("main", b"a", "main", b"c", shallow=True)
+
+
+async def test_a_copy_shares_the_staged_cell_that_it_finds_beneath_a_tombstone(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    """A late writer replaced the source in a sealed token, and did not repeat it. Its address is named twice now."""
+    await put(repo, b"a", b"1")
+    _, sleeping = await sealed_by_a_committer_that_sleeps(another(), store)
+    moved = await repo.moves.copy_out("main", b"a", "main", b"b")
+    record = (await repo.context.branches.fresh("main")).record
+    sealed = repo.context.token_partition(record.sealed[0].token)
+    third = await put(repo, b"z", b"3")
+    staged = await store.get(repo.context.token_partition(record.staging_token), b"z")
+    assert staged is not None
+    row = decode_cell(staged.value)[1]
+
+    async def dies() -> None:
+        store.before("get", b"branch/main", fails)
+
+    store.lose_answer(b"a", dies)
+    with pytest.raises(StoreUnavailable):
+        await repo.moves.take_away(moved)
+    await store.set(sealed, b"a", encode_cell(EXCLUSIVE, row))
+
+    copied = await repo.copies.copy("main", b"a", "main", b"c", shallow=True)
+
+    held = await store.get(sealed, b"a")
+    assert held is not None
+    assert copied.address == third
+    assert not is_exclusive(decode_cell(held.value)[0])
+    sleeping.cancel()
 
 
 async def test_many_paths_and_differences_show_what_a_dead_mover_does_not_hide(

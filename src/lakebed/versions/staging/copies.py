@@ -16,7 +16,7 @@ from lakebed.base import Entry, OutcomeUnknown, Row, StagingToken, Unavailable, 
 from lakebed.kv import Held, PredicateFailed
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import keys
-from lakebed.versions.cells import EXCLUSIVE, decode_cell, encode_cell, is_gone
+from lakebed.versions.cells import EXCLUSIVE, Cell, decode_cell, encode_cell, hides_one, is_gone, shown_over
 from lakebed.versions.context import Context
 from lakebed.versions.errors import AddressNotAllowed, CopyGivenUp, PathNotFound
 from lakebed.versions.records import BranchRecord, CopyRecord, CopyState, encode_record
@@ -166,10 +166,35 @@ class Copies:
         for token in view.tokens:
             held = await self._context.store.get(self._context.token_partition(token), key)
             if held is not None:
-                flags, row = decode_cell(held.value)
+                flags, row = cell = decode_cell(held.value)
+                if hides_one(cell):
+                    return await self._look_beneath(view, key)
                 return None if is_gone(flags) else Source(row, view, token, held)
-        row_or_none = await self._context.trees.lookup(await self._context.commits.metarange(view.commit_id), key)
-        return None if row_or_none is None else Source(row_or_none, view)
+        return await self._committed(view, key)
+
+    async def _committed(self, view: View, key: bytes) -> Source | None:
+        row = await self._context.trees.lookup(await self._context.commits.metarange(view.commit_id), key)
+        return None if row is None else Source(row, view)
+
+    async def _look_beneath(self, view: View, key: bytes) -> Source | None:
+        """Find what a mover that died does not hide, as reads do (layers.py). Of a staged cell its token, too: the mark
+        of that very cell comes off.
+        """
+        shown: Cell | None = None
+        source: Source | None = None
+        for token in reversed(view.tokens):
+            held = await self._context.store.get(self._context.token_partition(token), key)
+            if held is not None:
+                cell = decode_cell(held.value)
+                shown, beneath = shown_over(cell, shown), shown
+                if shown is not beneath:
+                    source = Source(cell[1], view, token, held)
+        if (committed := await self._committed(view, key)) is not None:
+            beneath = (0, committed.row)
+            shown = beneath if shown is None else shown_over(shown, beneath)
+            if shown is beneath:
+                source = committed
+        return None if shown is None or is_gone(shown[0]) else source
 
     async def _hold_source(self, ref: str, key: bytes, source: Source) -> bool:
         """Look again, and mark a staged source shared; False: it is not the same any more.

@@ -23,7 +23,16 @@ from dataclasses import dataclass, field
 
 from lakebed.base import Entry, OutcomeUnknown, Row, StagingToken, to_row
 from lakebed.kv import Held, PredicateFailed
-from lakebed.versions.cells import REPEATED, TOMBSTONE, decode_cell, encode_cell, is_gone, tombstone_of
+from lakebed.versions.cells import (
+    REPEATED,
+    TOMBSTONE,
+    decode_cell,
+    encode_cell,
+    hides_one,
+    is_gone,
+    tombstone_of,
+    version_digest,
+)
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import MovedAsCopy
 from lakebed.versions.records import BranchRecord, Sealed
@@ -127,7 +136,7 @@ class Moves:
                 # Also where one is in a token that was sealed since: a commit may have read that before.
                 # In place of the source itself it hides all that is older. A source in a sealed token may be published
                 # meanwhile, and a merge may then replace it.
-                value = moved.tombstone(hides_all=held is not None)
+                value = moved.tombstone(hides_all=source.token == token)
                 try:
                     predicate = await store.set_if(partition, moved.key, value, held.predicate if held else None)
                 except PredicateFailed:
@@ -166,6 +175,9 @@ class Moves:
             if cell is not None:
                 flags, row = decode_cell(cell.value)
                 if not moved.is_mine(cell):
+                    # Of another move, whose mover died: it hides another version than the one that was moved.
+                    if hides_one((flags, row)) and row[0] != version_digest(moved.row):
+                        continue
                     return Source(sealed.token) if not is_gone(flags) and row[1:] == moved.row[1:] else None
                 if moved.covers(sealed):
                     return Source(sealed.token)
