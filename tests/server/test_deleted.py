@@ -29,6 +29,20 @@ async def test_deleted_refs_are_listed_in_pages_by_prefix(client: httpx.AsyncCli
         assert await pages(client, path, prefix="c") == [[]]
 
 
+async def test_a_deleted_branch_that_was_hidden_is_listed_only_where_hidden_ones_are(
+    client: httpx.AsyncClient, repo: str
+) -> None:
+    for name, hidden in (("shown", False), ("tx-1", True)):
+        body = {"name": name, "source": "main", "hidden": hidden}
+        assert (await client.post(repo + "/branches", json=body)).status_code == 201
+        assert (await client.delete(f"{repo}/branches/{name}")).status_code == 204
+
+    assert await pages(client, repo + "/deleted/branches") == [["shown"]]
+    assert await pages(client, repo + "/deleted/branches", show_hidden="true") == [["shown", "tx-1"]]
+    every = (await client.get(repo + "/deleted/branches", params={"show_hidden": "true"})).json()["results"]
+    assert [one["hidden"] for one in every] == [False, True]
+
+
 async def test_a_page_of_deleted_repositories_has_all_of_a_name(client: httpx.AsyncClient) -> None:
     for number, name in enumerate(("one", "two", "two", "two", "zoo")):
         body = {"name": name, "storage_namespace": f"mem://deleted-pages-{number}"}

@@ -319,7 +319,8 @@ class Changes:
         event = Event(type=EventType.PRE_DELETE_BRANCH, source_ref=name, branch=name, commit_id=head)
         await self._hooks.before(event)
         if may_go is None:
-            await self._versions.refs.delete_branch(name, by=by, is_kept=True)
+            is_hidden = await self._settings.is_hidden(name)
+            await self._versions.refs.delete_branch(name, by=by, is_kept=True, is_hidden=is_hidden)
         elif not await self._versions.refs.delete_unused_branch(name, may_go=may_go, by=by):
             return False
         await self._settings.unhide_branch(name)

@@ -76,6 +76,9 @@ class Settings:
     async def unhide_branch(self, branch: str) -> None:
         await self._store.delete(self._partition, _HIDDEN + branch.encode())
 
+    async def is_hidden(self, branch: str) -> bool:
+        return await self._store.get(self._partition, _HIDDEN + branch.encode()) is not None
+
     async def hidden_branches(self) -> frozenset[str]:
         return frozenset([name async for name, _ in self._hidden()])
 

@@ -53,9 +53,11 @@ class Branches:
         """Delete a branch and its uncommitted changes; its commits stay until retention takes them."""
         self._connection.do(history.DELETE_BRANCH, repository, name)
 
-    def list_deleted(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[DeletedRef]:
+    def list_deleted(
+        self, repository: str, *, prefix: str = "", show_hidden: bool = False, limit: int | None = None
+    ) -> Iterator[DeletedRef]:
         """List deleted branches that can come back, by name, the newest of a name first."""
-        query = {"prefix": prefix or None}
+        query = {"prefix": prefix or None, "show_hidden": "true" if show_hidden else None}
         found = listing(self._connection, deleted.LIST_DELETED_BRANCHES, repository, query=query, limit=limit)
         return islice(found, limit)
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, delete, get
+from .operation import NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, delete, flag, get
 from .resources import ALL, BRANCH, NEW_REPOSITORY, ONE_BRANCH, ONE_REPOSITORY, REPOSITORY, TAG, on
 
 _PROTECTION: Final = ONE_REPOSITORY + "/settings/delete_protection"
@@ -62,6 +62,7 @@ LIST_DELETED_BRANCHES: Final = get(
     on(REPOSITORY, "fs:ListBranches"),
     "List deleted branches that can come back, by name, the newest of a name first.",
     PREFIX,
+    flag("show_hidden"),
     *PAGE,
 )
 LIST_DELETED_TAGS: Final = get(

@@ -155,7 +155,10 @@ class RefKind(StrEnum):
 
 
 class DeletedRefRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A branch or tag that was deleted, or was about to be. Until `kept_until_ms` collectors take it for a ref."""
+    """A branch or tag that was deleted, or was about to be. Until `kept_until_ms` collectors take it for a ref.
+
+    `is_hidden`: listings left the branch out.
+    """
 
     kind: RefKind
     name: str
@@ -163,6 +166,7 @@ class DeletedRefRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     deleted_ms: int
     deleted_by: str = ""
     kept_until_ms: int
+    is_hidden: bool = False
 
 
 class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):

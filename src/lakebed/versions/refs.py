@@ -76,6 +76,7 @@ class _Deletion:
     deleted_ms: int
     by: str
     kept: bytes | None
+    is_hidden: bool = False
     attempts: int = 0
 
 
@@ -164,15 +165,16 @@ class Refs:
         await self._activate(name, held, replace(record, state=RefState.ACTIVE))
         return commit_id
 
-    async def delete_branch(self, name: str, *, by: str = "", is_kept: bool = True) -> None:
+    async def delete_branch(self, name: str, *, by: str = "", is_kept: bool = True, is_hidden: bool = False) -> None:
         """The branch and what is staged on it are gone. With `is_kept` its head counts as named for a while, so that
-        `undelete_branch` finds it whole.
+        `undelete_branch` finds it whole. `is_hidden` is noted with it.
 
         Raises:
             BranchNotFound: there is none.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
         deletion = self._deletion(name, by=by, is_kept=is_kept)
+        deletion.is_hidden = is_hidden
         while True:
             try:
                 seen = await self._context.branches.fresh(name)
@@ -236,7 +238,9 @@ class Refs:
         # Before the branch goes, so that collectors, which read branches first, find the one or the other.
         also = self._reflog.to_log(name, seen.record)
         if deletion.kept is not None:
-            kept = self._deleted(RefKind.BRANCH, name, seen.record, deletion.deleted_ms, deletion.by)
+            kept = self._deleted(
+                RefKind.BRANCH, name, seen.record, deletion.deleted_ms, deletion.by, is_hidden=deletion.is_hidden
+            )
             also.append((deletion.kept, kept))
         tokens, operation = seen.record.tokens(), deletion.operation
         await self._context.claim(operation, deletion.attempts, name, tokens, why=ClaimReason.DELETE, also=also)
@@ -307,7 +311,16 @@ class Refs:
             await self._context.store.delete_many(self._context.partition, over)
         return len(over)
 
-    def _deleted(self, kind: RefKind, name: str, record: BranchRecord | TagRecord, deleted_ms: int, by: str) -> bytes:
+    def _deleted(
+        self,
+        kind: RefKind,
+        name: str,
+        record: BranchRecord | TagRecord,
+        deleted_ms: int,
+        by: str,
+        *,
+        is_hidden: bool = False,
+    ) -> bytes:
         return encode_record(
             DeletedRefRecord(
                 kind=kind,
@@ -316,6 +329,7 @@ class Refs:
                 deleted_ms=deleted_ms,
                 deleted_by=by,
                 kept_until_ms=deleted_ms + self._context.options.deleted_refs_ms,
+                is_hidden=is_hidden,
             )
         )
 

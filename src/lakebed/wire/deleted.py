@@ -41,13 +41,14 @@ class DeleteProtection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A deleted branch or tag, and the commit that it named."""
+    """A deleted branch or tag, and the commit that it named. `hidden`: as that of a transaction."""
 
     id: str
     commit_id: str
     deletion_date: int
     deleted_by: str
     kept_until: int
+    hidden: bool = False
 
 
 class DeletedRefList(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from lakebed.cli.gc.why import progress_text
+from lakebed.client import Client, Credentials
 from lakebed.gc import Collector, UnknownAnswer
 from lakebed.gc.protocol import WhyProgress
+from lakebed.settings import read_settings
 from tests.cli.conftest import Shell
 
 
@@ -57,6 +61,24 @@ def test_a_deleted_branch_that_keeps_an_object_is_named_with_its_dates(
     assert "branch work (deleted 20" in text
     assert "can come back until 20" in text
     assert "@{deleted" not in text
+
+
+def test_the_hidden_branch_of_a_transaction_is_worded_as_one_that_ended(
+    shell: Shell, lake: str, put: Callable[[str, str], None]
+) -> None:
+    settings = read_settings(Path(shell.environment["LAKEBED_CONFIG"]))
+    credentials = Credentials(access_key_id=settings.access_key_id, secret_access_key=settings.secret_access_key)
+    with closing(Client(settings.endpoint, credentials)) as client:
+        client.branches.create(lake.removeprefix("lakefs://"), "tx-1", source="main", hidden=True)
+    put(f"{lake}/tx-1/a", "one")
+    shell.ok("commit", f"{lake}/tx-1", "-m", "a")
+    address = shell.ok("gc", "why", f"{lake}/tx-1/a", "-o", "json").json["objects"][0]["address"]
+    shell.ok("branch", "delete", f"{lake}/tx-1", "--yes")
+
+    text = shell.ok("gc", "why", lake, address).out
+
+    assert "branch tx-1 (a transaction that ended 20" in text
+    assert "tx-1" not in shell.ok("branch", "list", lake, "--deleted").out
 
 
 def test_a_tag_that_came_back_is_named_once_and_one_made_anew_beside_the_deleted(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from .session import ONLY
 if TYPE_CHECKING:
     from lakebed.gc.protocol import DueName, LedgerRow, WhyAnswer, WhyObject, WhyProgress
     from lakebed.gc.rules import Stay
+    from lakebed.wire import DeletedRef
 
 SHOWN: Final = 10
 _STAGES: Final = {
@@ -111,12 +113,20 @@ def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnsw
 
 def _dates_of(session: Session, repository: str, name: str) -> str:
     with contextlib.suppress(LakebedError):  # The dates are more than was asked for.
-        for refs in (session.client.branches, session.client.tags):
-            for one in refs.list_deleted(repository, prefix=name, limit=1):
+        client = session.client
+        for listed in (partial(client.branches.list_deleted, show_hidden=True), client.tags.list_deleted):
+            for one in listed(repository, prefix=name, limit=1):
                 if one.id == name:
-                    return f"deleted {human_time(one.deletion_date)}, can come back until {human_time(one.kept_until)}"
+                    return _dates(one)
         return "deleted and made anew; this one is kept for some days"
     return "deleted"
+
+
+def _dates(one: DeletedRef) -> str:
+    ended, until = human_time(one.deletion_date), human_time(one.kept_until)
+    if one.hidden:
+        return f"a transaction that ended {ended}, kept until {until}"
+    return f"deleted {ended}, can come back until {until}"
 
 
 def progress_text(progress: WhyProgress) -> str:

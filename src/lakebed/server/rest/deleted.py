@@ -57,6 +57,7 @@ class DeletedRefs:
         return await self._listed(request, RefKind.TAG)
 
     async def _listed(self, request: RestRequest, kind: RefKind) -> wire.DeletedRefList:
+        shows_hidden = kind is RefKind.TAG or request.flag("show_hidden")
         found = await (await self._catalog.get(request.args[0])).versions.refs.list_deleted(kind)
         results = [
             wire.DeletedRef(
@@ -65,9 +66,10 @@ class DeletedRefs:
                 deletion_date=one.deleted_ms // 1000,
                 deleted_by=one.deleted_by,
                 kept_until=one.kept_until_ms // 1000,
+                hidden=one.is_hidden,
             )
             for one in found
-            if one.name.startswith(request.query("prefix"))
+            if one.name.startswith(request.query("prefix")) and (shows_hidden or not one.is_hidden)
         ]
         page, pagination = _page(request, results)
         return wire.DeletedRefList(pagination=pagination, results=page)
