@@ -1,6 +1,7 @@
 """Start real database servers for tests: on loopback, with a folder of their own, ended with the test run.
 
-A test skips with the name of what is missing. `.ci/run` installs all of them.
+A test skips with the name of what is missing. `.ci/run` installs the servers that are packages of Debian, but not
+Maven, a JDK or Go, with which the others are loaded and built.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class OnServer(RemoteStoreContract):
 
 
 async def a_value_put_back_is_noticed(uri: str, *, beside: bytes = b"\xff" * 1024) -> None:
-    """Write A, B and A again: the predicate of the first A fails. Both partitions are told, `p` and `beside`."""
+    """Write A, B and A again: the predicate of the first A fails. The store lists both partitions."""
     store = open_store(uri)
     predicate = await store.set_if(b"p", b"key", b"A", None)
     await store.set(b"p", b"key", b"B")
@@ -214,8 +215,18 @@ def jars_of(name: str) -> Path:
         done = subprocess.run([*load, f"-DoutputDirectory={draft}"], check=False, capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"{name} could not be loaded: {done.stdout[-300:]}")
-        draft.rename(kept)
+        keep(draft, kept)
     return kept
+
+
+def keep(draft: Path, kept: Path) -> None:
+    """Put a finished draft into its place, unless another worker was first. Then drop the draft."""
+    try:
+        draft.rename(kept)
+    except OSError:
+        if not kept.is_dir():
+            raise
+        shutil.rmtree(draft)
 
 
 def go_program(package: str, version: str) -> Path:

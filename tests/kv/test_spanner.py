@@ -191,7 +191,7 @@ def test_settings_that_would_lose_answered_writes_are_refused_by_their_names(ser
         spanner_driver._check_dialect(DatabaseDialect.POSTGRESQL)
 
 
-def test_a_database_that_is_missing_is_told(server: Server) -> None:
+def test_a_database_that_is_missing_is_refused_as_not_found(server: Server) -> None:
     with pytest.raises(StoreUnavailable, match="NOT_FOUND"):
         open_store(uri_of(server.port, table="t").replace("tests?", "missing?"))
 

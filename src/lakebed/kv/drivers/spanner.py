@@ -172,10 +172,12 @@ class SpannerDatabase:
 
     async def close(self) -> None:
         if self._client is not None:
-            with suppress(StoreUnavailable):
-                await repeated(harmless(self._delete_all), time.monotonic() + DELETE_S)
-            client, self._client = self._client, None
-            await client.transport.close()
+            try:
+                with suppress(StoreUnavailable):
+                    await repeated(harmless(self._delete_all), time.monotonic() + DELETE_S)
+            finally:
+                client, self._client = self._client, None
+                await client.transport.close()
 
     async def _commit(self, mutations: Sequence[Mutation]) -> None:
         async with self._turns, self._session() as session, translated(NAME, _ABORTED):
