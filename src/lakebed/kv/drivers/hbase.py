@@ -395,6 +395,7 @@ class HBaseDatabase:
         if self._client is None:
             limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
             self._client = httpx.AsyncClient(
+                timeout=self._timeout_s,  # each request names its own
                 limits=limits,
                 verify=self._verify,
                 trust_env=False,
