@@ -52,6 +52,37 @@ sys.meta_path.insert(0, Absent())
 {code}
 """
 
+# Commands that do nothing but ask the server; the others need what reads the object store, or Spark.
+ASKING = """
+    whoami
+    repo list
+    branch list lakefs://lake
+    log lakefs://lake/main
+    object ls lakefs://lake/main/
+    gc rules get lakefs://lake
+    gc rules history lakefs://lake
+    gc rules set-default lakefs://lake 7d
+    gc rules explain lakefs://lake/main
+    gc why lakefs://lake/main/a.csv
+    gc missing lakefs://lake
+    gc adopt lakefs://lake --yes
+    gc deleted why lakefs://lake/main/a.csv
+    gc job list lakefs://lake
+    gc job start lakefs://lake plan
+    lifecycle policy get lakefs://lake
+    lifecycle policy history lakefs://lake
+    lifecycle status lakefs://lake
+    lifecycle why lakefs://lake/main/a.csv
+    lifecycle branches plan lakefs://lake
+    hold list lakefs://lake
+    hold add lakefs://lake case-7 --path a/** --why audit
+    hold history lakefs://lake
+    hard-delete status lakefs://lake
+    audit
+    actions list lakefs://lake
+    auth users list
+""".strip().splitlines()
+
 
 def base_install() -> set[str]:
     """Every distribution that a plain install brings."""
@@ -129,6 +160,21 @@ def test_a_client_needs_nothing_more() -> None:
     )
 
     assert (done.stdout, done.returncode) == ("reached for it\n", 0), done.stderr
+
+
+def test_what_only_asks_the_server_needs_nothing_more() -> None:
+    commands = [line.split() for line in ASKING]
+    done = run_plain(
+        f"from lakebed.cli.__main__ import main\n"
+        f"for words in {commands!r}:\n"
+        f"    sys.argv = ['lakebed', *words, '--endpoint', 'http://127.0.0.1:1']\n"
+        f"    try:\n"
+        f"        main()\n"
+        f"    except SystemExit as end:\n"
+        f"        print(end.code, *words)\n"
+    )
+
+    assert done.stdout.splitlines() == [f"5 {' '.join(words)}" for words in commands], done.stderr
 
 
 @pytest.mark.parametrize(

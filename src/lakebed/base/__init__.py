@@ -54,6 +54,7 @@ from .ids import (
     SublistId,
     TagName,
 )
+from .later import Later
 from .names import KEY_BYTES_MAX, InvalidName, check_branch, check_repository, check_tag, key_to_path, path_to_key
 from .ports import AT_ONCE, Clock, Event, Ids, Ports, Tasks, in_waves
 from .runs import RUN_MOVES, RunKind, RunState
@@ -85,6 +86,7 @@ __all__ = [
     "InvalidEntry",
     "InvalidName",
     "LakebedError",
+    "Later",
     "MetarangeId",
     "NotFound",
     "OutcomeUnknown",

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         why,
     )
     from .holding import HeldBack
-    from .http_requests import HttpRequests
+    from .http_requests import HttpRequests, finish
     from .java import Java, NoJava, find_java
     from .kinds.committed import NoRules
     from .kinds.saving import NoSavedState
@@ -131,6 +131,7 @@ __all__ = [
     "check_spark",
     "diff",
     "find_java",
+    "finish",
     "ledger",
     "local_session",
     "plan",
@@ -155,7 +156,7 @@ _NAMES: Final = {
     ".fencing": "Overtaken",
     ".files": "Lake",
     ".functions": "Planned Where apply diff ledger plan purge restore run show why",
-    ".http_requests": "HttpRequests",
+    ".http_requests": "HttpRequests finish",
     ".java": "Java NoJava find_java",
     ".kinds.committed": "NoRules",
     ".kinds.saving": "NoSavedState",

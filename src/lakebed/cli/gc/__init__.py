@@ -24,6 +24,7 @@ from lakebed.cli.output import human_time, json_record
 from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
+from lakebed.cli.uris import parse_repository
 
 from .aside import ledger, purge, purge_text, restore
 from .branches import swept_text
@@ -45,6 +46,7 @@ from .session import (
     read_run_status,
     rules_file,
     run_named,
+    service_of,
     warn_of_unfinished,
     with_spark,
 )
@@ -335,7 +337,7 @@ def _why_not_abandoned(collector: Collector, view: RunView) -> str:
 @command
 def adopt(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
     """Let this installation collect where collections stopped because another one uses the namespace."""
-    adopt_by(session, uri, collector_of(session, uri), yes=yes)
+    adopt_by(session, uri, yes=yes)
 
 
 @app.command("missing")
@@ -347,11 +349,14 @@ def missing(
     yes: YesOption = False,
 ) -> None:
     """List commits whose trees lack files, as after a restore of an older backup; they stop every plan."""
+    from lakebed.gc import finish
+
     if mark:
         session.confirm(
             f"Mark commits of {uri} whose trees lack files as gone? They can never be named again.", yes=yes
         )
-    session.show(collector_of(session, uri).missing(marks=mark), missing_text)
+    service = service_of(session.client, parse_repository(uri))
+    session.show(finish(service.missing(marks=mark)), missing_text)
 
 
 @app.command("package")

@@ -28,7 +28,6 @@ from .session import (
     check,
     check_applies,
     checked_collector,
-    collector_of,
     read_run,
     read_run_status,
     run_named,
@@ -158,7 +157,7 @@ def list_runs(session: Session, uri: RepositoryArgument, uid: UidOption = "", lo
 @command
 def adopt(session: Session, uri: RepositoryArgument, uid: UidOption = "", yes: YesOption = False) -> None:
     """Let this installation collect it, where a restored backup or another installation stopped that."""
-    adopt_by(session, uri, collector_of(session, uri, deleted=uid or ONLY), yes=yes)
+    adopt_by(session, uri, yes=yes, deleted=uid or ONLY)
 
 
 # At the end, so that the help has the commands in this order.

@@ -27,8 +27,9 @@ from .text import unfinished_text
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
+    from lakebed.client import Client
     from lakebed.gc import Collector, LocalSession, RunStatus
-    from lakebed.gc.protocol import Plan, Request
+    from lakebed.gc.protocol import Plan, Request, Service
     from lakebed.gc.rules import Rules
     from lakebed.operations import Operation
 
@@ -82,7 +83,7 @@ def checked_collector(session: Session, uri: str, local_root: Path | None, *, de
 
 
 def collector_of(session: Session, uri: str, local_root: Path | None = None, *, deleted: str = "") -> Collector:
-    """Make a collector for what only asks the server."""
+    """Make a collector for what asks the server, and reads what is within reach."""
     from dataclasses import replace
 
     from lakebed.gc import Collector, session_options
@@ -111,14 +112,25 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None, *, 
     )
 
 
-def adopt_by(session: Session, uri: str, collector: Collector, *, yes: bool) -> None:
+def service_of(client: Client, repository: str, *, deleted: str = "") -> Service:
+    """What only asks the server, without a collector: a plain install can."""
+    from lakebed.gc import HttpRequests
+    from lakebed.gc.protocol import Service
+
+    return Service(HttpRequests(client, repository, deleted=deleted))
+
+
+def adopt_by(session: Session, uri: str, *, yes: bool, deleted: str = "") -> None:
     """Let this installation collect in the namespace, once a person agrees."""
+    from lakebed.gc import finish
+
+    service = service_of(session.client, parse_repository(uri), deleted=deleted)
     session.confirm(
         f"Collect in {uri} by what this server knows? Objects that only another installation names, or a newer state of"
         " this one, may then be deleted.",
         yes=yes,
     )
-    session.show(collector.adopt(), lambda adopted: [f"adopted by {adopted.adopted_by}"])
+    session.show(finish(service.adopting()), lambda adopted: [f"adopted by {adopted.adopted_by}"])
 
 
 def run_named(session: Session, collector: Collector, name: str) -> str:

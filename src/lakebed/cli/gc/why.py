@@ -21,7 +21,7 @@ from lakebed.cli.progress import Line
 from lakebed.cli.session import Session, connect
 from lakebed.cli.uris import parse_object, parse_repository
 
-from .session import ONLY
+from .session import ONLY, service_of
 
 if TYPE_CHECKING:
     from lakebed.gc.protocol import DueName, LedgerRow, WhyAnswer, WhyObject, WhyProgress
@@ -63,7 +63,8 @@ def deleted_why(session: Session, uri: WhyArgument, address: AddressArgument = "
 def _ask(
     session: Session, uri: str, address: str, text: Callable[[WhyAnswer], Iterator[str]], *, deleted: str = ""
 ) -> None:
-    from lakebed.gc import Collector
+    from lakebed.gc import finish
+    from lakebed.gc.protocol import Question
 
     if address:
         repository, asked = parse_repository(uri), {"address": address}
@@ -75,8 +76,10 @@ def _ask(
     line = Line(visible=session.shows_progress)
     with contextlib.closing(connect(session.settings)) as client, contextlib.ExitStack() as ending:
         ending.callback(line.erase)
-        answer = Collector(client=client, repository=repository, deleted=deleted).why(
-            **asked, progress=lambda progress: line.update(lambda: progress_text(progress))
+        answer = finish(
+            service_of(client, repository, deleted=deleted).why(
+                Question(**asked), lambda progress: line.update(lambda: progress_text(progress))
+            )
         )
     if session.is_json or answer.objects:
         session.show(answer if session.is_json else _with_dates(session, repository, answer), text)

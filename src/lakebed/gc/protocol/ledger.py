@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from lakebed.base import Later
 from lakebed.gc.rules import DAY_MS
 
 from .manifests import decode_part, encode_part, group_rows_of
 from .paths import GC_PREFIX
 from .tables import LEDGER
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+else:  # only where they are used: a plain install has neither, and most of what is here needs none
+    np = Later("numpy")
+    pa = Later("pyarrow")
+    pc = Later("pyarrow.compute")
 
 LEDGER_PREFIX: Final = f"{GC_PREFIX}ledger/"
 GROUP_ROWS: Final = 1 << 14

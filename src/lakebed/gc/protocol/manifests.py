@@ -11,18 +11,24 @@ on. The Arrow schema is not stored, so that any Parquet reader sees plain column
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from lakebed.base import Corrupt
+from lakebed.base import Corrupt, Later
 
 from .tables import TABLES, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+else:  # only where they are used: a plain install has neither, and most of what is here needs none
+    pa = Later("pyarrow")
+    pq = Later("pyarrow.parquet")
 
 MANIFEST_FORMAT: Final = 1
 
@@ -161,14 +167,16 @@ def check_rows(manifest: Manifest, rows_read: int) -> None:
         raise BadInput(f"{manifest.folder} gave {rows_read} rows instead of {manifest.rows}", input=manifest.table)
 
 
-_ARROW: Final = {
-    "string": pa.string(),
-    "int64": pa.int64(),
-    "int32": pa.int32(),
-    "bool": pa.bool_(),
-    "timestamp_ms": pa.timestamp("ms", tz="UTC"),
-    "list<string>": pa.list_(pa.field("element", pa.string(), nullable=False)),
-}
+@functools.cache
+def _arrow_types() -> dict[str, pa.DataType]:
+    return {
+        "string": pa.string(),
+        "int64": pa.int64(),
+        "int32": pa.int32(),
+        "bool": pa.bool_(),
+        "timestamp_ms": pa.timestamp("ms", tz="UTC"),
+        "list<string>": pa.list_(pa.field("element", pa.string(), nullable=False)),
+    }
 
 
 _DISTINCT: Final = {"address", "path"}
@@ -177,7 +185,8 @@ and is half as large again."""
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    return pa.schema([pa.field(column.name, _ARROW[column.type], column.nullable) for column in table.columns])
+    types = _arrow_types()
+    return pa.schema([pa.field(column.name, types[column.type], column.nullable) for column in table.columns])
 
 
 def encode_part(table: Table, data: pa.Table, *, group_rows: int = 1 << 17) -> bytes:
@@ -257,7 +266,9 @@ def decode_part(
         else:
             found = pq.ParquetFile(pa.BufferReader(data)).read_row_group(group, columns=stored)
         for name_, column in later.items():
-            nothing = pa.nulls(found.num_rows, _ARROW[column.type]) if column.nullable else pa.repeat("", len(found))
+            nothing = (
+                pa.nulls(found.num_rows, _arrow_types()[column.type]) if column.nullable else pa.repeat("", len(found))
+            )
             found = found.append_column(name_, nothing)
         return found.select(names).cast(pa.schema([arrow_schema(table).field(name) for name in names]))
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:

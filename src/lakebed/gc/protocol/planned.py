@@ -14,17 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, Invalid, RunKind
+from lakebed.base import FOREIGN_SLICE, Invalid, Later, RunKind
 
 from .plans import Plan, Total
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    import pyarrow.compute as pc
+else:  # only where they are used: a plain install has neither, and most of what is here needs none
+    np = Later("numpy")
+    pa = Later("pyarrow")
+    pc = Later("pyarrow.compute")
 
 
 class GarbageObject(msgspec.Struct, frozen=True, kw_only=True):

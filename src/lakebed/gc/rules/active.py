@@ -17,15 +17,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
+from lakebed.base import Later
 
 from .history import BrokenHistory
 from .rules import Rules
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    Words = npt.NDArray[np.uint64]
+else:  # only where they are used: a plain install has neither, and most of what is here needs none
+    np = Later("numpy")
+    pa = Later("pyarrow")
+    pc = Later("pyarrow.compute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +183,6 @@ def one_piece(column: pa.ChunkedArray) -> pa.Array:
 
 _ID_BYTES: Final = 64
 _COMPARED_TOGETHER: Final = 65_536
-Words = npt.NDArray[np.uint64]
 
 
 def find_ids(ids: pa.Array, names: pa.Array | pa.ChunkedArray) -> pa.Array:

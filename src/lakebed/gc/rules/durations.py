@@ -12,11 +12,14 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
+from lakebed.base import Invalid, Later
 
-from lakebed.base import Invalid
+if TYPE_CHECKING:
+    import numpy as np
+else:  # only where they are used: a plain install has neither, and most of what is here needs none
+    np = Later("numpy")
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS

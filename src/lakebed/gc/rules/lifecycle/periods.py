@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
-
+from lakebed.base import Later
 from lakebed.gc.rules.durations import DAY_MS, HOUR_MS, Duration, parse_duration
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Instants = npt.NDArray[np.int64]
+else:  # only where they are used: a plain install has neither, and most of what is here needs none
+    np = Later("numpy")
 
 NEVER_MS = (1 << 62) - 1
 """After every date."""
-
-Instants = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

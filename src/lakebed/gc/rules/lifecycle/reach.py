@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
+from lakebed.base import Later
 from lakebed.gc.rules.active import find_ids, one_piece
 from lakebed.gc.rules.history import BrokenHistory
 from lakebed.gc.rules.patterns import matches
@@ -20,6 +18,14 @@ from lakebed.gc.rules.patterns import matches
 from .document import potential_since_ms
 from .due import NO_BRANCH
 from .policy import Policy
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+else:  # only where they are used: a plain install has neither, and most of what is here needs none
+    np = Later("numpy")
+    pa = Later("pyarrow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
