@@ -106,6 +106,14 @@ def test_what_cannot_be_synced_is_refused(shell: Shell, sides: tuple[str, str]) 
     assert shell("sync", *sides).code == 2
 
 
+def test_a_sync_to_a_tag_says_so_once(shell: Shell, lake: str, tmp_path: Path) -> None:
+    shell.ok("tag", "create", f"{lake}/v1", "main")
+    refused = shell("sync", str(write(tmp_path / "mine", a="1", b="2")), f"{lake}/v1/data")
+
+    assert (refused.code, refused.err.count("\n")) == (3, 1)
+    assert "v1 is a tag: only branches can be written" in refused.err
+
+
 @pytest.fixture
 def work(shell: Shell, lake: str, put: Put, tmp_path: Path) -> Path:
     """A checkout of data/ with a and x/b, both committed."""
@@ -191,8 +199,17 @@ def test_a_path_that_changed_on_both_sides_stops_a_pull_and_a_commit(
 
     shell.ok("local", "pull", str(work), "--theirs")
     assert tree_of(work) == {"a": "theirs", "a.mine": "mine", "d": "4", "x/b": "2"}
-    assert status(shell, work) == [("here", "added", "a.mine")]
-    (work / "a.mine").unlink()
+    assert status(shell, work) == [("here", "set aside", "a.mine")]
+    assert "set aside by a pull" in shell.ok("local", "status", str(work)).out
+    assert "nothing changed" in shell("local", "commit", str(work), "-m", "x").err
+
+    write(work, z="1")
+    shell.ok("local", "commit", str(work), "-m", "z")
+    assert "a.mine" not in shell.ok("object", "ls", "-r", f"{lake}/main/data/").out
+    assert status(shell, work) == [("here", "set aside", "a.mine")]
+    (work / "a.mine").rename(work / "b.mine")
+    assert status(shell, work) == [("here", "added", "b.mine")]
+    (work / "b.mine").unlink()
 
     write(work, a="same")
     commit_there(shell, lake, put, a="same")  # both came to the same

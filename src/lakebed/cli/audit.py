@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Annotated
 
 from lakebed.wire import AuditRecord
 
+from .history import parse_date
 from .output import human_date, printable, table
 from .parameters import Option
 from .session import Session, command
@@ -32,8 +34,8 @@ def audit(
 ) -> None:
     """Show the audit log of the server, newest first: changes, and what was refused."""
     found = session.client.audit.list(
-        since=since,
-        until=until,
+        since=_date(since),
+        until=_date(until),
         user=user,
         operation=operation,
         repository=repository,
@@ -41,6 +43,10 @@ def audit(
         limit=limit,
     )
     session.show_all(found, _text)
+
+
+def _date(text: str) -> str:
+    return datetime.fromtimestamp(parse_date(text), UTC).isoformat() if text else ""
 
 
 def _text(records: Iterable[AuditRecord]) -> Iterator[str]:

@@ -35,6 +35,7 @@ INCOMING: Final = f"{OWN_PREFIX}incoming"
 """The folder that objects are fetched to, before any file is replaced."""
 MINE: Final = ".mine"
 """Ends the name of a file that was set aside."""
+ASIDE: Final = "set aside"
 FORMAT: Final = 1
 SHOWN: Final = 3
 
@@ -45,13 +46,16 @@ State = tuple[int, int, str]
 
 
 class Checkout(msgspec.Struct, kw_only=True):
-    """Hold what CHECKOUT_FILE says. `commit` is the one whose objects `files` are, by their paths from the folder."""
+    """Hold what CHECKOUT_FILE says. `commit` is the one whose objects `files` are, by their paths from the folder.
+    Pulls have `set_aside` these paths: they are not sent.
+    """
 
     format: int = FORMAT
     endpoint: str
     uri: str
     commit: str
     files: dict[str, State]
+    set_aside: list[str] = []  # msgspec copies it
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +103,7 @@ def status(session: Session, folder: Folder = Path()) -> None:
     """Show what changed here, and on the branch, since the checkout or the last pull."""
     checkout = _load(session, folder)
     mine = _changed_here(session, folder, checkout)
+    mine |= dict.fromkeys(_set_aside_in(checkout, mine), ASIDE)
     theirs, _ = _changed_there(session, checkout)
     changes = [
         *(Change(where="here", change=change, path=path) for path, change in sorted(mine.items())),
@@ -138,6 +143,8 @@ def commit(
     checkout = _load(session, folder)
     place = parse_prefix(checkout.uri)
     mine = _changed_here(session, folder, checkout)
+    for path in _set_aside_in(checkout, mine):
+        del mine[path]
     if not mine:
         raise Invalid(f"{folder}: nothing changed since commit {checkout.commit[:12]}")
     branch = Branch(session.client, place.repository, place.ref)
@@ -176,6 +183,7 @@ def _pull(
     theirs, head = _changed_there(session, checkout, to=to)
     at = ObjectUri(place.repository, head, place.path)
     objects = remote_objects(session, at, with_bytes=True) if theirs else {}
+    set_aside = _set_aside_in(checkout, mine)
     both = (mine.keys() & theirs.keys()) - {*sent}
     apart = _apart(folder, both, objects)
     _check_apart([] if aside else apart)
@@ -189,7 +197,8 @@ def _pull(
         now = _changed_here(session, folder, checkout)
         _check_apart(_apart(folder, [path for path in (*fetched, *removed) if path in now and path not in apart], {}))
         for path in apart:
-            _set_aside(folder / path)
+            if _set_aside(folder / path):
+                set_aside.append(path + MINE)
         for path in fetched:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (incoming / path).replace(folder / path)
@@ -198,20 +207,29 @@ def _pull(
     delete_files(folder, removed)
     files = {path: state for path, state in checkout.files.items() if theirs.get(path) != "removed"}
     files |= _states(folder, {path: objects[path] for path in theirs if path in objects}, fetched={*fetched})
-    _save(folder, Checkout(endpoint=checkout.endpoint, uri=checkout.uri, commit=head, files=files))
+    made = Checkout(endpoint=checkout.endpoint, uri=checkout.uri, commit=head, files=files, set_aside=set_aside)
+    _save(folder, made)
     return len(fetched) + len(removed)
 
 
-def _set_aside(file: Path) -> None:
-    """
+def _set_aside_in(checkout: Checkout, mine: Mapping[str, str]) -> list[str]:
+    """Return those of the changes here that are files which pulls set aside, and are still there."""
+    return [path for path in checkout.set_aside if mine.get(path) == "added"]
+
+
+def _set_aside(file: Path) -> bool:
+    """Return whether there was a file.
+
     Raises:
         Misuse: there is such a file already.
     """
     aside = file.with_name(file.name + MINE)
     if aside.exists():
         raise Misuse(f"{aside} is there from an earlier pull: move it away first")
-    if file.exists():
-        file.rename(aside)
+    if not file.exists():
+        return False
+    file.rename(aside)
+    return True
 
 
 def _apart(folder: Path, both: Iterable[str], objects: Mapping[str, ObjectStats]) -> list[str]:
@@ -312,8 +330,12 @@ def _save(folder: Path, checkout: Checkout) -> None:
 def _status_lines(checkout: Checkout, changes: Sequence[Change]) -> list[str]:
     letters = {"added": "A", "changed": "M", "removed": "D"}
     lines = [f"{checkout.uri} at commit {checkout.commit[:12]}"]
-    for where, title in (("here", "changed here:"), ("branch", "changed on the branch (lakebed local pull):")):
-        found = [one for one in changes if one.where == where]
+    aside = [one for one in changes if one.change == ASIDE]
+    for title, found in (
+        ("changed here:", [one for one in changes if one.where == "here" and one not in aside]),
+        ("changed on the branch (lakebed local pull):", [one for one in changes if one.where == "branch"]),
+        ("set aside by a pull, and not sent (delete them, or give them another name):", aside),
+    ):
         if found:
             lines += [title, *(f"  {letters.get(one.change, '?')} {printable(one.path)}" for one in found)]
     return lines if changes else [*lines, "nothing changed"]

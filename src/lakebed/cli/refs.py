@@ -87,6 +87,10 @@ def create(
     ] = "",
 ) -> None:
     """Create a branch at a commit. No data is copied."""
+    if ttl:
+        from lakebed.gc.rules import parse_duration
+
+        parse_duration(ttl)
     branch = parse_new_branch(uri)
     start = ref_in(branch.repository, source) or session.client.repositories.get(branch.repository).default_branch
     branches = session.client.branches

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from lakebed.base import count_of, human_size
+from lakebed.base import Denied, count_of, human_size
 from lakebed.wire import ObjectStats
 
 from .completion import complete_object
@@ -84,6 +85,10 @@ def sync(
         raise Misuse("one of SOURCE and TARGET must be a folder, and the other lakefs://repository/ref/folder")
     uploads = is_uri(target)
     folder, place = (Path(source), parse_prefix(target)) if uploads else (Path(target), parse_prefix(source))
+
+    if uploads:
+        with suppress(Denied):  # One may write what one may not look at.
+            session.client.branches.get(place.repository, place.ref)
 
     def is_selected(name: str) -> bool:
         return any(fnmatchcase(name, glob) for glob in include or ["*"]) and not any(

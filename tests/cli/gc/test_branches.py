@@ -140,7 +140,7 @@ def test_a_branch_is_made_to_last_for_a_while(shell: Shell, lake: str) -> None:
 
     assert ", to last until 20" in made.out
     assert "expiration_date" in shell.ok("branch", "show", f"{lake}/short", "-o", "json").json
-    assert wrong.code == 1
+    assert wrong.code == 2
     assert "is no duration" in wrong.err
     [short] = [
         one

@@ -52,6 +52,12 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
     assert "stands copy " in again.out
 
 
+def test_a_hold_of_nothing_is_refused_before_it_is_sent(shell: Shell, lake: str) -> None:
+    refused = shell("hold", "add", lake, "case-7", "--why", "audit")
+
+    assert (refused.code, refused.err) == (2, "error: hold what? Add --path, --commit or --tag\n")
+
+
 def test_a_hold_is_added_listed_and_released(shell: Shell, lake: str) -> None:
     assert shell("hold", "add", lake, "case-7", "--why", "a lawsuit").code == 1
 

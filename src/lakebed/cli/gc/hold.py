@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
+from lakebed.cli.failures import Misuse
 from lakebed.cli.output import human_time, table
 from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
@@ -49,6 +50,8 @@ def add(
     from lakebed.gc.protocol import NewHold
     from lakebed.operations import holds
 
+    if not (paths or commits or tags):
+        raise Misuse("hold what? Add --path, --commit or --tag")
     hold = NewHold(
         name=name,
         globs=tuple(paths or ()),
