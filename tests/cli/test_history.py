@@ -349,3 +349,7 @@ def test_deleted_branches_and_tags_are_listed_and_come_back(shell: Shell, lake: 
     assert [move["operation"] for move in moves] == ["undelete", "delete", "create"]
     assert {move["user"] for move in moves} == {moves[0]["user"]} != {""}
     assert shell("tag", "reflog", f"{lake}/r-2").code == 3
+
+
+def test_a_reset_of_a_clean_branch_drops_nothing_and_says_so(shell: Shell, lake: str) -> None:
+    assert shell.ok("branch", "reset", f"{lake}/main").out == f"nothing is uncommitted: {lake}/main\n"

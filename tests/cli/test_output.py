@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import count_of, human_size
+from lakebed.cli.gc.text import remaining_text
 from lakebed.cli.output import fields, human_duration, human_time, json_array, json_record, printable, table
+from lakebed.cli.session import Format, Session
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,28 @@ def test_amounts_stand_below_one_another() -> None:
         "1          1,234  1.5 KiB  7 B?",
         "20             7    999 B  7 B",
     ]
+
+
+def test_an_empty_list_says_so_to_a_person(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    session = Session({"LAKEBED_PAGER": "cat"}, endpoint=None, output=Format.TEXT)
+    session.show_all([], lambda _: [], otherwise="nothing here")
+    piped = capsys.readouterr()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    session.show_all([], lambda _: [], otherwise="nothing here")
+
+    assert (piped.out, piped.err) == ("", "")
+    assert capsys.readouterr().err == "nothing here\n"
+
+
+def test_what_an_erasure_leaves_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+
+    first, *others = remaining_text("copies that others made of it, and backups of the bucket")
+
+    assert first.startswith("remains: copies")
+    assert others
+    assert all(line.startswith(" " * 9) and len(line) <= 40 for line in others)
 
 
 def test_a_table_that_is_too_wide_is_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def audit(
         is_denied=denied,
         limit=limit,
     )
-    session.show_all(found, _text)
+    session.show_all(found, _text, otherwise="nothing in the audit log")
 
 
 def _date(text: str) -> str:

@@ -155,7 +155,7 @@ def setup(
         with connect(Settings(endpoint=endpoint)) as client:
             made = client.setup(user, secret=secret)
     except AlreadyExists as error:
-        message = "the server is already initialized: store a user's credentials with `config set`"
+        message = "the server is already initialized: store a user's credentials with `lakebed config set`"
         raise AlreadyExists(message) from error
     if store:
         # Stored before it is shown: a closed pipe must not cost the only copy of the secret.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
-from lakebed.base import Conflict
+from lakebed.base import Conflict, Denied
 from lakebed.wire import DeletedRef, Ref, RefMove
 
 from .arguments import (
@@ -121,7 +121,7 @@ def _show_refs(
 ) -> None:
     if deleted:
         found = refs.list_deleted(parse_repository(uri), prefix=prefix, limit=limit)
-        session.show_table(found, DELETED_COLUMNS)
+        session.show_table(found, DELETED_COLUMNS, otherwise="nothing that was deleted can come back")
     else:
         session.show_all(refs.list(parse_repository(uri), prefix=prefix, limit=limit), _refs_text)
 
@@ -196,9 +196,21 @@ def reset(
         return
     what = "the uncommitted change of" if path else "the uncommitted changes of"
     of = f"{path or prefix + '*'} on {branch}" if path or prefix else str(branch)
+    if not path and _is_clean(session, branch, prefix):
+        session.done(f"nothing is uncommitted: {of}", reset=str(branch), path=None, prefix=prefix or None)
+        return
     session.confirm(f"Drop {what} {of}?", yes=yes)
     branches.reset(branch.repository, branch.ref, path=path, prefix=prefix)
     session.done(f"dropped {what} {of}", reset=str(branch), path=path or None, prefix=prefix or None)
+
+
+def _is_clean(session: Session, branch: RefUri, prefix: str) -> bool:
+    """Return whether nothing is uncommitted; False for one who may not know."""
+    try:
+        changes = session.client.history.uncommitted(branch.repository, branch.ref, prefix=prefix, limit=1)
+        return next(changes, None) is None
+    except Denied:
+        return False
 
 
 @app.command("revert")
@@ -279,7 +291,8 @@ def protect(
             repositories.protect_deletion(repository, repository=before.repository, branches=wanted)
         else:
             repositories.protect_branches(repository, wanted, version=version)
-        session.note(f"{'no longer protected' if remove else 'protected'}: {', '.join(given)}")
+        # What is protected is told by the list.
+        session.note(f"no longer protected: {', '.join(given)}" if remove else f"protected in {uri}:")
     session.show_all(wanted, lambda lines: lines)
 
 

@@ -157,18 +157,30 @@ class Session:
         for line in [shown] if isinstance(shown, str) else shown:
             self.say(line)
 
-    def show_all(self, records: Iterable[R], text: Callable[[Iterable[R]], Iterable[str]]) -> None:
-        """Answer with a list, each record as soon as it is there."""
+    def show_all(
+        self, records: Iterable[R], text: Callable[[Iterable[R]], Iterable[str]], *, otherwise: str = ""
+    ) -> None:
+        """Answer with a list, each record as soon as it is there. `otherwise` tells a person that there is none."""
         if self.is_json or not (pager := pager_of(self.environment)):
-            for line in json_array(records) if self.is_json else text(records):
+            for line in json_array(records) if self.is_json else self._or_note(text(records), otherwise):
                 self.say(line)
             return
         self.before_answer()
-        show_paged(text(records), pager, self.environment, self.say)
+        show_paged(self._or_note(text(records), otherwise), pager, self.environment, self.say)
 
-    def show_table(self, records: Iterable[R], columns: Mapping[str, Callable[[R], object]]) -> None:
+    def _or_note(self, lines: Iterable[str], otherwise: str) -> Iterator[str]:
+        is_empty = True
+        for line in lines:
+            is_empty = False
+            yield line
+        if is_empty and otherwise and sys.stdout.isatty():
+            self.note(otherwise)
+
+    def show_table(
+        self, records: Iterable[R], columns: Mapping[str, Callable[[R], object]], *, otherwise: str = ""
+    ) -> None:
         """Answer with a list: a row for each record, the columns by their titles."""
-        self.show_all(records, lambda found: columns_of(found, columns))
+        self.show_all(records, lambda found: columns_of(found, columns), otherwise=otherwise)
 
     def show_fields(self, record: object, pairs: Iterable[tuple[str, str]]) -> None:
         """Answer with one record, a line for each of these facts."""

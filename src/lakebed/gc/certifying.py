@@ -132,7 +132,7 @@ async def _look(
     meeting, apart = await read_ranges_by_span(context.engine, commits, before.selection)
     found = await _names(context, meeting, before.selection, lambda rows: selected(rows, before.selection))
     objects = _objects(before, found)
-    context.progress(f"asking the store for {len(objects):,} objects")
+    context.progress(f"asking the store for {count_of(len(objects), 'object')}")
     there = await _there(context, objects)
     checksums = sorted({one.checksum for one in objects.values()} - {""})
     # Erased content may lie at any path, so no range can be left out.

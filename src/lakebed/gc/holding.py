@@ -103,7 +103,9 @@ async def read_held(context: RunContext, plan: Plan, cleared: Cleared) -> Held:
         or not cleared.garbage.rows
     ):
         return Held(holds=holds)
-    context.progress(f"looking for what {count_of(len(holds.holds), 'legal hold')} keep")
+    context.progress(
+        f"looking for what {count_of(len(holds.holds), 'legal hold')} {'keeps' if len(holds.holds) == 1 else 'keep'}"
+    )
     commits = await context.read(cleared.commits, COMMITS)
     if plan.kind is RunKind.COMMITTED:
         # Objects of all others were let off already.

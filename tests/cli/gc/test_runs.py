@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from lakebed.cli.gc.text import missing_text
 from lakebed.client import Client, Credentials, path_to
 from lakebed.gc import protocol
@@ -317,3 +319,17 @@ def test_a_grace_is_a_duration_or_a_number_of_seconds(shell: Shell, lake: str) -
 
     assert refused.code == 2
     assert "use 900 (seconds), 15m or 1h" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "helps"),
+    [
+        (("plan", "lakefs://lake", "--engine", "turbo"), "plan"),
+        (("job", "start", "lakefs://lake", "bogus"), "job start"),
+    ],
+)
+def test_a_word_that_is_not_known_names_the_help(shell: Shell, words: tuple[str, ...], helps: str) -> None:
+    refused = shell("gc", *words)
+
+    assert refused.code == 2
+    assert refused.err.endswith(f"(lakebed gc {helps} -h)\n")

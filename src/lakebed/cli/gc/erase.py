@@ -23,7 +23,7 @@ from lakebed.cli.tree import noun
 from .options import GraceOption, Working, asked
 from .report import certificate_html
 from .session import RootOption, RunArgument, check, check_applies, checked_collector, read_run, run_named, with_spark
-from .text import amount, plan_texts, report_text, standing_text
+from .text import amount, plan_texts, remaining_text, report_text, standing_text
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
@@ -157,7 +157,8 @@ def _certificate_text(made: Certificate) -> Iterator[str]:
     absent = sum(one.is_absent for one in made.objects)
     yield f"run {made.run_id}: {absent:,} of {count_of(len(made.objects), 'object')} absent"
     yield from map(standing_text, made.stands)
-    yield from (f"remains: {text}" for text in made.remains)
+    for text in made.remains:
+        yield from remaining_text(text)
 
 
 def _selection(paths: list[str], file: Path | None, digests: list[str], metadata: list[str]) -> Selection:

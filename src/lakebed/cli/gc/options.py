@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
+
 from lakebed.cli.failures import Misuse
 from lakebed.cli.parameters import Option
 
@@ -126,8 +128,11 @@ def asked(action: str, *options: Looking | Deleting | Working, **more: object) -
     Raises:
         InvalidRequest, …: see `request_of`.
     """
-    from lakebed.gc.protocol import request_of
+    from lakebed.gc.protocol import UnknownChoice, request_of
 
     for option in options:
         more |= option.words()
-    return request_of(action, **more)
+    try:
+        return request_of(action, **more)
+    except UnknownChoice as error:
+        raise Misuse(f"{error} ({click.get_current_context().command_path} -h)") from error

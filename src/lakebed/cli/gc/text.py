@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.output import fields, human_time, printable, table, terminal_width
+from lakebed.cli.output import fields, hanging, human_time, printable, table, terminal_width
 
 if TYPE_CHECKING:
     from lakebed.gc import ListedRun, RunStatus, UnfinishedRun
@@ -118,7 +118,13 @@ def outlook_text(found: Outlook) -> Iterator[str]:
         yield f"not found: {printable(name)}"
     if len(found.unmatched) > STANDING_SHOWN:
         yield f"… and {len(found.unmatched) - STANDING_SHOWN:,} more were not found: -o json has them"
-    yield from (f"remains: {text}" for text in found.remains)
+    for text in found.remains:
+        yield from remaining_text(text)
+
+
+def remaining_text(text: str) -> Iterator[str]:
+    """Say what an erasure leaves elsewhere."""
+    return hanging("remains: ", text, indent=len("remains: "))
 
 
 def standing_text(one: Standing) -> str:

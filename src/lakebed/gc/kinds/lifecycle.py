@@ -282,7 +282,8 @@ async def _deal(
     suffix: str = "",
 ) -> tuple[Bucketed, list[Bucketed]]:
     """CANDIDATES that are due, and all sides of LIVE that stay."""
-    context.progress(f"reading {count_of(ranges.due.num_rows, 'range')}; of {ranges.whole.num_rows:,} all stays")
+    whole = f"; of {ranges.whole.num_rows:,} all stays" if ranges.whole.num_rows else ""
+    context.progress(f"reading {count_of(ranges.due.num_rows, 'range')}{whole}")
     judging = _judging(run, policy, ranges, closed=closed, until_ms=until_ms)
     due, stays = await deal_due(context.engine, ranges.due, judging, folder=folder_in(run, f"due.tasks{suffix}"))
     unread = await deal_ranges(context, run, ranges.whole, folder=folder_in(run, f"live.tasks{suffix}"))
