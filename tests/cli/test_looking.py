@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_whoami_names_the_user_and_the_server(shell: Shell) -> None:
 
 def test_doctor_passes_where_all_is_well_and_ends_at_the_first_failure(shell: Shell) -> None:
     well = shell.ok("doctor").out
+    assert f"server lakebed {version('lakebed')}, API of lakeFS 1." in well
     assert [line.split()[:2] for line in well.splitlines()] == [
         ["ok", "server"],
         ["ok", "credentials"],

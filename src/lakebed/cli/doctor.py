@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from lakebed.base import LakebedError
+from lakebed.wire import VersionConfig
 
 from .failures import Failed, describe
 from .output import hanging
@@ -89,12 +90,18 @@ def _checks(session: Session) -> Iterator[Check]:
         "storage",
         client.config,
         lambda config: (
-            f"{config.storage_config.blockstore_type}, server {config.version_config.version}"
+            f"{config.storage_config.blockstore_type}, server {_version_text(config.version_config)}"
             if config.storage_config and config.version_config
             else ""
         ),
         "the log of the server says more",
     )
+
+
+def _version_text(version: VersionConfig) -> str:
+    """Return our release; the other number is that of the lakeFS whose API the server speaks."""
+    ours = f"lakebed {version.lakebed_version}, " if version.lakebed_version else ""
+    return f"{ours}API of lakeFS {version.version}"
 
 
 def _check(name: str, ask: Callable[[], T], describe_found: Callable[[T], str], advice: str) -> Check:
