@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lake": {"base", "wire", "client", "settings"},
     "gc": {"base", "objectstore", "ranges", "gc/rules", "gc/protocol", "operations", "client", "wire", "runtime"},
     "migration": CORE | {"catalog", "client", "wire"},
-    "cli": {"base", "client", "lake", "settings", "wire"},
+    "cli": {"base", "client", "gc/rules", "lake", "settings", "wire"},
     "cli/gc": {
         "base",
         "client",
