@@ -479,7 +479,7 @@ def test_what_follows_two_dashes_asks_for_nothing(shell: Shell) -> None:
 def test_a_file_that_is_missing_is_named_in_json_whatever_its_bytes(shell: Shell) -> None:
     outcome = shell("object", "upload", "\udcff", "lakefs://lake/main/a", "-o", "json")
 
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert r"\udcff" in json.loads(outcome.err)["error"]["message"]
 
 
