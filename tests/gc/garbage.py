@@ -83,8 +83,9 @@ async def sweep_part(
     plan: protocol.Manifest,
     part: protocol.Part,
     ledger: Ledger,
+    fence: Fence | None = None,
 ) -> Swept:
-    rule, fence = rule_of(plan.folder), Fence(key=protocol.next_claim([]))
+    rule, fence = rule_of(plan.folder), fence or Fence(key=protocol.next_claim([]))
     return await sweep.sweep_part(task_of(store), deleter, plan, part, ledger, rule=rule, fence=fence, held=Held())
 
 

@@ -94,8 +94,8 @@ async def apply(store: Any, deleter: Any, plans: Sequence[protocol.Manifest]) ->
     await remove_with(deleter, outdated)
     swept = Swept()
     for plan in plans:
+        swept = swept.plus(await sweep_part(store, deleter, plan, plan.parts[0], LEDGER, fence))
         await fence.check(store)
-        swept = swept.plus(await sweep_part(store, deleter, plan, plan.parts[0], LEDGER))
     return swept
 
 
