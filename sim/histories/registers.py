@@ -30,7 +30,7 @@ SETTLED: Final = -1
 State = tuple[tuple[Layer, ...], ...]
 """For each path its value, last, over what the path goes back to where the write of that value is withdrawn."""
 Possible = tuple[State, frozenset[int]]
-"""What each path shows, and which of the calls under way have had their moment."""
+"""The value that each path shows, and those of the calls under way that have had their moment."""
 
 
 class TooManyStates(Exception):

@@ -1,4 +1,4 @@
-"""Which objects that trees name are missing."""
+"""Find the objects that trees name and that are missing."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from lakebed.kv import StoreUnavailable
 from lakebed.versions import TOMBSTONE, BranchNotFound, MovedAsCopy, NoChanges, Note, PathExists, PathNotFound, Versions
 from lakebed.versions.cells import EXCLUSIVE, TOMBSTONE_ROW, decode_cell, encode_cell, is_exclusive, tombstone_of
 from lakebed.versions.commits.committer import LOOKED_UP_TOGETHER
+from lakebed.versions.staging.moves import Moved
 from tests.clocks import TurnableClock
 
 from .conftest import HookedStore, body
@@ -249,13 +250,7 @@ async def test_a_copy_finds_no_source_where_a_mover_died_over_what_it_moved(repo
     await put(repo, b"a", b"1")
     await commit(repo)
     moved = await repo.moves.copy_out("main", b"a", "main", b"b")
-
-    async def dies() -> None:
-        store.before("get", b"branch/main", fails)
-
-    store.lose_answer(b"a", dies)
-    with pytest.raises(StoreUnavailable):
-        await repo.moves.take_away(moved)
+    await take_away_and_die(repo, store, moved)
 
     with pytest.raises(PathNotFound):
         await repo.copies.copy("main", b"a", "main", b"c", shallow=True)
@@ -274,13 +269,7 @@ async def test_a_copy_shares_the_staged_cell_that_it_finds_beneath_a_tombstone(
     staged = await store.get(repo.context.token_partition(record.staging_token), b"z")
     assert staged is not None
     row = decode_cell(staged.value)[1]
-
-    async def dies() -> None:
-        store.before("get", b"branch/main", fails)
-
-    store.lose_answer(b"a", dies)
-    with pytest.raises(StoreUnavailable):
-        await repo.moves.take_away(moved)
+    await take_away_and_die(repo, store, moved)
     await store.set(sealed, b"a", encode_cell(EXCLUSIVE, row))
 
     copied = await repo.copies.copy("main", b"a", "main", b"c", shallow=True)
@@ -319,13 +308,7 @@ async def test_a_mover_that_died_over_what_it_moved_hides_that(repo: Versions, s
     first = await put(repo, b"a", b"1")
     await commit(repo)
     moved = await repo.moves.copy_out("main", b"a", "main", b"b")
-
-    async def dies() -> None:
-        store.before("get", b"branch/main", fails)
-
-    store.lose_answer(b"a", dies)
-    with pytest.raises(StoreUnavailable):
-        await repo.moves.take_away(moved)
+    await take_away_and_die(repo, store, moved)
 
     assert await shown(repo) == {b"b": first}
     with pytest.raises(PathNotFound):
@@ -334,6 +317,17 @@ async def test_a_mover_that_died_over_what_it_moved_hides_that(repo: Versions, s
 
 async def fails() -> None:
     raise StoreUnavailable("the process ends here")
+
+
+async def take_away_and_die(repo: Versions, store: HookedStore, moved: Moved) -> None:
+    """Put the tombstone over the source, and end before the second look at the branch."""
+
+    async def dies() -> None:
+        store.before("get", b"branch/main", fails)
+
+    store.lose_answer(b"a", dies)
+    with pytest.raises(StoreUnavailable):
+        await repo.moves.take_away(moved)
 
 
 async def test_a_version_that_came_over_a_sealed_source_stays(
@@ -422,13 +416,7 @@ async def test_what_is_beneath_a_source_in_a_sealed_token_does_not_come_back(
     first = await put(repo, b"a", b"1")
     _, sleeping = await sealed_by_a_committer_that_sleeps(another(), store)
     moved = await repo.moves.copy_out("main", b"a", "main", b"b")
-
-    async def dies() -> None:
-        store.before("get", b"branch/main", fails)
-
-    store.lose_answer(b"a", dies)
-    with pytest.raises(StoreUnavailable):
-        await repo.moves.take_away(moved)
+    await take_away_and_die(repo, store, moved)
     sleeping.cancel()
     if is_frozen:
         await repo.fencing.freeze("main")
@@ -445,13 +433,7 @@ async def test_a_freeze_leaves_what_was_set_over_the_source_in_its_token(
     _, sleeping = await sealed_by_a_committer_that_sleeps(another(), store)
     moved = await repo.moves.copy_out("main", b"a", "main", b"b")
     sealed = (await repo.context.branches.fresh("main")).record.sealed[0].token
-
-    async def dies() -> None:
-        store.before("get", b"branch/main", fails)
-
-    store.lose_answer(b"a", dies)
-    with pytest.raises(StoreUnavailable):
-        await repo.moves.take_away(moved)
+    await take_away_and_die(repo, store, moved)
     sleeping.cancel()
     late = to_row(b"a", Entry(address="s3://elsewhere/2", size_bytes=1, checksum="2", modified_ms=1))
     await store.set(repo.context.token_partition(sealed), b"a", encode_cell(0, late))

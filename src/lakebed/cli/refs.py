@@ -291,7 +291,7 @@ def protect(
             repositories.protect_deletion(repository, repository=before.repository, branches=wanted)
         else:
             repositories.protect_branches(repository, wanted, version=version)
-        # What is protected is told by the list.
+        # The list names what is protected.
         session.note(f"no longer protected: {', '.join(given)}" if remove else f"protected in {uri}:")
     session.show_all(wanted, lambda lines: lines)
 

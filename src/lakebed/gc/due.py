@@ -445,7 +445,7 @@ def read_rows(id_: RangeId, data: bytes, count: int, policy: Policy) -> pa.Table
 
 
 def open_range(id_: RangeId, data: bytes, count: int) -> RangeFile:
-    """Open a range that has so many entries."""
+    """Open a range with this number of entries."""
     file = RangeFile(id_, data)
     if len(file) != count:
         raise RangeCorrupt(id_, f"has {len(file)} entries instead of {count}")

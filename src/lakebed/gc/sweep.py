@@ -81,7 +81,7 @@ async def sweep(
 
     async def one(task: Task, deleter: Deleter, part: Part) -> Swept:
         swept = await sweep_part(task, deleter, plan, part, ledger, rule=rule, fence=fence, held=held)
-        # Here, and not only before each batch: whoever is asked later finds in the ledger what this part lost.
+        # Here, and not only before each batch: a later reader of the ledger finds what this part lost.
         await fence.check(task.store)
         return swept
 

@@ -93,7 +93,7 @@ SUBLIST_KIND: Final = METARANGE_KIND._replace(name="sublist", error=SublistCorru
 
 
 MADE_MAX: Final = 256
-"""A list keeps so many of the objects that it made: 100 KB."""
+"""A list keeps at most this number of the objects that it made: 100 KB."""
 
 
 class InfoList(Sequence[Info], Generic[Info]):

@@ -113,7 +113,7 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None, *, 
 
 
 def service_of(client: Client, repository: str, *, deleted: str = "") -> Service:
-    """What only asks the server, without a collector: a plain install can."""
+    """Ask the server only, without a collector: a plain install can."""
     from lakebed.gc import HttpRequests
     from lakebed.gc.protocol import Service
 

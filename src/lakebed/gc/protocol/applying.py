@@ -24,7 +24,7 @@ CLAIM_ATTEMPTS_MAX: Final = 100
 
 NUMBERS_MAX: Final = 10**9
 CLAIM_KEY: Final = rf"{APPLYING_PREFIX}000\d{{9}}\.json"
-"""What the key of a claim looks like: its number is below NUMBERS_MAX."""
+"""Matches the key of a claim. Its number is below NUMBERS_MAX."""
 
 _CLAIM: Final = re.compile(CLAIM_KEY, re.ASCII)
 

@@ -40,7 +40,7 @@ READ: Final = ("fs:ReadRepository", "gc:ReadRules", "gc:ReadRuns")
 ALSO_DONE: Final[Mapping[str, tuple[str, ...]]] = {"gc:Plan": ("gc:Abandon",)}
 """A plan that fails ends the run that it began."""
 SWEEPING: Final = ("fs:DeleteBranch",)
-"""What a sweep of branches is asked for, of each branch."""
+"""The facts of each branch that a sweep is asked for."""
 
 
 class Jobs:

@@ -26,7 +26,7 @@ HTTP2 = b"PRI * HTTP/2.0"
 
 @dataclass(kw_only=True)
 class Hold:
-    """Requests that wait. `waiting` counts those that wait now; `wait_for` returns once there are so many."""
+    """Requests that wait. `waiting` counts those that wait now; `wait_for` returns once there are enough."""
 
     value: bytes
     after: int
@@ -36,7 +36,7 @@ class Hold:
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wait_for(self, requests: int, *, or_until: Callable[[], bool]) -> bool:
-        """Return True once so many wait, and False where `or_until` comes true before."""
+        """Return True once this number waits, and False where `or_until` comes true before."""
         with self._changed:
             while self.waiting < requests and not or_until():
                 self._changed.wait(LOOK_S)
