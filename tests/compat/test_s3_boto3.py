@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import socket
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import httpx
@@ -183,6 +185,22 @@ def test_listings_come_in_pages_with_prefixes_and_delimiters(s3: Any, lake: str)
         assert [name for page in grouped for name in keys(page) + prefixes(page)] == ["a/", "b", "c/", "d é&<"]
 
 
+def test_a_listing_shows_markers_owners_and_encoded_keys_where_they_are_asked_for(s3: Any, lake: str) -> None:
+    bucket = f"{lake}.main"
+    for key in ("a", "b c+ü", "d"):
+        s3.put_object(Bucket=bucket, Key=key, Body=b"x")
+
+    first = s3.list_objects(Bucket=bucket, Marker="a", MaxKeys=1)
+    assert (keys(first), first["Marker"], first["IsTruncated"]) == (["b c+ü"], "a", True)
+    assert [item["Owner"]["ID"] for item in first["Contents"]] == ["lakebed"]
+    assert [item.get("Owner") for item in s3.list_objects_v2(Bucket=bucket)["Contents"]] == [None] * 3
+    owned = s3.list_objects_v2(Bucket=bucket, FetchOwner=True)
+    assert [item["Owner"]["ID"] for item in owned["Contents"]] == ["lakebed"] * 3
+    assert keys(s3.list_objects_v2(Bucket=bucket, EncodingType="url")) == ["a", "b%20c%2B%C3%BC", "d"]
+    assert s3.get_bucket_location(Bucket=bucket)["LocationConstraint"] is None
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
+
+
 def test_the_bucket_of_a_repository_has_its_branches_as_folders(
     s3: Any, lake: str, repository: lakefs.Repository
 ) -> None:
@@ -319,6 +337,26 @@ def test_a_presigned_url_works_without_credentials_until_it_is_changed(server: S
         assert httpx.get(changed).status_code == 403
     assert httpx.delete(got).status_code == 403
     client.close()
+
+
+def test_a_body_is_asked_for_only_once_the_signature_is_good(s3: Any, lake: str) -> None:
+    put = s3.generate_presigned_url("put_object", {"Bucket": lake, "Key": "main/a"})
+    good = urlsplit(put)
+    head = f"HTTP/1.1\r\nhost: {good.netloc}\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n"
+    for key, expected in (("main/a", b"HTTP/1.1 100"), ("main/b", b"HTTP/1.1 403")):
+        with (
+            socket.create_connection((good.hostname or "", good.port or 0), timeout=600) as connection,
+            connection.makefile("rb") as answer,
+        ):
+            connection.sendall(f"PUT /{lake}/{key}?{good.query} {head}".encode())
+            assert answer.readline().startswith(expected)
+            if key == "main/a":
+                assert answer.readline() == b"\r\n"
+                connection.sendall(b"hello")
+                assert answer.readline().startswith(b"HTTP/1.1 200")
+
+    assert s3.get_object(Bucket=lake, Key="main/a")["Body"].read() == b"hello"
+    assert keys(s3.list_objects_v2(Bucket=lake)) == ["main/a"]
 
 
 def test_what_the_gateway_does_not_have_is_refused_by_name_and_changes_nothing(s3: Any, lake: str) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import duckdb
 import lakefs
+import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
+
+from tests.kv.servers import python_packages
 
 from .serving import Server
 
@@ -161,24 +166,106 @@ def test_pyiceberg_writes_and_reads_a_table_on_a_branch(
     catalog.engine.dispose()
 
 
-def test_duckdb_reads_and_writes_parquet_over_s3(
+def test_polars_writes_and_scans_parquet_on_two_branches(server: Server, repository: lakefs.Repository) -> None:
+    repository.branch("dev").create("main")
+    options = {name.lower(): value for name, value in delta_options(server).items()}
+    main, dev = f"s3://{repository.id}/main/flights", f"s3://{repository.id}.dev/flights"
+
+    for root, table in ((main, FLIGHTS), (dev, FLIGHTS), (dev, MORE)):
+        pl.DataFrame(table).write_parquet(f"{root}/{table.num_rows}.parquet", storage_options=options)
+
+    def delays(root: str) -> list[int]:
+        late = pl.scan_parquet(f"{root}/*.parquet", storage_options=options).filter(pl.col("delay") < 11)
+        return sorted(late.collect()["delay"].to_list())
+
+    assert delays(main) == [4, 9]
+    assert delays(dev) == [2, 4, 9]
+
+
+def told(story: str, packages: Path, *arguments: str) -> list[str]:
+    """Run a story in a process of its own, with these packages before ours. Returns the words that it printed."""
+    ran = subprocess.run(
+        [sys.executable, "-c", story, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(packages)},
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout.split()
+
+
+_DUCKDB = """
+import sys
+from pathlib import Path
+import duckdb
+import duckdb_extension_httpfs
+
+endpoint, key, secret, repository = sys.argv[1:]
+[extension] = Path(duckdb_extension_httpfs.__file__).parent.rglob("httpfs.duckdb_extension")
+connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+connection.execute(f"LOAD '{extension}'")
+connection.execute(
+    f"CREATE SECRET (TYPE s3, KEY_ID '{key}', SECRET '{secret}', ENDPOINT '{endpoint}', URL_STYLE 'path',"
+    " USE_SSL false, REGION 'us-east-1')"
+)
+main, dev = f"s3://{repository}/main", f"s3://{repository}.dev"
+connection.execute(f"COPY (SELECT * FROM '{main}/flights/*.parquet' WHERE delay > 4) TO '{dev}/late.parquet'")
+parted = "(FORMAT parquet, PARTITION_BY (odd))"
+connection.execute(f"COPY (SELECT n, n % 2 AS odd FROM range(4) t(n)) TO '{dev}/parts' {parted}")
+print(connection.execute(f"SELECT sum(delay) FROM '{dev}/late.parquet'").fetchone()[0])
+print(connection.execute(f"SELECT sum(n) FROM '{dev}/parts/*/*.parquet'").fetchone()[0])
+print(connection.execute(f"SELECT count(*) FROM glob('{main}/**')").fetchone()[0])
+"""
+
+
+def test_duckdb_reads_one_branch_and_writes_another(
     server: Server, files: fs.S3FileSystem, repository: lakefs.Repository
 ) -> None:
-    connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-    try:
-        connection.execute("LOAD httpfs")
-    except duckdb.Error as error:
-        pytest.skip(f"DuckDB has no httpfs here: {error}")
-    host = urlsplit(server.url).netloc
-    connection.execute(
-        f"CREATE SECRET (TYPE s3, KEY_ID '{server.access_key_id}', SECRET '{server.secret_access_key}',"
-        f" ENDPOINT '{host}', URL_STYLE 'path', USE_SSL false, REGION 'us-east-1')"
-    )
+    """In a process of its own: the extension comes as a package for one version of DuckDB, which is not ours."""
+    packages = python_packages("duckdb==1.5.5", "duckdb-extension-httpfs==1.5.5")
+    repository.branch("dev").create("main")
     with files.open_output_stream(f"{repository.id}.main/flights/1.parquet") as stream:
         pq.write_table(FLIGHTS, stream)
 
-    root = f"s3://{repository.id}/main"
-    connection.execute(f"COPY (SELECT * FROM '{root}/flights/*.parquet' WHERE delay > 4) TO '{root}/late.parquet'")
+    pair = (server.access_key_id, server.secret_access_key)
+    words = told(_DUCKDB, packages, urlsplit(server.url).netloc, *pair, str(repository.id))
 
-    assert connection.execute(f"SELECT sum(delay) FROM '{root}/late.parquet'").fetchall() == [(20,)]
-    connection.close()
+    assert words == ["20", "6", "1"]
+
+
+_S3FS = """
+import sys
+import s3fs
+
+url, key, secret, repository = sys.argv[1:]
+files = s3fs.S3FileSystem(key=key, secret=secret, endpoint_url=url, client_kwargs={"region_name": "us-east-1"})
+main, dev = f"{repository}/main", f"{repository}.dev"
+data = bytes(range(256)) * (48 << 10)
+for path in (f"{main}/a/1", f"{main}/a/b/2", f"{dev}/c"):
+    with files.open(path, "wb", block_size=5 << 20) as file:
+        file.write(data)
+files.mv(f"{main}/a/1", f"{main}/d")
+files.cp(f"{dev}/c", f"{dev}/e")
+for path in (f"{main}/a/b/2", f"{main}/d", f"{dev}/e"):
+    assert files.cat_file(path) == data
+    assert files.cat_file(path, start=5, end=9) == data[5:9]
+print(*sorted(files.find(main)))
+files.rm(f"{main}/a", recursive=True)
+print(*sorted(files.find(main)), files.exists(f"{main}/a"))
+print(*sorted(files.ls(dev, detail=False, refresh=True)))
+"""
+
+
+def test_s3fs_writes_in_parts_moves_copies_and_deletes_files(server: Server, repository: lakefs.Repository) -> None:
+    packages = python_packages("s3fs==2026.9.0")
+    repository.branch("dev").create("main")
+    root = str(repository.id)
+
+    words = told(_S3FS, packages, server.url, server.access_key_id, server.secret_access_key, root)
+
+    assert words == [
+        *(f"{root}/main/a/b/2", f"{root}/main/d"),
+        *(f"{root}/main/d", "False"),
+        *(f"{root}.dev/c", f"{root}.dev/e"),
+    ]

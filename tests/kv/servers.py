@@ -257,6 +257,42 @@ def go_main(module: str, version: str) -> Path:
     return built
 
 
+def python_packages(*pinned: str) -> Path:
+    """Load packages that would not go with ours into a folder of their own, once, or skip. It is for a PYTHONPATH."""
+    names = " ".join([f"{sys.version_info.major}.{sys.version_info.minor}", *pinned])
+    kept = Path.home() / ".cache" / "lakebed-tests" / f"python-{zlib.crc32(names.encode()):08x}"
+    if not kept.exists():
+        draft = kept.with_name(f"{kept.name}.{os.getpid()}")
+        load = [sys.executable, "-m", "pip", "install", "-q", "--only-binary=:all:", "--target", str(draft), *pinned]
+        done = subprocess.run(load, check=False, capture_output=True, text=True)
+        if done.returncode:
+            shutil.rmtree(draft, ignore_errors=True)
+            pytest.skip(f"{pinned[0]} could not be loaded: {done.stderr[-300:]}")
+        keep(draft, kept)
+    return kept
+
+
+def crate(name: str, version: str) -> Path:
+    """Load the source of a crate with cargo, once, or skip."""
+    home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
+    pattern = f"registry/src/*/{name}-{version}"
+    if not [*home.glob(pattern)]:
+        cargo = program("cargo", "cargo", str(home / "bin"))
+        with tempfile.TemporaryDirectory(prefix="lakebed-crate-") as text:
+            manifest = Path(text) / "Cargo.toml"
+            manifest.write_text(
+                '[package]\nname = "tests"\nversion = "0.0.0"\nedition = "2021"\n'
+                f'[dependencies]\n{name} = {{ version = "={version}", default-features = false }}\n'
+            )
+            (Path(text) / "src").mkdir()
+            (Path(text) / "src" / "lib.rs").touch()
+            load = [cargo, "fetch", "--quiet", "--manifest-path", str(manifest)]
+            done = subprocess.run(load, check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"the crate {name} could not be loaded: {done.stderr[-300:]}")
+    return next(home.glob(pattern))
+
+
 @contextmanager
 def bigtable() -> Iterator[Server]:
     """Start Google's own emulator of Bigtable, which keeps all in memory."""
