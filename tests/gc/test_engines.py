@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lakebed.gc.engines import Effort
@@ -32,7 +33,7 @@ def no_session() -> SparkSession:
 
 
 async def double(_: object, rows: pa.Table) -> AsyncIterator[pa.Table]:
-    yield pa.table({"row": pa.compute.multiply(rows["row"], 2)}, schema=ROWS.schema)
+    yield pa.table({"row": pc.multiply(rows["row"], 2)}, schema=ROWS.schema)
 
 
 async def double_and_delete(_: object, __: object, rows: pa.Table) -> AsyncIterator[pa.Table]:

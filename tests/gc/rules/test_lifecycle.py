@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -238,7 +239,7 @@ def test_a_glob_matches_whole_paths(pattern: str, path: str, is_match: bool) -> 
     found = PathPattern(pattern, False)
 
     assert found.matches(path) is is_match
-    assert pa.compute.match_substring_regex(pa.array([path]), found.regex()).to_pylist() == [is_match]
+    assert pc.match_substring_regex(pa.array([path]), found.regex()).to_pylist() == [is_match]
 
 
 @given(
@@ -249,7 +250,7 @@ def test_a_glob_matches_what_its_regular_expression_matches(pieces: list[str], p
     assume("***" not in "".join(pieces))
     pattern = PathPattern("".join(pieces), False)
 
-    assert pattern.matches(path) is pa.compute.match_substring_regex(pa.array([path]), pattern.regex())[0].as_py()
+    assert pattern.matches(path) is pc.match_substring_regex(pa.array([path]), pattern.regex())[0].as_py()
 
 
 @pytest.mark.parametrize(
@@ -609,7 +610,8 @@ def test_objects_of_open_slices_and_outside_the_namespace_stay() -> None:
         Entry(path="logs/b", address="s3://other/x", modified_ms=OLD),
     ]
 
-    assert numbers(judge(LOGS, history_of({"c": ()}, {"main": "c"}), {"c": others})) == []
+    for entries in (others, others[1:]):
+        assert numbers(judge(LOGS, history_of({"c": ()}, {"main": "c"}), {"c": entries})) == []
 
 
 def test_commits_with_entries_and_no_entry_read_stop_the_run() -> None:

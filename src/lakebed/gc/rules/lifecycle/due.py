@@ -236,12 +236,14 @@ def judge_objects(
         EmptyLiveSet: there are commits with entries, and yet no entry was read.
     """
     occurrences: dict[str, list[tuple[Entry, Due]]] = {}
+    is_read = False
     for entry, due in Occurrences(history, contents, policy, namespace=namespace):
+        is_read = True
         key = namespace.key_of(entry.address)
         if key is not None:
             occurrences.setdefault(key, []).append((entry, due))
-    if not occurrences and any(commit.metarange_id and not commit.swept for commit in history.commits.values()):
-        raise EmptyLiveSet("there are commits with entries, but they name no address at all")
+    if not is_read and any(commit.metarange_id and not commit.swept for commit in history.commits.values()):
+        raise EmptyLiveSet("there are commits with entries, but no entry of theirs was read")
     named = namespace.keys_of(uncommitted)
     goes: dict[str, Going] = {}
     spared: set[str] = set()
