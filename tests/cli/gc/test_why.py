@@ -57,7 +57,10 @@ def test_a_deleted_branch_that_keeps_an_object_is_named_with_its_dates(
     shell.ok("branch", "delete", f"{lake}/work", "--yes")
 
     text = shell.ok("gc", "why", lake, address).out
+    (stay,) = shell.ok("gc", "why", lake, address, "-o", "json").json["objects"][0]["stays"]
+    (deleted,) = shell.ok("branch", "list", lake, "--deleted", "-o", "json").json
 
+    assert (stay["kind"], stay["until_ms"] // 1000) == ("head", deleted["kept_until"])
     assert "branch work (deleted 20" in text
     assert "can come back until 20" in text
     assert "@{deleted" not in text

@@ -151,7 +151,7 @@ async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None
     now_ms = versions.ports.clock.now_ms()
     async for key, deleted in versions.inventory.every(DeletedRefRecord):
         if now_ms < deleted.kept_until_ms:
-            name = deleted_name(deleted.name, key.rpartition("-")[2])
+            name = name_of_deleted(key, deleted)
             refs.append((deleted.kind.value, name, deleted.commit_id, RefState.ACTIVE.value))
     snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept)
     orphaned = await find_orphaned(
@@ -161,6 +161,11 @@ async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None
     # sees the cell and spares the object. To us only the commit names it, so it must count as not swept.
     late = frozenset() if known is None else swept - known
     return replace(snapshot, swept=(swept | orphaned) - late, late=late) if orphaned or late else snapshot
+
+
+def name_of_deleted(key: str, deleted: DeletedRefRecord) -> str:
+    """Return the name by which a snapshot has a deleted branch or tag."""
+    return deleted_name(deleted.name, key.rpartition("-")[2])
 
 
 async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Snapshot:

@@ -48,12 +48,13 @@ from lakebed.gc.protocol import (
     is_special,
     plain_rows,
 )
-from lakebed.gc.rules import Ancestry, Holds, Rules, goes_ms, parse_duration, plain_name, stays_of
+from lakebed.gc.rules import Ancestry, Holds, Rules, Stay, goes_ms, parse_duration, plain_name, stays_of
 from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.versions import (
     CommitExpired,
     ContentsGone,
+    DeletedRefRecord,
     RefState,
     SliceRecord,
     SliceState,
@@ -61,7 +62,7 @@ from lakebed.versions import (
 )
 
 from .commit_columns import CommitColumns, packed, texts
-from .commits import Snapshot, read_snapshot
+from .commits import Snapshot, name_of_deleted, read_snapshot
 from .deferring import DeferredRun, DeferredRuns
 from .due_names import DueNames
 from .holds import HoldBook
@@ -90,6 +91,8 @@ class _Known:
     holds: Holds
     now_ms: int
     expiring_by: dict[CommitId, str]
+    deleted_until_ms: dict[str, int]
+    """When each deleted branch or tag ends to be kept, by the name it has in the snapshot."""
 
 
 @dataclass(slots=True)
@@ -224,6 +227,10 @@ class Why:
             holds=await HoldBook(self._versions).in_force(),
             now_ms=self._versions.ports.clock.now_ms(),
             expiring_by=await self._expiring(),
+            deleted_until_ms={
+                name_of_deleted(key, one): one.kept_until_ms
+                async for key, one in self._versions.inventory.every(DeletedRefRecord)
+            },
         )
 
     async def _expiring(self) -> dict[CommitId, str]:
@@ -276,7 +283,10 @@ class Why:
         names = _commits_naming(address, known, found.committed)
         is_own = _is_own(address)
         rows = [] if is_own else [row for row, _ in names]
-        stays = stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
+        stays = [
+            _ending(stay, known.deleted_until_ms.get(stay.name))
+            for stay in stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
+        ]
         stays.sort(key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name))
         held = () if is_own else _holds_on([name for _, name in names], known.holds)
         goes: int | None = None
@@ -393,6 +403,14 @@ def _with_due(object_: WhyObject, due: DueNames | None, found: _Found) -> WhyObj
         due_names=tuple(names[:SHOWN]),
         due_names_count=len(names),
     )
+
+
+def _ending(stay: Stay, deleted_until_ms: int | None) -> Stay:
+    """A deleted branch or tag keeps an object no longer than it can come back."""
+    if deleted_until_ms is None:
+        return stay
+    until_ms = deleted_until_ms if stay.until_ms is None else min(stay.until_ms, deleted_until_ms)
+    return msgspec.structs.replace(stay, until_ms=until_ms)
 
 
 def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedArray:
