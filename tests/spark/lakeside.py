@@ -278,6 +278,9 @@ class Lakeside:
         if action is not None:
             action()
         body = msgspec.to_builtins(json)
+        if words[-2:] == ["lifecycle", "branches"]:
+            # Sweeps of branches need a catalog: tests/gc/service/test_branch_sweep.py.
+            return {"repository": "repo", "policy_version": 1, "now_ms": self.clock.ms, "branches": []}
         if words == ["gc", "planning"]:
             return {"has_rules": self.wait(self.service.rules.read()).rules is not None}
         if words == ["gc", "purging"]:

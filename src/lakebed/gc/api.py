@@ -79,7 +79,7 @@ from .kinds.erasure import Erasure
 from .preflight import RunNotReady, check_apply, check_planning
 from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
 from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
-from .simulate import check_days, simulate
+from .simulate import check_days, simulate, simulate_branches
 from .status import (
     ListedRun,
     RunStatus,
@@ -253,7 +253,9 @@ class Collector:
         return self._act(request, flow.purge)
 
     def simulate(self, *, days: int, policy: str = "", engine: EngineName | None = None) -> Simulation:
-        """Return what the lifecycle policy would take on each of the coming days. Deletes nothing. See `simulate`.
+        """Return what the lifecycle policy would take on each of the coming days, and which branches would go by it.
+
+        Deletes nothing. See `simulate`.
 
         Raises:
             Denied: the caller may not plan.
@@ -263,7 +265,11 @@ class Collector:
         check_days(days)
         finish(check_planning(self._service(), (RunKind.LIFECYCLE,), None))
         request = PlanRequest(kinds=(RunKind.LIFECYCLE,), engine=engine)
-        return self._act(request, lambda context: simulate(context, days=days, policy=policy))
+        found = self._act(request, lambda context: simulate(context, days=days, policy=policy))
+        if policy:
+            return found
+        planned = plan_branches(self.client, self.repository)
+        return msgspec.structs.replace(found, branches=simulate_branches(planned, days=days))
 
     def plan_erasure(self, order: ErasureOrder, *, engine: EngineName | None = None) -> Plan:
         """Plan to erase what the order selects, in every commit and on every branch. Deletes nothing.

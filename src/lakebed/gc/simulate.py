@@ -21,7 +21,16 @@ from lakebed.gc.rules.lifecycle import Policy, check_policy
 from .context import RunContext
 from .engines import Effort, Task
 from .kinds.lifecycle import mark_due, policy_of
-from .protocol import REFS, PreparedCommits, RunKind, SimulatedRow, Simulation, StartedRun
+from .protocol import (
+    REFS,
+    BranchesPlan,
+    PreparedCommits,
+    RunKind,
+    SimulatedBranch,
+    SimulatedRow,
+    Simulation,
+    StartedRun,
+)
 from .tables import Table, required, rows_of_parts
 from .verdicts import read_rows
 
@@ -110,6 +119,16 @@ async def _simulate(
             for row in added.sort_by(order).to_pylist()
         ),
     )
+
+
+def simulate_branches(plan: BranchesPlan, *, days: int) -> tuple[SimulatedBranch, ...]:
+    """Return the branches of a plan that a sweep of one of the coming days deletes, by date and name."""
+    going = sorted(
+        (one.goes_ms, one.branch, one.rule if one.goes_ms != one.expires_ms else "")
+        for one in plan.branches
+        if one.goes_ms is not None and one.goes_ms <= plan.now_ms + days * DAY_MS
+    )
+    return tuple(SimulatedBranch(date=_date(at // DAY_MS), branch=branch, rule=rule) for at, branch, rule in going)
 
 
 async def _check(context: RunContext, prepared: PreparedCommits, policy: str) -> Policy:

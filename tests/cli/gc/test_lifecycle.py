@@ -113,6 +113,34 @@ def test_a_plan_and_a_simulation_show_what_would_go(shell: Shell, lake: str, dat
     assert "1 object, 4 B, within 30 days" in text
 
 
+def test_a_simulation_shows_the_branches_that_sweeps_would_delete(
+    shell: Shell, lake: str, data: Path, tmp_path: Path
+) -> None:
+    here = ("--engine", "local", "--data", str(data), "--days", "30")
+    policy = {"rules": {"logs": {"prefix": "logs/", "period": "10d"}}, "branches": {"tmp-*": {"idle": "20d"}}}
+    shell.ok("lifecycle", "policy", "set", lake, written(tmp_path, policy))
+    shell.ok("branch", "create", f"{lake}/tmp-a")
+    shell.ok("branch", "create", f"{lake}/tmp-b")
+    shell.ok("branch", "create", f"{lake}/try", "--ttl", "7d")
+    shell.ok("branch", "create", f"{lake}/late", "--ttl", "60d")
+
+    found = shell.ok("lifecycle", "simulate", lake, *here, "-o", "json").json
+    text = shell.ok("lifecycle", "simulate", lake, *here).out
+    unsaved = shell.ok("lifecycle", "simulate", lake, *here, "--policy", written(tmp_path, policy))
+
+    assert [(one["branch"], one["rule"]) for one in found["branches"]] == [
+        ("try", ""),
+        ("tmp-a", "tmp-*"),
+        ("tmp-b", "tmp-*"),
+    ]
+    assert found["branches"][0]["date"] < found["branches"][1]["date"]
+    day = found["branches"][0]["date"]
+    assert f"{day}  try     made to last until then" in text
+    assert [line for line in text.splitlines() if line.startswith(day) and line.endswith("1 branch")] != []
+    assert "3 branches, where `lakebed lifecycle branches apply` runs each day" in text
+    assert "branches are not simulated" in unsaved.out
+
+
 def test_why_says_when_each_path_of_an_object_is_due_and_what_keeps_it(
     shell: Shell, lake: str, put: Callable[[str, str], None], tmp_path: Path
 ) -> None:
@@ -129,6 +157,27 @@ def test_why_says_when_each_path_of_an_object_is_due_and_what_keeps_it(
     assert [(name["path"], name["branches"]) for name in found["due_names"]] == [("logs/a", ["main"])]
     assert by_address == [found]
     assert "`lakebed lifecycle why` has more" in shell.ok("gc", "why", f"{lake}/main/logs/a").out
+
+
+def test_why_is_short_unless_all_is_asked_for(
+    shell: Shell, lake: str, put: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    put(f"{lake}/main/logs/0", "one")
+    for copy in range(1, 6):
+        shell.ok("object", "cp", f"{lake}/main/logs/0", f"{lake}/main/logs/{copy}")
+    shell.ok("commit", f"{lake}/main", "-m", "logs")
+    for branch in range(4):
+        shell.ok("branch", "create", f"{lake}/b{branch}")
+    shell.ok("lifecycle", "policy", "set", lake, written(tmp_path, LOGS))
+
+    few = shell.ok("lifecycle", "why", f"{lake}/main/logs/0").out
+    every = shell.ok("lifecycle", "why", f"{lake}/main/logs/0", "--all").out
+
+    assert few.count("logs/") - few.count("logs: logs/") == 3
+    assert "… and 3 more (--all)" in few
+    assert "and 2 more" in few
+    assert every.count("logs/") - every.count("logs: logs/") == 6
+    assert "more" not in every
 
 
 def test_why_without_a_policy_says_that_none_is_set_and_shows_the_commits(

@@ -173,6 +173,41 @@ async def test_a_branch_stays_where_something_keeps_it(lakes: Installation, deed
     assert await lakes.why("old") == why
 
 
+async def test_a_plan_says_from_which_instant_on_each_branch_goes(lakes: Installation) -> None:
+    await lakes.policy(
+        **{"idle-*": {"idle": "3d"}, "merged-*": {"idle": "2d", "merged": True}, "kept-*": {"idle": "forever"}}
+    )
+    await lakes.branch("idle-a")
+    await lakes.branch("merged-a")
+    await lakes.branch("merged-open", lasts_ms=5 * DAY_MS)
+    await lakes.commit("merged-open", "b")
+    await lakes.branch("merged-for-ever")
+    await lakes.commit("merged-for-ever", "c")
+    await lakes.branch("kept-a", lasts_ms=DAY_MS)
+    await lakes.branch("no-rule", lasts_ms=4 * DAY_MS)
+    began_ms = lakes.clock.ms
+
+    plan = await lakes.plan()
+
+    days = {name: one.goes_ms and round((one.goes_ms - began_ms) / DAY_MS, 3) for name, one in plan.items()}
+    assert days == {
+        "main": None,
+        "idle-a": 3,
+        "merged-a": 2,
+        "merged-open": 5,
+        "merged-for-ever": None,
+        "kept-a": None,
+        "no-rule": 4,
+    }
+    for name, one in plan.items():
+        if one.goes_ms is not None:
+            lakes.clock.ms = one.goes_ms - 1
+            assert not (await lakes.plan())[name].goes
+            lakes.clock.ms = one.goes_ms
+            assert (await lakes.plan())[name].goes
+            assert (await lakes.plan())[name].goes_ms == one.goes_ms
+
+
 async def test_only_merged_branches_go_where_the_rule_says_so(lakes: Installation) -> None:
     for name in ("merged", "open", "squashed", "empty"):
         await lakes.branch(name)

@@ -8,6 +8,7 @@ object. `branches` is about branches themselves (branches.py).
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -115,7 +116,7 @@ def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None
     from lakebed.operations import lifecycle
 
     found = versions_of(session, lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, parse_repository(uri), limit)
-    session.show_all(found, _history_text)
+    session.show_all(found, _history_text, otherwise="no lifecycle policy was ever set")
 
 
 @app.command("plan")
@@ -228,9 +229,28 @@ def _simulation_text(found: Simulation) -> Iterator[str]:
         for date, size_bytes in by_day.items():
             yield f"{date}  {'█' * round(BAR * size_bytes / (most or 1)):<{BAR}}  {human_size(size_bytes)}"
         yield ""
+    yield from _simulated_branches(found)
     total = found.total
     objects, size = count_of(total.objects, "object"), human_size(total.size_bytes)
     yield f"{objects}, {size}, within {count_of(found.days, 'day')} if no one writes meanwhile"
+
+
+def _simulated_branches(found: Simulation) -> Iterator[str]:
+    """Yield the branches that sweeps would delete, and how many on each day."""
+    if found.branches is None:
+        yield "branches are not simulated: they go by the policy in force"
+    if not found.branches:
+        return
+    rows = [(one.date, one.branch, one.rule or "made to last until then") for one in found.branches]
+    yield from table(("day", "branch", "by rule"), rows)
+    yield ""
+    by_day = Counter(one.date for one in found.branches)
+    for date, count in by_day.items():
+        drawn = "█" * round(BAR * count / max(by_day.values()))
+        yield f"{date}  {drawn:<{BAR}}  {count_of(count, 'branch', 'branches')}"
+    yield ""
+    every = count_of(len(found.branches), "branch", "branches")
+    yield f"{every}, where `lakebed lifecycle branches apply` runs each day"
 
 
 def _status_text(found: LifecycleStatus) -> Iterator[str]:

@@ -16,7 +16,7 @@ from lakebed.base import LakebedError, NotFound, count_of, human_size
 from lakebed.cli.arguments import UidOption
 from lakebed.cli.failures import Misuse
 from lakebed.cli.output import fields, human_time, printable, table
-from lakebed.cli.parameters import Argument
+from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.progress import Line
 from lakebed.cli.session import Session, connect
 from lakebed.cli.uris import parse_object, parse_repository
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lakebed.wire import DeletedRef
 
 SHOWN: Final = 10
+FEW: Final = 3
+"""Paths of an object, and branches of a path, that `lifecycle why` shows without --all."""
 _STAGES: Final = {
     "commits": ("commits", "tree", "trees"),
     "staging": ("what is staged", "branch", "branches"),
@@ -36,6 +38,8 @@ _STAGES: Final = {
     "ledger": ("the ledger", "file", "files"),
     "elsewhere": ("other repositories", "file", "files"),
 }
+
+_ALL: Final = " (--all)"
 
 WhyArgument = Annotated[
     str, Argument(metavar="PATH|REPOSITORY", help="lakefs://repository/ref/path, or a repository and an address")
@@ -50,9 +54,16 @@ def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> No
     _ask(session, uri, address, why_text)
 
 
-def lifecycle_why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> None:
-    """Explain when an object is due by the policy: each path with rule, branches and date, and what keeps it."""
-    _ask(session, uri, address, lifecycle_text)
+def lifecycle_why(
+    session: Session,
+    uri: WhyArgument,
+    address: AddressArgument = "",
+    every: Annotated[
+        bool, Option("--all", help="Show more than the three paths and branches that keep it longest.")
+    ] = False,
+) -> None:
+    """Explain when an object is due by the policy: its paths with rule, branches and date, and what keeps it."""
+    _ask(session, uri, address, partial(lifecycle_text, every=every))
 
 
 def deleted_why(session: Session, uri: WhyArgument, address: AddressArgument = "", uid: UidOption = "") -> None:
@@ -140,26 +151,29 @@ def progress_text(progress: WhyProgress) -> str:
 
 
 def why_text(answer: WhyAnswer) -> Iterator[str]:
-    yield from _objects_text(answer, _object_text)
+    yield from _objects_text(answer, _object_text, shown=len(answer.objects))
 
 
-def lifecycle_text(answer: WhyAnswer) -> Iterator[str]:
+def lifecycle_text(answer: WhyAnswer, *, every: bool = False) -> Iterator[str]:
     if answer.policy_version is None:
         yield "no lifecycle policy is set, so nothing goes by one"
         yield ""
-    yield from _objects_text(answer, _due_text)
+    yield from _objects_text(answer, partial(_due_text, every=every), shown=len(answer.objects) if every else FEW)
 
 
-def _objects_text(answer: WhyAnswer, text: Callable[[WhyObject, WhyAnswer], Iterator[str]]) -> Iterator[str]:
+def _objects_text(
+    answer: WhyAnswer, text: Callable[[WhyObject, WhyAnswer], Iterator[str]], *, shown: int
+) -> Iterator[str]:
     if answer.path and not answer.at_ref:
         yield f"{printable(answer.path)} is not at {printable(answer.ref)} now; it was:"
         yield ""
-    for place, found in enumerate(answer.objects):
+    for place, found in enumerate(answer.objects[:shown]):
         if place:
             yield ""
         yield from text(found, answer)
-    if answer.objects_count > len(answer.objects):
-        yield f"… and {count_of(answer.objects_count - len(answer.objects), 'object')} more"
+    if answer.objects_count > shown:
+        more = count_of(answer.objects_count - shown, "object")
+        yield f"… and {more} more{_ALL if shown < len(answer.objects) else ''}"
 
 
 def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
@@ -205,7 +219,7 @@ def _uncommitted(found: WhyObject) -> list[tuple[str, str]]:
     return facts
 
 
-def _due_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
+def _due_text(found: WhyObject, answer: WhyAnswer, *, every: bool) -> Iterator[str]:
     facts = [("object", printable(found.address)), ("why", _due(found, answer))]
     facts += _uncommitted(found)
     facts += [("held by", f"legal hold {printable(name)}") for name in found.holds]
@@ -223,14 +237,14 @@ def _due_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
                 human_time(name.modified_ms // 1000),
                 name.rule,
                 _due_of_name(name),
-                _branches(name),
+                _branches(name, every=every),
                 f"{name.commit[:12]}{f' and {name.commits_count - 1:,} more' if name.commits_count > 1 else ''}",
             )
-            for name in found.due_names[:SHOWN]
+            for name in found.due_names[: None if every else FEW]
         ]
         yield from table(("path", "written", "rule", "due", "on branches", "in commit"), rows)
         if found.due_names_count > len(rows):
-            yield f"… and {found.due_names_count - len(rows):,} more"
+            yield f"… and {found.due_names_count - len(rows):,} more{_ALL if len(rows) < len(found.due_names) else ''}"
     else:
         # Without a policy nothing has a date, and the commits that name it are all there is to say.
         yield from _commits_text(found)
@@ -271,9 +285,10 @@ def _due_of_name(name: DueName) -> str:
     return f"{human_time(name.due_ms // 1000)}{by}"
 
 
-def _branches(name: DueName) -> str:
-    shown = ", ".join(branch or "(none)" for branch in name.branches)
-    more = name.branches_count - len(name.branches)
+def _branches(name: DueName, *, every: bool) -> str:
+    branches = name.branches[: None if every else FEW]
+    shown = ", ".join(branch or "(none)" for branch in branches)
+    more = name.branches_count - len(branches)
     return f"{shown}{f' and {more:,} more' if more else ''}"
 
 

@@ -205,7 +205,7 @@ from .sealed import (
     window_end_ms,
 )
 from .service import Requests, RunAbandoned, Service, UnknownAnswer
-from .simulation import SimulatedRow, Simulation
+from .simulation import SimulatedBranch, SimulatedRow, Simulation
 from .tables import (
     COMMITS,
     EXPIRED,
@@ -376,6 +376,7 @@ __all__ = [
     "Service",
     "SetPolicy",
     "Side",
+    "SimulatedBranch",
     "SimulatedRow",
     "Simulation",
     "StageReport",

@@ -19,7 +19,8 @@ class PlannedBranch(msgspec.Struct, frozen=True, kw_only=True):
     counts, empty if none does.
 
     `active_ms` is when it was last used. `expires_ms`: it was made to last until then. `due_ms`: when it goes if no one
-    uses it and nothing else keeps it. `state` names all that the plan saw of it: it goes only if that is still so.
+    uses it and nothing else keeps it. `goes_ms` is the first instant from now on at which a sweep deletes it if nothing
+    changes; None: there is no such. `state` names all that the plan saw of it: it goes only if that is still so.
     """
 
     branch: str
@@ -32,6 +33,7 @@ class PlannedBranch(msgspec.Struct, frozen=True, kw_only=True):
     due_ms: int | None
     has_uncommitted: bool
     state: str
+    goes_ms: int | None = None
 
 
 class BranchesPlan(msgspec.Struct, frozen=True, kw_only=True):

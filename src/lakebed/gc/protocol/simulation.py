@@ -20,8 +20,20 @@ class SimulatedRow(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
+class SimulatedBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch that a sweep on this day (UTC) deletes. `rule` is its pattern; empty: it was made to last until then."""
+
+    date: str
+    branch: str
+    rule: str
+
+
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows by date, rule and branch; none for days on which nothing goes. `policy_version` None: it is not saved."""
+    """Rows by date, rule and branch; none for days on which nothing goes. `policy_version` None: it is not saved.
+
+    `branches` are those that a sweep of each day would delete, by date and name. None for a policy that is not saved:
+    the server judges branches by the one in force.
+    """
 
     run_id: str
     now_ms: int
@@ -29,3 +41,4 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     policy_version: int | None
     total: Total
     rows: tuple[SimulatedRow, ...]
+    branches: tuple[SimulatedBranch, ...] | None = None

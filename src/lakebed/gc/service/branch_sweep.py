@@ -42,7 +42,16 @@ from lakebed.gc.protocol import (
     not_tried,
 )
 from lakebed.gc.rules import Holds
-from lakebed.gc.rules.lifecycle import BranchFacts, IdleRule, Pin, Policy, check_policy, idle_rule_of, judge_branch
+from lakebed.gc.rules.lifecycle import (
+    BranchFacts,
+    IdleRule,
+    Pin,
+    Policy,
+    check_policy,
+    first_going_ms,
+    idle_rule_of,
+    judge_branch,
+)
 from lakebed.kv import StoreUnavailable
 from lakebed.versions import BranchNotFound, BranchRecord, RefState, decode_cell, encode_record, is_exclusive
 
@@ -266,6 +275,7 @@ class BranchSweep:
             active_ms=facts.active_ms,
             expires_ms=record.expires_ms or None,
             due_ms=verdict.due_ms,
+            goes_ms=first_going_ms(rule, facts, now_ms),
             has_uncommitted=staged.has_any,
             state=_state_of(record, staged),
         )

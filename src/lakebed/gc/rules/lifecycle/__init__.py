@@ -1,6 +1,6 @@
 """Lifecycle: objects go by path, branch and age although commits, even heads, still name them. Pure."""
 
-from .branches import BranchFacts, BranchVerdict, BranchWhy, IdleRule, Pin, idle_rule_of, judge_branch
+from .branches import BranchFacts, BranchVerdict, BranchWhy, IdleRule, Pin, first_going_ms, idle_rule_of, judge_branch
 from .document import (
     ALL_BRANCHES,
     CurrentRule,
@@ -81,6 +81,7 @@ __all__ = [
     "due_by_rule",
     "due_of",
     "earliest_by_branch",
+    "first_going_ms",
     "idle_rule_of",
     "judge_branch",
     "judge_objects",

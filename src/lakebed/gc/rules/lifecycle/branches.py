@@ -97,15 +97,26 @@ def judge_branch(rule: IdleRule | None, facts: BranchFacts, now_ms: int) -> Bran
     return BranchVerdict(goes=not kept, why=str(why), rule="" if rule is None else rule.pattern, due_ms=due_ms)
 
 
+def first_going_ms(rule: IdleRule | None, facts: BranchFacts, now_ms: int) -> int | None:
+    """Return the first instant from now on at which a branch goes if nothing changes; None: there is no such."""
+    later = sorted(date for date in _dates(rule, facts) if date > now_ms)
+    return next((instant for instant in (now_ms, *later) if judge_branch(rule, facts, instant).goes), None)
+
+
 def _due_ms(rule: IdleRule | None, facts: BranchFacts) -> int | None:
+    return min(_dates(rule, facts), default=None)
+
+
+def _dates(rule: IdleRule | None, facts: BranchFacts) -> list[int]:
+    """Return the ends of what it was made to last and of the idle time, as far as there are such."""
     dates = [facts.expires_ms] if facts.expires_ms else []
     if rule is not None:
         duration = parse_duration(rule.idle)
         if not duration.unit:
-            return None
+            return []
         idle_ms = duration.over_ms(facts.active_ms, facts.active_ms)
         dates += [] if idle_ms is None or not facts.active_ms else [idle_ms]
-    return min(dates, default=None)
+    return dates
 
 
 def _kept_by(rule: IdleRule | None, facts: BranchFacts, now_ms: int, due_ms: int | None) -> str:
