@@ -692,3 +692,50 @@ def test_ctrl_c_at_a_question_is_an_interrupt_and_nothing_is_done(shell: Shell, 
     assert shell("repo", "show", lake).code == 0
     os.close(theirs)
     os.close(ours)
+
+
+LISTS = """
+    repo list --prefix zz
+    repo list --deleted --prefix zz
+    branch list LAKE --prefix zz
+    branch list LAKE --deleted
+    branch protect LAKE
+    tag list LAKE
+    log LAKE/main --since 2100-01-01
+    diff LAKE/main
+    blame LAKE/main/
+    object ls LAKE/main/
+    object find LAKE/main/
+    pulls list LAKE
+    actions list LAKE
+    gc list LAKE --data DATA
+    gc ledger LAKE --data DATA
+    gc job list LAKE
+    gc rules history LAKE
+    lifecycle policy history LAKE
+    hold list LAKE
+    hold history LAKE
+    auth users list --prefix zz
+    auth groups list --prefix zz
+    auth policies list --prefix zz
+    auth principals list ann
+    audit --user nosuch
+""".strip().splitlines()
+
+
+def test_each_list_that_is_empty_says_so_on_stderr_and_is_an_empty_array_as_json(
+    shell: Shell, lake: str, data: Path
+) -> None:
+    for line in LISTS:
+        words = line.replace("LAKE", lake).replace("DATA", str(data)).split()
+        text, record = shell.ok(*words), shell.ok(*words, "-o", "json")
+
+        assert (text.out, text.err.count("\n")) == ("", 1), line
+        assert text.err.startswith(("no ", "nothing ", "the ledger has no ", "there was never ")), line
+        assert (record.json, record.err) == ([], ""), line
+
+
+def test_a_data_folder_whose_name_is_no_unicode_is_shown_in_json(shell: Shell) -> None:
+    shown = shell("config", "show", "-o", "json", LAKEBED_DATA="/lake\udcff")
+
+    assert (shown.code, shown.json["data"]) == (0, "/lake\\udcff")

@@ -88,15 +88,35 @@ def test_amounts_stand_below_one_another() -> None:
     ]
 
 
-def test_an_empty_list_says_so_to_a_person(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    session = Session({"LAKEBED_PAGER": "cat"}, endpoint=None, output=Format.TEXT)
-    session.show_all([], lambda _: [], otherwise="nothing here")
-    piped = capsys.readouterr()
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+@pytest.mark.parametrize(
+    ("output", "quiet", "said"),
+    [
+        (Format.TEXT, False, ("", "nothing here\n")),
+        (Format.TEXT, True, ("", "")),
+        (Format.JSON, False, ("[]\n", "")),
+    ],
+)
+def test_an_empty_list_says_so_to_a_person(
+    capsys: pytest.CaptureFixture[str], output: Format, quiet: bool, said: tuple[str, str]
+) -> None:
+    session = Session({"LAKEBED_PAGER": "cat"}, endpoint=None, output=output, quiet=quiet)
+
     session.show_all([], lambda _: [], otherwise="nothing here")
 
-    assert (piped.out, piped.err) == ("", "")
-    assert capsys.readouterr().err == "nothing here\n"
+    assert capsys.readouterr() == said
+
+
+def test_bytes_that_are_no_unicode_are_escaped_in_json() -> None:
+    assert json_record({"data": "/a\udcff", "names": ["b\udcff", 1]}).splitlines() == [
+        "{",
+        '  "data": "/a\\\\udcff",',
+        '  "names": [',
+        '    "b\\\\udcff",',
+        "    1",
+        "  ]",
+        "}",
+    ]
+    assert list(json_array([{"path": "\udcff"}])) == ["[", '{"path":"\\\\udcff"}', "]"]
 
 
 def test_what_an_erasure_leaves_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:

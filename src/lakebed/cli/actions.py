@@ -46,7 +46,7 @@ def list_runs(
         "status": lambda run: run.status,
     }
     found = session.client.actions.list(parse_repository(uri), branch=branch, commit=commit, limit=limit)
-    session.show_table(found, columns)
+    session.show_table(found, columns, otherwise="no run of hooks")
 
 
 @app.command("show")

@@ -32,6 +32,11 @@ MessageOption = Annotated[str, Option("--message", "-m", help="The commit's mess
 MetaOption = Annotated[list[str] | None, Option("--meta", metavar="NAME=VALUE", help="Metadata; may be repeated.")]
 
 
+def no_such(what: str, prefix: str = "") -> str:
+    """Say that a list is empty, of all or of those whose names begin so."""
+    return f"no {what} begins with {prefix}" if prefix else f"no {what}"
+
+
 def ref_in(repository: str, text: str) -> str:
     """Return a ref that was given bare or as a URI of the same repository.
 

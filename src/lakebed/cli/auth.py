@@ -17,7 +17,7 @@ import msgspec
 from lakebed.base import NotFound
 from lakebed.wire import CredentialsWithSecret, Statement
 
-from .arguments import LimitOption, PrefixOption, YesOption
+from .arguments import LimitOption, PrefixOption, YesOption, no_such
 from .failures import Misuse, being_new
 from .output import columns_of, human_time
 from .parameters import Argument, Option
@@ -100,7 +100,11 @@ def create_user(
 def list_users(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
     """List users."""
     found = session.client.users.list(prefix=prefix, limit=limit)
-    session.show_table(found, {"user": lambda one: one.id, "created": lambda one: human_time(one.creation_date)})
+    columns: dict[str, Callable[[Any], object]] = {
+        "user": lambda one: one.id,
+        "created": lambda one: human_time(one.creation_date),
+    }
+    session.show_table(found, columns, otherwise=no_such("user", prefix))
 
 
 @users.command("show")
@@ -159,7 +163,7 @@ def keys(session: Session, user: UserArgument) -> None:
         "access key id": lambda one: one.access_key_id,
         "created": lambda one: human_time(one.creation_date),
     }
-    session.show_table(session.client.users.keys(user), columns)
+    session.show_table(session.client.users.keys(user), columns, otherwise=f"{user} has no access key")
 
 
 @users.command("create-key")
@@ -196,7 +200,11 @@ def create_group(
 def list_groups(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
     """List groups, also those that come with every server."""
     found = session.client.groups.list(prefix=prefix, limit=limit)
-    session.show_table(found, {"group": lambda one: one.id, "description": lambda one: one.description})
+    columns: dict[str, Callable[[Any], object]] = {
+        "group": lambda one: one.id,
+        "description": lambda one: one.description,
+    }
+    session.show_table(found, columns, otherwise=no_such("group", prefix))
 
 
 @groups.command("show")
@@ -290,7 +298,11 @@ def create_policy(session: Session, policy: PolicyArgument, file: FileArgument) 
 def list_policies(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
     """List policies, also those that come with every server."""
     found = session.client.policies.list(prefix=prefix, limit=limit)
-    session.show_table(found, {"policy": lambda one: one.id, "statements": lambda one: len(one.statement)})
+    columns: dict[str, Callable[[Any], object]] = {
+        "policy": lambda one: one.id,
+        "statements": lambda one: len(one.statement),
+    }
+    session.show_table(found, columns, otherwise=no_such("policy", prefix))
 
 
 @policies.command("show")
@@ -372,7 +384,8 @@ def detach_principal(
 @command
 def list_principals(session: Session, user: UserArgument) -> None:
     """List the identities that stand for a user."""
-    session.show_table(session.client.users.principals(user), {"principal": lambda one: one.id})
+    found = session.client.users.principals(user)
+    session.show_table(found, {"principal": lambda one: one.id}, otherwise=f"no identity stands for {user}")
 
 
 @principals.command("show")

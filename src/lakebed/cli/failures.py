@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -41,16 +41,10 @@ def tell(
 ) -> ExitCode:
     """Write an error to stderr, a line or a record; return the code to end with."""
     if as_json:
-        # Names of files may hold bytes that are no Unicode, which JSON cannot hold.
-        message, facts = _escaped(message), {name: _escaped(fact) for name, fact in facts.items()}
         click.echo(json_record({"error": {"kind": code.name.lower(), "message": message, **facts}}), err=True)
     else:
         click.echo(for_stderr(f"error: {message}"), err=True)
     return code
-
-
-def _escaped(value: Any) -> Any:
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def describe(error: LakebedError | OSError) -> str:

@@ -134,7 +134,7 @@ def log(
     )
     commits = itertools.islice((one for one in found if not no_merges or len(one.parents) < 2), limit)
     names = {} if session.is_json else _names_of(session, ref.repository)
-    session.show_all(commits, partial(graph_lines if graph else paragraphs, names=names))
+    session.show_all(commits, partial(graph_lines if graph else paragraphs, names=names), otherwise="no such commit")
 
 
 def _names_of(session: Session, repository: str) -> dict[str, list[str]]:
@@ -230,7 +230,7 @@ def _show_changes(session: Session, found: Iterator[Diff], *, stat: bool) -> Non
     if stat:
         session.show(Summary.of(found), lambda summary: summary.lines())
     else:
-        session.show_all(found, diff_lines)
+        session.show_all(found, diff_lines, otherwise="no difference")
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -298,7 +298,7 @@ def blame(
         for one in client.objects.list(place.repository, place.ref, prefix=place.path, limit=limit):
             yield Blamed(path=one.path, commit=_writer_of(client, place, one))
 
-    session.show_all(lines(), _blame_lines)
+    session.show_all(lines(), _blame_lines, otherwise=f"no object at {place}")
 
 
 def _writer_of(client: Client, place: ObjectUri, shown: ObjectStats) -> Commit | None:
@@ -377,7 +377,7 @@ def merge(
     left, right = parse_ref(source), parse_ref(destination)
     if dry_run:
         changes = [*session.client.history.diff(same_repository(left, right), right.ref, left.ref)]
-        session.show_all(changes, diff_lines)
+        session.show_all(changes, diff_lines, otherwise="no difference: a merge would bring nothing")
         if strategy is None and any(one.type == "conflict" for one in changes):
             paths = _conflicts(changes)
             raise Conflict(_conflict_text(paths, left, right), paths=paths)

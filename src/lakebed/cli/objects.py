@@ -202,7 +202,7 @@ def ls(
     found = session.client.objects.list(
         place.repository, place.ref, prefix=place.path, delimiter="" if recursive else delimiter, limit=limit
     )
-    session.show_all(found, _ls_lines)
+    session.show_all(found, _ls_lines, otherwise=f"no object at {place}")
 
 
 @app.command("stat")
@@ -292,7 +292,7 @@ def find(
     matching = (
         one for one in found if fnmatchcase(one.path, name) and (larger is None or (one.size_bytes or 0) > larger)
     )
-    session.show_all(itertools.islice(matching, limit), _ls_lines)
+    session.show_all(itertools.islice(matching, limit), _ls_lines, otherwise=f"no such object at {place}")
 
 
 @app.command("rm")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from textwrap import wrap
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -156,7 +156,7 @@ def for_stderr(message: str) -> str:
 
 def json_record(record: object) -> str:
     """One indented object."""
-    return msgspec.json.format(msgspec.json.encode(record, enc_hook=str), indent=2).decode()
+    return msgspec.json.format(_encoded(record), indent=2).decode()
 
 
 def json_array(records: Iterable[object]) -> Iterator[str]:
@@ -164,12 +164,31 @@ def json_array(records: Iterable[object]) -> Iterator[str]:
     waiting: str | None = None
     for record in records:
         yield "[" if waiting is None else waiting + ","
-        waiting = msgspec.json.encode(record).decode()
+        waiting = _encoded(record).decode()
     if waiting is None:
         yield "[]"
     else:
         yield waiting
         yield "]"
+
+
+def _encoded(record: object) -> bytes:
+    try:
+        return msgspec.json.encode(record, enc_hook=str)
+    except UnicodeEncodeError:
+        # Names of files and variables may hold bytes that are no Unicode, which JSON cannot hold.
+        return msgspec.json.encode(_escaped(msgspec.to_builtins(record, enc_hook=str)))
+
+
+def _escaped(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_escaped(name): _escaped(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_escaped(one) for one in value]
+    return value
 
 
 def printable(text: str) -> str:

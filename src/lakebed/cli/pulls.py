@@ -49,7 +49,9 @@ def list_pulls(
         "author": lambda pull: pull.author,
         "title": lambda pull: pull.title,
     }
-    session.show_table(session.client.pulls.list(parse_repository(uri), status=status.value, limit=limit), columns)
+    found = session.client.pulls.list(parse_repository(uri), status=status.value, limit=limit)
+    which = "" if status is Which.ALL else f"{status.value} "
+    session.show_table(found, columns, otherwise=f"no {which}pull request")
 
 
 @app.command("create")

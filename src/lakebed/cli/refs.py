@@ -17,6 +17,7 @@ from .arguments import (
     RepositoryArgument,
     TagArgument,
     YesOption,
+    no_such,
     ref_in,
 )
 from .completion import complete_ref
@@ -113,17 +114,18 @@ def list_branches(
     deleted: DeletedOption = False,
 ) -> None:
     """List the branches of a repository and their commits."""
-    _show_refs(session, session.client.branches, uri, prefix, limit, deleted=deleted)
+    _show_refs(session, "branch", session.client.branches, uri, prefix, limit, deleted=deleted)
 
 
 def _show_refs(
-    session: Session, refs: Branches | Tags, uri: str, prefix: str, limit: int | None, *, deleted: bool
+    session: Session, what: str, refs: Branches | Tags, uri: str, prefix: str, limit: int | None, *, deleted: bool
 ) -> None:
     if deleted:
         found = refs.list_deleted(parse_repository(uri), prefix=prefix, limit=limit)
         session.show_table(found, DELETED_COLUMNS, otherwise="nothing that was deleted can come back")
     else:
-        session.show_all(refs.list(parse_repository(uri), prefix=prefix, limit=limit), _refs_text)
+        listed = refs.list(parse_repository(uri), prefix=prefix, limit=limit)
+        session.show_all(listed, _refs_text, otherwise=no_such(what, prefix))
 
 
 def _refs_text(refs: Iterable[Ref]) -> Iterator[str]:
@@ -166,7 +168,11 @@ def undelete(session: Session, uri: BranchArgument) -> None:
 def reflog(session: Session, uri: BranchArgument, limit: LimitOption = None) -> None:
     """Show where a branch was, the newest first. `main@{2}` is where it was two moves ago."""
     branch = parse_ref(uri)
-    session.show_table(session.client.branches.moves(branch.repository, branch.ref, limit=limit), MOVE_COLUMNS)
+    session.show_table(
+        session.client.branches.moves(branch.repository, branch.ref, limit=limit),
+        MOVE_COLUMNS,
+        otherwise="no move is known",
+    )
 
 
 @app.command("reset")
@@ -293,7 +299,7 @@ def protect(
             repositories.protect_branches(repository, wanted, version=version)
         # The list names what is protected.
         session.note(f"no longer protected: {', '.join(given)}" if remove else f"protected in {uri}:")
-    session.show_all(wanted, lambda lines: lines)
+    session.show_all(wanted, lambda lines: lines, otherwise=f"no branch of {uri} is protected")
 
 
 @tags.command("create")
@@ -317,7 +323,7 @@ def list_tags(
     deleted: DeletedOption = False,
 ) -> None:
     """List the tags of a repository and their commits."""
-    _show_refs(session, session.client.tags, uri, prefix, limit, deleted=deleted)
+    _show_refs(session, "tag", session.client.tags, uri, prefix, limit, deleted=deleted)
 
 
 @tags.command("show")
@@ -352,4 +358,6 @@ def undelete_tag(session: Session, uri: TagArgument) -> None:
 def tag_reflog(session: Session, uri: TagArgument, limit: LimitOption = None) -> None:
     """Show when a tag was made, deleted and made again, the newest first. `v1@{yesterday}` is where it was then."""
     tag = parse_tag(uri)
-    session.show_table(session.client.tags.moves(tag.repository, tag.ref, limit=limit), MOVE_COLUMNS)
+    session.show_table(
+        session.client.tags.moves(tag.repository, tag.ref, limit=limit), MOVE_COLUMNS, otherwise="no move is known"
+    )

@@ -12,7 +12,7 @@ import msgspec
 from lakebed.base import Denied, LakebedError, count_of
 from lakebed.wire import DeletedRepository, RefsDump, Repository, RepositoryDumpStatus, RepositoryRestoreStatus
 
-from .arguments import LimitOption, PrefixOption, RepositoryArgument, UidOption, YesOption
+from .arguments import LimitOption, PrefixOption, RepositoryArgument, UidOption, YesOption, no_such
 from .failures import Misuse, being_new
 from .output import human_time
 from .parameters import Argument, Option
@@ -84,7 +84,8 @@ def list_repositories(
 ) -> None:
     """List repositories."""
     if deleted:
-        session.show_table(session.client.repositories.list_deleted(prefix=prefix, limit=limit), DELETED_COLUMNS)
+        found = session.client.repositories.list_deleted(prefix=prefix, limit=limit)
+        session.show_table(found, DELETED_COLUMNS, otherwise=no_such("deleted repository", prefix))
         return
     columns: dict[str, Callable[[Repository], object]] = {
         "repository": lambda one: one.id,
@@ -92,7 +93,8 @@ def list_repositories(
         "default branch": lambda one: one.default_branch,
         "storage namespace": lambda one: one.storage_namespace,
     }
-    session.show_table(session.client.repositories.list(prefix=prefix, limit=limit), columns)
+    listed = session.client.repositories.list(prefix=prefix, limit=limit)
+    session.show_table(listed, columns, otherwise=no_such("repository", prefix))
 
 
 @app.command("show")

@@ -160,7 +160,7 @@ class Session:
     def show_all(
         self, records: Iterable[R], text: Callable[[Iterable[R]], Iterable[str]], *, otherwise: str = ""
     ) -> None:
-        """Answer with a list, each record as soon as it is there. `otherwise` tells a person that there is none."""
+        """Answer with a list, each record as soon as it is there. `otherwise` says on stderr that there is none."""
         if self.is_json or not (pager := pager_of(self.environment)):
             for line in json_array(records) if self.is_json else self._or_note(text(records), otherwise):
                 self.say(line)
@@ -173,7 +173,7 @@ class Session:
         for line in lines:
             is_empty = False
             yield line
-        if is_empty and otherwise and sys.stdout.isatty():
+        if is_empty and otherwise:
             self.note(otherwise)
 
     def show_table(

@@ -105,7 +105,11 @@ def sync(
     gone = sorted((objects.keys() - files.keys()) if uploads else (files.keys() - objects.keys())) if delete else []
     steps = _steps(files, objects, differing, gone, uploads=uploads)
     if dry_run:
-        session.show_all(steps, lambda found: [f"{step.action:8}  {printable(step.path)}" for step in found])
+        session.show_all(
+            steps,
+            lambda found: [f"{step.action:8}  {printable(step.path)}" for step in found],
+            otherwise="nothing to do: both sides are equal",
+        )
         return
     if gone:
         session.confirm(f"Delete {count_of(len(gone), 'file')} of {target} that {source} does not have?", yes=yes)

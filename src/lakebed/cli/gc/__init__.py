@@ -278,7 +278,7 @@ def list_runs(
 ) -> None:
     """List runs, and plans that were never applied, newest first."""
     collector = checked_collector(session, uri, local_root)
-    session.show_all(collector.listed(limit=limit), runs_text)
+    session.show_all(collector.listed(limit=limit), runs_text, otherwise="no run, and no plan")
     warn_of_unfinished(session, collector)
 
 

@@ -141,7 +141,7 @@ def ledger(
     found = list(islice(rows, limit + 1))
     if run and not found and next(collector.ledger_rows(LedgerQuery(run_id=run)), None) is None:
         check_run(collector, run)
-    session.show_table(found[:limit], LEDGER)
+    session.show_table(found[:limit], LEDGER, otherwise="the ledger has no such row")
     if len(found) > limit:
         session.note(f"these are the newest {count_of(limit, 'row')} of more: --limit shows more")
 

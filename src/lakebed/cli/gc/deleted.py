@@ -150,7 +150,7 @@ def status(
 def list_runs(session: Session, uri: RepositoryArgument, uid: UidOption = "", local_root: RootOption = None) -> None:
     """List runs, and plans that were never applied, newest first."""
     collector = _collector(session, uri, uid, local_root)
-    session.show_all(collector.listed(), runs_text)
+    session.show_all(collector.listed(), runs_text, otherwise="no run, and no plan")
 
 
 @app.command("adopt")

@@ -73,7 +73,7 @@ def list_holds(session: Session, uri: RepositoryArgument) -> None:
     from lakebed.operations import holds
 
     found = session.client.do(holds.GET_LEGAL_HOLDS, parse_repository(uri))
-    session.show_all(found.holds, _holds_text)
+    session.show_all(found.holds, _holds_text, otherwise="no legal hold is in force")
 
 
 @app.command("release")
@@ -96,7 +96,7 @@ def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None
     from lakebed.operations import holds
 
     found = versions_of(session, holds.LIST_LEGAL_HOLD_HISTORY, parse_repository(uri), limit)
-    session.show_all(found, _history_text)
+    session.show_all(found, _history_text, otherwise="there was never a legal hold")
 
 
 def _holds_text(holds: Iterable[Hold]) -> Iterator[str]:

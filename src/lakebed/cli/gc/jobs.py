@@ -91,7 +91,8 @@ def list_jobs(session: Session, uri: RepositoryArgument, deleted: DeletedOption 
         "started": lambda job: human_time(job.started_ms // 1000),
     }
     place = _place(uri, deleted=deleted, uid=uid)
-    session.show_table(session.client.do(collectors.LIST_GC_JOBS, place.repository, query=place.query).jobs, columns)
+    found = session.client.do(collectors.LIST_GC_JOBS, place.repository, query=place.query).jobs
+    session.show_table(found, columns, otherwise="no job")
 
 
 @app.command("show")

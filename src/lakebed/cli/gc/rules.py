@@ -194,7 +194,7 @@ def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None
     from lakebed.operations import collectors
 
     found = versions_of(session, collectors.LIST_GC_RULES_HISTORY, parse_repository(uri), limit)
-    session.show_all(found, history_text)
+    session.show_all(found, history_text, otherwise="no rules were ever set")
 
 
 @app.command("diff")
