@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,53 @@ def test_the_installed_script_is_one_that_bash_runs(at_home: Shell, home: Path) 
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("-F _lakebed_completion lakebed\n")
+
+
+def run_in(shell: str, script: str, home: Path) -> list[str]:
+    """Run a script in a shell of this home folder, where `lakebed` is a program of the path; return what it printed."""
+    program = home / "bin" / "lakebed"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m lakebed "$@"\n')
+    program.chmod(0o755)
+    environment = {
+        "HOME": str(home),
+        "PATH": f"{program.parent}:/usr/bin:/bin",
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
+    done = subprocess.run([shell, "-c", script], cwd=home, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_commands_with_their_whole_description_and_files_with_commas(at_home: Shell, home: Path) -> None:
+    (home / "day=1,a.csv").touch()
+    at_home.ok("--install-completion", "fish")
+
+    [command, *files] = run_in("fish", "complete -C 'lakebed rep'; complete -C 'lakebed object upload ./day=1,'", home)
+
+    assert command.startswith("repo\tCreate, list")
+    assert files == ["./day=1,a.csv"]
+
+
+# What zsh's own functions would offer, printed: they work only while a person types.
+OFFERED = """
+compdef() { : }
+_describe() { print -l -- $completions_with_descriptions }
+compadd() { print -l -- $completions }
+_path_files() { print -- files }
+source ~/.zfunc/_lakebed
+words=(lakebed rep); CURRENT=2; _lakebed_completion
+words=(lakebed object upload ./day=1,); CURRENT=4; _lakebed_completion
+words=(lakebed object ls lake); CURRENT=4; _lakebed_completion
+"""
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes_commands_files_and_the_beginning_of_a_uri(at_home: Shell, home: Path) -> None:
+    at_home.ok("--install-completion", "zsh")
+
+    [command, files, uri] = run_in("zsh", OFFERED, home)
+
+    assert command.startswith("repo:Create, list")
+    assert (files, uri) == ("files", "lakefs://")

@@ -89,7 +89,9 @@ def _script(shell: str, context: click.Context) -> str:
     if complete is None:
         # click knows PowerShell since 8.5.
         raise click.UsageError(f"the installed release of click cannot complete in {shell}", ctx=context)
-    return complete(context.command, {}, PROGRAM, VARIABLE).source()
+    script = complete(context.command, {}, PROGRAM, VARIABLE).source()
+    # Names and descriptions hold commas: click's script of fish would cut them there.
+    return script.replace('(string split "," $completion)', '(string split --max 1 "," $completion)')
 
 
 def _named(context: click.Context, shell: str) -> str:
