@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lakebed.server.s3.signatures import canonical_request, sign, signing_key, string_to_sign
+from lakebed.server.s3.signatures import canonical_request, signing_key, string_to_sign
 
 from .harness import Bench, Figure, Pair, Part, Side, Work
 from .http import Peer
@@ -52,7 +52,7 @@ class Signer:
         canonical = canonical_request(method, path.encode(), query, headers, [name for name, _ in headers], UNSIGNED)
         scope = f"{now[:8]}/us-east-1/s3/aws4_request"
         key = signing_key(self._secret, scope)
-        signature = sign(key, string_to_sign(now, scope, canonical))
+        signature = key.sign(string_to_sign(now, scope, canonical))
         proof = (
             f"AWS4-HMAC-SHA256 Credential={self._key_id}/{scope},SignedHeaders={';'.join(names)},Signature={signature}"
         )

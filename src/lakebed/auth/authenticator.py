@@ -19,7 +19,7 @@ import hmac
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import jwt
 import msgspec
@@ -32,6 +32,8 @@ from .delegation import Delegation
 from .keys import ServerKeys
 from .principals import PrincipalNotFound, Principals
 from .records import CredentialsRecord, UserRecord
+
+K = TypeVar("K")
 
 SESSION_COOKIE: Final = "internal_auth_session"
 TOKEN_LIFETIME_S: Final = 7 * 24 * 3600
@@ -78,7 +80,7 @@ class _Owner:
     record: CredentialsRecord
     identity: Identity | None
     until_ms: int
-    signing: dict[str, bytes] = field(default_factory=dict)
+    signing: dict[str, Any] = field(default_factory=dict)
 
 
 class Authenticator:
@@ -135,11 +137,11 @@ class Authenticator:
     async def check_signature(
         self,
         access_key_id: str,
-        is_of: Callable[[bytes], bool],
+        is_of: Callable[[K], bool],
         *,
-        make_key: Callable[[str], bytes],
+        make_key: Callable[[str], K],
         scope: str = "",
-    ) -> tuple[Identity, bytes]:
+    ) -> tuple[Identity, K]:
         """Return the user of an access key, if `is_of` finds that a key of its secret made what the caller sent; and
         that key, which `make_key` makes from the secret.
 
@@ -151,8 +153,12 @@ class Authenticator:
             NotAuthenticated: another secret made it, or its user was deleted.
         """
         owner = await self._owner_of(access_key_id)
-        known = owner.signing.get(scope)
-        key = known or make_key(self._keys.unseal(owner.record.secret, access_key_id=access_key_id))
+        known: K | None = owner.signing.get(scope)
+        key = (
+            known
+            if known is not None
+            else make_key(self._keys.unseal(owner.record.secret, access_key_id=access_key_id))
+        )
         if not is_of(key):
             failures = await self._slowdown.wait(access_key_id)
             raise NotAuthenticated("wrong secret", access_key_id=access_key_id, failures=failures)

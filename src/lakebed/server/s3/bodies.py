@@ -17,7 +17,7 @@ from . import checksums
 from .checksums import ALGORITHMS, HEADER, SIZES, Checksum
 from .errors import NotImplementedByName, S3Error
 from .requests import S3Request
-from .signatures import EMPTY_SHA256, UNSIGNED, AnySigned, Signed, sign
+from .signatures import EMPTY_SHA256, UNSIGNED, AnySigned, Signed, SigningKey
 
 CHUNK_BYTES_MIN: Final = 8192
 """A chunk may be smaller only if it is the last one."""
@@ -213,7 +213,7 @@ class Payload:
 class _Chain:
     """The signatures of chunks: each covers the one before it, the first one that of the request."""
 
-    def __init__(self, signed: AnySigned, key: bytes) -> None:
+    def __init__(self, signed: AnySigned, key: SigningKey) -> None:
         if not isinstance(signed, Signed):
             raise S3Error("InvalidRequest", "signed chunks need a signature of version 4")
         self._start = f"{signed.time}\n{signed.scope}\n"
@@ -230,7 +230,7 @@ class _Chain:
         self._check(f"AWS4-HMAC-SHA256-TRAILER\n{self._start}{self._previous}\n{digest}", signature)
 
     def _check(self, text: str, signature: str) -> None:
-        expected = sign(self._key, text)
+        expected = self._key.sign(text)
         if not hmac.compare_digest(expected.encode(), signature.encode("latin-1")):
             raise S3Error("SignatureDoesNotMatch")
         self._previous = expected

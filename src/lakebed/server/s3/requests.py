@@ -23,7 +23,7 @@ from lakebed.server.requests import RestRequest
 
 from .errors import NotImplementedByName, S3Error
 from .options import S3Options
-from .signatures import V2_QUERY, V4_QUERY, AnySigned, Asked, parse_query
+from .signatures import V2_QUERY, V4_QUERY, AnySigned, Asked, SigningKey, parse_query
 
 Level: TypeAlias = Literal["service", "bucket", "object"]
 
@@ -67,7 +67,7 @@ class S3Request(RestRequest):
     """`signed` and `key` (which signs its chunks) are set when the caller is known."""
 
     signed: AnySigned
-    key: bytes
+    key: SigningKey
 
     def __init__(self, scope: Scope, receive: Receive, options: S3Options) -> None:
         super().__init__(scope, receive)

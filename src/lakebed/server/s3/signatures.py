@@ -34,10 +34,8 @@ EXPIRES_S_MAX: Final = 7 * 24 * 3600
 _TIME: Final = re.compile(r"(\d{8})T\d{6}Z")
 _DATE: Final = re.compile(r"\d{8}")
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
-_WHOLE: Final = re.compile(
-    r" *Credential=([^,\s]+) *, *SignedHeaders=([^,\s]+) *, *Signature=([^,\s]+) *",
-)
-"""The fields in the order in which nearly every client has them."""
+_OPENING: Final = re.compile(r"AWS4-HMAC-SHA256 +Credential=([^,\s]+) *, *SignedHeaders=([^,\s]+) *, *")
+"""All before `Signature=`, in the order in which nearly every client has the fields."""
 _FIELD: Final = re.compile(r"\s*(Credential|SignedHeaders|Signature)=([^,\s]*)\s*")
 _SPACES: Final = re.compile(rb" {2,}")
 _PLAIN_PATH: Final = re.compile(rb"[A-Za-z0-9/\-_.~]+")
@@ -88,6 +86,35 @@ class Asked:
         return None
 
 
+class SigningKey:
+    """Sign texts by HMAC. Both of its hashes are begun here: the library looks for its algorithm at each call of its
+    own HMAC, which costs more than the hash of so short a text.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes, algorithm: str = "sha256") -> None:
+        inner = hashlib.new(algorithm, usedforsecurity=False)
+        block = (key if len(key) <= inner.block_size else hashlib.new(algorithm, key).digest()).ljust(
+            inner.block_size, b"\0"
+        )
+        outer = inner.copy()
+        inner.update(bytes([byte ^ 0x36 for byte in block]))
+        outer.update(bytes([byte ^ 0x5C for byte in block]))
+        self._inner: Final = inner
+        self._outer: Final = outer
+
+    def digest(self, text: bytes) -> bytes:
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(text)
+        outer.update(inner.digest())
+        return outer.digest()
+
+    def sign(self, text: str) -> str:
+        """Return the signature of a text, as version 4 spells it."""
+        return self.digest(text.encode("latin-1", errors="replace")).hex()
+
+
 class Signed(msgspec.Struct, frozen=True, kw_only=True):
     """A signature of version 4. `scope` is date/region/s3/aws4_request: what a key made from the secret is good for.
 
@@ -119,7 +146,7 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True):
         elif abs(now_s - made_s) > SKEW_S_MAX:
             raise S3Error("RequestTimeTooSkewed", RequestTime=self.time, ServerTime=_iso(now_s))
 
-    def is_of(self, key: bytes, asked: Asked) -> bool:
+    def is_of(self, key: SigningKey, asked: Asked) -> bool:
         """Return whether the holder of the secret that this key was made from signed this request."""
         query = asked.query
         canonical = canonical_request(
@@ -130,10 +157,10 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True):
             self.signed_headers,
             self.payload,
         )
-        expected = sign(key, string_to_sign(self.time, self.scope, canonical))
+        expected = key.sign(string_to_sign(self.time, self.scope, canonical))
         return hmac.compare_digest(expected, self.signature)
 
-    def key(self, secret: str) -> bytes:
+    def key(self, secret: str) -> SigningKey:
         return signing_key(secret, self.scope)
 
 
@@ -156,7 +183,7 @@ class SignedV2:
         if now_s > int(self.expires):
             raise S3Error("AccessDenied", "Request has expired.", ServerTime=_iso(now_s))
 
-    def is_of(self, key: bytes, asked: Asked) -> bool:
+    def is_of(self, key: SigningKey, asked: Asked) -> bool:
         amz: dict[str, list[str]] = {}
         for name, value in asked.headers:
             if name.startswith(b"x-amz-"):
@@ -169,11 +196,11 @@ class SignedV2:
             *(f"{name}:{','.join(values)}" for name, values in sorted(amz.items())),
             self.canonical_resource,
         ]
-        made = hmac.new(key, "\n".join(lines).encode(), hashlib.sha1).digest()
-        return hmac.compare_digest(base64.b64encode(made), self.signature.encode(errors="replace"))
+        made = base64.b64encode(key.digest("\n".join(lines).encode()))
+        return hmac.compare_digest(made, self.signature.encode(errors="replace"))
 
-    def key(self, secret: str) -> bytes:
-        return secret.encode()
+    def key(self, secret: str) -> SigningKey:
+        return SigningKey(secret.encode(), "sha1")
 
 
 AnySigned: TypeAlias = Signed | SignedV2
@@ -212,6 +239,29 @@ def read_signature(asked: Asked, bucket_of_host: str) -> AnySigned:
 
 
 def _from_header(asked: Asked, authorization: str) -> Signed:
+    start, _, signature = authorization.rpartition("Signature=")
+    opening = _opening_of(start) if _HEX.fullmatch(signature) else None
+    if opening is None:
+        credential, signed_headers, signature = _read_header(authorization)
+    payload = asked.header(b"x-amz-content-sha256")
+    if payload is None:
+        raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
+    time = asked.header(b"x-amz-date") or _http_date(asked.header(b"date"))
+    if time is None or not _is_time(time):
+        raise S3Error("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header.")
+    return _signed(
+        asked,
+        _malformed,
+        opening or _opened(credential, signed_headers, _malformed),
+        time=time,
+        signature=signature,
+        payload=payload,
+        expires_s=None,
+    )
+
+
+def _read_header(authorization: str) -> tuple[str, str, str]:
+    """Read the credential, the signed headers and the signature, in any order, and say what is wrong."""
     algorithm, _, rest = authorization.partition(" ")
     if algorithm == "AWS":
         raise S3Error(
@@ -225,28 +275,6 @@ def _from_header(asked: Asked, authorization: str) -> Signed:
             ArgumentName="Authorization",
             ArgumentValue=algorithm[:200],
         )
-    whole = _WHOLE.fullmatch(rest)
-    credential, signed_headers, signature = whole.groups() if whole is not None else _fields(rest)
-    payload = asked.header(b"x-amz-content-sha256")
-    if payload is None:
-        raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
-    time = asked.header(b"x-amz-date") or _http_date(asked.header(b"date"))
-    if time is None or not _is_time(time):
-        raise S3Error("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header.")
-    return _signed(
-        asked,
-        _malformed,
-        credential=credential,
-        time=time,
-        signed_headers=signed_headers,
-        signature=signature,
-        payload=payload,
-        expires_s=None,
-    )
-
-
-def _fields(rest: str) -> tuple[str, str, str]:
-    """Read the fields in any order, and say which of them is wrong."""
     fields: dict[str, str] = {}
     for part in rest.split(","):
         match = _FIELD.fullmatch(part)
@@ -291,39 +319,63 @@ def _from_query(asked: Asked) -> Signed:
                       " must be less than 604800 seconds")  # fmt: skip
     if not _is_time(found["X-Amz-Date"]):
         raise S3Error(code, "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"")
+
+    def malformed(words: str) -> S3Error:
+        return S3Error(code, f"Error parsing the X-Amz-Credential parameter; {words}")
+
     return _signed(
         asked,
-        lambda words: S3Error(code, f"Error parsing the X-Amz-Credential parameter; {words}"),
-        credential=found["X-Amz-Credential"],
+        malformed,
+        _opened(found["X-Amz-Credential"], found["X-Amz-SignedHeaders"], malformed),
         time=found["X-Amz-Date"],
-        signed_headers=found["X-Amz-SignedHeaders"],
         signature=found["X-Amz-Signature"],
         payload=found.get("X-Amz-Content-Sha256") or asked.header(b"x-amz-content-sha256") or UNSIGNED,
         expires_s=int(expires),
     )
 
 
+class _Opening(msgspec.Struct, frozen=True):
+    """What a client sends alike with each request of a day: its key, the scope, and which headers it signs."""
+
+    access_key_id: str
+    scope: str
+    names: tuple[bytes, ...]
+    known: frozenset[bytes]
+
+
+# Few are kept, for a stranger may send 64 KiB.
+@functools.lru_cache(maxsize=64)
+def _opening_of(start: str) -> _Opening | None:
+    """Read a header up to the signature. None: it is malformed, or in another order."""
+    match = _OPENING.fullmatch(start)
+    try:
+        return None if match is None else _Opening(*_scope_of(match[1]), *_names_of(match[2]))
+    except ValueError:
+        return None
+
+
+def _opened(credential: str, signed_headers: str, malformed: Callable[[str], S3Error]) -> _Opening:
+    try:
+        return _Opening(*_scope_of(credential), *_names_of(signed_headers))
+    except ValueError as error:
+        raise malformed(str(error)) from error
+
+
 def _signed(
     asked: Asked,
     malformed: Callable[[str], S3Error],
+    opening: _Opening,
     *,
-    credential: str,
     time: str,
-    signed_headers: str,
     signature: str,
     payload: str,
     expires_s: int | None,
 ) -> Signed:
-    try:
-        access_key_id, scope = _scope_of(credential)
-    except ValueError as error:
-        raise malformed(str(error)) from error
-    if scope[:8] != time[:8]:
+    if opening.scope[:8] != time[:8]:
         raise malformed("Invalid credential date. Date is not the same as X-Amz-Date.")
     if not _HEX.fullmatch(signature):
         raise S3Error("SignatureDoesNotMatch")
-    names, known = _names_of(signed_headers)
-    present = asked.first.keys()
+    known, present = opening.known, asked.first.keys()
     unsigned = [name for name in present - known if name == b"host" or name.startswith(b"x-amz-")]
     if expires_s is not None:
         # The digest of the body of a presigned request is a word of the client to itself.
@@ -337,20 +389,16 @@ def _signed(
     if b"host" not in known or not present >= known:
         raise malformed("SignedHeaders names a header that the request does not have, or leaves out the host.")
     return Signed(
-        access_key_id=access_key_id,
-        scope=scope,
+        access_key_id=opening.access_key_id,
+        scope=opening.scope,
         time=time,
-        signed_headers=names,
+        signed_headers=opening.names,
         signature=signature,
         payload=payload,
         expires_s=expires_s,
     )
 
 
-# A client sends these two alike with each request. Few are kept, for a stranger may send 64 KiB.
-
-
-@functools.lru_cache(maxsize=64)
 def _scope_of(credential: str) -> tuple[str, str]:
     """Return the access key and the scope of a credential.
 
@@ -373,7 +421,6 @@ def _scope_of(credential: str) -> tuple[str, str]:
     return access_key_id, "/".join(parts)
 
 
-@functools.lru_cache(maxsize=64)
 def _names_of(signed_headers: str) -> tuple[tuple[bytes, ...], frozenset[bytes]]:
     names = tuple(signed_headers.lower().encode("latin-1", errors="replace").split(b";"))
     return names, frozenset(names)
@@ -408,13 +455,13 @@ def canonical_query(query: Query) -> bytes:
 
 
 def canonical_headers(headers: Headers, names: Sequence[bytes]) -> bytes:
-    found: dict[bytes, bytes] = {}
-    for name, value in headers:
-        text = value.strip()
-        if b"  " in text:
-            text = _SPACES.sub(b" ", text)
-        found[name] = b"%s,%s" % (found[name], text) if name in found else text
-    return b"".join([b"%s:%s\n" % (name, found.get(name, b"")) for name in names])
+    found = dict(headers)
+    if len(found) < len(headers):  # One of them comes more than once.
+        found = {}
+        for name, value in headers:
+            found[name] = b"%s,%s" % (found[name], value.strip()) if name in found else value.strip()
+    shown = b"".join([b"%s:%s\n" % (name, found.get(name, b"").strip()) for name in names])
+    return _SPACES.sub(b" ", shown) if b"  " in shown else shown
 
 
 def canonical_request(
@@ -434,15 +481,11 @@ def string_to_sign(time: str, scope: str, canonical: bytes) -> str:
     return f"{ALGORITHM}\n{time}\n{scope}\n{hashlib.sha256(canonical).hexdigest()}"
 
 
-def signing_key(secret: str, scope: str) -> bytes:
+def signing_key(secret: str, scope: str) -> SigningKey:
     key = ("AWS4" + secret).encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
-    return key
-
-
-def sign(key: bytes, text: str) -> str:
-    return hmac.digest(key, text.encode("latin-1", errors="replace"), "sha256").hex()
+    return SigningKey(key)
 
 
 def _encode(text: str) -> str:

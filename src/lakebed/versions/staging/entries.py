@@ -132,9 +132,14 @@ class Staging:
             RefNotFound, PathNotFound: see `get`.
             PathExpired: a lifecycle run took the object.
         """
-        entry = await self.get(ref, key)
-        # What a run takes from now on stays for the grace that it waits then.
-        await self._taken.check(entry)
+        found = await self._find(ref, key)
+        if found is None:
+            raise PathNotFound("not found", key=key)
+        entry = from_row(found[1])
+        # Runs take what commits name, and no commit names the object of an exclusive cell.
+        if not is_exclusive(found[0]):
+            # What a run takes from now on stays for the grace that it waits then.
+            await self._taken.check(entry)
         return entry
 
     async def get(self, ref: str, key: bytes) -> Entry:
@@ -148,16 +153,20 @@ class Staging:
             raise PathNotFound("not found", key=key)
         return from_row(row)
 
-    @says_who_took
     async def get_row(self, ref: str, key: bytes) -> Row | None:
+        found = await self._find(ref, key)
+        return None if found is None else found[1]
+
+    @says_who_took
+    async def _find(self, ref: str, key: bytes) -> Cell | None:
         resolved = await self._refs.resolve(ref)
         if resolved.branch is not None:
             return await self._context.branches.consistent(
-                resolved.branch, lambda record: self._layers.look_up(View.of(record), key)
+                resolved.branch, lambda record: self._layers.find(View.of(record), key)
             )
         row = await self._context.trees.lookup(await self._context.commits.metarange(resolved.commit_id), key)
         await self._retired.check_contents([resolved.commit_id])
-        return row
+        return None if row is None else (0, row)
 
     @says_who_took
     async def get_many(self, ref: str, keys: Sequence[bytes]) -> list[Entry | None]:

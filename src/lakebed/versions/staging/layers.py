@@ -60,14 +60,20 @@ class Layers:
         self._context = context
 
     async def look_up(self, view: View, key: bytes) -> Row | None:
-        """The row at this path. Costs one `get` a token until one knows the path, then a look-up in the tree."""
+        """The row at this path. See `find`."""
+        found = await self.find(view, key)
+        return None if found is None else found[1]
+
+    async def find(self, view: View, key: bytes) -> Cell | None:
+        """The row at this path with the flags of its cell, none where a commit has it.
+
+        Costs one `get` a token until one knows the path, then a look-up in the tree.
+        """
         staged = await self.look_up_staged(view.tokens, key)
-        if staged is None:
-            return await self._committed(view, key)
-        if hides_one(staged):
-            return await self._look_beneath(view, key)
-        flags, row = staged
-        return None if is_gone(flags) else row
+        if staged is not None and not hides_one(staged):
+            return None if is_gone(staged[0]) else staged
+        row = await self._committed(view, key) if staged is None else await self._look_beneath(view, key)
+        return None if row is None else (0, row)
 
     async def _committed(self, view: View, key: bytes) -> Row | None:
         return await self._context.trees.lookup(await self._context.commits.metarange(view.commit_id), key)
