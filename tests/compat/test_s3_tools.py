@@ -1,7 +1,8 @@
-"""The S3 gateway from the command line: rclone, s3cmd and the AWS CLI, unchanged, where installed."""
+"""The S3 gateway from the command line: rclone, s3cmd, the AWS CLI and MinIO's client, unchanged, where installed."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -12,6 +13,8 @@ from typing import TypeAlias
 
 import lakefs
 import pytest
+
+from tests.kv.servers import go_main
 
 from .serving import Server
 
@@ -24,7 +27,7 @@ FILES = {
 }
 
 
-def tool(name: str, *before: str, tmp_path: Path, **environment: str) -> Tool:
+def tool(name: str | Path, *before: str, tmp_path: Path, **environment: str) -> Tool:
     """Return a function that runs the program, and returns what it printed. It knows no settings but these."""
     if (program := shutil.which(name)) is None:
         pytest.skip(f"{name} is not installed")
@@ -164,4 +167,42 @@ def test_the_aws_cli_copies_syncs_lists_and_removes(
     aws("s3", "sync", f"s3://{repository.id}.main/up", tmp_path / "back")
     assert read(tmp_path / "back") == on_branch(repository)
     aws("s3", "rm", "--recursive", folder)
+    assert on_branch(repository) == {}
+
+
+@pytest.fixture
+def mc(server: Server, tmp_path: Path) -> Tool:
+    """MinIO's client, where it was built before: that takes some five minutes. LAKEBED_TEST_MC=build builds it."""
+    program = go_main(
+        "github.com/minio/mc",
+        "v0.0.0-20250313080218-cf909e1063a9",
+        may_build=os.environ.get("LAKEBED_TEST_MC") == "build",
+    )
+    run = tool(program, "--config-dir", str(tmp_path / "mc"), "--no-color", "--quiet", tmp_path=tmp_path)
+    run("alias", "set", "lake", server.url, server.access_key_id, server.secret_access_key, "--api", "s3v4")
+    return run
+
+
+def test_minios_client_mirrors_lists_moves_reads_and_removes(
+    mc: Tool, repository: lakefs.Repository, source: Path, tmp_path: Path
+) -> None:
+    folder = f"lake/{repository.id}/main/up"
+
+    mc("mirror", source, folder)
+    assert on_branch(repository) == FILES
+    listed = [json.loads(line)["key"] for line in mc("ls", "--recursive", "--json", folder).splitlines()]
+    assert sorted(listed) == sorted(FILES)
+    assert mc("diff", source, folder) == ""
+
+    (source / "a.txt").unlink()
+    (source / "new").write_bytes(b"new")
+    mc("mirror", "--overwrite", "--remove", source, folder)
+    assert on_branch(repository) == read(source)
+    assert mc("cat", f"{folder}/new") == "new"
+    assert json.loads(mc("stat", "--json", f"{folder}/large.bin"))["size"] == len(FILES["large.bin"])
+
+    mc("mv", f"{folder}/new", f"{folder}/moved")
+    mc("cp", "--recursive", f"lake/{repository.id}.main/up/", tmp_path / "back")  # the branch as a bucket
+    assert read(tmp_path / "back") == on_branch(repository)
+    mc("rm", "--recursive", "--force", folder)
     assert on_branch(repository) == {}
