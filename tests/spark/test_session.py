@@ -11,9 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from lakebed.gc import LocalSession, SessionOptions, SessionRunning, local_session
+from lakebed.gc.engines.spark import TASKS_MIN, spread
 
 
 def test_every_socket_of_the_session_listens_on_this_machine_only(session: LocalSession) -> None:
@@ -43,6 +45,15 @@ def test_times_are_utc_and_nothing_else_is_running(session: LocalSession) -> Non
 
     assert conf.get("spark.sql.session.timeZone") == "UTC"
     assert conf.get("spark.ui.enabled") == "false"
+
+
+@pytest.mark.parametrize(("given", "tasks"), [(None, TASKS_MIN), (3, 3), (1_000, 100)])
+def test_work_is_dealt_by_the_cores_of_the_session_unless_a_number_is_given(
+    session: LocalSession, given: int | None, tasks: int
+) -> None:
+    rows = pa.table({"row": pa.array(range(100))})
+
+    assert spread(session.spark, rows, tasks=given).rdd.getNumPartitions() == tasks
 
 
 def test_a_second_session_in_one_process_is_refused(session: LocalSession) -> None:

@@ -252,7 +252,9 @@ class Collector:
         """
         return self._act(request, flow.purge)
 
-    def simulate(self, *, days: int, policy: str = "", engine: EngineName | None = None) -> Simulation:
+    def simulate(
+        self, *, days: int, policy: str = "", engine: EngineName | None = None, tasks: int | None = None
+    ) -> Simulation:
         """Return what the lifecycle policy would take on each of the coming days, and which branches would go by it.
 
         Deletes nothing. See `simulate`.
@@ -264,14 +266,14 @@ class Collector:
         """
         check_days(days)
         finish(check_planning(self._service(), (RunKind.LIFECYCLE,), None))
-        request = PlanRequest(kinds=(RunKind.LIFECYCLE,), engine=engine)
+        request = PlanRequest(kinds=(RunKind.LIFECYCLE,), engine=engine, tasks=tasks)
         found = self._act(request, lambda context: simulate(context, days=days, policy=policy))
         if policy:
             return found
         planned = plan_branches(self.client, self.repository)
         return msgspec.structs.replace(found, branches=simulate_branches(planned, days=days))
 
-    def plan_erasure(self, order: ErasureOrder, *, engine: EngineName | None = None) -> Plan:
+    def plan_erasure(self, order: ErasureOrder, *, engine: EngineName | None = None, tasks: int | None = None) -> Plan:
         """Plan to erase what the order selects, in every commit and on every branch. Deletes nothing.
 
         Raises:
@@ -281,23 +283,30 @@ class Collector:
         """
         order = msgspec.structs.replace(order, selection=check_selection(order.selection))
         finish(check_planning(self._service(), (RunKind.ERASURE,), None))
-        return self._act(PlanRequest(engine=engine), lambda context: flow.plan(context, Erasure(order)))
+        request = PlanRequest(engine=engine, tasks=tasks)
+        return self._act(request, lambda context: flow.plan(context, Erasure(order)))
 
-    def certify(self, run_id: str, *, by: str = "", engine: EngineName | None = None) -> Certificate:
+    def certify(
+        self, run_id: str, *, by: str = "", engine: EngineName | None = None, tasks: int | None = None
+    ) -> Certificate:
         """Certify an erasure that was applied: what is absent, what still stands and why. Writes the certificate.
 
         Raises:
             PlanMissing, BadInput: there is no plan of an erasure, or something of it is missing.
         """
-        return self._act(PlanRequest(engine=engine), lambda context: certify(context, check_run_id(run_id), by=by))
+        request = PlanRequest(engine=engine, tasks=tasks)
+        return self._act(request, lambda context: certify(context, check_run_id(run_id), by=by))
 
-    def verify(self, certificate: Certificate, *, by: str = "", engine: EngineName | None = None) -> Certificate:
+    def verify(
+        self, certificate: Certificate, *, by: str = "", engine: EngineName | None = None, tasks: int | None = None
+    ) -> Certificate:
         """Ask again what a certificate says, as things are now.
 
         Raises:
             BadInput: the certificate is of another namespace.
         """
-        return self._act(PlanRequest(engine=engine), lambda context: verify(context, certificate, by=by))
+        request = PlanRequest(engine=engine, tasks=tasks)
+        return self._act(request, lambda context: verify(context, certificate, by=by))
 
     def certificate(self, run_id: str) -> Certificate | None:
         """Return the certificate of a run, None where there is none."""

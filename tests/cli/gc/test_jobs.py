@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lakebed.cli.gc.jobs import _new_lines
+from lakebed.cli.gc.options import Working, asked
 from tests.cli.conftest import Shell
 
 
@@ -40,3 +43,14 @@ def test_what_cannot_be_meant_is_told_before_anything_starts(shell: Shell, lake:
     assert "needs the id of a run" in shell("gc", "job", "start", lake, "apply").err
     assert shell("gc", "job", "start", lake, "plan", "r1").code == 2
     assert shell.ok("gc", "job", "list", lake, "-o", "json").json == []
+
+
+def test_a_number_of_tasks_goes_with_the_request_and_zero_is_refused(shell: Shell, lake: str, data: Path) -> None:
+    here = ("--engine", "local", "--data", str(data))
+
+    refused = shell("gc", "plan", lake, "--tasks", "0", *here)
+
+    assert (refused.code, "--tasks" in refused.err) == (2, True)
+    shell.ok("gc", "plan", lake, "--tasks", "3", *here)
+    assert asked("plan", Working(tasks=3)).tasks == 3
+    assert asked("apply", Working(tasks=3), run_id="r1").tasks == 3

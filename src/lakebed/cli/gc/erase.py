@@ -71,7 +71,7 @@ def plan(
     )
     collector = checked_collector(session, uri, local_root)
     with with_spark(session, collector) as collector:
-        made = collector.plan_erasure(order, engine=request.engine)
+        made = collector.plan_erasure(order, engine=request.engine, tasks=request.tasks)
         session.show_all([made], partial(plan_texts, command=collector.command))
 
 
@@ -107,7 +107,7 @@ def apply(
     with with_spark(session, collector) as collector:
         if not is_done:
             session.note(report_text(collector.apply(request)))
-        made = collector.certify(run, by=session.client.current_user(), engine=request.engine)
+        made = collector.certify(run, by=session.client.current_user(), engine=request.engine, tasks=request.tasks)
     _tell(session, made, out, html)
 
 
@@ -134,7 +134,7 @@ def verify(
     if before is None:
         raise Misuse(f"there is no file {certificate}, and run {certificate} has no certificate")
     with with_spark(session, collector) as collector:
-        made = collector.verify(before, by=session.client.current_user(), engine=request.engine)
+        made = collector.verify(before, by=session.client.current_user(), engine=request.engine, tasks=request.tasks)
     _tell(session, made, out, html)
 
 

@@ -157,7 +157,9 @@ def simulate(
     text = "" if policy is None else bytes(_read(policy).policy).decode()
     collector = checked_collector(session, uri, local_root)
     with with_spark(session, collector) as collector:
-        session.show(collector.simulate(days=days, policy=text, engine=request.engine), _simulation_text)
+        session.show(
+            collector.simulate(days=days, policy=text, engine=request.engine, tasks=request.tasks), _simulation_text
+        )
 
 
 @app.command("status")

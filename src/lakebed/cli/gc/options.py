@@ -71,6 +71,10 @@ EngineOption = Annotated[
         help="What does the work; auto starts no Spark for small work. Default: LAKEBED_GC_ENGINE, else spark.",
     ),
 ]
+TasksOption = Annotated[
+    int | None,
+    Option("--tasks", metavar="N", min=1, help="Split Spark's work into this many tasks. Default: two for each core."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +118,10 @@ class Deleting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """Options of what does the work."""
+    """Options of what does the work, and into how many tasks it is split."""
 
     engine: EngineOption = None
+    tasks: TasksOption = None
 
     def words(self) -> dict[str, Any]:
         return asdict(self)
