@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -57,6 +58,17 @@ def set_up(url: str) -> httpx.Client:
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     by_thread = Path(f"/proc/{process.pid}/task").glob("*/children")
     return [int(child) for children in by_thread for child in children.read_text().split()]
+
+
+def connections_of(pid: int, port: int) -> int:
+    """Count the connections from clients of this port that a process holds."""
+    held = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            held.add(str(descriptor.readlink()))
+    fields = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    here, established = f":{port:04X}", "01"
+    return sum(one[1].endswith(here) and one[3] == established and f"socket:[{one[9]}]" in held for one in fields)
 
 
 def wait_until_gone(pids: list[int]) -> None:
@@ -167,7 +179,25 @@ class TestWorkers:
                 time.sleep(0.05)
 
             assert other in now
-            assert httpx.get(url + "/api/v1/healthcheck").status_code == 204
+            # The new one has the queue of the dead one: a connection in it waits until it serves.
+            assert httpx.get(url + "/api/v1/healthcheck", timeout=600).status_code == 204
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers share one socket")
+    def test_connections_are_dealt_to_all_of_them(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "lake", workers=2) as (process, url), contextlib.ExitStack() as closing:
+            address = ("127.0.0.1", int(url.rpartition(":")[2]))
+            for _ in range(64):
+                connection = closing.enter_context(socket.create_connection(address, timeout=600))
+                connection.sendall(b"GET /_health HTTP/1.1\r\nhost: lake\r\n\r\n")
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+            # One after the other, to workers with nothing else to do. All of them to one has a chance of 2 to the -63.
+            assert all(connections_of(pid, address[1]) for pid in workers_of(process))
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers share one socket")
+    def test_their_port_is_taken_for_another_server(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "lake", workers=2) as (_, url), pytest.raises(AddressTaken, match="is taken"):
+            serve(options_of(tmp_path / "other", {}), port=int(url.rpartition(":")[2]), workers=2)
 
     def test_none_outlives_a_parent_that_was_killed(self, tmp_path: Path) -> None:
         with serving(tmp_path / "lake", workers=2) as (process, _):

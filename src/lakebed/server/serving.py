@@ -1,4 +1,4 @@
-"""Running the server: one process, or several that share one listening socket.
+"""Running the server: one process, or several that share one port.
 
 The parent binds the socket before anything else, so a port that is taken is an error at once. With one worker it
 serves itself. With more it starts them as fresh Python processes (no fork of a threaded program), each an instance of
@@ -110,7 +110,7 @@ def serve(
     # First of all: a port that is taken leaves no folder behind.
     with contextlib.ExitStack() as stack:
         addresses = [(host, port)] if s3_listen is None else [(host, port), s3_listen]
-        listeners = [stack.enter_context(one) for one in sockets or map(_listen_at, addresses)]
+        listeners = [stack.enter_context(one) for one in sockets or [listen(*one) for one in addresses]]
         if len(listeners) > 1:
             ports = tuple(listener.getsockname()[1] for listener in listeners[1:])
             options = replace(options, s3=replace(options.s3, ports=ports))
@@ -141,7 +141,8 @@ def serve(
         else:
             with tempfile.TemporaryDirectory(prefix="lakebed-metrics-") as folder:
                 process = msgspec.structs.replace(process, metrics_folder=Path(folder))
-                run_in_loop(_Parent(options, listeners, workers, process, ready).run())
+                shares = [listeners] * workers if sockets else _shares_of(stack, listeners, workers)
+                run_in_loop(_Parent(options, shares, process, ready).run())
 
 
 def _url_of(listener: socket.socket) -> str:
@@ -176,12 +177,28 @@ def inherited_sockets(environment: Mapping[str, str]) -> list[socket.socket]:
     return found
 
 
-def _listen_at(address: tuple[str, int]) -> socket.socket:
-    return listen(*address)
+def _shares_of(
+    stack: contextlib.ExitStack, listeners: Sequence[socket.socket], workers: int
+) -> list[Sequence[socket.socket]]:
+    """Return the sockets of each worker, on the same addresses. Linux deals new connections to them evenly.
 
-
-def listen(host: str, port: int) -> socket.socket:
+    From one socket for all, the worker that wakes first takes nearly all connections. Elsewhere there is no such deal.
     """
+    if sys.platform != "linux":
+        return [listeners] * workers
+    for listener in listeners:
+        # Only now: set before it was bound, it would have let us join another server that listens there.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    more = [
+        [stack.enter_context(listen(*listener.getsockname()[:2], joins=True)) for listener in listeners]
+        for _ in range(workers - 1)
+    ]
+    return [listeners, *more]
+
+
+def listen(host: str, port: int, *, joins: bool = False) -> socket.socket:
+    """Listen at an address where nothing does; with `joins`, where this process does.
+
     Raises:
         AddressTaken, BadAddress.
     """
@@ -194,6 +211,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise BadAddress(f"cannot listen on {host}:{port}: {error}", host=host, port=port) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if joins:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
         listener.listen(2048)
         listener.setblocking(False)
@@ -344,20 +363,26 @@ def _to_path(kind: type, value: object) -> object:
 
 
 class _Parent:
-    """Watch the workers: those that serve, and those that drain after a signal to stop."""
+    """Watch the workers: those that serve, and those that drain after a signal to stop.
+
+    Each worker has a share of the sockets, which its successor gets: what waits in their queues meanwhile is not lost.
+    """
 
     def __init__(
         self,
         options: ServerOptions,
-        listeners: Sequence[socket.socket],
-        workers: int,
+        shares: Sequence[Sequence[socket.socket]],
         process: ProcessOptions,
         ready: Callable[[], None],
     ) -> None:
-        self._listeners = listeners
-        descriptors = tuple(listener.fileno() for listener in listeners)
-        self._orders = WorkerOrders(options=options, listener_fds=descriptors, process=process)
-        self._workers = workers
+        self._listeners = [listener for share in shares for listener in share]
+        self._process = process
+        self._orders = [
+            WorkerOrders(options=options, listener_fds=tuple(one.fileno() for one in share), process=process)
+            for share in shares
+        ]
+        self._share_of: dict[int, int] = {}
+        """Which share each worker has, by process id."""
         self._ready = ready
         self._running: list[Popen[bytes]] = []
         self._leaving: list[Popen[bytes]] = []
@@ -370,8 +395,8 @@ class _Parent:
         stop = asyncio.Event()
         with _signals(stop, self._terminate_all, self._replace_all):
             try:
-                for _ in range(self._workers):
-                    await self._start()
+                for share in range(len(self._orders)):
+                    await self._start(share)
                 self._ready()
                 await self._watch(stop)
             finally:
@@ -381,9 +406,10 @@ class _Parent:
         logger.info("replacing %d workers", len(self._running))
         self._to_replace = list(self._running)
 
-    async def _start(self) -> None:
-        process = await asyncio.to_thread(self._spawn)
+    async def _start(self, share: int) -> None:
+        process = await asyncio.to_thread(_spawn, self._orders[share])
         self._running.append(process)
+        self._share_of[process.pid] = share
         assert process.stdout is not None
         if await asyncio.to_thread(process.stdout.readline) != b"ready\n":
             raise WorkerFailed("a worker process could not start; its own message is above", pid=process.pid)
@@ -396,19 +422,6 @@ class _Parent:
         with contextlib.suppress(OSError, ValueError):
             while os.read(process.stdout.fileno(), 64):
                 self._heard[process.pid] = time.monotonic()
-
-    def _spawn(self) -> Popen[bytes]:
-        process = Popen(
-            [sys.executable, "-m", "lakebed.server.worker"],
-            stdin=PIPE,
-            stdout=PIPE,
-            pass_fds=self._orders.listener_fds,
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which stops them in order.
-        )
-        assert process.stdin is not None
-        process.stdin.write(encode_orders(self._orders))
-        process.stdin.flush()
-        return process
 
     async def _watch(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -431,14 +444,14 @@ class _Parent:
                     return
                 logger.error("worker %d ended with code %s; starting another", process.pid, process.returncode)
                 self._count_restart(process.returncode)
-                await self._start()
+                await self._start(self._share_of.pop(process.pid))
             if self._to_replace and not stop.is_set():
                 await self._replace(self._to_replace.pop(0))
 
     async def _replace(self, process: Popen[bytes]) -> None:
         """Start a fresh worker, and tell the old one to go only when that one serves."""
         if process in self._running:
-            await self._start()
+            await self._start(self._share_of.pop(process.pid))
             self._running.remove(process)
             self._leaving.append(process)
             _tell_to_go(process)
@@ -459,10 +472,24 @@ class _Parent:
             listener.close()
         for process in self._running:
             _tell_to_go(process, notice=True)
-        seconds = self._orders.process.notice_s + self._orders.process.drain_s + CUT_S + CLOSE_S
+        seconds = self._process.notice_s + self._process.drain_s + CUT_S + CLOSE_S
         for process in (*self._running, *self._leaving):
             await asyncio.to_thread(_wait_or_kill, process, seconds)
             _close_pipes(process)
+
+
+def _spawn(orders: WorkerOrders) -> Popen[bytes]:
+    process = Popen(
+        [sys.executable, "-m", "lakebed.server.worker"],
+        stdin=PIPE,
+        stdout=PIPE,
+        pass_fds=orders.listener_fds,
+        start_new_session=True,  # Ctrl-C reaches the parent alone, which stops them in order.
+    )
+    assert process.stdin is not None
+    process.stdin.write(encode_orders(orders))
+    process.stdin.flush()
+    return process
 
 
 def _tell_to_go(process: Popen[bytes], *, notice: bool = False) -> None:
