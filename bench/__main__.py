@@ -43,6 +43,7 @@ NAMES = (
     "sweep",
     "upload",
     "wide",
+    "workers",
 )
 
 
@@ -80,6 +81,8 @@ def row(figure: Figure) -> str:
         spread = f"{figure.value_min:.2f} – {figure.value_max:.2f}"
         compared = f"{spread:>33} "
     limit = "" if figure.limit is None else f"{figure.limit:.1f}"
+    if figure.least is not None:
+        limit = f"≥ {figure.least:.1f}"
     over = "   over its limit" if figure.is_over() else ""
     return f"{figure.what:58} {figure.value:>8.3f} {figure.unit:<3}{compared} {limit:>5} {figure.peak_mib:>9.0f}{over}"
 

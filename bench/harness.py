@@ -26,7 +26,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """`value` and `floor` are medians in `unit`, `ratio` that of the ratios pair by pair, at most `limit`.
 
     Where there is no floor, `limit` is one of the value, whose spread is `value_min` and `value_max`; where there is no
-    limit either, the figure is for orientation. `peak_mib` is at most `peak_limit_mib`.
+    limit either, the figure is for orientation. `least` is what the value must reach. `peak_mib` is at most
+    `peak_limit_mib`.
     """
 
     what: str
@@ -39,13 +40,17 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     ratio_min: float | None = None
     ratio_max: float | None = None
     limit: float | None = None
+    least: float | None = None
     cpu_s: float
     wall_s: float
     peak_mib: float
     peak_limit_mib: float | None = None
 
     def is_over(self) -> bool:
+        """Return whether it misses a limit."""
         if self.peak_limit_mib is not None and self.peak_mib > self.peak_limit_mib:
+            return True
+        if self.least is not None and self.value < self.least:
             return True
         return self.limit is not None and (self.value if self.ratio is None else self.ratio) > self.limit
 

@@ -49,9 +49,13 @@ class Connection:
 class Peer:
     """A server process: its port, its CPU time and memory, and bytes that ask it for something."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int, authorization: str = "") -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], port: int, authorization: str = "", key: tuple[str, str] = ("", "")
+    ) -> None:
         self.process = process
         self.port = port
+        self.key = key
+        """Access key id and secret of who set it up."""
         self._authorization = authorization
 
     def request(self, method: str, target: str, body: bytes = b"", *, content_type: str = "application/json") -> bytes:
@@ -80,10 +84,12 @@ class Peer:
 
     def send_all(self, requests: Sequence[bytes], *, expected: int, connections: int = CONNECTIONS) -> list[bytes]:
         """Every request, over so many connections at once; the bodies of the answers in any order."""
+        # Each connection takes the next: one to a slow server process holds up none of the others.
+        waiting = iter(requests)
 
-        async def work(connection: Connection, number: int) -> list[bytes]:
+        async def work(connection: Connection, _: int) -> list[bytes]:
             bodies = []
-            for request in requests[number::connections]:
+            for request in waiting:
                 answer = await connection.send(request)
                 assert answer.status == expected, (answer.status, answer.body[:300])
                 bodies.append(answer.body)
@@ -102,13 +108,16 @@ def objects_url(repository: str, ref: str, path: str, *, kind: str = "refs", suf
 
 
 @contextmanager
-def lakebed_server(folder: Path, *, workers: int = 1, options: Sequence[str] = ()) -> Iterator[Peer]:
+def lakebed_server(
+    folder: Path, *, workers: int = 1, options: Sequence[str] = (), environment: Mapping[str, str] = os.environ
+) -> Iterator[Peer]:
     """A real server over this data folder, with these options of `serve`, set up, with an authorised peer."""
     command = ["-m", "lakebed", "serve", "--data", str(folder), "--port", "0", "--workers", str(workers), *options]
-    with started(command, marker=" at http://127.0.0.1:") as peer:
+    with started(command, marker=" at http://127.0.0.1:", environment=environment) as peer:
         made = json.loads(peer.call("POST", "/api/v1/setup_lakefs", {"username": "bench"}, expected=200))
-        secret = f"{made['access_key_id']}:{made['secret_access_key']}".encode()
-        yield Peer(peer.process, peer.port, f"Basic {base64.b64encode(secret).decode()}")
+        key = (made["access_key_id"], made["secret_access_key"])
+        secret = ":".join(key).encode()
+        yield Peer(peer.process, peer.port, f"Basic {base64.b64encode(secret).decode()}", key)
 
 
 @contextmanager

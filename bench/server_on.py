@@ -89,14 +89,14 @@ def parts(size: str) -> Iterator[Pair | Callable[[int], list[Figure]]]:
 
 
 @contextmanager
-def served(uri: str | None, count: int) -> Iterator[Served]:
+def served(uri: str | None, count: int, *, workers: int = 1) -> Iterator[Served]:
     """Serve a repository with so many staged objects over this database; None: over SQLite."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         prepare_folder(data)
         options = ServerOptions(data_dir=data, store_uri=uri)
         asyncio.run(fill(options, count))
-        with lakebed_server(data, options=() if uri is None else ("--kv", uri)) as peer:
+        with lakebed_server(data, workers=workers, options=() if uri is None else ("--kv", uri)) as peer:
             yield Served(peer, options)
 
 

@@ -1,0 +1,120 @@
+"""Upload and stat with one and with two server processes (`serve -w`), 16 connections: requests a second.
+
+On PostgreSQL and on SQLite. On two cores the load generator and the database work beside the server. So each server
+process gets the same small share of a core (shares.py): a second one doubles what the server may use, and the others
+keep what they need.
+
+The figure is the median of the ratios, run by run in turn. Beside it: requests a second, CPU of all server processes
+for a request, and the share of a core that the load generator took. Nothing here shows a network, a disk of its own, or
+a database on its own machine.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import pytest
+
+from tests.kv.servers import database
+
+from .commit import rows
+from .harness import Bench, Figure
+from .http import Peer, family
+from .server_on import Served, served
+from .shares import limited
+
+OBJECTS: Final = {"small": 500, "full": 20_000}
+REQUESTS: Final = {
+    "small": {"upload": 20, "stat": 40},
+    "full": {"upload": 500, "stat": 2_000},
+}
+STORES: Final = {"small": ("sqlite",), "full": ("postgres", "sqlite")}
+LEAST: Final = {"postgres": 1.8, "sqlite": 1.2}
+PROCESSES: Final = (1, 2)
+
+SHARE: Final = 0.25
+"""Of a core, for each server process. Two take half a core; generator and database took less than one core in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What so many requests took: seconds on the wall, and CPU seconds of the server and of the load generator."""
+
+    wall_s: float
+    server_s: float
+    generator_s: float
+
+
+def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
+    for store in STORES[size]:
+        with ExitStack() as ending:
+            try:
+                uri_of = None if store == "sqlite" else ending.enter_context(database(store))
+            except pytest.skip.Exception as missing:
+                print(f"{store} is left out: {missing}", file=sys.stderr)
+                continue
+            servers = []
+            for processes in PROCESSES:
+                uri = None if uri_of is None else uri_of(f"bench{processes}")
+                one = ending.enter_context(served(uri, OBJECTS[size], workers=processes))
+                ending.enter_context(limited(serving(one.peer, processes), SHARE))
+                servers.append(one)
+            for what, count in REQUESTS[size].items():
+                yield partial(taken, store, what, count, servers, OBJECTS[size])
+
+
+def serving(peer: Peer, processes: int) -> list[int]:
+    """The processes that answer requests. The parent of several answers none."""
+    found = family(peer.process.pid)
+    return found if processes == 1 else found[1:]
+
+
+def taken(store: str, what: str, count: int, servers: list[Served], objects: int, repeat: int) -> list[Figure]:
+    """One round of each is thrown away, as elsewhere."""
+    chosen = random.Random(1).choices([key.decode() for key, _ in rows(objects)], k=count)
+
+    def load(one: Served) -> Round:
+        requests = one.uploads(count) if what == "upload" else one.stats(chosen)
+        server_s, generator_s, began_s = one.peer.cpu_s(), time.process_time(), time.perf_counter()
+        one.peer.send_all(requests, expected=201 if what == "upload" else 200)
+        wall_s = time.perf_counter() - began_s
+        return Round(wall_s, one.peer.cpu_s() - server_s, time.process_time() - generator_s)
+
+    rounds = [[load(one) for one in servers] for _ in range(repeat + 1)][1:]
+    faster = [one.wall_s / two.wall_s for one, two in rounds]
+    peak_mib = max(one.peer.peak_mib() for one in servers)
+
+    def figure(name: str, values: list[float], unit: str, *, of: int, least: float | None = None) -> Figure:
+        return Figure(
+            what=f"workers {store}, {what}, {name}",
+            value=statistics.median(values),
+            value_min=min(values),
+            value_max=max(values),
+            unit=unit,
+            least=least,
+            cpu_s=statistics.median(found[of].server_s for found in rounds),
+            wall_s=statistics.median(found[of].wall_s for found in rounds),
+            peak_mib=peak_mib,
+        )
+
+    figures = [figure("1 → 2 processes", faster, "×", of=1, least=LEAST[store])]
+    for at, processes in enumerate(PROCESSES):
+        of = [found[at] for found in rounds]
+        named = f"{processes} process{'es' if processes > 1 else ''}"
+        figures += [
+            figure(f"{named}", [count / one.wall_s for one in of], "/s", of=at),
+            figure(f"{named}, server CPU a request", [one.server_s * 1000 / count for one in of], "ms", of=at),
+            figure(f"{named}, load generator", [one.generator_s / one.wall_s for one in of], "core", of=at),
+        ]
+    return figures
+
+
+BENCH = Bench(name="workers", parts=parts)
