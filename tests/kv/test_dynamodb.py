@@ -7,9 +7,12 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
+from io import BytesIO
 
 import pytest
+from awscrt import auth, http
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
@@ -140,7 +143,35 @@ async def test_a_table_of_another_program_is_refused() -> None:
             await asyncio.to_thread(open_store, uri)
 
 
+@pytest.mark.parametrize("session", [None, "a session"])
+async def test_a_signature_is_that_of_the_makers_own_library(session: str | None) -> None:
+    now, target, content = datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC), "DynamoDB_20120810.GetItem", b'{"TableName":"x"}'
+    key = auth.AwsCredentials("AKID", "secret", session)
+    headers = http.HttpHeaders([("host", "example.org:8000"), ("x-amz-target", target)])
+    headers.add("content-type", dynamodb_driver.CONTENT_TYPE)
+    config = auth.AwsSigningConfig(
+        algorithm=auth.AwsSigningAlgorithm.V4,
+        credentials_provider=auth.AwsCredentialsProvider.new_static("AKID", "secret", session),
+        region="eu-central-1",
+        service="dynamodb",
+        date=now,
+    )
+    asked = http.HttpRequest("POST", "/", headers, BytesIO(content))
+    await asyncio.wrap_future(auth.aws_sign_request(asked, config))
+
+    ours = dynamodb_driver._Signer("eu-central-1", "example.org:8000").signed(target, content, key, now)
+
+    theirs = {name.lower(): value for name, value in headers}
+    assert {"host": "example.org:8000", **ours} == theirs
+
+
 def test_a_uri_without_region_or_table_is_refused() -> None:
-    for uri in ("dynamodb://", "dynamodb://eu-central-1", "dynamodb:///table", "dynamodb://r/table?color=red"):
+    for uri in (
+        "dynamodb://",
+        "dynamodb://eu-central-1",
+        "dynamodb:///table",
+        "dynamodb://r/table?color=red",
+        "dynamodb://r/table?endpoint=nowhere",
+    ):
         with pytest.raises(InvalidStoreUri):
             open_store(uri)

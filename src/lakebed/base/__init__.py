@@ -58,6 +58,7 @@ from .later import Later
 from .names import KEY_BYTES_MAX, InvalidName, check_branch, check_repository, check_tag, key_to_path, path_to_key
 from .ports import AT_ONCE, Clock, Event, Ids, Ports, Tasks, in_waves
 from .runs import RUN_MOVES, RunKind, RunState
+from .signing import aws_signing_key
 
 __all__ = [
     "AT_ONCE",
@@ -103,6 +104,7 @@ __all__ = [
     "TagName",
     "Tasks",
     "Unavailable",
+    "aws_signing_key",
     "check_branch",
     "check_repository",
     "check_tag",

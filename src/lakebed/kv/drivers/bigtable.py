@@ -76,6 +76,7 @@ class BigtableDatabase:
     batch_keys_max = 1000
     batch_bytes_max = 2 << 20
     batches_at_once = 4
+    reads_together = True
 
     def __init__(self, parent: str, table: str, *, profile: str, emulator: str, timeout_s: float) -> None:
         self._parent = parent

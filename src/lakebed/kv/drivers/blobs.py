@@ -148,6 +148,7 @@ class BlobDatabase:
     batch_keys_max = 64
     batch_bytes_max = 16 << 20
     batches_at_once = 1
+    reads_together = False
 
     def __init__(self, scheme: str, client: Client, prefix: str, *, connections: int) -> None:
         self._scheme = scheme

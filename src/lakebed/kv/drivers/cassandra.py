@@ -133,6 +133,7 @@ class CassandraDatabase:
     batch_keys_max = 100
     batch_bytes_max = 1 << 20
     batches_at_once = 1  # transactions of one partition wait for each other
+    reads_together = True
 
     def __init__(
         self,

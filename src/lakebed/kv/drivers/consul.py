@@ -114,6 +114,7 @@ class ConsulDatabase:
     # Consul takes a request of 512 KiB: these values in base64, and 64 keys and partitions of 1,024 bytes each.
     batch_bytes_max = 128 << 10
     batches_at_once = 4
+    reads_together = True
 
     def __init__(
         self, agents: Sequence[str], *, token: str, name: str, connections: int, certificates: str, timeout_s: float

@@ -125,6 +125,7 @@ class CosmosDatabase:
     batch_keys_max = 100
     batch_bytes_max = 512 << 10
     batches_at_once = 4
+    reads_together = False
 
     def __init__(
         self, address: str, key: str, *, database: str, container: str, connections: int, timeout_s: float

@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
+import hmac
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
-from io import BytesIO
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-import httpx
 import msgspec
-from awscrt import auth, http
+from awscrt import auth
 from awscrt.exceptions import AwsCrtError
 
-from lakebed.base import OutcomeUnknown
+from lakebed.base import OutcomeUnknown, aws_signing_key
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
-from .remote import PAUSE_S, PAUSE_S_MAX, WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
+from .http_client import AnswerLost, HttpAnswer, HttpClient, NotSent, Origin
+from .remote import PAUSE_S, PAUSE_S_MAX, WAIT_S, Passing, Place, RemoteStore, answer_of, open_database, partitions_of
 
 FORMAT: Final = b"1"
 CONNECTIONS: Final = 32
+CREDENTIALS_S: Final = 30.0
+CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 _Key: TypeAlias = dict[str, dict[str, bytes]]
 MARK: Final[_Key] = {"p": {"B": bytes(1025)}, "k": {"B": b"format"}}
 """The format. No partition of a store is as long as this one."""
@@ -73,7 +78,11 @@ def _from(uri: StoreUri, wait_s: float) -> DynamoDatabase:
     uri.check_all_taken()
     if not region or not 3 <= len(table) <= 255 or "/" in table:
         raise InvalidStoreUri("dynamodb: an example: dynamodb://eu-central-1/lakebed", scheme=uri.scheme)
-    return DynamoDatabase(region, table, endpoint=endpoint, connections=connections, timeout_s=max(wait_s, 1))
+    try:
+        origin = Origin.of(endpoint)
+    except ValueError as error:
+        raise InvalidStoreUri(f"dynamodb: endpoint: {error}", scheme=uri.scheme) from error
+    return DynamoDatabase(region, table, endpoint=origin, connections=connections, timeout_s=max(wait_s, 1))
 
 
 class _NotAsExpected(Exception):
@@ -90,15 +99,15 @@ class DynamoDatabase:
     batch_keys_max = 25
     batch_bytes_max = 8 << 20
     batches_at_once = 8
+    reads_together = True
 
-    def __init__(self, region: str, table: str, *, endpoint: str, connections: int, timeout_s: float) -> None:
-        self._region = region
+    def __init__(self, region: str, table: str, *, endpoint: Origin, connections: int, timeout_s: float) -> None:
         self._table = table
-        self._endpoint = httpx.URL(endpoint)
+        self._endpoint = endpoint
         self._connections = connections
         self._timeout_s = timeout_s
-        self._client: httpx.AsyncClient | None = None
-        self._credentials = auth.AwsCredentialsProvider.new_default_chain()
+        self._client: HttpClient | None = None
+        self._signer = _Signer(region, endpoint.authority)
 
     async def prepare(self) -> None:
         try:
@@ -129,13 +138,17 @@ class DynamoDatabase:
         return StoreSize(size_bytes=int(described["TableSizeBytes"]), log_bytes=0, free_bytes=0)
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
-        found: dict[bytes, Held] = {}
-        asked: object = {self._table: {"Keys": [_key(partition, key) for key in keys], "ConsistentRead": True}}
+        found = await self.read_places([(partition, key) for key in keys])
+        return {key: held for (_, key), held in found.items()}
+
+    async def read_places(self, places: Sequence[Place]) -> dict[Place, Held]:
+        found: dict[Place, Held] = {}
+        asked: object = {self._table: {"Keys": [_key(*place) for place in places], "ConsistentRead": True}}
         pauses = self._pauses()
         while True:
             answer = await self._post("BatchGetItem", {"RequestItems": asked}, names_table=False, answers="Responses")
             for item in answer["Responses"].get(self._table, []):
-                found[_bytes(item["k"])] = Held(_bytes(item["v"]), item["n"]["B"])
+                found[_bytes(item["p"]), _bytes(item["k"])] = Held(_bytes(item["v"]), item["n"]["B"])
             asked = answer.get("UnprocessedKeys")
             if not asked:
                 return found
@@ -243,13 +256,13 @@ class DynamoDatabase:
     async def _post(self, action: str, body: dict[str, Any], *, names_table: bool = True, answers: str = "") -> Any:
         """Send a request. `answers` names the field that every answer to it has."""
         content = msgspec.json.encode({"TableName": self._table, **body} if names_table else body)
-        headers = await self._signed(f"DynamoDB_20120810.{action}", content)
+        headers = await self._signer.headers(f"DynamoDB_20120810.{action}", content)
         try:
-            response = await self._open().post(self._endpoint, content=content, headers=headers)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            response = await self._open().request("POST", self._endpoint, "/", headers=headers, content=content)
+        except NotSent as error:
             raise Passing(f"dynamodb: no connection: {error}") from error
-        except httpx.HTTPError as error:
-            raise OutcomeUnknown(f"dynamodb: the answer was lost: {str(error) or type(error).__name__}") from error
+        except AnswerLost as error:
+            raise OutcomeUnknown(f"dynamodb: the answer was lost: {error}") from error
         if response.status_code != 200:
             raise _refusal(response)
         try:
@@ -260,28 +273,60 @@ class DynamoDatabase:
             raise OutcomeUnknown(f"dynamodb: its answer is not one of DynamoDB: it has no {answers}")
         return answer
 
-    async def _signed(self, target: str, content: bytes) -> list[tuple[str, str]]:
-        """Make the headers of a request, with a signature of the credentials that hold now."""
-        headers = http.HttpHeaders([("host", self._endpoint.netloc.decode()), ("x-amz-target", target)])
-        headers.add("content-type", "application/x-amz-json-1.0")
-        request = http.HttpRequest("POST", "/", headers, BytesIO(content))
-        signing = auth.AwsSigningConfig(
-            algorithm=auth.AwsSigningAlgorithm.V4,
-            credentials_provider=self._credentials,
-            region=self._region,
-            service="dynamodb",
-        )
-        try:
-            await asyncio.wrap_future(auth.aws_sign_request(request, signing))
-        except AwsCrtError as error:
-            raise Passing(f"dynamodb: no credentials: {error.message}") from error
-        return list(headers)
-
-    def _open(self) -> httpx.AsyncClient:
+    def _open(self) -> HttpClient:
         if self._client is None:
-            limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
-            self._client = httpx.AsyncClient(timeout=self._timeout_s, limits=limits, trust_env=False)
+            self._client = HttpClient(connections=self._connections, timeout_s=self._timeout_s)
         return self._client
+
+
+class _Signer:
+    """Sign requests by Signature Version 4, with the credentials that AWS's own chain finds.
+
+    The chain answers from a thread of its own. So it is asked every CREDENTIALS_S, and not for each request.
+    """
+
+    def __init__(self, region: str, host: str) -> None:
+        self._region = region
+        self._host = host
+        self._chain = auth.AwsCredentialsProvider.new_default_chain()
+        self._credentials: Any = None
+        self._asked_at_s = 0.0
+
+    async def headers(self, target: str, content: bytes) -> dict[str, str]:
+        """Make the headers of a request. The host goes without saying.
+
+        Raises:
+            Passing: no credentials were found.
+        """
+        found, now_s = self._credentials, time.monotonic()
+        if found is None or now_s - self._asked_at_s >= CREDENTIALS_S:
+            try:
+                found = await asyncio.wrap_future(self._chain.get_credentials())
+            except AwsCrtError as error:
+                raise Passing(f"dynamodb: no credentials: {error.message}") from error
+            self._credentials, self._asked_at_s = found, now_s
+        return self.signed(target, content, found, datetime.now(UTC))
+
+    def signed(self, target: str, content: bytes, credentials: auth.AwsCredentials, now: datetime) -> dict[str, str]:
+        moment = now.strftime("%Y%m%dT%H%M%SZ")
+        headers = {"content-type": CONTENT_TYPE, "x-amz-date": moment}
+        headers |= {"x-amz-security-token": session} if (session := credentials.session_token) else {}
+        headers["x-amz-target"] = target
+        signed = {"content-type": CONTENT_TYPE, "host": self._host, **headers}
+        names = ";".join(signed)
+        lines = "".join(f"{name}:{value}\n" for name, value in signed.items())
+        canonical = f"POST\n/\n\n{lines}\n{names}\n{hashlib.sha256(content).hexdigest()}"
+        scope = f"{moment[:8]}/{self._region}/dynamodb/aws4_request"
+        to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+        signature = hmac.digest(_signing_key(credentials.secret_access_key, scope), to_sign.encode(), "sha256").hex()
+        credential = f"{credentials.access_key_id}/{scope}"
+        headers["authorization"] = (
+            f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
+        )
+        return headers
+
+
+_signing_key: Final = lru_cache(maxsize=16)(aws_signing_key)
 
 
 def _key(partition: bytes, key: bytes) -> _Key:
@@ -300,7 +345,7 @@ def _equal(version: Predicate) -> dict[str, object]:
     return {"ConditionExpression": "n = :n", "ExpressionAttributeValues": {":n": {"B": version}}}
 
 
-def _refusal(response: httpx.Response) -> Exception:
+def _refusal(response: HttpAnswer) -> Exception:
     """Translate a refusal. After those of status 500 and above, the write may still be done."""
     try:
         answer = msgspec.json.decode(response.content, type=dict[str, Any])

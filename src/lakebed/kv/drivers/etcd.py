@@ -133,6 +133,7 @@ class EtcdDatabase:
     batch_keys_max = 100
     batch_bytes_max = 512 << 10
     batches_at_once = 4
+    reads_together = True
 
     def __init__(
         self, hosts: Sequence[str], *, login: str, name: str, connections: int, certificates: str, timeout_s: float

@@ -81,6 +81,7 @@ class FoundationDatabase:
     batch_keys_max = 500
     batch_bytes_max = 1 << 20
     batches_at_once = 4
+    reads_together = True
 
     def __init__(self, database: Any, *, name: str, threads: int, timeout_s: float) -> None:
         self._database = database

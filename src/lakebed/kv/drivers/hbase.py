@@ -145,6 +145,7 @@ class HBaseDatabase:
     batch_keys_max = 64
     batch_bytes_max = 2 << 20
     batches_at_once = 1
+    reads_together = True
 
     def __init__(
         self,

@@ -78,6 +78,7 @@ class MongoDatabase:
     batch_keys_max = 500
     batch_bytes_max = 8 << 20
     batches_at_once = 4
+    reads_together = True
 
     def __init__(self, address: str, database: str, *, name: str, connections: int, timeout_s: float) -> None:
         self._address = address

@@ -130,6 +130,7 @@ class MysqlDatabase:
     batch_keys_max = 1000
     batch_bytes_max = 2 << 20  # twice as much as digits, and a packet may have 16 MiB
     batches_at_once = 2
+    reads_together = True
 
     def __init__(self, target: dict[str, Any], *, prefix: str, connections: int, timeout_s: float) -> None:
         self._target = target

@@ -22,7 +22,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
-from .remote import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of, run_apart
+from .remote import WAIT_S, Passing, Place, RemoteStore, SetIf, answer_of, open_database, partitions_of, run_apart
 from .sqlite import SqliteStore
 
 FORMAT: Final = 1
@@ -35,6 +35,10 @@ SAFE: Final = {"fsync": "on", "full_page_writes": "on"}
 
 GET: Final = "SELECT value FROM kv WHERE partition = $1 AND key = $2"
 GET_MANY: Final = "SELECT key, value FROM kv WHERE partition = $1 AND key = ANY($2::bytea[])"
+GET_PLACES: Final = """
+    SELECT partition, key, value FROM unnest($1::bytea[], $2::bytea[]) AS places(p, k)
+    JOIN kv ON partition = p AND key = k
+"""
 SCAN: Final = "SELECT key, value FROM kv WHERE partition = $1 AND key >= $2 ORDER BY key LIMIT $3"
 SET: Final = """
     INSERT INTO kv VALUES ($1, $2, $3) ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value
@@ -45,6 +49,20 @@ SET_MANY: Final = """
 """
 CREATE: Final = "INSERT INTO kv VALUES ($1, $2, $3) ON CONFLICT (partition, key) DO NOTHING"
 REPLACE: Final = "UPDATE kv SET value = $3 WHERE partition = $1 AND key = $2 AND value = $4"
+SET_IFS: Final = """
+    WITH asked AS (
+        SELECT p, k, v, e FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bytea[]) AS given(p, k, v, e)
+        ORDER BY p, k
+    ),
+    made AS (
+        INSERT INTO kv SELECT p, k, v FROM asked WHERE e IS NULL
+        ON CONFLICT (partition, key) DO NOTHING RETURNING partition, key
+    ),
+    changed AS (
+        UPDATE kv SET value = v FROM asked WHERE partition = p AND key = k AND value = e RETURNING partition, key
+    )
+    SELECT partition, key FROM made UNION ALL SELECT partition, key FROM changed
+"""
 DELETE: Final = "DELETE FROM kv WHERE partition = $1 AND key = ANY($2::bytea[])"
 DELETE_IF: Final = "DELETE FROM kv WHERE partition = $1 AND key = $2 AND value = $3"
 NEXT_PARTITION: Final = "SELECT partition FROM kv WHERE partition > $1 ORDER BY partition LIMIT 1"
@@ -127,6 +145,7 @@ class PostgresDatabase:
     batch_keys_max = 1000
     batch_bytes_max = 4 << 20
     batches_at_once = 2
+    reads_together = True
 
     def __init__(self, dsn: str, *, schema: str, connections: int, timeout_s: float) -> None:
         self._dsn = dsn
@@ -152,6 +171,12 @@ class PostgresDatabase:
             value = await connection.fetchval(GET, partition, keys[0])
             return {} if value is None else {keys[0]: Held(value, value)}
 
+    async def read_places(self, places: Sequence[Place]) -> dict[Place, Held]:
+        columns = ([place[part] for place in places] for part in range(2))
+        async with self._connection() as connection:
+            rows = await connection.fetch(GET_PLACES, *columns)
+        return {(partition, key): Held(value, value) for partition, key, value in rows}
+
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         async with self._connection() as connection:
             return [(key, value) for key, value in await connection.fetch(SCAN, partition, start, limit)]
@@ -173,6 +198,12 @@ class PostgresDatabase:
             else:
                 done = await connection.execute(REPLACE, partition, key, value, expected)
         return value if _rows_of(done) else None
+
+    async def write_ifs(self, asked: Sequence[SetIf]) -> list[Predicate | None]:
+        columns = ([one[part] for one in asked] for part in range(4))
+        async with self._connection() as connection:
+            done = {(partition, key) for partition, key in await connection.fetch(SET_IFS, *columns)}
+        return [value if (partition, key) in done else None for partition, key, value, _ in asked]
 
     async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
         async with self._connection() as connection:

@@ -26,7 +26,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from .remote import WAIT_S, Passing, Place, RemoteStore, SetIf, open_database, partitions_of
 
 FORMAT: Final = b"1"
 CONNECTIONS: Final = 16
@@ -110,6 +110,7 @@ class RedisDatabase:
     batch_keys_max = 1000
     batch_bytes_max = 4 << 20
     batches_at_once = 2
+    reads_together = True
 
     def __init__(
         self, address: str, *, name: str, fsync: str, replicas: int, connections: int, timeout_s: float
@@ -131,7 +132,7 @@ class RedisDatabase:
                 _check_settings({name.decode(): value.decode() for name, value in settings.items()}, self._fsync)
             mark = self._prefix + b":format"
             await _ask(pool, b"SET", mark, FORMAT, b"NX")
-            found = await _ask_primary(pool, b"GET", mark)
+            [found] = await _ask_primary(pool, (b"GET", mark))
             if self._replicas:
                 await _ask(pool, b"WAIT", b"0", b"1")  # each write will need it
         finally:
@@ -140,12 +141,26 @@ class RedisDatabase:
             raise StoreFormat(f"redis: {mark!r} is {found!r}: another release or program wrote it", format=found)
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
-        values = await _ask_primary(self._open_pool(), b"HMGET", self._names(partition)[0], *keys)
-        return {key: Held(value, value) for key, value in zip(keys, values, strict=True) if value is not None}
+        found = await self.read_places([(partition, key) for key in keys])
+        return {key: held for (_, key), held in found.items()}
+
+    async def read_places(self, places: Sequence[Place]) -> dict[Place, Held]:
+        asked: dict[bytes, list[bytes]] = {}
+        for partition, key in places:
+            asked.setdefault(partition, []).append(key)
+        commands = [(b"HMGET", self._names(partition)[0], *keys) for partition, keys in asked.items()]
+        answers = await _ask_primary(self._open_pool(), *commands)
+        return {
+            (partition, key): Held(value, value)
+            for (partition, keys), values in zip(asked.items(), answers, strict=True)
+            for key, value in zip(keys, values, strict=True)
+            if value is not None
+        }
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         names, pool = self._names(partition), self._open_pool()
-        keys, values = await _ask_primary(pool, b"EVAL", SCAN, b"2", *names, start, b"%d" % limit)
+        command = (b"EVAL", SCAN, b"2", *names, start, b"%d" % limit)
+        [(keys, values)] = await _ask_primary(pool, command)
         return list(zip(keys, values, strict=True))
 
     async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
@@ -154,8 +169,20 @@ class RedisDatabase:
     async def write_if(
         self, partition: bytes, key: bytes, value: bytes, expected: Predicate | None
     ) -> Predicate | None:
-        condition = (b"absent",) if expected is None else (b"equal", expected)
-        return value if await self._change(SET_IF, partition, key, value, *condition) else None
+        [answer] = await self.write_ifs(((partition, key, value, expected),))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def write_ifs(self, asked: Sequence[SetIf]) -> list[Predicate | Exception | None]:
+        commands = [
+            self._script(SET_IF, partition, key, value, *((b"absent",) if expected is None else (b"equal", expected)))
+            for partition, key, value, expected in asked
+        ]
+        return [
+            answer if isinstance(answer, Exception) else value if answer else None
+            for (_, _, value, _), answer in zip(asked, await self._change_each(commands), strict=True)
+        ]
 
     async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
         await self._change(DELETE, partition, *keys)
@@ -168,7 +195,7 @@ class RedisDatabase:
         pattern = re.sub(rb"([*?[\]\\])", rb"\\\1", head) + b"*" + tail
         while True:
             command = (b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000")
-            cursor, names = await _ask_primary(self._open_pool(), *command)
+            [(cursor, names)] = await _ask_primary(self._open_pool(), command)
             found |= {bytes.fromhex(name[len(head) : -len(tail)].decode()) for name in names}
             if cursor == b"0":
                 return list(found)
@@ -178,14 +205,22 @@ class RedisDatabase:
         if pool is not None:
             await pool.aclose()
 
+    def _script(self, script: bytes, partition: bytes, *arguments: Any) -> tuple[Any, ...]:
+        return (b"EVAL", script, b"2", *self._names(partition), *arguments)
+
     async def _change(self, script: bytes, partition: bytes, *arguments: Any) -> Any:
-        """Run a script that writes, and wait for the replicas."""
-        command = (b"EVAL", script, b"2", *self._names(partition), *arguments)
-        if not self._replicas:
-            return await _ask(self._open_pool(), *command)
+        [answer] = await self._change_each((self._script(script, partition, *arguments),))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def _change_each(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Carry out commands that write, and wait for the replicas. Refusals are answers."""
         # WAIT is about the writes of its own connection.
         async with _lent(self._open_pool()) as connection:
-            result = await _call(connection, *command)
+            result = await _call_each(connection, *commands)
+            if not self._replicas or all(isinstance(answer, Exception) for answer in result):
+                return result
             try:
                 reached = await _call(connection, b"WAIT", b"%d" % self._replicas, b"%d" % (self._timeout_s * 500))
             except StoreUnavailable as error:  # the write itself is done
@@ -237,13 +272,13 @@ async def _ask(pool: ConnectionPool, *command: Any) -> Any:
         return await _call(connection, *command)
 
 
-async def _ask_primary(pool: ConnectionPool, *command: Any) -> Any:
-    """Read from a primary. Its role is asked in the same round trip, and after the read."""
+async def _ask_primary(pool: ConnectionPool, *commands: tuple[Any, ...]) -> list[Any]:
+    """Read from a primary. Its role is asked in the same round trip, and after the reads."""
     async with _lent(pool) as connection:
-        answer, role = await _call_all(connection, command, (b"ROLE",))
+        *answers, role = await _call_all(connection, *commands, (b"ROLE",))
     if role[0] != b"master":
         raise Passing("redis: this is a read only replica: name the primary", setting="host")
-    return answer
+    return answers
 
 
 @asynccontextmanager
@@ -267,24 +302,29 @@ async def _call(connection: Any, *command: Any) -> Any:
 
 
 async def _call_all(connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
+    answers = await _call_each(connection, *commands)
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
+
+
+async def _call_each(connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
     """Send the commands at once and read their answers. A script that Redis refuses has written nothing."""
     try:
         await connection.send_packed_command(connection.pack_commands(commands))
         answers = [await _answer(connection) for _ in commands]
     except _PASSING as error:
         await connection.disconnect(nowait=True)  # a late answer must not meet the next command
-        raise Passing(f"redis: {error}") from error
+        # Of several commands, those behind the one that came too early may be carried out.
+        kind = Passing if len(commands) == 1 else OutcomeUnknown
+        raise kind(f"redis: {error}") from error
     except (exceptions.RedisError, OSError, TimeoutError) as error:
         await connection.disconnect(nowait=True)  # as above
         raise OutcomeUnknown(f"redis: the answer was lost: {error}") from error
     except BaseException:
         await connection.disconnect(nowait=True)  # cancelled: as above
         raise
-    for refusal in answers:
-        if isinstance(refusal, _PASSING):
-            raise Passing(f"redis: {refusal}") from refusal
-        if isinstance(refusal, exceptions.ResponseError):
-            raise StoreUnavailable(f"redis: {refusal}") from refusal
     return answers
 
 
@@ -293,4 +333,4 @@ async def _answer(connection: Any) -> Any:
     try:
         return await connection.read_response()
     except exceptions.ResponseError as refusal:
-        return refusal
+        return (Passing if isinstance(refusal, _PASSING) else StoreUnavailable)(f"redis: {refusal}")

@@ -14,11 +14,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import StoreUri
 from lakebed.kv.store import Held, Page, Predicate, PredicateFailed, StoreUnavailable, check_key
+
+from .gathered import Gathered, copied
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Database")
@@ -50,6 +52,8 @@ class Database(Protocol):
     batch_bytes_max: int
     """Values of a batch may exceed this only where the batch has one key."""
     batches_at_once: int
+    reads_together: bool
+    """A read of several keys is one request, and costs little more than a read of one."""
 
     async def prepare(self) -> None:
         """Refuse settings that would lose writes, and make what the store needs in the database.
@@ -83,6 +87,32 @@ class Database(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+Place: TypeAlias = tuple[bytes, bytes]
+"""A partition and a key."""
+
+SetIf: TypeAlias = tuple[bytes, bytes, bytes, Predicate | None]
+"""A partition, a key, its new value, and what `write_if` expects there."""
+
+
+@runtime_checkable
+class ReadsPlaces(Protocol):
+    """A database that reads keys of several partitions in one request."""
+
+    async def read_places(self, places: Sequence[Place]) -> dict[Place, Held]: ...
+
+
+@runtime_checkable
+class WritesTogether(Protocol):
+    """A database that carries several conditional writes out in one request."""
+
+    async def write_ifs(self, asked: Sequence[SetIf]) -> Sequence[Predicate | Exception | None]:
+        """Do as `write_if` for each, in any order. No place comes twice; the values are no more than a batch has.
+
+        An exception stands for the write that it is about. One that is raised is about all of them.
+        """
+        ...
 
 
 def open_database(uri: StoreUri, database: Database, *, wait_s: float) -> RemoteStore:
@@ -163,6 +193,14 @@ def harmless(attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
     return tried
 
 
+async def _outcome(work: Awaitable[T]) -> T | Exception:
+    """Return its error instead of raising it."""
+    try:
+        return await work
+    except (StoreUnavailable, OutcomeUnknown) as error:
+        return error
+
+
 class RemoteStore:
     """Made by `open_database`. Its connections belong to the event loop that first uses it."""
 
@@ -173,9 +211,54 @@ class RemoteStore:
         self._is_closed = False
         self._under_way = 0
         self._idle = asyncio.Event()
+        self._gets = Gathered(self._get_together, database.batch_keys_max)
+        self._set_ifs = Gathered(self._set_if_together, database.batch_keys_max)
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:
-        return (await self._read(lambda: self._database.read(partition, (key,)))).get(key)
+        with self._counted():
+            if self._database.reads_together:
+                return await self._gets.do((partition, key))
+            return await self._get_alone((partition, key))
+
+    async def _get_alone(self, place: Place) -> Held | None:
+        partition, key = place
+        return (await self._waited(harmless(lambda: self._database.read(partition, (key,))))).get(key)
+
+    async def _get_together(self, places: Sequence[Place]) -> Sequence[Held | Exception | None]:
+        if len(places) == 1:
+            return [await self._get_alone(places[0])]
+        found: dict[Place, Held | Exception | None] = {}
+        if isinstance(self._database, ReadsPlaces):
+            await self._get_some(list(dict.fromkeys(places)), self._database.read_places, found)
+        else:
+            by_partition: dict[bytes, list[Place]] = {}
+            for place in dict.fromkeys(places):
+                by_partition.setdefault(place[0], []).append(place)
+            await asyncio.gather(
+                *(self._get_some(some, self._read_of_partition, found) for some in by_partition.values())
+            )
+        return [found.get(place) for place in places]
+
+    async def _get_some(
+        self,
+        places: Sequence[Place],
+        read: Callable[[Sequence[Place]], Awaitable[dict[Place, Held]]],
+        found: dict[Place, Held | Exception | None],
+    ) -> None:
+        """Put what is read into `found`, and the failure where it fails."""
+        try:
+            found.update(await self._waited(harmless(lambda: read(places))))
+        except StoreUnavailable as error:
+            # Perhaps the database refuses one of them. The others have their own answers.
+            is_own = len(places) > 1 and not isinstance(error, Passing)
+            found.update(
+                {place: await _outcome(self._get_alone(place)) if is_own else copied(error) for place in places}
+            )
+
+    async def _read_of_partition(self, places: Sequence[Place]) -> dict[Place, Held]:
+        partition = places[0][0]
+        found = await self._database.read(partition, [key for _, key in places])
+        return {(partition, key): held for key, held in found.items()}
 
     async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
         found: dict[bytes, Held] = {}
@@ -214,10 +297,54 @@ class RemoteStore:
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
         check_key(partition, key)
-        written = await self._write(lambda: self._database.write_if(partition, key, value, predicate))
+        with self._counted():
+            if isinstance(self._database, WritesTogether):
+                written = await self._set_ifs.do((partition, key, value, predicate))
+            else:
+                written = await self._waited(lambda: self._database.write_if(partition, key, value, predicate))
         if written is None:
             raise PredicateFailed("the stored value is not the one that was read", partition=partition, key=key)
         return written
+
+    async def _set_if_together(self, asked: Sequence[SetIf]) -> Sequence[Predicate | Exception | None]:
+        """Carry out each, in batches at the same time. None has a place twice. The answers are in their order."""
+        batches: list[dict[Place, SetIf]] = []
+        sizes: list[int] = []
+        chosen: list[int] = []
+        for one in asked:
+            partition, key, value, _ = one
+            size_bytes = len(value)
+            for number, batch in enumerate(batches):
+                if (partition, key) not in batch and sizes[number] + size_bytes <= self._database.batch_bytes_max:
+                    break
+            else:
+                number = len(batches)
+                batches.append({})
+                sizes.append(0)
+            batches[number][partition, key] = one
+            sizes[number] += size_bytes
+            chosen.append(number)
+        if len(batches) == 1:
+            return await self._set_if_batch(asked)
+        found = await asyncio.gather(*(self._set_if_batch(list(batch.values())) for batch in batches))
+        answers = [dict(zip(batch, some, strict=True)) for batch, some in zip(batches, found, strict=True)]
+        return [answers[number][one[:2]] for number, one in zip(chosen, asked, strict=True)]
+
+    async def _set_if_batch(self, batch: Sequence[SetIf]) -> Sequence[Predicate | Exception | None]:
+        database = self._database
+        if len(batch) == 1 or not isinstance(database, WritesTogether):
+            return [await _outcome(self._waited(lambda one=one: database.write_if(*one))) for one in batch]  # type: ignore[misc]  # as above
+        try:
+            found = await self._waited(lambda: database.write_ifs(batch))
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if isinstance(error, (Passing, OutcomeUnknown)):
+                return [copied(error) for _ in batch]
+            found = [error] * len(batch)
+        # Nothing happened to those that were refused: perhaps for another's sake, or for a moment.
+        return [
+            (await self._set_if_batch((one,)))[0] if isinstance(answer, StoreUnavailable) else answer
+            for one, answer in zip(batch, found, strict=True)
+        ]
 
     async def delete(self, partition: bytes, key: bytes) -> None:
         check_key(partition, key)
@@ -267,7 +394,10 @@ class RemoteStore:
 
     async def _write(self, attempt: Callable[[], Awaitable[T]]) -> T:
         with self._counted():
-            return await repeated(attempt, time.monotonic() + self._wait_s)
+            return await self._waited(attempt)
+
+    async def _waited(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        return await repeated(attempt, time.monotonic() + self._wait_s)
 
     async def _write_pieces(self, pieces: Sequence[Callable[[], Awaitable[None]]]) -> None:
         """Carry all out, some at once. After a failure begin no more of them.

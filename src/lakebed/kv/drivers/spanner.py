@@ -105,6 +105,7 @@ class SpannerDatabase:
     batch_keys_max = 500
     batch_bytes_max = 2 << 20
     batches_at_once = 4
+    reads_together = True
 
     def __init__(self, name: str, table: str, *, sessions: int, emulator: str, timeout_s: float) -> None:
         self._name = name

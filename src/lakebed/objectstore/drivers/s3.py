@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
+from lakebed.base import aws_signing_key
 from lakebed.objectstore.options import ObjectStoreOptions
 from lakebed.objectstore.store import InvalidNamespace
 
@@ -120,12 +121,10 @@ def signed_download(url: str, file_name: str, *, secret: str) -> str:
     parameters["response-content-disposition"] = disposition(file_name)
     query = "&".join(f"{_escape(name)}={_escape(value)}" for name, value in sorted(parameters.items()))
     canonical = f"GET\n{parts.path}\n{query}\nhost:{parts.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
-    _, date, region, service, end = parameters["X-Amz-Credential"].rsplit("/", 4)
-    scope = "/".join((date, region, service, end))
+    scope = "/".join(parameters["X-Amz-Credential"].rsplit("/", 4)[1:])
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     text = f"AWS4-HMAC-SHA256\n{parameters['X-Amz-Date']}\n{scope}\n{digest}"
-    key = _signing_key(secret, date, region, service)
-    signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    signature = hmac.new(_signing_key(secret, scope), text.encode(), hashlib.sha256).hexdigest()
     return parts._replace(query=f"{query}&X-Amz-Signature={signature}").geturl()
 
 
@@ -140,9 +139,4 @@ def _escape(text: str) -> str:
     return quote(text, safe="-_.~")
 
 
-@lru_cache(maxsize=16)
-def _signing_key(secret: str, date: str, region: str, service: str) -> bytes:
-    key = b"AWS4" + secret.encode()
-    for part in (date, region, service, "aws4_request"):
-        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    return key
+_signing_key: Final = lru_cache(maxsize=16)(aws_signing_key)

@@ -24,6 +24,8 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
+from lakebed.base import aws_signing_key
+
 from .errors import S3Error
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
@@ -482,10 +484,7 @@ def string_to_sign(time: str, scope: str, canonical: bytes) -> str:
 
 
 def signing_key(secret: str, scope: str) -> SigningKey:
-    key = ("AWS4" + secret).encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    return SigningKey(key)
+    return SigningKey(aws_signing_key(secret, scope))
 
 
 def _encode(text: str) -> str:

@@ -1,0 +1,92 @@
+"""Carry out calls together that wait at the same time: one request to the database instead of one each.
+
+- What comes within one turn of the event loop begins together, at the end of it.
+- What comes while that is under way waits until it has ended, at most PATIENCE_S. Then all that wait begin together.
+- So a call's work begins after the call, always: a read that begins then sees all that was answered before.
+- A caller that is cancelled takes only its own answer along. The work of the others goes on.
+
+The idea is that of group commit, for a database on a network (docs/design/0002-metadata-on-kv.md, "amortized reads").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+from lakebed.base import LakebedError
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+PATIENCE_S: Final = 0.02
+"""A request that takes longer than this, on a connection that hangs say, delays what comes after it by no more."""
+
+
+class Gathered(Generic[A, R]):
+    """Made of what carries calls out: their answers in their order, an exception where one alone failed.
+
+    Belongs to the event loop that uses it.
+    """
+
+    def __init__(self, carry_out: Callable[[Sequence[A]], Awaitable[Sequence[R | Exception]]], most: int) -> None:
+        self._carry_out = carry_out
+        self._most = most
+        self._waiting: list[tuple[A, asyncio.Future[R]]] = []
+        self._under_way = 0
+        self._timer: asyncio.Handle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def do(self, asked: A) -> asyncio.Future[R]:
+        """Carry this out, after this call began. The future raises what carrying it out raises."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[R] = loop.create_future()
+        self._waiting.append((asked, answer))
+        if self._timer is None:
+            begin_in_time = partial(loop.call_later, PATIENCE_S) if self._under_way else loop.call_soon
+            self._timer = begin_in_time(self._begin)
+        return answer
+
+    def _begin(self) -> None:
+        """Carry all out that wait, in tasks of their own: no caller's end is that of the others."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting = [call for call in self._waiting if not call[1].done()]
+        self._waiting = []
+        loop = asyncio.get_running_loop()
+        for first in range(0, len(waiting), self._most):
+            self._under_way += 1
+            task = loop.create_task(self._together(waiting[first : first + self._most]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _together(self, calls: Sequence[tuple[A, asyncio.Future[R]]]) -> None:
+        answers: Sequence[R | Exception]
+        try:
+            answers = await self._carry_out([asked for asked, _ in calls])
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
+            answers = [copied(error) for _ in calls]
+        except BaseException:
+            for _, answer in calls:
+                answer.cancel()
+            raise
+        finally:
+            self._under_way -= 1
+            if self._waiting:
+                self._begin()
+        for (_, answer), found in zip(calls, answers, strict=True):
+            if answer.done():  # cancelled meanwhile
+                continue
+            if isinstance(found, Exception):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+
+
+def copied(error: Exception) -> Exception:
+    """Return an error of one caller's own, to which it adds its own traceback."""
+    copied = type(error)(str(error), **error.facts) if isinstance(error, LakebedError) else error
+    copied.__cause__ = error.__cause__
+    return copied

@@ -1,0 +1,273 @@
+"""A client of HTTP/1.1 for databases that are asked over it: short requests, whole answers, connections kept alive.
+
+It costs a tenth of a general client's CPU, for it does what drivers need and no more: no redirects, proxies, cookies or
+compression. It says what a driver must know about a failure: whether the request may have reached the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+import httptools
+
+IDLE_S_MAX: Final = 5.0
+"""Use no connection that was idle for longer. A server that closes idle ones waits longer than this."""
+FORBIDDEN: Final = frozenset("\r\n\0 ")
+
+
+class NotSent(Exception):
+    """No connection was made, or none was free in time: the server has not seen the request."""
+
+
+class AnswerLost(Exception):
+    """The connection broke, or the time is up. The server may have carried the request out."""
+
+
+class AnswerTimeout(AnswerLost):
+    """The server said nothing for `timeout_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """`content` is the whole body."""
+
+    status_code: int
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        return self.content.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Scheme, host and port of a URL. `authority` is what stands in the Host header."""
+
+    is_tls: bool
+    host: str
+    port: int
+    authority: str
+
+    @staticmethod
+    def of(url: str) -> Origin:
+        """
+        Raises:
+            ValueError: this is no address of a server.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+            raise ValueError("an address begins with http:// or https:// and a host")
+        if FORBIDDEN & set(parts.netloc):
+            raise ValueError("an address has no spaces")
+        parts.hostname.encode("idna")
+        return Origin(
+            parts.scheme == "https",
+            parts.hostname,
+            parts.port or (443 if parts.scheme == "https" else 80),
+            parts.netloc,
+        )
+
+
+class HttpClient:
+    """Connections to any number of servers. They belong to the event loop that uses them first.
+
+    `certificates` are needed for https alone. `timeout_s` bounds each of three waits: for a free connection, for one
+    that is made, and for the next bytes of an answer.
+    """
+
+    def __init__(self, *, connections: int, timeout_s: float, certificates: ssl.SSLContext | None = None) -> None:
+        self._free = asyncio.Semaphore(connections)
+        self._timeout_s = timeout_s
+        self._certificates = certificates
+        self._idle: dict[Origin, list[_Connection]] = {}
+        self._open: set[_Connection] = set()
+
+    async def request(
+        self,
+        method: str,
+        origin: Origin,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        content: bytes = b"",
+        timeout_s: float | None = None,
+        connect_s: float | None = None,
+    ) -> HttpAnswer:
+        """Send one request and read the answer to it. `target` is a path, encoded, with what is asked behind '?'.
+
+        Raises:
+            NotSent, AnswerLost: see there.
+        """
+        timeout_s = timeout_s or self._timeout_s
+        lines = [f"{method} {target} HTTP/1.1\r\nhost: {origin.authority}\r\n"]
+        lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
+        message = f"{''.join(lines)}content-length: {len(content)}\r\n\r\n".encode("latin-1") + content
+        await self._take_turn()
+        try:
+            connection = self._kept(origin) or await self._connect(origin, connect_s or self._timeout_s)
+            try:
+                answer = await connection.ask(message, timeout_s)
+            except BaseException:
+                connection.abort()
+                raise
+            if connection.is_reusable:
+                self._idle.setdefault(origin, []).append(connection)
+            else:
+                connection.abort()
+            return answer
+        finally:
+            self._free.release()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        self._idle.clear()
+        for connection in list(self._open):
+            connection.abort()
+            await connection.closed
+
+    async def _take_turn(self) -> None:
+        if not self._free.locked():  # costs nothing, mostly
+            await self._free.acquire()
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise NotSent("all connections are in use") from error
+
+    def _kept(self, origin: Origin) -> _Connection | None:
+        idle = self._idle.get(origin)
+        since = asyncio.get_running_loop().time() - IDLE_S_MAX
+        while idle:
+            connection = idle.pop()
+            if connection.is_reusable and connection.used_at >= since:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, origin: Origin, timeout_s: float) -> _Connection:
+        loop = asyncio.get_running_loop()
+        if origin.is_tls and self._certificates is None:
+            self._certificates = ssl.create_default_context()
+        tls = self._certificates if origin.is_tls else None
+        connection = _Connection(loop, self._open)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=tls)
+        except TimeoutError as error:
+            raise NotSent(f"{origin.host} does not answer") from error
+        except OSError as error:
+            raise NotSent(str(error) or type(error).__name__) from error
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: a request at a time. It is among `open_` from the first moment to the last."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, open_: set[_Connection]) -> None:
+        self._loop = loop
+        self._open = open_
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: asyncio.Future[HttpAnswer] | None = None
+        self._body: list[bytes] = []
+        self._ends_with_connection = False
+        self._has_head = False
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.is_reusable = False
+        self.used_at = 0.0
+
+    async def ask(self, message: bytes, timeout_s: float) -> HttpAnswer:
+        if self._transport is None or self._transport.is_closing():
+            raise AnswerLost("the connection was closed")
+        self.is_reusable = False
+        answer: asyncio.Future[HttpAnswer] = self._loop.create_future()
+        self._answer = answer
+        self.used_at = self._loop.time()
+        timer = self._loop.call_later(timeout_s, self._look_at_time, timeout_s, answer)
+        self._transport.write(message)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+            self._answer = None
+
+    def abort(self) -> None:
+        self.is_reusable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _look_at_time(self, timeout_s: float, answer: asyncio.Future[HttpAnswer]) -> None:
+        """Give up where no byte came for so long. An answer that is still coming may take its time."""
+        left_s = self.used_at + timeout_s - self._loop.time()
+        if answer.done():
+            return
+        if left_s > 0:
+            self._loop.call_later(left_s, self._look_at_time, timeout_s, answer)
+        else:
+            answer.set_exception(AnswerTimeout(f"no answer for {timeout_s:g} s"))
+
+    def _fail(self, error: Exception) -> None:
+        self.is_reusable = False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    def _succeed(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(HttpAnswer(self._parser.get_status_code(), b"".join(self._body)))
+
+    # asyncio's protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.used_at = self._loop.time()
+        if self._answer is None:  # a server that speaks unasked, which ends the connection
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(AnswerLost(f"this is no HTTP: {error}"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._open.discard(self)
+        if self._has_head and self._ends_with_connection and error is None:
+            self._succeed()
+        self._fail(AnswerLost(str(error) if error else "the connection was closed"))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # The parser's
+
+    def on_message_begin(self) -> None:
+        self._body, self._has_head, self._ends_with_connection = [], False, True
+
+    def on_header(self, name: bytes, _value: bytes) -> None:
+        if name.lower() in {b"content-length", b"transfer-encoding"}:
+            self._ends_with_connection = False
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() < 200:  # a word before the answer
+            return
+        self.is_reusable = self._parser.should_keep_alive()
+        self.used_at = self._loop.time()
+        self._succeed()
+
+
+def with_query(path: str, asked: Mapping[str, str | Sequence[str]]) -> str:
+    """Encode a path and what is asked behind it, in the order given; a list is asked once for each of its items."""
+    return quote(path, safe="/%:*") + (f"?{urlencode(asked, doseq=True, quote_via=quote)}" if asked else "")

@@ -1,0 +1,115 @@
+"""Calls that wait at the same time are carried out together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from lakebed.base import LakebedError, OutcomeUnknown
+from lakebed.kv.drivers.gathered import Gathered
+
+
+class Request:
+    """What carries calls out: each answer is the number asked, doubled. It waits while `is_open` is not set."""
+
+    def __init__(self) -> None:
+        self.begun: list[list[int]] = []
+        self.arrivals = asyncio.Semaphore(0)
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+
+    async def __call__(self, asked: Sequence[int]) -> list[int | Exception]:
+        self.begun.append(list(asked))
+        self.arrivals.release()
+        await self.is_open.wait()
+        if 13 in asked:
+            raise OutcomeUnknown("unlucky", number=13)
+        return [LakebedError("negative") if number < 0 else 2 * number for number in asked]
+
+
+@pytest.fixture
+def request_() -> Request:
+    return Request()
+
+
+@pytest.fixture
+def gathered(request_: Request) -> Gathered[int, int]:
+    return Gathered(request_, most=4)
+
+
+async def test_what_comes_in_one_turn_of_the_loop_is_one_request(
+    gathered: Gathered[int, int], request_: Request
+) -> None:
+    answers = await asyncio.gather(*(gathered.do(number) for number in range(3)))
+
+    assert answers == [0, 2, 4]
+    assert request_.begun == [[0, 1, 2]]
+
+
+async def test_a_request_takes_no_more_than_its_most(gathered: Gathered[int, int], request_: Request) -> None:
+    assert await asyncio.gather(*(gathered.do(number) for number in range(6))) == [0, 2, 4, 6, 8, 10]
+    assert request_.begun == [[0, 1, 2, 3], [4, 5]]
+
+
+async def test_what_comes_during_a_request_begins_after_it_together(
+    gathered: Gathered[int, int], request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.kv.drivers.gathered.PATIENCE_S", 600)
+    request_.is_open.clear()
+    first = asyncio.ensure_future(gathered.do(1))
+    await request_.arrivals.acquire()
+    later = [asyncio.ensure_future(gathered.do(number)) for number in (2, 3)]
+    await asyncio.sleep(0)
+    assert request_.begun == [[1]]
+
+    request_.is_open.set()
+
+    assert await asyncio.gather(first, *later) == [2, 4, 6]
+    assert request_.begun == [[1], [2, 3]]
+
+
+async def test_a_request_that_hangs_holds_nothing_up_for_long(gathered: Gathered[int, int], request_: Request) -> None:
+    request_.is_open.clear()
+    first = asyncio.ensure_future(gathered.do(1))
+    await request_.arrivals.acquire()
+    second = asyncio.ensure_future(gathered.do(2))
+
+    await request_.arrivals.acquire()
+
+    assert not first.done()
+    request_.is_open.set()
+    assert [await first, await second] == [2, 4]
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_others_their_answers(
+    gathered: Gathered[int, int], request_: Request
+) -> None:
+    request_.is_open.clear()
+    callers = [asyncio.ensure_future(gathered.do(number)) for number in range(3)]
+    await request_.arrivals.acquire()
+    waiting = asyncio.ensure_future(gathered.do(7))
+    await asyncio.sleep(0)
+
+    callers[1].cancel()
+    waiting.cancel()
+    request_.is_open.set()
+
+    assert [await callers[0], await callers[2]] == [0, 4]
+    assert await gathered.do(8) == 16
+    assert request_.begun == [[0, 1, 2], [8]]
+
+
+async def test_an_answer_may_be_an_error_of_one_and_a_failure_is_an_error_of_each(
+    gathered: Gathered[int, int],
+) -> None:
+    outcomes = await asyncio.gather(gathered.do(1), gathered.do(-1), return_exceptions=True)
+    assert outcomes[0] == 2
+    assert isinstance(outcomes[1], LakebedError)
+
+    failures = await asyncio.gather(gathered.do(13), gathered.do(1), return_exceptions=True)
+
+    assert [type(failure) for failure in failures] == [OutcomeUnknown, OutcomeUnknown]
+    assert failures[0] is not failures[1]
+    assert await gathered.do(2) == 4

@@ -1,0 +1,172 @@
+"""The HTTP client of drivers reads whole answers, keeps connections, and says whether a request was sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lakebed.kv.drivers.http_client import (
+    AnswerLost,
+    AnswerTimeout,
+    HttpAnswer,
+    HttpClient,
+    NotSent,
+    Origin,
+    with_query,
+)
+
+WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def server(serve: Serve) -> AsyncIterator[Origin]:
+    async def closed_behind(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client is gone
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(closed_behind, "127.0.0.1", 0) as listener:
+        yield Origin.of(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    return head + await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+
+
+@asynccontextmanager
+async def client(*, connections: int = 2, timeout_s: float = 60) -> AsyncIterator[HttpClient]:
+    client = HttpClient(connections=connections, timeout_s=timeout_s)
+    yield client
+    await client.aclose()
+
+
+async def ask(client: HttpClient, origin: Origin, content: bytes = b"") -> HttpAnswer:
+    return await client.request("POST", origin, "/path?x=1", headers={"x-a": "b"}, content=content)
+
+
+def answering(*answers: bytes) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await read_request(reader)
+            writer.write(answer)
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (WHOLE, b"ok"),
+        (b"HTTP/1.1 204 No\r\n\r\n", b""),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n", b"ok"),
+        (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", b"until the end"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + WHOLE, b"ok"),
+    ],
+    ids=["length", "no body", "chunks", "end of connection", "a word before"],
+)
+async def test_an_answer_is_read_whole(answer: bytes, body: bytes) -> None:
+    async with server(answering(answer)) as origin, client() as asking:
+        assert (await ask(asking, origin)).content == body
+
+
+async def test_a_request_has_its_method_path_headers_and_body() -> None:
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await read_request(reader))
+        writer.write(WHOLE)
+
+    async with server(serve) as origin, client() as asking:
+        await ask(asking, origin, b"body")
+
+    host = f"host: {origin.authority}\r\n".encode()
+    assert seen == [b"POST /path?x=1 HTTP/1.1\r\n" + host + b"x-a: b\r\ncontent-length: 4\r\n\r\nbody"]
+
+
+async def test_a_connection_is_kept_for_the_next_request_and_one_that_was_closed_is_not_used() -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await answering(WHOLE, WHOLE)(reader, writer)
+
+    async with server(serve) as origin, client() as asking:
+        await ask(asking, origin)
+        await ask(asking, origin)
+        assert connections == 1
+        await asyncio.gather(*(each.closed for each in asking._open))
+        await ask(asking, origin)
+        assert connections == 2
+
+
+async def test_a_server_that_cannot_be_reached_has_seen_nothing() -> None:
+    async with server(answering()) as origin:
+        pass
+
+    async with client() as asking:
+        with pytest.raises(NotSent):
+            await ask(asking, origin)
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok", b"no HTTP at all\r\n\r\n"])
+async def test_a_connection_that_breaks_before_the_whole_answer_leaves_it_unknown(answer: bytes) -> None:
+    async with server(answering(answer)) as origin, client() as asking:
+        with pytest.raises(AnswerLost):
+            await ask(asking, origin)
+
+
+async def test_a_silent_server_is_waited_for_as_long_as_was_said_and_then_a_connection_is_free_again() -> None:
+    silent = True
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        if silent:
+            await reader.read()
+        writer.write(WHOLE)
+
+    async with server(serve) as origin, client(connections=1) as asking:
+        with pytest.raises(AnswerTimeout):
+            await asking.request("GET", origin, "/", headers={}, timeout_s=0.05)
+        silent = False
+
+        assert (await ask(asking, origin)).content == b"ok"
+
+
+async def test_a_request_that_finds_no_free_connection_in_time_was_not_sent() -> None:
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        arrived.set()
+        await go_on.wait()
+        writer.write(WHOLE)
+
+    async with server(serve) as origin, client(connections=1, timeout_s=0.05) as asking:
+        first = asyncio.ensure_future(asking.request("GET", origin, "/", headers={}, timeout_s=60, connect_s=60))
+        await arrived.wait()
+        with pytest.raises(NotSent, match="in use"):
+            await ask(asking, origin)
+        go_on.set()
+        assert (await first).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host", "http://", "http://user@host", "http://host:port", "http://a b", "http://-.."]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"address|port|label|Port"):
+        Origin.of(url)
+
+
+def test_what_is_asked_is_encoded_behind_the_path() -> None:
+    assert with_query("/table/*", {}) == "/table/*"
+    assert with_query("/a b", {"row": ["x/1", "é"], "n": "2"}) == "/a%20b?row=x%2F1&row=%C3%A9&n=2"
