@@ -11,6 +11,7 @@ from lakebed.gc.context import RunContext
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.protocol import Mode, RunKind, Service, UncommittedOptions
+from lakebed.gc.resume import unfinished_runs
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService, QueueWorker, ServiceOptions
 from lakebed.kv import scan_prefix
@@ -71,7 +72,10 @@ async def drain(versions: Versions, deleter: Deleter) -> None:
 
 
 async def collect(versions: Versions, deleter: Deleter) -> None:
-    """Run one uncommitted collection that looks at everything, and takes every other owner for dead."""
+    """Run one uncommitted collection that looks at everything, and takes every other owner for dead.
+
+    First end those that stopped in their sweep, as a nightly run does: no other run takes what they hold.
+    """
     context = RunContext(
         repository="storm",
         service=Service(CollectionService(versions, ServiceOptions(dead_owner_age_ms=0))),
@@ -80,6 +84,8 @@ async def collect(versions: Versions, deleter: Deleter) -> None:
         ports=versions.ports,
         progress=lambda _: None,
     )
+    for run in await unfinished_runs(versions.objectstore, versions.ports.tasks, await context.service.runs()):
+        await flow.apply(context, run.run_id, grace_s=0)
     options = UncommittedOptions(mode=Mode.CLEAN)
     plan = await flow.plan(context, kind_to_plan(RunKind.UNCOMMITTED, options, MetadataRule()))
     await flow.apply(context, plan.run_id, grace_s=0)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from bench.http import Connection
+from lakebed.objectstore import DeleteFailure, ObjectStoreOptions, open_deleter
+from lakebed.server import ServerOptions, opened
 from sim.histories.proxy import Fate, FaultyProxy, faulty_proxy
 from sim.histories.servers import Patch
+from sim.histories.settling import collect, unnamed
 from sim.histories.storm import Plan, storm
 from tests.objectstore.s3_servers import client_of, serve_moto
 
@@ -46,6 +50,41 @@ def test_a_storm_over_another_store_loses_nothing(tmp_path: Path) -> None:
         found = asyncio.run(storm(Plan(operations=200, kill_every=90, fault_rate=0.1), tmp_path, store_port=port))
 
     assert found.wrong == []
+
+
+class Stuck:
+    """A deleter that never answers. `has_begun` once it is asked to delete."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.has_begun = asyncio.Event()
+
+    async def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        self.has_begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None: ...
+
+
+async def test_what_a_collection_held_that_was_cancelled_in_its_sweep_goes_with_the_next_one(tmp_path: Path) -> None:
+    options = ObjectStoreOptions(local_root=tmp_path / "objects")
+    async with opened(ServerOptions(data_dir=tmp_path, objectstore=options)) as state:
+        await state.catalog.create("storm", storage_namespace="local://lake/storm")
+        repository = await state.catalog.get("storm")
+        versions = repository.versions
+        stuck = Stuck(versions.objectstore.uri)
+        for data in (b"1", b"2"):
+            await repository.objects.upload("main", "a", data)
+        cancelled = asyncio.create_task(collect(versions, stuck))
+        await stuck.has_begun.wait()
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        assert len(await unnamed(versions)) == 1
+
+        await collect(versions, open_deleter(versions.objectstore.uri, options))
+
+        assert await unnamed(versions) == set()
 
 
 async def _met(fate: Fate) -> tuple[list[bytes], str]:
