@@ -16,7 +16,9 @@ STEPS = [
     ("lint", ["-m", "ruff", "check", "--quiet", "."]),
     ("types", ["-m", "mypy"]),
 ]
-ALL_TESTS = ["-q", "--numprocesses=auto", "--maxprocesses=4"]
+# Where a process of the tests crashes, the run ends, and names the test. pytest-xdist may else wait for its successor
+# without end.
+ALL_TESTS = ["-q", "--numprocesses=auto", "--maxprocesses=4", "--max-worker-restart=0"]
 
 
 def main(pytest_options: list[str]) -> int:
