@@ -125,9 +125,25 @@ def test_misuse_is_told_in_one_line_like_every_other_error(shell: Shell, argumen
     assert outcome.err.endswith(" -h)\n")
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("comit", "commit"), ("brnch", "branch"), ("objects", "object")])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("comit", "commit"), ("brnch", "branch"), ("objects", "object"), ("checkout", "lakebed local checkout")],
+)
 def test_a_command_that_is_nearly_right_is_suggested(shell: Shell, typed: str, meant: str) -> None:
     assert f"did you mean '{meant}'?" in shell(typed).err.lower()
+
+
+def test_a_command_that_stands_elsewhere_comes_before_one_that_is_nearly_right(shell: Shell) -> None:
+    assert "Did you mean 'lakebed local pull' or 'pulls'?" in shell("pull").err
+
+
+def test_an_option_before_the_command_is_answered_with_where_it_stands(shell: Shell) -> None:
+    outcome = shell("--profile", "x", "whoami")
+
+    assert (outcome.code, outcome.err) == (
+        2,
+        "error: no such option '--profile'. Options stand behind the command (lakebed -h)\n",
+    )
 
 
 def test_a_noun_without_a_verb_is_answered_with_its_help(shell: Shell) -> None:
@@ -595,6 +611,7 @@ def test_serving_on_a_port_that_is_taken_is_unavailable(shell: Shell, tmp_path: 
 
     assert outcome.code == 5
     assert "is taken" in outcome.err
+    assert "--port" in outcome.err
 
 
 def completed(shell: Shell, line: str) -> list[str]:

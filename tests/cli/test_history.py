@@ -62,7 +62,7 @@ def test_a_merge_is_drawn(shell: Shell, branched: str, put: Put) -> None:
 
     lines = shell.ok("log", f"{branched}/main", "--graph").out.splitlines()
 
-    assert [line.partition("  ")[0] for line in lines] == ["*", "* |", "| *", "*", "*"]
+    assert [line.partition("  ")[0] for line in lines] == ["*", "|\\", "* |", "| *", "|/", "*", "*"]
     assert lines[0].endswith("together  (main)")
 
 
@@ -139,19 +139,28 @@ def test_a_commit_with_bad_options_is_not_sent(shell: Shell, lake: str, options:
 
 def test_branches_are_created_listed_and_deleted(shell: Shell, branched: str) -> None:
     shell.ok("branch", "create", f"{branched}/extra", "-s", f"{branched}/dev~1")
+    shell.ok("object", "upload", "-", f"{branched}/extra/new", stdin="new")
 
     listed = shell.ok("branch", "list", branched, "-o", "json").json
+    text = shell.ok("branch", "list", branched).out.splitlines()
     shell.ok("branch", "delete", f"{branched}/extra", "--yes")
 
     assert [branch["id"] for branch in listed] == ["dev", "extra", "main"]
     assert listed[1]["commit_id"] == listed[2]["commit_id"]
+    assert [branch["has_uncommitted"] for branch in listed] == [False, True, False]
+    assert listed[0]["commit_date"] >= listed[2]["commit_date"]
+    assert text[0].split() == ["NAME", "COMMIT", "STATE", "DATE", "MESSAGE"]
+    assert text[2].split()[2:4] == ["uncommitted", "changes"]
+    assert text[3].split()[2] == "default"
+    assert text[3].endswith(listed[2]["commit_message"])
     assert shell("branch", "show", f"{branched}/extra").code == 3
 
 
 def test_the_default_branch_cannot_be_deleted(shell: Shell, lake: str) -> None:
     outcome = shell("branch", "delete", f"{lake}/main", "--yes")
 
-    assert (outcome.code, outcome.err) == (1, "error: cannot delete repository default branch\n")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: {lake}/main is the default branch, which cannot be deleted. `lakebed repo")
 
 
 def test_a_source_in_another_repository_is_refused(shell: Shell, lake: str) -> None:
@@ -239,6 +248,10 @@ def test_of_several_things_the_one_that_is_not_there_is_named(shell: Shell, lake
         outcome = shell(*command)
         assert outcome.code == 3
         assert outcome.err.startswith(f"error: {lake}/nope: not found. `lakebed branch list {lake}`"), command
+    for pair in ((f"{lake}/main", f"{lake}/nope"), (f"{lake}/nope", f"{lake}/main")):
+        compared = shell("diff", *pair)
+        assert compared.code == 3
+        assert compared.err.startswith(f"error: {lake}/nope: not found. `lakebed branch list {lake}`")
     copied = shell("object", "cp", f"{lake}/main/nope", f"{lake}/main/other")
     assert copied.code == 3
     assert copied.err.startswith(f"error: {lake}/main/nope: not found. `lakebed object ls {lake}/main/`")

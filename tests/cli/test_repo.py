@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Shell
 
 
@@ -76,12 +78,13 @@ def test_a_namespace_that_is_no_uri_is_misuse(shell: Shell) -> None:
     assert (outcome.code, "is no storage namespace" in outcome.err) == (2, True)
 
 
-def test_a_path_is_no_namespace_and_it_is_said_what_one_looks_like_here(shell: Shell) -> None:
-    refused = shell("repo", "create", "lakefs://nowhere", "/tmp/abc")
+@pytest.mark.parametrize("namespace", ["/tmp/abc", "foo://abc", "s3:/abc"])
+def test_what_is_no_namespace_is_answered_with_what_one_looks_like_here(shell: Shell, namespace: str) -> None:
+    refused = shell("repo", "create", "lakefs://nowhere", namespace)
 
     assert (refused.code, refused.err) == (
         2,
-        "error: '/tmp/abc' is no storage namespace: those of this server look like local://example-bucket/\n",
+        f"error: {namespace!r} is no storage namespace: those of this server look like local://example-bucket/\n",
     )
 
 

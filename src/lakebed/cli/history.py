@@ -134,7 +134,9 @@ def log(
     )
     commits = itertools.islice((one for one in found if not no_merges or len(one.parents) < 2), limit)
     names = {} if session.is_json else _names_of(session, ref.repository)
-    session.show_all(commits, partial(graph_lines if graph else paragraphs, names=names), otherwise="no such commit")
+    is_whole = not (no_merges or objects or prefixes)
+    text = partial(graph_lines, names=names, is_whole=is_whole) if graph else partial(paragraphs, names=names)
+    session.show_all(commits, text, otherwise="no such commit")
 
 
 def _names_of(session: Session, repository: str) -> dict[str, list[str]]:
@@ -165,35 +167,73 @@ def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = M
         committer = [("Author", commit.committer)] if commit.committer else []
         yield from fields([*refs, *parents, *committer, ("Date", human_time(commit.creation_date))])
         yield ""
-        yield from ("    " + printable(line) for line in commit.message.splitlines())
+        for line in commit.message.splitlines():
+            yield from hanging("    ", printable(line), indent=4)
         for name, value in sorted(commit.metadata.items()):
             yield f"    {printable(name)} = {printable(value)}"
 
 
-def graph_lines(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
-    """Yield a line for each commit; its mark stands in the lane of the child that led to it.
+def graph_lines(
+    commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({}), *, is_whole: bool = True
+) -> Iterator[str]:
+    """Yield a line for each commit, its mark in the lane of the child that led to it, and below it how lanes turn.
 
     A lane is a commit that is still to come: `*` marks the one that came, `|` those that wait. A merge opens a lane for
-    each further parent, at the right; lanes that wait for one commit are one lane.
+    each further parent, at its right; where two lanes wait for one commit they join. A history with gaps (not
+    `is_whole`) has one lane: what connects its commits is not shown.
     """
     lanes: list[str] = []
+    turns: list[str] = []
     for commit in commits:
+        yield from turns
         if commit.id not in lanes:
             lanes.append(commit.id)
         place = lanes.index(commit.id)
         marks = " ".join("*" if lane == place else "|" for lane in range(len(lanes)))
         first_line = commit.message.partition("\n")[0]
         name = click.style(commit.id[:12], fg="yellow")
-        came = [parent for parent in commit.parents[:1] if parent not in lanes]
         label = f"{marks}  {name}  {human_time(commit.creation_date)}  "
         first, *more = hanging(
             label, f"{printable(first_line)}{_beside(names, commit)}", indent=len(click.unstyle(label))
         )
         yield first
-        lanes[place : place + 1] = came
-        lanes += [parent for parent in commit.parents[1:] if parent not in lanes]
-        waiting = " ".join("|" for _ in lanes)
+        waiting = marks.replace("*", "|" if commit.parents else " ")
         yield from (f"{waiting}{line[len(waiting) :]}" for line in more)
+        if is_whole:
+            turns = _turn(lanes, place, commit.parents)
+        else:
+            lanes.clear()
+
+
+def _turn(lanes: list[str], place: int, parents: Sequence[str]) -> list[str]:
+    """Let lanes wait for the parents of the commit at `place`; return lines that draw how they turn, mostly none."""
+    if not parents:
+        del lanes[place]
+        return [_drawn(place, left=range(place + 1, len(lanes) + 1))] if place < len(lanes) else []
+    drawn = []
+    lanes[place] = parents[0]
+    for parent in parents[1:]:
+        if parent not in lanes:
+            lanes.insert(place + 1, parent)
+            drawn.append(_drawn(place + 1, right=range(place + 1, len(lanes))))
+        elif (other := lanes.index(parent)) < place:
+            drawn.append(_drawn(len(lanes), left=[place], across=range(other, place - 1)))
+        elif other > place:
+            drawn.append(_drawn(len(lanes), right=[place + 1], across=range(place + 1, other)))
+    low, *doubled = (lane for lane, waiting in enumerate(lanes) if waiting == parents[0])
+    for high in doubled:
+        drawn.append(_drawn(high, left=range(high, len(lanes)), across=range(low, high - 1)))
+        del lanes[high]
+    return drawn
+
+
+def _drawn(bars: int, *, left: Iterable[int] = (), right: Iterable[int] = (), across: Iterable[int] = ()) -> str:
+    """Draw `|` in the first lanes, a slash before those that turn left or right, and a line behind those it crosses."""
+    cells = {2 * lane: "|" for lane in range(bars)}
+    cells |= {2 * lane - 1: "/" for lane in left}
+    cells |= {2 * lane - 1: "\\" for lane in right}
+    cells |= {2 * lane + 1: "_" for lane in across}
+    return "".join(cells.get(column, " ") for column in range(max(cells) + 1))
 
 
 @diff_app.command()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sized
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from lakebed.base import LakebedError, NotFound
+from lakebed.base import Denied, LakebedError, NotFound, Unavailable
 
 from .output import human_time
 from .uris import SCHEME, is_uri
@@ -23,7 +23,30 @@ if TYPE_CHECKING:
 
 LOOKED_AT_MAX: Final = 1000
 _NO_DELETED: Final = "no deleted repository"
+_TWO: Final = re.compile(r"(lakefs://\S+) or (lakefs://\S+): not found")
 _URI: Final = re.compile(r"lakefs://\S+?(?=[:,.]?(?:\s|$))")
+
+
+def naming_one(session: Session, message: str) -> str:
+    """Return the message about the one that is missing, where it leaves open which of two is."""
+    two = _TWO.fullmatch(message)
+    with contextlib.suppress(Unavailable, Denied):
+        for uri in two.groups() if two else ():
+            repository, ref, path = _parts(uri)
+            try:
+                if path:
+                    session.client.objects.stat(repository, ref, path)
+                else:
+                    session.client.history.get(repository, ref)
+            except NotFound:
+                return f"{uri}: not found"
+    return message
+
+
+def _parts(uri: str) -> tuple[str, str, str]:
+    repository, _, rest = uri.removeprefix(SCHEME).partition("/")
+    ref, _, path = rest.partition("/")
+    return repository, ref, path
 
 
 def what_is_near(session: Session, message: str, values: Iterable[object]) -> str:

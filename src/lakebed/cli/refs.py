@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 from lakebed.base import Conflict, Denied
@@ -27,7 +29,7 @@ from .output import columns_of, human_time, printable
 from .parameters import Argument, Option
 from .session import Session, command
 from .tree import noun
-from .uris import RefUri, parse_new_branch, parse_ref, parse_repository, parse_tag
+from .uris import SCHEME, RefUri, parse_new_branch, parse_ref, parse_repository, parse_tag
 
 if TYPE_CHECKING:
     from lakebed.client import Branches, Tags
@@ -39,10 +41,6 @@ COLUMNS: Final[dict[str, Callable[[Ref], object]]] = {
     "name": lambda ref: ref.id,
     "commit": lambda ref: ref.commit_id[:12],
 }
-LASTS_COLUMN: Final[dict[str, Callable[[Ref], object]]] = {
-    "lasts until": lambda ref: human_time(ref.expiration_date) if ref.expiration_date else ""
-}
-"""Shown where one of the branches was made to last for a while."""
 DELETED_COLUMNS: Final[dict[str, Callable[[DeletedRef], object]]] = {
     "name": lambda ref: ref.id,
     "commit": lambda ref: ref.commit_id[:12],
@@ -114,23 +112,38 @@ def list_branches(
     deleted: DeletedOption = False,
 ) -> None:
     """List the branches of a repository and their commits."""
-    _show_refs(session, "branch", session.client.branches, uri, prefix, limit, deleted=deleted)
-
-
-def _show_refs(
-    session: Session, what: str, refs: Branches | Tags, uri: str, prefix: str, limit: int | None, *, deleted: bool
-) -> None:
     if deleted:
-        found = refs.list_deleted(parse_repository(uri), prefix=prefix, limit=limit)
-        session.show_table(found, DELETED_COLUMNS, otherwise="nothing that was deleted can come back")
-    else:
-        listed = refs.list(parse_repository(uri), prefix=prefix, limit=limit)
-        session.show_all(listed, _refs_text, otherwise=no_such(what, prefix))
+        _show_deleted(session, session.client.branches, uri, prefix, limit)
+        return
+    repository = parse_repository(uri)
+    default = ""
+    if not session.is_json:
+        with contextlib.suppress(Denied):  # One may list branches and not read the repository.
+            default = session.client.repositories.get(repository).default_branch
+    listed = session.client.branches.list(repository, prefix=prefix, limit=limit, details=True)
+    session.show_all(listed, partial(_branches_text, default=default), otherwise=no_such("branch", prefix))
 
 
-def _refs_text(refs: Iterable[Ref]) -> Iterator[str]:
+def _show_deleted(session: Session, refs: Branches | Tags, uri: str, prefix: str, limit: int | None) -> None:
+    found = refs.list_deleted(parse_repository(uri), prefix=prefix, limit=limit)
+    session.show_table(found, DELETED_COLUMNS, otherwise="nothing that was deleted can come back")
+
+
+def _branches_text(refs: Iterable[Ref], *, default: str) -> Iterator[str]:
+    """Yield a row for each branch, without columns that are empty in all of them."""
+
+    def state(ref: Ref) -> str:
+        lasts = f"lasts until {human_time(ref.expiration_date)}" if ref.expiration_date else ""
+        marks = ("default" if ref.id == default else "", "uncommitted changes" if ref.has_uncommitted else "", lasts)
+        return ", ".join(filter(None, marks))
+
+    columns: dict[str, Callable[[Ref], str]] = {
+        "state": state,
+        "date": lambda ref: "" if ref.commit_date is None else human_time(ref.commit_date),
+        "message": lambda ref: printable((ref.commit_message or "").partition("\n")[0]),
+    }
     found = list(refs)
-    return columns_of(found, COLUMNS | (LASTS_COLUMN if any(ref.expiration_date for ref in found) else {}))
+    return columns_of(found, COLUMNS | {title: cell for title, cell in columns.items() if any(map(cell, found))})
 
 
 @app.command("show")
@@ -150,7 +163,13 @@ def delete(session: Session, uri: BranchArgument, yes: YesOption = False) -> Non
     """Delete a branch and what is uncommitted on it. It can come back for some days."""
     branch = parse_ref(uri)
     session.confirm(f"Delete {branch} and its uncommitted changes?", yes=yes)
-    session.client.branches.delete(branch.repository, branch.ref)
+    try:
+        session.client.branches.delete(branch.repository, branch.ref)
+    except Denied as error:
+        if "default branch" not in str(error):
+            raise
+        whole = f"`lakebed repo delete {SCHEME}{branch.repository}` deletes the whole repository"
+        raise Denied(f"{branch} is the default branch, which cannot be deleted. {whole}", **error.facts) from error
     session.done(f"deleted {branch}", deleted=str(branch))
 
 
@@ -323,7 +342,11 @@ def list_tags(
     deleted: DeletedOption = False,
 ) -> None:
     """List the tags of a repository and their commits."""
-    _show_refs(session, "tag", session.client.tags, uri, prefix, limit, deleted=deleted)
+    if deleted:
+        _show_deleted(session, session.client.tags, uri, prefix, limit)
+        return
+    listed = session.client.tags.list(parse_repository(uri), prefix=prefix, limit=limit)
+    session.show_table(listed, COLUMNS, otherwise=no_such("tag", prefix))
 
 
 @tags.command("show")

@@ -9,7 +9,7 @@ from typing import Annotated, Final, TextIO, TypeVar
 
 import msgspec
 
-from lakebed.base import Denied, LakebedError, count_of
+from lakebed.base import Denied, Invalid, LakebedError, count_of
 from lakebed.wire import DeletedRepository, RefsDump, Repository, RepositoryDumpStatus, RepositoryRestoreStatus
 
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, UidOption, YesOption, no_such
@@ -65,10 +65,16 @@ def create(
     name = parse_repository(uri)
     if "://" not in namespace:
         raise Misuse(f"{namespace!r} is no storage namespace: {_accepted(session)}")
-    with being_new(f"{SCHEME}{name}"):
-        created = session.client.repositories.create(
-            name, namespace, default_branch=default_branch, sample_data=sample_data, reuse=reuse, bare=bare
-        )
+    try:
+        with being_new(f"{SCHEME}{name}"):
+            created = session.client.repositories.create(
+                name, namespace, default_branch=default_branch, sample_data=sample_data, reuse=reuse, bare=bare
+            )
+    except Invalid as error:
+        if '"/storage_namespace"' not in str(error):
+            raise
+        # The contract's own words are a pattern.
+        raise Misuse(f"{namespace!r} is no storage namespace: {_accepted(session)}") from error
     session.done(f"created {SCHEME}{name} over {created.storage_namespace}", created)
     if bare:
         session.note(f"it is bare: `lakebed repo restore {SCHEME}{name} FILE` brings the refs of a dump")

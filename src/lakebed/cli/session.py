@@ -32,8 +32,8 @@ from lakebed.base import Denied, LakebedError, NotFound, Unavailable, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
 from .failures import FAILED, INTERRUPTED, Failed, Misuse, describe, describe_missing, ending_with_reader, tell
-from .nearby import what_is_near
-from .output import columns_of, fields, for_stderr, json_array, json_record
+from .nearby import naming_one, what_is_near
+from .output import columns_of, fields, for_stderr, hanging, json_array, json_record
 from .pager import pager_of, show_paged
 from .parameters import Option
 from .progress import Bar, bar
@@ -191,7 +191,8 @@ class Session:
         if self.is_json:
             self.say(json_record(facts if record is None else record))
         elif not self.is_quiet:
-            self.say(message)
+            for line in hanging("", message, indent=0):
+                self.say(line)
 
     def say(self, line: str) -> None:
         """A line of the answer."""
@@ -301,9 +302,9 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
                 function(session, *args, **kwargs)
                 sys.stdout.flush()
             except NotFound as error:
-                if hint := what_is_near(session, str(error), kwargs.values()):
-                    raise NotFound(f"{describe(error)}. {hint}", **error.facts) from error
-                raise
+                message = naming_one(session, describe(error))
+                hint = what_is_near(session, message, kwargs.values())
+                raise NotFound(f"{message}. {hint}" if hint else message, **error.facts) from error
             except Unavailable as error:
                 if not str(error).startswith("cannot reach"):
                     raise

@@ -76,11 +76,16 @@ class Group(Verbs):
         typed = args[0]
         # A mistyped option is click's to explain; while a shell completes, nothing is.
         if not (ctx.resilient_parsing or typed.startswith("-") or self.get_command(ctx, typed)):
-            near = " or ".join(f"'{name}'" for name in get_close_matches(typed, self.list_commands(ctx)))
-            ctx.fail(f"No such command '{typed}'. {f'Did you mean {near}?' if near else self.near(ctx, typed)}")
+            near = [*self.elsewhere(ctx, typed), *get_close_matches(typed, self.list_commands(ctx))]
+            names = " or ".join(f"'{name}'" for name in near)
+            ctx.fail(f"No such command '{typed}'. {f'Did you mean {names}?' if near else self.all_of(ctx)}")
         return super().resolve_command(ctx, args)
 
-    def near(self, ctx: click.Context, typed: str) -> str:  # noqa: ARG002  # others look for it
+    def elsewhere(self, ctx: click.Context, typed: str) -> list[str]:  # noqa: ARG002  # others look for it
+        """Return commands that are called so, and stand elsewhere."""
+        return []
+
+    def all_of(self, ctx: click.Context) -> str:
         """Return a sentence for one whose word is near no command."""
         return f"There are: {', '.join(self.list_commands(ctx))}"
 
@@ -92,11 +97,13 @@ class LazyGroup(Group):
         """Take `help gc plan` as `gc plan -h`."""
         return super().parse_args(ctx, [*args[1:], "-h"] if args[:1] == ["help"] else args)
 
-    def near(self, ctx: click.Context, typed: str) -> str:
-        """Name the commands of nouns that are called so: `du` is `object du`."""
+    def elsewhere(self, ctx: click.Context, typed: str) -> list[str]:
+        """Return the commands of nouns that are called so: `du` is `object du`."""
         nouns = {name: getattr(self.get_command(ctx, name), "commands", {}) for name in COMMANDS}
-        found = [f"'lakebed {name} {typed}'" for name, verbs in nouns.items() if typed in verbs]
-        return f"Did you mean {' or '.join(found)}?" if found else "The help names all"
+        return [f"lakebed {name} {typed}" for name, verbs in nouns.items() if typed in verbs]
+
+    def all_of(self, ctx: click.Context) -> str:  # noqa: ARG002  # they are many
+        return "The help names all"
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run one command. Misuse is reported like every other error, in one line, and ends with MISUSED."""
@@ -160,6 +167,8 @@ def _wants_json(words: list[str]) -> bool:
 
 def _one_line(error: click.UsageError) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None and isinstance(error.ctx.command, Group):
+        message += ". Options stand behind the command"
     where = f" ({error.ctx.command_path} -h)" if error.ctx is not None else ""
     return f"{message[:1].lower()}{message[1:]}{where}"
 

@@ -43,11 +43,13 @@ class Branches:
     def get(self, repository: str, name: str) -> Ref:
         return self._connection.do(history.GET_BRANCH, repository, name)
 
-    def list(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[Ref]:
-        """By name, ascending."""
-        return listing(
-            self._connection, history.LIST_BRANCHES, repository, query={"prefix": prefix or None}, limit=limit
-        )
+    def list(
+        self, repository: str, *, prefix: str = "", limit: int | None = None, details: bool = False
+    ) -> Iterator[Ref]:
+        """By name, ascending. `details`: with date and message of the commit, and whether there are uncommitted
+        changes, where the caller may read commits."""
+        query = {"prefix": prefix or None, "details": "true" if details else None}
+        return listing(self._connection, history.LIST_BRANCHES, repository, query=query, limit=limit)
 
     def delete(self, repository: str, name: str) -> None:
         """Delete a branch and its uncommitted changes; its commits stay until retention takes them."""

@@ -47,6 +47,8 @@ LIST_BRANCHES: Final = listing(
     on(REPOSITORY, "fs:ListBranches"),
     "List branches by name.",
     flag("show_hidden"),
+    flag("details"),
+    asked_later=(Permission("fs:ReadCommit", REPOSITORY, when="to show details"),),
 )
 CREATE_BRANCH: Final = create(
     "createBranch",

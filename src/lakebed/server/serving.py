@@ -220,7 +220,7 @@ def listen(host: str, port: int, *, joins: bool = False) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise AddressTaken(
-                f"{host}:{port} is taken: another program listens there", host=host, port=port
+                f"{host}:{port} is taken: another program listens there. --port takes another", host=host, port=port
             ) from error
         raise BadAddress(f"cannot listen on {host}:{port}: {error}", host=host, port=port) from error
     return listener

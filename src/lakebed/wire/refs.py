@@ -13,11 +13,18 @@ PARENTS_MAX: Final = 64
 
 
 class Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A branch or a tag, and the commit it names. `expiration_date`: a branch was made to last until then."""
+    """A branch or a tag, and the commit it names. `expiration_date`: a branch was made to last until then.
+
+    Where details were asked for, a branch has the date (Unix seconds) and the message of its commit, and whether there
+    are uncommitted changes.
+    """
 
     commit_id: str
     id: str
     expiration_date: int | None = None
+    commit_date: int | None = None
+    commit_message: str | None = None
+    has_uncommitted: bool | None = None
 
 
 class RefList(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from lakebed import wire
-from lakebed.base import InvalidName, path_to_key
+from lakebed.auth import NotPermitted
+from lakebed.base import CommitId, InvalidName, in_waves, path_to_key
+from lakebed.catalog import Repository
 from lakebed.gc.rules import parse_duration
 from lakebed.operations import history
 from lakebed.server.errors import Answer, InvalidParameter
+from lakebed.server.gate import require
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import page_of
 from lakebed.server.routing import Route
@@ -31,6 +38,8 @@ class Branches:
             )
             found += [_shown(branch) for branch in branches if branch.name not in hidden]
             after = branches[-1].name if branches else after
+        if request.flag("details") and _may_read_commits(request):
+            found = await _with_details(repository, found)
         return wire.RefList(pagination=page_of(found, has_more=has_more, last=after), results=found)
 
     async def create(self, request: RestRequest, body: wire.BranchCreation) -> str:
@@ -83,6 +92,37 @@ class Branches:
             refuse_expired=request.flag("refuse_expired"),
             by=request.identity.user_id,
         )
+
+
+async def _with_details(repository: Repository, refs: Sequence[wire.Ref]) -> list[wire.Ref]:
+    versions = repository.versions
+    commits = await versions.inventory.commits([CommitId(ref.commit_id) for ref in refs])
+
+    async def has_uncommitted(ref: wire.Ref) -> bool | None:
+        try:
+            changes, _ = await versions.history.diff_branch(ref.id, limit=1)
+        except BranchNotFound:
+            return None  # It was deleted meanwhile.
+        return bool(changes)
+
+    changed = await in_waves(versions.ports.tasks, refs, has_uncommitted)
+    return [
+        replace(
+            ref,
+            commit_date=None if commit is None else commit.created_ms // 1000,
+            commit_message=None if commit is None else commit.message,
+            has_uncommitted=is_changed,
+        )
+        for ref, commit, is_changed in zip(refs, commits, changed, strict=True)
+    ]
+
+
+def _may_read_commits(request: RestRequest) -> bool:
+    try:
+        require(history.LIST_BRANCHES.asked_later, request.permissions, {"repository": request.args[0]})
+    except NotPermitted:
+        return False
+    return True
 
 
 def _shown(branch: Branch) -> wire.Ref:
