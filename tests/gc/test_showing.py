@@ -163,7 +163,13 @@ def test_a_plan_of_uncommitted_data_lets_no_commit_expire(files: Files) -> None:
 
 
 COMMIT = ExpiringCommit(
-    id="a" * 64, created_ms=NOW, reason="expired", branch="main", rule="main: 7d", message="Load <b>\x1b[2J"
+    id="a" * 64,
+    created_ms=NOW,
+    reason="expired",
+    branch="main",
+    rule="main: 7d",
+    message="Load <b>\x1b[2J",
+    author="ann",
 )
 
 
@@ -194,5 +200,6 @@ def test_the_page_names_commits_that_expire_and_believes_no_message(files: Files
     page = plan_html(written(files), None, [COMMIT])
 
     assert "Load &lt;b&gt;" in page
+    assert "<td>ann</td>" in page
     assert "\x1b" not in page
     assert "… and 1 commit more" in page

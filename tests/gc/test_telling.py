@@ -133,6 +133,7 @@ def test_the_page_loads_nothing_and_runs_nothing() -> None:
 
     reader = Reader(page)
 
+    assert "bytes listed" in page
     assert not {"script", "link", "img", "iframe", "object", "form", "a"} & set(reader.elements)
     assert not {"src", "href"} & reader.attributes
     assert "default-src 'none'" in page
@@ -534,3 +535,15 @@ def test_what_stays_without_an_end_says_by_what(kind: StayKind, told: str) -> No
     )
 
     assert any(told in line for line in why_text(answer))
+
+
+def test_of_several_plans_one_command_applies_all_that_take_something() -> None:
+    plans = [
+        plan(run_id=run_id, totals=Totals(all=Total(objects=objects, size_bytes=1)))
+        for run_id, objects in (("a" * 20, 1), ("b" * 20, 0), ("c" * 20, 2))
+    ]
+
+    *_, last = plan_texts(plans, command=lambda run, _: f"lakebed gc apply lakefs://lake {run} --data d")
+
+    assert last == f"to carry out all: lakebed gc apply lakefs://lake {'a' * 20} {'c' * 20} --data d"
+    assert "all:" not in "".join(plan_texts(plans[:2], command=lambda run, _: f"apply {run}"))

@@ -441,7 +441,7 @@ class Collector:
 
     def expiring(self, run_id: str, *, limit: int = ROWS_SHOWN) -> list[ExpiringCommit]:
         """The commits whose data a plan gives up, the newest first; none for uncommitted data. Without Spark: reads the
-        plan's commit records, and asks the server for each commit's message.
+        plan's commit records, and asks the server for each commit's message and author.
 
         Raises:
             PlanMissing, BadInput: there is no such plan, or something it rests on is missing or changed.
@@ -449,7 +449,7 @@ class Collector:
         plan = self.show(run_id)
         with Files(self._lake()) as files:
             found = files.act(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
-        return [msgspec.structs.replace(commit, message=self._message(commit.id)) for commit in found]
+        return [self._with_message(commit) for commit in found]
 
     def garbage(self, run_id: str) -> DataFrame:
         """GARBAGE: the objects of a plan, one row each."""
@@ -537,11 +537,12 @@ class Collector:
             views = self.runs()
             return files.act(lambda store: list_runs(store, LiveTasks(), views, limit=limit))
 
-    def _message(self, commit: str) -> str:
+    def _with_message(self, commit: ExpiringCommit) -> ExpiringCommit:
         try:
-            return message_of(self.client, self.repository, commit)
+            message, author = message_of(self.client, self.repository, commit.id)
         except (Denied, NotFound):
-            return ""
+            return commit
+        return msgspec.structs.replace(commit, message=message, author=author)
 
     def _objects_of(self, plan: Plan) -> pa.Table:
         with Files(self._lake()) as files:

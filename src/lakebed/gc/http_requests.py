@@ -227,14 +227,14 @@ def _may_repeat(error: Unavailable | OutcomeUnknown, method: str, path: str) -> 
     return "status" not in error.facts and (method == "GET" or not path.partition("?")[0].endswith(_STARTS))
 
 
-def message_of(client: Caller, repository: str, commit: str) -> str:
-    """Return the first line of a commit's message.
+def message_of(client: Caller, repository: str, commit: str) -> tuple[str, str]:
+    """Return the first line of a commit's message, and who made it.
 
     Raises:
         Denied, NotFound: the caller may not read it, or there is no such commit.
     """
     answer = convert(client.call("GET", path_to(history.GET_COMMIT, repository, commit)), _Commit)
-    return next(iter(answer.message.splitlines()), "")
+    return next(iter(answer.message.splitlines()), ""), answer.committer
 
 
 def convert(answer: object, type_: type[T]) -> T:
@@ -267,3 +267,4 @@ class _Repository(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Commit(msgspec.Struct, frozen=True, kw_only=True):
     message: str
+    committer: str = ""

@@ -293,6 +293,27 @@ def test_a_run_is_named_by_the_beginning_of_its_id_or_as_the_latest(shell: Shell
     assert shell("gc", "show", lake, "zz", "--data", str(data)).code == 3
 
 
+def test_an_apply_takes_all_the_plans_that_one_plan_printed(
+    shell: Shell, lake: str, data: Path, put: Callable[[str, str], None]
+) -> None:
+    here = ("--engine", "local", "--data", str(data))
+    shell.ok("gc", "rules", "set-default", lake, "1d")
+    put(f"{lake}/main/a", "one")
+    shell.ok("commit", f"{lake}/main", "-m", "a")
+    printed = shell.ok("gc", "plan", lake, *here, "-o", "json").json
+    runs = [one["run_id"] for one in printed]
+    assert len(runs) == 3
+
+    wrong = shell("gc", "apply", lake, runs[0], "0" * 20, *here, "--yes")
+    untouched = shell("gc", "status", lake, runs[0], "--data", str(data), "-o", "json").json["state"]
+    applied = shell.ok("gc", "apply", lake, *runs, *here, "--yes", "-o", "json").json
+    again = shell.ok("gc", "apply", lake, *runs, *here).out.splitlines()
+
+    assert (wrong.code, untouched) == (3, "marked")
+    assert [(one["run_id"], one["state"]) for one in applied] == [(run, "ended") for run in runs]
+    assert ["was applied" in line for line in again] == [True] * 3
+
+
 def test_a_plan_by_rules_that_are_not_saved_is_never_the_latest(shell: Shell, lake: str, data: Path) -> None:
     write_plan(lake, data, what_if=True)
 

@@ -35,6 +35,7 @@ from .rules import app as rules
 from .session import (
     RootOption,
     RunArgument,
+    RunsArgument,
     adopt_by,
     check,
     check_applies,
@@ -181,19 +182,29 @@ def apply(name: str) -> Callable[..., None]:
     def act(
         session: Session,
         uri: RepositoryArgument,
-        run: RunArgument,
+        runs: RunsArgument,
         deleting: Deleting,
         working: Working,
         yes: YesOption = False,
         local_root: RootOption = None,
     ) -> None:
-        """Carry out one plan: delete what it names. May be repeated after a crash, or where objects failed."""
-        request: Any = asked("apply", deleting, working, run_id=run)
+        """Carry out plans in turn: delete what they name. May be repeated after a crash, or where objects failed."""
+        request: Any = asked("apply", deleting, working, run_id=runs[0])
         collector = checked_collector(session, uri, local_root)
-        run = run_named(session, collector, run)
-        found = read_run(collector, run)
-        check_applies(found, f"lakebed {name} apply")
-        _carry_out(session, uri, collector, found, msgspec.structs.replace(request, run_id=run), yes=yes)
+        plans: dict[str, Plan] = {}
+        # All of them first: a name that is wrong is found before anything is deleted.
+        for run in (run_named(session, collector, run) for run in runs):
+            plans[run] = read_run(collector, run)
+            check_applies(plans[run], f"lakebed {name} apply")
+        reports: list[RunReport] = []
+        error: LakebedError | None = None
+        try:
+            for run, found in plans.items():
+                ask = msgspec.structs.replace(request, run_id=run)
+                reports += _carry_out(session, uri, collector, found, ask, yes=yes)
+        except LakebedError as stopped:
+            error = stopped
+        _show_reports(session, reports, error)
 
     return command(act)
 
@@ -203,18 +214,21 @@ app.command("apply")(apply("gc"))
 
 def _carry_out(
     session: Session, uri: str, collector: Collector, found: Plan, request: ApplyRequest, *, yes: bool
-) -> None:
+) -> list[RunReport]:
+    """Apply a plan and return its report; of one that was applied before, say so."""
     what = amount(found.totals.all)
     applied = collector.finished(found.run_id)
     if applied is not None:
-        session.show(applied, applied_text)
-        return
+        if session.is_json:
+            return [applied]
+        session.say(applied_text(applied))
+        return []
     check(session, collector, request)
     later = f"Defer {what} of {uri}, to be deleted after {request.window}?"
     if found.totals.all.objects or found.commit_counts.expired:
         session.confirm(later if request.window else f"Delete {what} of {uri} for good?", yes=yes)
     with with_spark(session, collector) as collector:
-        _show_reports(session, [collector.apply(request)])
+        return [collector.apply(request)]
 
 
 @app.command("run")

@@ -8,7 +8,7 @@ choice of light or dark and are never the only thing that tells. Names are other
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lakebed.base import count_of, human_size
@@ -219,10 +219,10 @@ def _commits(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str]:
     if not commits:
         return
     yield "<table><caption>Commits whose data goes, the newest first</caption><thead><tr>"
-    yield from (f'<th scope="col">{name}</th>' for name in ("commit", "made", "branch", "rule", "message"))
+    yield from (f'<th scope="col">{name}</th>' for name in ("commit", "made", "author", "branch", "rule", "message"))
     yield "</tr></thead><tbody>"
     for one in commits:
-        cells = (human_time(one.created_ms // 1000), one.branch or "(none)", one.rule, one.message)
+        cells = (human_time(one.created_ms // 1000), one.author, one.branch or "(none)", one.rule, one.message)
         shown = "".join(f"<td>{text(cell)}</td>" for cell in cells)
         yield f'<tr><th scope="row"><code>{text(one.id[:16])}</code></th>{shown}</tr>'
     yield "</tbody></table>"
@@ -241,21 +241,30 @@ def _share(parts: Sequence[tuple[str, float]]) -> str:
     return f'<svg viewBox="0 0 100 10" height="12" preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
 
 
+def _number(count: int) -> str:
+    return f"{count:,}"
+
+
 def _stays(plan: Plan) -> Iterator[str]:
     counts = plan.commit_counts
-    rows = [("commits", counts.kept, counts.expired), ("ranges", plan.range_counts.live, plan.range_counts.expired)]
+    rows: list[tuple[str, int, int, Callable[[int], str]]] = [
+        ("commits", counts.kept, counts.expired, _number),
+        ("ranges", plan.range_counts.live, plan.range_counts.expired, _number),
+    ]
     if plan.listing is not None:
-        rows.append(("objects listed", plan.listing.objects - plan.totals.all.objects, plan.totals.all.objects))
+        listed, goes = plan.listing, plan.totals.all
+        rows.append(("objects listed", listed.objects - goes.objects, goes.objects, _number))
+        rows.append(("bytes listed", listed.size_bytes - goes.size_bytes, goes.size_bytes, human_size))
     yield '<table class="bars"><thead><tr><td></td>'
     for kind, name in (("stays", "stay"), ("goes", "go")):
         yield f'<th scope="col" class="number"><span class="key {kind}"></span>{name}</th>'
     yield "<td></td></tr></thead><tbody>"
-    for name, stay, go in rows:
+    for name, stay, go, shown in rows:
         whole = max(1, stay + go)
         drawn = _share([("stays", stay / whole), ("goes", go / whole)])
         yield (
-            f'<tr><th scope="row">{text(name)}</th><td class="number">{stay:,}</td><td class="number">{go:,}</td>'
-            f'<td class="bar">{drawn}</td></tr>'
+            f'<tr><th scope="row">{text(name)}</th><td class="number">{text(shown(stay))}</td>'
+            f'<td class="number">{text(shown(go))}</td><td class="bar">{drawn}</td></tr>'
         )
     yield "</tbody></table>"
     if counts.swept:

@@ -43,14 +43,9 @@ LISTED_MAX: Final = 10_000
 RUN_ID_LENGTH: Final = 20
 WATCH_S: Final = 0.5
 VERSIONS_PAGE: Final = 100
-RunArgument = Annotated[
-    str,
-    Argument(
-        metavar="RUN",
-        help="A run's id or the beginning of one, or `latest`, or `latest-committed` (or another kind).",
-        complete=complete_run,
-    ),
-]
+_RUN_HELP: Final = "A run's id or the beginning of one, or `latest`, or `latest-committed` (or another kind)."
+RunArgument = Annotated[str, Argument(metavar="RUN", help=_RUN_HELP, complete=complete_run)]
+RunsArgument = Annotated[list[str], Argument(metavar="RUN...", help=_RUN_HELP, complete=complete_run)]
 RootOption = Annotated[
     Path | None,
     Option("--data", "--local-root", metavar="DIR", help="The server's data folder, or that of local:// repositories."),

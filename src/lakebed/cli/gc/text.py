@@ -43,14 +43,21 @@ def amount(total: Total) -> str:
 
 
 def plan_texts(plans: Iterable[Plan], *, command: Callable[[str, RunKind], str]) -> Iterator[str]:
-    """Yield each plan, and the `command` that applies it."""
+    """Yield each plan, and the `command` that applies it; where several were made, the one that applies them all."""
+    ready: dict[str, list[str]] = {}
     for place, found in enumerate(plans):
         if place:
             yield ""
         yield from plan_text(found)
         if found.totals.all.objects and not found.what_if:
             yield ""
-            yield f"to carry it out: {command(found.run_id, found.kind)}"
+            applies = command(found.run_id, found.kind)
+            yield f"to carry it out: {applies}"
+            ready.setdefault(applies.replace(found.run_id, "RUN"), []).append(found.run_id)
+    for applies, runs in ready.items():
+        if len(runs) > 1:
+            yield ""
+            yield f"to carry out all: {applies.replace('RUN', ' '.join(runs))}"
 
 
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:

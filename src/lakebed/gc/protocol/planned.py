@@ -53,7 +53,7 @@ class GarbagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 class ExpiringCommit(msgspec.Struct, frozen=True, kw_only=True):
     """A commit whose data a plan gives up. `branch` is the one whose rule would have kept it longest, empty for one on
-    no branch; `message` the first line, empty where it cannot be read."""
+    no branch; `message` the first line, and `author` who made it, both empty where they cannot be read."""
 
     id: str
     created_ms: int
@@ -61,6 +61,7 @@ class ExpiringCommit(msgspec.Struct, frozen=True, kw_only=True):
     branch: str
     rule: str
     message: str = ""
+    author: str = ""
 
 
 def below(rows: pa.Table, prefix: str) -> pa.Table:
