@@ -91,6 +91,8 @@ class Scene:
     """But files of runs are: another actor, or another life of one, may go on with a run."""
     shortens: bool = False
     """Steps of runs that no other actor can notice are tried in one order (footprints.py): schedules are counted so."""
+    foresees: bool = False
+    """Reads of what no other actor will still write are tried in one order (futures.py): schedules are counted so."""
     quick: Quick = Quick.NEVER
     is_lock_free: bool = True
     """Each actor ends alone, from every state (alone.py)."""

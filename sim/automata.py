@@ -21,6 +21,7 @@ import numpy as np
 from .actors import Actor, Life, Scene, Violation, ports_of
 from .disk import Disk
 from .effects import ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark
+from .futures import Futures
 from .memory import digest_of
 from .operations import UNORDERED, Ended, Operation
 from .tables import Column, NumberMap
@@ -95,6 +96,7 @@ class Automaton:
         before: Disk,
         merges: bool,
         touch: Callable[[Effect, bool], bool],
+        futures: Futures,
     ) -> None:
         """`touch` notes an effect, and says of one that may be taken alone whether it is (footprints.py)."""
         self.actor = actor
@@ -117,7 +119,10 @@ class Automaton:
         self._seed = seed
         self._before = before
         self._touch = touch
+        self._futures = futures
         self.is_quiet = Column(np.bool_)
+        self.reads, self.writes = Column(), Column()
+        """Numbers of what the moves read, where that is all they do, and of what they write (futures.py)."""
         self._silent: dict[Hashable, int] = {}
         self._known: dict[Hashable, int] = {}
         self._add(-1, (-1, None), self._begin(0), life_number=0)
@@ -186,6 +191,8 @@ class Automaton:
         self.can_crash.append(False)
         self.is_stuck.append(is_stuck)
         self.is_quiet.append(is_quiet)
+        self.reads.append(self._futures.number_of_reads(node.moves, begins=bool(opened)))
+        self.writes.append(self._futures.number_of_writes(node.moves))
         assert len(node.moves) <= _MOVES_MAX, f"{self.actor.name} does {len(node.moves)} things at once"
         while len(self._move_effects) < max(1, len(node.moves)):
             self._move_effects.append(Column())

@@ -214,6 +214,15 @@ class Explorer:
         return not is_single or all(name not in kind or name == kind[0] for kind in self.scene.alike)
 
     def walk(self, states_max: int | None = None, *, path: list[Level] | None = None) -> Explored:
+        """Walk until nothing was believed of the future that is not so. A violation is one all the same."""
+        while True:
+            if path is None:
+                self.machine.futures.begin(self.machine.automata)
+            result = self._walk(states_max, path=path)
+            if result.violation is not None or not self.machine.futures.were_wrong(self.machine.automata):
+                return result
+
+    def _walk(self, states_max: int | None, *, path: list[Level] | None) -> Explored:
         result = Explored(self.scene.name)
         self._checked.clear()
         ways = 0.0
@@ -272,20 +281,36 @@ class Explorer:
 
     def _steps(self, rows: Rows) -> Steps:
         steps = Steps(rows)
-        quiet = self._quiet(rows)
+        quiet = self._quiet(steps)
         for index in range(len(self.scene.actors)):
             self._steps_of(index, steps, (quiet == NOBODY) | (quiet == index))
         self._land(steps)
         return steps
 
-    def _quiet(self, rows: Rows) -> Numbers:
+    def _quiet(self, steps: Steps) -> Numbers:
         """Return in each state the actor whose step no other one can notice, if there is one."""
+        rows = steps.rows_from
         found = np.full(len(rows), NOBODY, np.int64)
         is_free = rows[:, UNDER_WAY] == 0
         for index, automaton in enumerate(self.machine.automata):
             is_quiet = automaton.is_quiet.take(rows[:, NODES + index].astype(np.int64)).astype(bool)
             found[is_free & is_quiet & (found == NOBODY)] = index
+        if self.machine.futures.is_used:
+            for index in range(len(self.machine.automata)):
+                self._foresee(index, steps, found, np.flatnonzero(is_free & (found == NOBODY)))
         return found
+
+    def _foresee(self, index: int, steps: Steps, found: Numbers, places: Numbers) -> None:
+        """Note where this actor is about to read what no other one will write."""
+        futures, automata = self.machine.futures, self.machine.automata
+        nodes = steps.rows_from[places, NODES:].astype(np.int64)
+        reads = automata[index].reads.take(nodes[:, index])
+        others = [other for other in range(len(automata)) if other != index]
+        free = futures.is_free(reads, [(other, nodes[:, other]) for other in others])
+        if free.any():
+            futures.believe(reads[free], [(other, nodes[free, other]) for other in others])
+            found[places[free]] = index
+            steps.foreseen[places[free]] = True
 
     def _steps_of(self, index: int, steps: Steps, where: npt.NDArray[np.bool_]) -> None:
         automaton = self.machine.automata[index]
@@ -347,6 +372,8 @@ class Explorer:
             rows[:, LATE] -= 1
             rows[:, UNDER_WAY] = 1 + self.machine.automata[index].move_effect(label.move).take(nodes)
         rows[:, ORDER] = self.machine.ordered(index, rows[:, ORDER].astype(np.int64), nodes, targets)
+        if self.machine.futures.is_used:
+            self.machine.futures.note_ends(self.machine.automata[index], nodes, targets, steps.foreseen[sources])
         steps.add(sources, rows, label)
 
     def _land(self, steps: Steps) -> None:

@@ -52,6 +52,8 @@ class Steps:
 
     def __init__(self, rows_from: Rows) -> None:
         self.rows_from = rows_from
+        self.foreseen = np.zeros(len(rows_from), np.bool_)
+        """Where the only step is a read that no other actor's write will meet (futures.py)."""
         self.sources: list[Numbers] = []
         self.rows: list[Rows] = []
         self.labels: list[Label] = []

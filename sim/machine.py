@@ -16,6 +16,7 @@ from .automata import Automaton, Interned, NotDeterministic, Numbering
 from .disk import Disk
 from .effects import Effect, Mark
 from .footprints import Footprints
+from .futures import Futures
 from .levels import At
 from .operations import Record
 from .tables import ABSENT, NumberMap, Numbers
@@ -42,8 +43,18 @@ class Machine:
         self._next_orders = NumberMap()
         numbering = Numbering(self.effects, self.outcomes, self._names)
         disk, self._prepared = prepared(scene, seed)
+        self.futures = Futures(is_used=scene.foresees, keeps_order=scene.keeps_order, edge_bits=BITS + 4)
         self.automata = [
-            Automaton(actor, scene, numbering, seed, before=disk, merges=merges, touch=self._touching(index))
+            Automaton(
+                actor,
+                scene,
+                numbering,
+                seed,
+                before=disk,
+                merges=merges,
+                touch=self._touching(index),
+                futures=self.futures,
+            )
             for index, actor in enumerate(scene.actors)
         ]
         self.first_order = self._orders.number((frozenset(self._prepared), ()))

@@ -31,6 +31,11 @@ class NumberMap:
     def __len__(self) -> int:
         return self._count
 
+    def items(self) -> tuple[Numbers, Numbers]:
+        """Return all keys, in no order, and the value of each."""
+        held = self._keys != ABSENT
+        return self._keys[held], self._values[held]
+
     def find(self, keys: Numbers) -> Numbers:
         """Return the value of each key, or ABSENT."""
         places = (keys.astype(np.uint64) * _SPREAD >> self._shift).astype(np.int64)

@@ -161,10 +161,14 @@ def hard_delete_scenes() -> Iterator[Scene]:
     yield _scene("linker, overwriter, worker", linker, w, x, before=[hand_out_filled("i0")], quick=Quick.NO_FAULT)
     r = client("r", uncommitted_run("r1"))
     yield _scene("overwriter, worker, run", client("w", a2, work("x1")), r, staged=[a1])
-    five = (client("f", freeze("f1")), s, client("k", clean_claims("k1"), clean_records("k2")), x, w)
-    yield _scene(
-        "copier, freezer, resetter, cleaner, worker, overwriter", copier, *five, staged=[a1], quick=Quick.NEVER
-    )
+    five = (copier, f, s, client("k", clean_claims("k1"), clean_records("k2")), x)
+    for name, actors in (
+        ("copier, freezer, resetter, cleaner, worker", five),
+        ("copier, overwriter, freezer, resetter, cleaner, worker", (*five, w)),
+    ):
+        whole = _scene(name, *actors, staged=[a1], quick=Quick.NEVER)
+        # That each ends alone is for the smaller ones of the same actors.
+        yield replace(whole, foresees=True, is_lock_free=False)
 
 
 def _scene(

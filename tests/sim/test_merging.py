@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -24,6 +25,13 @@ WALKED_TWICE = (
     "writer, deleter that creates again and cleans",
     "uploader, committer",
     "writer, gentle hard resetter",
+)
+FORESEEN = (
+    "writer, committer",
+    "uploader, committer",
+    "committer, merger",
+    "committer that cleans, reader",
+    "overwriter, copier, worker",
 )
 BUDGETS = (Budget(), Budget(crashes=1), Budget(losses=1))
 
@@ -73,6 +81,51 @@ def test_steps_that_no_other_actor_notices_need_no_orders(name: str) -> None:
 
         assert ends == all_ends
         assert shortened.states < whole.states
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+def test_reads_that_no_later_write_meets_need_no_orders(name: str) -> None:
+    scene = SCENES[name]
+    for budget in (*BUDGETS[: 3 if name == "writer, committer" else 2], Budget(late=1)):
+        foreseen, ends = endings_of(dataclasses.replace(scene, foresees=True), budget, merges=True)
+        whole, all_ends = endings_of(scene, budget, merges=True)
+
+        assert ends == all_ends
+        assert foreseen.states < whole.states
+
+
+@pytest.mark.parametrize("mutant", [one for one in MUTANTS if set(one.scenes) & set(FORESEEN)], ids=lambda m: m.name)
+def test_foreseen_reads_show_the_same_planted_bugs(mutant: Mutant) -> None:
+    scene = SCENES[next(name for name in mutant.scenes if name in FORESEEN)]
+    with mutant.planted():
+        foreseen, whole = explore(dataclasses.replace(scene, foresees=True)), explore(scene)
+
+    assert (foreseen.violation is None) == (whole.violation is None)
+
+
+def test_a_write_that_only_some_schedules_lead_to_is_foreseen(alone: Callable[..., Scene]) -> None:
+    """The reader is tried first. What the second does depends on the third, and a crash."""
+    seen: set[tuple[object, ...]] = set()
+
+    async def reader(ports: SimPorts) -> None:
+        seen.add(tuple([(await ports.store.get(b"p", b"k")) is not None for _ in range(3)]))
+
+    async def second(ports: SimPorts) -> None:
+        if await ports.store.get(b"p", b"flag") is not None:
+            await ports.store.set(b"p", b"k", b"1")
+
+    async def third(ports: SimPorts) -> None:
+        await ports.store.set(b"p", b"flag", b"1")
+
+    scene = dataclasses.replace(alone(a=reader, b=second, c=third), keeps_order=False)
+    whole = explore(scene)
+    all_seen = set(seen)
+    seen.clear()
+    foreseen = explore(dataclasses.replace(scene, foresees=True))
+
+    assert seen == all_seen
+    assert len(seen) == 4
+    assert foreseen.states < whole.states
 
 
 def test_actors_that_are_alike_meet_the_same_when_they_fail() -> None:
