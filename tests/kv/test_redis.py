@@ -55,14 +55,14 @@ async def test_losing_a_second_can_be_accepted_and_a_service_that_hides_its_sett
 
 async def test_a_write_that_too_few_replicas_have_is_unknown(server: Server) -> None:
     with redis(f"--replicaof 127.0.0.1 {server.port}") as replica:
-        replicated = open_store(uri_of(server.port, name="replicated", wait_s=1, options="&replicas=1"))
+        replicated = open_store(uri_of(server.port, name="replicated", wait_s=6, options="&replicas=1"))
         for _ in range(20):  # until the replica has connected
             with suppress(OutcomeUnknown):
                 await replicated.set(b"p", b"key", b"value")
                 break
         with pytest.raises(StoreUnavailable, match="read only replica"):
             open_store(uri_of(replica.port, name="replicated", wait_s=0))
-    lonely = open_store(uri_of(server.port, name="replicated", wait_s=1, options="&replicas=1"))
+    lonely = open_store(uri_of(server.port, name="replicated", wait_s=6, options="&replicas=1"))
 
     with pytest.raises(OutcomeUnknown, match="0 replicas have the write"):
         await lonely.set(b"p", b"key", b"other")
@@ -79,7 +79,7 @@ async def command(server: Server, *parts: str | int) -> None:
 
 async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
     with redis() as server, held_port() as nowhere:
-        store = open_store(uri_of(server.port, name="demoted", wait_s=1))
+        store = open_store(uri_of(server.port, name="demoted", wait_s=5))
         await store.set(b"p", b"key", b"value")
         await command(server, "REPLICAOF", "127.0.0.1", nowhere)
 
@@ -94,7 +94,7 @@ async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
 
 async def test_a_write_that_cannot_be_waited_for_is_unknown_and_a_server_does_not_start_then() -> None:
     with redis() as server:
-        uri = uri_of(server.port, name="unwaited", wait_s=1, options="&replicas=1")
+        uri = uri_of(server.port, name="unwaited", wait_s=30, options="&replicas=1")
         store = open_store(uri)
         await command(server, "ACL", "SETUSER", "default", "-wait")
 

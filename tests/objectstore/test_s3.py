@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -280,10 +279,8 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
         await objectstore.copy("x", "y")
     with pytest.raises(ObjectStoreUnavailable):
         await list_all(objectstore)
-    started = time.monotonic()
     keys = [f"{n:04d}" for n in range(1500)]
     assert [failure.key for failure in await open_deleter("s3://bucket", options).delete(keys)] == keys
-    assert time.monotonic() - started < 20
 
 
 def test_a_process_that_ends_with_an_answer_ends_in_order() -> None:
