@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from lakebed.objectstore import opening
+
 settings.register_profile("lakebed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lakebed")
 
@@ -42,6 +44,12 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_memory() -> None:
+    """Begin each file with empty stores of `mem://`, whichever files its process ran before."""
+    opening._memory.cache_clear()
 
 
 @pytest.fixture
