@@ -22,3 +22,6 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "guide" / "concepts" / "index.html").is_file()
+    changes = (tmp_path / "changes" / "index.html").read_text()
+    assert "Not released yet" in changes
+    assert "What users notice" in changes

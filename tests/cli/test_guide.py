@@ -1,0 +1,104 @@
+"""The commands of the guide's pages: each is one that there is, with options that it has; the tour runs as it stands.
+
+Examples in Python run in tests/lake/test_guide.py and tests/compat/test_guide.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from lakebed.cli.tree import app
+
+from .conftest import Shell
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+PROGRAMS = (["lakebed"], ["python3", "run.py"])
+ENDS = {"|", "&", "&&", ";", ">", ">>", "<", "2>&1", "\\"}
+
+
+def lines_of(page: Path) -> Iterator[str]:
+    """Yield each line of the shell examples of a page; one that ends in a backslash with those that go on with it."""
+    for example in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
+        yield from example.replace("\\\n", " ").splitlines()
+
+
+def commands_of(page: Path) -> Iterator[list[str]]:
+    """Yield the words behind `lakebed` of each command, without comments and redirections."""
+    for line in lines_of(page):
+        words: list[str] = []
+        for word in [*shlex.split(line, comments=True), ";"]:
+            if word not in ENDS:
+                words.append(word)
+                continue
+            for program in PROGRAMS:
+                # `run.py test` is its own.
+                if words[: len(program)] == program and words[-1] != "test":
+                    yield words[len(program) :]
+            words = []
+
+
+def parse(words: list[str]) -> None:
+    """Read words with the real parser, down to the command that they name. Nothing is carried out.
+
+    Raises:
+        UsageError: there is no such command, option or value.
+    """
+    context, rest = app.make_context("lakebed", list(words)), list(words)
+    command: click.Command = app
+    while isinstance(command, click.Group):
+        name, found, rest = command.resolve_command(context, rest)
+        assert found is not None
+        context, command = found.make_context(name, list(rest), parent=context), found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_command_of_a_page_is_one_that_there_is(page: Path) -> None:
+    wrong = []
+    for words in commands_of(page):
+        try:
+            parse(words)
+        except click.UsageError as error:
+            # Files that a page names are the reader's.
+            if "No such file" not in error.format_message():
+                wrong.append(f"lakebed {' '.join(words)}: {error.format_message()}")
+        except click.exceptions.Exit:
+            pass  # `--version`, `-h`
+
+    assert wrong == []
+
+
+def test_a_command_that_is_none_is_noticed() -> None:
+    with pytest.raises(click.UsageError):
+        parse(["gc", "plan", "lakefs://lake", "--bogus"])
+    with pytest.raises(click.UsageError):
+        parse(["gc", "nonsense"])
+
+
+def test_the_tour_of_the_command_line_runs_as_it_stands(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "guide" / "cli.md").read_text()
+    [tour] = re.findall(r"## A tour.*?```sh\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "a.csv").write_text("a,1\n")
+    (tmp_path / "notes.txt").write_text("the old words\n")
+    # The page's server is the reader's own.
+    serving, setting_up, *lines = tour.replace("://lake", "://tour").splitlines()
+    assert (serving.split()[:2], setting_up) == (["lakebed", "serve"], "lakebed setup")
+
+    for line in lines:
+        before, _, last = line.rpartition(" | ")
+        stdin = subprocess.run(["sh", "-c", before], capture_output=True, check=True).stdout if before else b""
+        outcome = shell.ok(*shlex.split(last, comments=True)[1:], stdin=stdin)
+
+    assert shell.ok("object", "cat", "lakefs://tour/main/notes.txt").out == "the new words\n"
+    assert "First tables" in outcome.out
