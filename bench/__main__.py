@@ -1,4 +1,4 @@
-"""`python -m bench NAME [--size small|tenth|full] [--repeat N] [--json] [--record]`
+"""`python -m bench NAME [PART…] [--size small|tenth|full] [--repeat N] [--json] [--record]`
 
 Runs one benchmark and prints a table for people or, with `--json`, one JSON object on the last line. Exits with 1 where
 a figure misses its limit at full size. `--record` appends the result to bench/results/NAME.jsonl, which is never
@@ -50,12 +50,20 @@ NAMES = (
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=NAMES)
+    parser.add_argument("of", nargs="*", help="of kv: DRIVER [OPERATION [CALLERS]]")
     parser.add_argument("--size", choices=("small", "tenth", "full"), default="full", help="tenth: of lifecycle alone")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args(arguments)
     bench: Bench = importlib.import_module(f"bench.{options.name.replace('-', '_')}").BENCH
+    if options.of:
+        if bench.narrowed is None:
+            parser.error(f"{options.name} is not taken in parts")
+        try:
+            bench = bench.narrowed(options.of)
+        except ValueError as error:
+            parser.error(str(error))
     result = run(bench, size=options.size, repeat=options.repeat)
     line = msgspec.json.encode(result).decode()
     if options.record:

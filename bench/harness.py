@@ -13,7 +13,7 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,10 +108,11 @@ Part: TypeAlias = Pair | Single | Figure | Callable[[int], list[Figure]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """`parts` yields what a size consists of, and may clean up after the last."""
+    """`parts` yields what a size consists of, and may clean up after the last. `narrowed` makes it of named parts."""
 
     name: str
     parts: Callable[[str], Iterator[Part]]
+    narrowed: Callable[[Sequence[str]], Bench] | None = None
 
 
 @dataclass(frozen=True, slots=True)
