@@ -1,6 +1,6 @@
 """Generated requests: wrong in their paths, queries, headers, signatures, frames and documents. None meets a bug.
 
-What is generated follows from the seed alone. `LAKEBED_FUZZ=10000` makes that many; the suite makes fewer.
+What is generated follows from the seed alone. `LAKEBED_FUZZ` is how many requests are made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from lakebed.server import App
 from tests.server.s3.test_gateway import Signer
 
-REQUESTS: Final = int(os.environ.get("LAKEBED_FUZZ", "1500"))
+REQUESTS: Final = int(os.environ.get("LAKEBED_FUZZ", "10000"))
 GROWTH_MIB_MAX: Final = 48
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
 PATHS: Final = (
