@@ -1,4 +1,4 @@
-"""S3 servers for tests: moto's on 127.0.0.1, or a real one, and one that fails.
+"""S3 servers for tests: moto's on 127.0.0.1, or a real one, versitygw, and one that fails.
 
 LAKEBED_TEST_S3_ENDPOINT                      the real one; its tests make buckets lakebed-test-… and remove them
 LAKEBED_TEST_S3_REGION                        us-east-1 where it is missing
@@ -29,6 +29,8 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import make_server
 
 from lakebed.objectstore import ObjectStoreOptions
+from lakebed.testing.contracts.network import held_port
+from tests.kv.servers import Server, folder_for, go_program, running
 from tests.serving import serving
 
 
@@ -137,6 +139,18 @@ def serve_moto() -> Iterator[ObjectStoreOptions]:
     server = make_server("127.0.0.1", 0, Permissions(app), threaded=True)
     with serving(server):
         yield options_for(f"http://127.0.0.1:{server.server_port}")
+
+
+@contextmanager
+def serve_versitygw() -> Iterator[ObjectStoreOptions]:
+    """A server of S3 over a folder that others wrote, in Go. Skips where it cannot be had."""
+    built = go_program("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
+    with folder_for("versitygw") as folder, held_port() as port:
+        (files := folder / "files").mkdir()
+        command = [str(built), "--access", "test", "--secret", "test-secret", "--port", f"127.0.0.1:{port}", "--quiet"]
+        # As root, for the folder of the program may be closed to others.
+        with running(Server([*command, "posix", str(files)], folder, port, as_root=True)):
+            yield options_for(f"http://127.0.0.1:{port}", secret_access_key="test-secret")
 
 
 def options_for(

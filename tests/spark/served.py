@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from lakebed.cli.tree import app
 from lakebed.client import Client, Credentials
 from lakebed.objectstore import ObjectStoreOptions, environment_of
+from lakebed.testing.contracts.network import held_port
 
 REPOSITORY = "lake"
 DAY_S = 86_400
@@ -34,6 +35,8 @@ class Served:
     client: Client
     objects: Path
     environ: dict[str, str]
+    restart: Callable[[], None]
+    """Kill the server as a power cut would, and start it again at its port."""
 
     def files(self) -> set[str]:
         """Keys of all that lies under `data/`."""
@@ -63,30 +66,37 @@ def serving(
 ) -> Iterator[Served]:
     """`store` says where another namespace than a local one lies."""
     options = {} if store is None else {"LAKEBED_BLOCKSTORE": "s3", **environment_of(store)}
-    command = [
-        sys.executable,
-        "-m",
-        "lakebed",
-        "serve",
-        "--data",
-        str(tmp_path / "server"),
-        "--port",
-        "0",
-        "-o",
-        "json",
-    ]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **options}
-        )
-    try:
-        assert process.stdout is not None
-        said = ""
-        while not said.endswith("}\n"):
-            line = process.stdout.readline()
-            assert line, (tmp_path / "log").read_text()
-            said += line
-        endpoint = msgspec.json.decode(said, type=Ready).endpoint
+    with held_port() as port, contextlib.ExitStack() as ending:
+        command = [sys.executable, "-m", "lakebed", "serve", "--data", str(tmp_path / "server")]
+        endpoint = f"http://127.0.0.1:{port}"
+        log = ending.enter_context((tmp_path / "log").open("ab"))
+        running: list[subprocess.Popen[str]] = []
+
+        def start() -> None:
+            process = subprocess.Popen(
+                [*command, "--port", str(port), "-o", "json"],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **options},
+            )
+            assert process.stdout is not None
+            ending.callback(process.stdout.close)
+            ending.callback(end, process)
+            said = ""
+            while not said.endswith("}\n"):
+                line = process.stdout.readline()
+                assert line, (tmp_path / "log").read_text()
+                said += line
+            assert msgspec.json.decode(said, type=Ready).endpoint == endpoint
+            running.append(process)
+
+        def restart() -> None:
+            running[-1].kill()
+            running[-1].wait()
+            start()
+
+        start()
         with Client(endpoint) as nobody:
             first = nobody.setup("admin")
         credentials = Credentials(access_key_id=first.access_key_id, secret_access_key=first.secret_access_key)
@@ -102,9 +112,9 @@ def serving(
         }
         with Client(endpoint, credentials) as client:
             client.repositories.create(REPOSITORY, storage_namespace=uri)
-            yield Served(client=client, objects=objects, environ=environ)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+            yield Served(client=client, objects=objects, environ=environ, restart=restart)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    process.wait()

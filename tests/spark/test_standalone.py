@@ -21,11 +21,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lakebed.objectstore import ObjectStoreOptions
 from lakebed.testing.contracts.network import FaultyNetwork, faulty_network
-from tests.objectstore.s3_servers import client_of, make_bucket, serve_s3
+from tests.objectstore.s3_servers import client_of, make_bucket, serve_s3, serve_versitygw
 
 from .served import REPOSITORY, Served, serving
-from .standalone import POLL_S, SPARK, Cluster, standalone
+from .standalone import POLL_S, SPARK, Cluster, end_executors, standalone
 from .test_clusters import expire
 
 URI = f"lakefs://{REPOSITORY}"
@@ -124,16 +125,22 @@ class Bucket:
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    with serve_s3() as options:
-        assert options.s3_endpoint is not None
-        port = urlsplit(options.s3_endpoint).port
-        assert port is not None
-        name = make_bucket(options)
-        with faulty_network(port) as network:
-            # What waits in the proxy waits for as long as a loaded machine takes to start an executor.
-            behind = replace(options, s3_endpoint=f"http://127.0.0.1:{network.port}", timeout_s=START_S)
-            with serving(tmp_path, uri=f"s3://{name}", store=behind) as served:
-                yield Bucket(served=served, network=network, client=client_of(options), name=name)
+    with serve_s3() as options, behind_a_proxy(options, tmp_path) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def behind_a_proxy(options: ObjectStoreOptions, tmp_path: Path) -> Iterator[Bucket]:
+    """A fresh bucket of this server, with a repository."""
+    assert options.s3_endpoint is not None
+    port = urlsplit(options.s3_endpoint).port
+    assert port is not None
+    name = make_bucket(options)
+    with faulty_network(port) as network:
+        # What waits in the proxy waits for as long as a loaded machine takes to start an executor.
+        behind = replace(options, s3_endpoint=f"http://127.0.0.1:{network.port}", timeout_s=START_S)
+        with serving(tmp_path, uri=f"s3://{name}", store=behind) as served:
+            yield Bucket(served=served, network=network, client=client_of(options), name=name)
 
 
 @pytest.mark.slow
@@ -174,6 +181,40 @@ def test_a_plan_goes_on_when_an_executor_dies_and_its_apply_when_the_driver_does
     assert (report["state"], report["objects_deleted"], report["objects_failed"]) == ("ended", len(garbage), 0)
     assert bucket.keys("data/") == kept
     assert bucket.ledger() == sorted((address, "deleted") for address in garbage)
+
+
+@pytest.mark.slow
+def test_on_versitygw_a_plan_and_an_apply_outlive_a_killed_server_and_an_apply_a_killed_executor(
+    cluster: Cluster, package: Path, tmp_path: Path
+) -> None:
+    with serve_versitygw() as options, behind_a_proxy(options, tmp_path) as bucket:
+        garbage, kept = bucket.garbage_in_slices(8)
+        (program := tmp_path / "program.py").write_text(PROGRAM)
+
+        hold = bucket.network.hold(LISTED)
+        with submitted(cluster, bucket.served, package, program, "plan", URI, "--uncommitted", "--clean") as planning:
+            assert hold.wait_for(2, or_until=planning.has_ended), planning.finished()
+            bucket.served.restart()
+            hold.release()
+            plan = answer(planning.finished())
+        assert plan["totals"]["all"]["objects"] == len(garbage)
+
+        hold = bucket.network.hold(b"?delete", after=1)
+        apply = ("apply", URI, plan["run_id"], "--readers-grace", "0s")
+        with submitted(cluster, bucket.served, package, program, *apply) as applying:
+            assert hold.wait_for(1, or_until=applying.has_ended), applying.finished()
+            while not bucket.keys(LEDGER):
+                assert not applying.has_ended(), applying.finished()
+                time.sleep(POLL_S)
+            bucket.served.restart()
+            # One of them has the request that waits. Its task is dealt again, and deletes its part.
+            end_executors(cluster.workers)
+            hold.release()
+            report = answer(applying.finished())
+
+        assert (report["state"], report["objects_deleted"], report["objects_failed"]) == ("ended", len(garbage), 0)
+        assert bucket.keys("data/") == kept
+        assert bucket.ledger() == sorted((address, "deleted") for address in garbage)
 
 
 @dataclass(frozen=True, kw_only=True)
