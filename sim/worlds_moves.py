@@ -187,6 +187,8 @@ def move_scenes() -> Iterator[Scene]:
     yield _scene("mover, deleter", m, d, staged=[a1])
     yield _scene("two movers", m, n, staged=[a1])
     yield _scene("mover of what is committed, overwriter", m, w, before=[a1, commit("p1")])
+    # With a crash: a mover that lives beside one that died, and meets its tombstone.
+    yield _scene("two movers of what is committed", m, n, before=[a1, commit("p1")], alike=[("m", "n")])
     # What is beneath the version that was moved must not come back.
     older = [write("w0", "a", "0"), commit("p1")]
     yield _scene("mover over an older version, committer", m, c, before=older, staged=[a1])
@@ -239,6 +241,7 @@ def _scene(
     before: Sequence[Do] = (),
     beside: Sequence[Do] = (),
     staged: Sequence[Do] = (),
+    alike: Sequence[tuple[str, ...]] = (),
     quick: Quick | None = None,
 ) -> Scene:
     # A tombstone may be taken back from a token that a commit has read, as a reset of an object does.
@@ -249,6 +252,7 @@ def _scene(
         beside=beside,
         staged=staged,
         resets_objects=bool(beside),
+        alike=alike,
         quick=quick,
     )
     return dataclasses.replace(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -244,6 +245,51 @@ async def test_a_copy_and_a_move_take_what_a_dead_mover_does_not_hide(
     assert await shown(other) == {b"b": first, b"c": second, b"d": second}
     await commit(other)
     assert await shown(other) == {b"b": first, b"c": second, b"d": second}
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("deed", ["branch", "object", "prefix"])
+async def test_a_reset_takes_a_dead_movers_tombstone_away_and_nothing_that_it_does_not_hide(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore, deed: str, *, is_sealed: bool
+) -> None:
+    other, first, second = await mover_that_died(repo, another, store)
+    if is_sealed:
+        await other.fencing.freeze("main")
+
+    match deed:
+        case "branch":
+            await other.resets.reset("main")
+        case "object":
+            await other.resets.reset_object("main", b"a")
+        case _:
+            await other.resets.reset_prefix("main", b"a")
+
+    there = {b"a": second} | ({} if deed == "branch" else {b"b": first})
+    assert await shown(other) == there
+    with suppress(NoChanges):
+        await commit(other)
+    assert await shown(other) == there
+
+
+@pytest.mark.parametrize("deed", ["link", "import"])
+async def test_what_is_named_over_a_dead_movers_tombstone_is_there_and_stays(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore, deed: str
+) -> None:
+    other, first, _ = await mover_that_died(repo, another, store)
+    if deed == "link":
+        address = await other.uploads.issue("main")
+        await other.objectstore.put(address, b"3")
+        named = Entry(address=address, size_bytes=1, checksum="3", modified_ms=1)
+        with pytest.raises(PathExists):
+            await other.uploads.link("main", b"a", named, if_none_match=True)
+        await other.uploads.link("main", b"a", named)
+    else:
+        named = Entry(address="s3://elsewhere/3", size_bytes=1, checksum="3", modified_ms=1)
+        await other.staging.put("main", b"a", named)
+
+    assert await shown(other) == {b"a": named.address, b"b": first}
+    await commit(other)
+    assert await shown(other) == {b"a": named.address, b"b": first}
 
 
 async def test_a_copy_finds_no_source_where_a_mover_died_over_what_it_moved(repo: Versions, store: HookedStore) -> None:
