@@ -242,17 +242,20 @@ async def _coroutine(awaitable: Awaitable[T]) -> T:
 
 
 class SimStore:
-    """`answers_late`: what a `get` read may be old when it arrives, which matters to callers that share the answer."""
+    """`answers_late`: what a `get` read may be old when it arrives, which matters to callers that share the answer.
+    `beneath`: what all its partitions begin with on the disk, so that it is a store of its own.
+    """
 
-    __slots__ = ("_whole_batches", "answers_late", "own")
+    __slots__ = ("_beneath", "_whole_batches", "answers_late", "own")
 
-    def __init__(self, *, whole_batches: bool = False, own: Private) -> None:
+    def __init__(self, *, whole_batches: bool = False, own: Private, beneath: bytes = b"") -> None:
         self._whole_batches = whole_batches
+        self._beneath = beneath
         self.own = own
         self.answers_late = False
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:
-        raw = await self.own.ask(key.decode(), ("get", partition, key))
+        raw = await self.own.ask(key.decode(), ("get", self._beneath + partition, key))
         if self.answers_late:
             await effect(PAUSE)
         if raw is None:
@@ -264,14 +267,14 @@ class SimStore:
     async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
         if not self._whole_batches or len(keys) == 1:
             return [await self.get(partition, key) for key in keys]
-        raw = await self.own.effect(("get_many", partition, tuple(keys))) if keys else ()
+        raw = await self.own.effect(("get_many", self._beneath + partition, tuple(keys))) if keys else ()
         if raw is Mark.REFUSED:
             _refuse()
         return [None if one is None else Held(*one) for one in raw]
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
         assert limit >= 1, limit
-        raw = await self.own.effect(("scan", partition, start, limit))
+        raw = await self.own.effect(("scan", self._beneath + partition, start, limit))
         if raw is Mark.REFUSED:
             _refuse()
         keys, values, next_start = raw
@@ -279,7 +282,7 @@ class SimStore:
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         check_key(partition, key)
-        _written(await self.own.effect(("set", partition, key, value)))
+        _written(await self.own.effect(("set", self._beneath + partition, key, value)))
 
     async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
         for key, _ in items:
@@ -287,27 +290,27 @@ class SimStore:
         if not self._whole_batches:
             await _each(items, lambda item: self.set(partition, *item))
         elif items:
-            _written(await self.own.effect(("set_many", partition, tuple(items))))
+            _written(await self.own.effect(("set_many", self._beneath + partition, tuple(items))))
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
         check_key(partition, key)
-        raw = _written(await self.own.ask(key.decode(), ("set_if", partition, key, value, predicate)))
+        raw = _written(await self.own.ask(key.decode(), ("set_if", self._beneath + partition, key, value, predicate)))
         if raw is Mark.FAILED:
             raise PredicateFailed("the stored value is another")
         assert isinstance(raw, bytes | int)
         return raw
 
     async def delete(self, partition: bytes, key: bytes) -> None:
-        _written(await self.own.effect(("delete", partition, key)))
+        _written(await self.own.effect(("delete", self._beneath + partition, key)))
 
     async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
         if not self._whole_batches:
             await _each(keys, lambda key: self.delete(partition, key))
         elif keys:
-            _written(await self.own.effect(("delete_many", partition, tuple(keys))))
+            _written(await self.own.effect(("delete_many", self._beneath + partition, tuple(keys))))
 
     async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        if _written(await self.own.effect(("delete_if", partition, key, predicate))) is Mark.FAILED:
+        if _written(await self.own.effect(("delete_if", self._beneath + partition, key, predicate))) is Mark.FAILED:
             raise PredicateFailed("the stored value is another, or gone")
 
     async def close(self) -> None:

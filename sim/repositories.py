@@ -42,7 +42,7 @@ from lakebed.versions import (
 from .actors import Actor, Ending, Program, Quick, Scene, Violation
 from .disk import Disk
 from .operations import Operation
-from .ports import SimObjectStore, SimPorts
+from .ports import SimObjectStore, SimPorts, SimStore
 from .trees import SimTrees
 
 NAME: Final = "lake"
@@ -80,8 +80,9 @@ class Namespace(SimObjectStore):
         return replace(stat, key=stat.key.removeprefix(self._folder))
 
 
-def catalog_of(ports: SimPorts) -> Catalog:
-    """Make a process's catalog."""
+def catalog_of(ports: SimPorts, store: SimStore | None = None) -> Catalog:
+    """Make a process's catalog, over this key-value store if there are two."""
+    store = ports.store if store is None else store
 
     def open_namespace(uri: str) -> ObjectStore:
         return Namespace(ports, uri)
@@ -90,14 +91,14 @@ def catalog_of(ports: SimPorts) -> Catalog:
         assert isinstance(objectstore, SimObjectStore)
         return Versions(
             uid=uid,
-            store=ports.store,
+            store=store,
             objectstore=objectstore,
             trees=SimTrees(objectstore, salt=salt),
             ports=ports.ports,
             options=Options(owner=ports.actor),
         )
 
-    return Catalog(store=ports.store, ports=ports.ports, open_namespace=open_namespace, make_versions=make_versions)
+    return Catalog(store=store, ports=ports.ports, open_namespace=open_namespace, make_versions=make_versions)
 
 
 def _doing(*deeds: tuple[str, Act], knows: bool = False) -> Program:

@@ -63,6 +63,7 @@ from .worlds_erasure import erasure_scenes
 from .worlds_hard_delete import hard_delete_scenes
 from .worlds_holds import hold_scenes
 from .worlds_lifecycle import lifecycle_scenes
+from .worlds_made_again import made_again_scenes
 from .worlds_moves import move_scenes
 
 A_CRASH: Final = Budget(crashes=1)
@@ -121,6 +122,7 @@ def _scenes() -> Iterator[Scene]:
         move_scenes,
         erasure_scenes,
         deleted_scenes,
+        made_again_scenes,
         branch_scenes,
         metadata_scenes,
         installation_scenes,

@@ -50,7 +50,7 @@ class NamespaceDeleter(SimDeleter):
         return await super().delete([f"{ONE}/{key}" for key in keys])
 
 
-async def _upload(handle: Repository, path: str, data: bytes) -> str:
+async def upload_to(handle: Repository, path: str, data: bytes) -> str:
     async def store_body(address: str) -> Entry:
         await handle.versions.objectstore.put(address, data)
         return Entry(address=address, size_bytes=len(data), checksum=path, modified_ms=0)
@@ -62,9 +62,9 @@ async def _prepare(ports: SimPorts) -> None:
     """Delete a repository with a commit and something staged."""
     catalog = catalog_of(ports)
     made = await catalog.create(NAME, storage_namespace=ONE)
-    await _upload(made, "a", b"1")
+    await upload_to(made, "a", b"1")
     await made.versions.commits.commit("main", Note(message="m", committer="sim"))
-    await _upload(made, "b", b"2")
+    await upload_to(made, "b", b"2")
     await catalog.delete(NAME)
 
 
@@ -84,10 +84,10 @@ async def _prepare_named(ports: SimPorts) -> None:
 async def _prepare_due(ports: SimPorts) -> None:
     """Make a repository whose policy lets `a` go, and nothing else. It has a commit and something staged."""
     made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
-    await _upload(made, "a", b"1")
-    await _upload(made, "c", b"3")
+    await upload_to(made, "a", b"1")
+    await upload_to(made, "c", b"3")
     await made.versions.commits.commit("main", Note(message="m", committer="sim"))
-    await _upload(made, "b", b"2")
+    await upload_to(made, "b", b"2")
     await PolicyBook(made.versions).write(b'{"due": {"prefix": "a", "days": 1}}')
     await made.versions.slices.end()
 
@@ -95,10 +95,10 @@ async def _prepare_due(ports: SimPorts) -> None:
 async def _prepare_erased(ports: SimPorts) -> None:
     """Make a repository that has `a` in a commit and another version of it staged, and something else of both."""
     made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
-    await _upload(made, "a", b"1")
-    await _upload(made, "c", b"3")
+    await upload_to(made, "a", b"1")
+    await upload_to(made, "c", b"3")
     await made.versions.commits.commit("main", Note(message="m", committer="sim"))
-    await _upload(made, "a", b"2")
+    await upload_to(made, "a", b"2")
     await made.versions.slices.end()
 
 
@@ -115,9 +115,9 @@ async def _prepare_queue(ports: SimPorts) -> None:
     made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
     hard_delete = made.versions.hard_delete
     await hard_delete.change(by="sim", is_on=True, grace_s=0)
-    await _upload(made, "a", b"1")
-    await _upload(made, "b", b"2")
-    await _upload(made, "b", b"3")
+    await upload_to(made, "a", b"1")
+    await upload_to(made, "b", b"2")
+    await upload_to(made, "b", b"3")
     assert await hard_delete.flush() == 1, "the version before waits in the queue"
 
 
@@ -195,7 +195,7 @@ async def _work(ports: SimPorts, *, overwrites: bool) -> None:
     await handle.versions.hard_delete.setting()
     if overwrites:
         with suppress(NotFound):
-            await _upload(handle, "a", b"new")
+            await upload_to(handle, "a", b"new")
     for _ in range(2):
         await QueueWorker(handle.versions, NamespaceDeleter(ports.objectstore.own), linger_ms=0).work()
 
