@@ -10,8 +10,9 @@ replaced and then put back counts as never having changed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -27,6 +28,8 @@ from .sqlite import SqliteStore
 
 FORMAT: Final = 1
 CONNECTIONS: Final = 16
+IDLE_S_MAX: Final = 300.0
+"""Use no connection that was idle for longer: the network between may have forgotten it without a word."""
 SNAPSHOT_ROWS: Final = 1000
 COMPACT_S_MAX: Final = 86_400
 IDENTIFIER_BYTES_MAX: Final = 63
@@ -140,7 +143,7 @@ def _from(uri: StoreUri, wait_s: float) -> PostgresDatabase:
 
 
 class PostgresDatabase:
-    """Statements over a pool of connections, which begins with the first operation."""
+    """Statements over connections that are kept. The first is made by the first operation."""
 
     batch_keys_max = 1000
     batch_bytes_max = 4 << 20
@@ -151,8 +154,8 @@ class PostgresDatabase:
         self._dsn = dsn
         self._connections = connections
         self._timeout_s = timeout_s
-        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
-        self._opening = asyncio.Lock()
+        self._free = asyncio.Semaphore(connections)
+        self._idle: list[tuple[float, Any]] = []
         self._schema = f'"{schema}"'
 
     async def prepare(self) -> None:
@@ -221,12 +224,12 @@ class PostgresDatabase:
         return found[1:]
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
+        idle, self._idle = self._idle, []
+        for _, connection in idle:
             try:
-                await asyncio.wait_for(pool.close(), self._timeout_s)
+                await connection.close(timeout=self._timeout_s)
             except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-                pool.terminate()
+                connection.terminate()
 
     async def copy_to(self, target: Path) -> None:
         """Read all rows in one transaction, which sees nothing that others commit after it began."""
@@ -263,20 +266,45 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        """Lend a connection of the pool. What fails before it is lent is `Passing`, for nothing was sent."""
-        pool = self._pool or await self._open_pool()
+        """Lend a connection that is kept. What fails before it is lent is `Passing`, for nothing was sent.
+
+        The library's own pool makes two tasks for each use, which costs as much as the statement.
+        """
         async with _nothing_sent():
-            connection = await pool.acquire(timeout=self._timeout_s)
+            await self._take_turn()
+        is_kept = False
         try:
-            async with _one_statement():
-                yield connection
-        except OutcomeUnknown:
-            with suppress(asyncpg.InterfaceError):  # the pool was faster
-                connection.terminate()  # a late answer must not meet the next statement
-            raise
+            connection = await self._kept_or_new()
+            try:
+                async with _one_statement():
+                    yield connection
+                is_kept = True
+            except StoreUnavailable as error:  # a refusal, and the answer is read
+                is_kept = not isinstance(error, Passing)
+                raise
+            finally:
+                if is_kept and not connection.is_closed():
+                    self._idle.append((time.monotonic(), connection))
+                else:  # a late answer must not meet the next statement
+                    connection.terminate()
         finally:
-            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # it is broken, and closed by now
-                await pool.release(connection)
+            self._free.release()
+
+    async def _take_turn(self) -> None:
+        if not self._free.locked():  # costs nothing, mostly
+            await self._free.acquire()
+            return
+        async with asyncio.timeout(self._timeout_s):
+            await self._free.acquire()
+
+    async def _kept_or_new(self) -> Any:
+        while self._idle:
+            used_at, connection = self._idle.pop()
+            if not connection.is_closed() and time.monotonic() - used_at < IDLE_S_MAX:
+                return connection
+            connection.terminate()
+        async with _nothing_sent():
+            return await asyncpg.connect(self._dsn, **self._options())
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
@@ -288,15 +316,6 @@ class PostgresDatabase:
                 yield connection
         finally:
             await connection.close(timeout=self._timeout_s)
-
-    async def _open_pool(self) -> asyncpg.Pool[asyncpg.Record]:
-        async with self._opening:
-            if self._pool is None:
-                async with _nothing_sent():
-                    self._pool = await asyncpg.create_pool(
-                        self._dsn, min_size=0, max_size=self._connections, reset=_leave_as_it_is, **self._options()
-                    )
-            return self._pool
 
     def _options(self) -> dict[str, Any]:
         # The database's own defaults might be weaker (asynchronous) or stronger (serializable, which refuses more).
@@ -339,10 +358,6 @@ class PostgresDatabase:
                 f"postgres: written in format {found} by another release; this one reads format {FORMAT}",
                 format=found,
             )
-
-
-async def _leave_as_it_is(_: object) -> None:
-    """Save the pool's round trip after each use: our statements leave nothing in a connection."""
 
 
 def _rows_of(status: str) -> int:

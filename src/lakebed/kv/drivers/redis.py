@@ -11,6 +11,7 @@ having changed.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from redis import exceptions
-from redis.asyncio.connection import BlockingConnectionPool, ConnectionPool
+from redis.asyncio.connection import BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -121,7 +122,7 @@ class RedisDatabase:
         self._replicas = replicas
         self._connections = connections
         self._timeout_s = timeout_s
-        self._pool: ConnectionPool | None = None
+        self._pool: BlockingConnectionPool | None = None
 
     async def prepare(self) -> None:
         pool = self._new_pool()
@@ -231,16 +232,16 @@ class RedisDatabase:
             )
         return result
 
-    def _open_pool(self) -> ConnectionPool:
+    def _open_pool(self) -> BlockingConnectionPool:
         self._pool = self._pool or self._new_pool()
         return self._pool
 
-    def _new_pool(self) -> ConnectionPool:
+    def _new_pool(self) -> BlockingConnectionPool:
         return BlockingConnectionPool.from_url(
             self._address,
             max_connections=self._connections,
             timeout=self._timeout_s,
-            socket_timeout=self._timeout_s,
+            socket_timeout=None,  # or the client makes a task for each command: `_call_each` has one time limit for all
             socket_connect_timeout=self._timeout_s,
             # The client's own repetitions would send a write again whose answer was lost.
             retry=Retry(NoBackoff(), 0),
@@ -267,12 +268,12 @@ def _check_settings(found: dict[str, str], fsync: str) -> None:
             )
 
 
-async def _ask(pool: ConnectionPool, *command: Any) -> Any:
+async def _ask(pool: BlockingConnectionPool, *command: Any) -> Any:
     async with _lent(pool) as connection:
         return await _call(connection, *command)
 
 
-async def _ask_primary(pool: ConnectionPool, *commands: tuple[Any, ...]) -> list[Any]:
+async def _ask_primary(pool: BlockingConnectionPool, *commands: tuple[Any, ...]) -> list[Any]:
     """Read from a primary. Its role is asked in the same round trip, and after the reads."""
     async with _lent(pool) as connection:
         *answers, role = await _call_all(connection, *commands, (b"ROLE",))
@@ -282,10 +283,11 @@ async def _ask_primary(pool: ConnectionPool, *commands: tuple[Any, ...]) -> list
 
 
 @asynccontextmanager
-async def _lent(pool: ConnectionPool) -> AsyncIterator[Any]:
+async def _lent(pool: BlockingConnectionPool) -> AsyncIterator[Any]:
     """Lend a connection that works. What fails before it is lent is `Passing`, for nothing was sent."""
     try:
-        connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # a decorator hides its type
+        async with asyncio.timeout(pool.timeout):
+            connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # a decorator hides its type
     except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
         raise StoreUnavailable(f"redis: no connection: {error}") from error
     except (exceptions.RedisError, OSError, TimeoutError) as error:
@@ -312,8 +314,9 @@ async def _call_all(connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
 async def _call_each(connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
     """Send the commands at once and read their answers. A script that Redis refuses has written nothing."""
     try:
-        await connection.send_packed_command(connection.pack_commands(commands))
-        answers = [await _answer(connection) for _ in commands]
+        async with asyncio.timeout(connection.socket_connect_timeout):
+            await connection.send_packed_command(connection.pack_commands(commands))
+            answers = [await _answer(connection) for _ in commands]
     except _PASSING as error:
         await connection.disconnect(nowait=True)  # a late answer must not meet the next command
         # Of several commands, those behind the one that came too early may be carried out.
