@@ -71,6 +71,17 @@ class TestLines:
                     await client.get("/setup_lakefs")
             assert len(lines(tmp_path / mode)) == expected
 
+    async def test_a_question_with_a_body_is_no_change(
+        self, client: httpx.AsyncClient, repo: str, tmp_path: Path
+    ) -> None:
+        before = lines(tmp_path)
+        policy = {"policy": {"logs": {"prefix": "logs/", "days": 1}}}
+        checked = await client.post(f"{repo}/lifecycle/policy/validate", json=policy)
+        planning = await client.post(f"{repo}/gc/planning", json={"kinds": ["uncommitted"]})
+
+        assert (checked.status_code, planning.status_code) == (200, 200), (checked.text, planning.text)
+        assert lines(tmp_path) == before
+
     async def test_what_a_body_names_is_named(self, client: httpx.AsyncClient, repo: str, tmp_path: Path) -> None:
         await client.post(f"{repo}/branches/main/objects/delete", json={"paths": ["a", "b"]})
 

@@ -49,6 +49,8 @@ _NOISE: Final = frozenset({"postStatsEvents"})
 """Clients send these by themselves, and they change nothing."""
 _CHANGING_READS: Final = frozenset({"oauthCallback"})
 """A browser can only be sent to a page, so a login by a provider is a GET. It begins a session."""
+_READING_POSTS: Final = frozenset({"checkGcPlanning", "checkGcPurging", "findGcStaged", "validateLifecyclePolicy"})
+"""They have a body, and change nothing."""
 _LOGIN_NAMES: Final = ("access_key_id", "username")
 _encode: Final = msgspec.json.Encoder().encode
 _TOKEN: Final = re.compile(r"(\d{4}-\d\d-\d\d):(\d{1,15})")
@@ -340,7 +342,9 @@ def _names(operation: AnyOperation) -> tuple[tuple[str, ...], tuple[str, ...], t
 
 
 def _is_read(request: RestRequest) -> bool:
-    return request.scope["method"] in _READS and request.shown_operation not in _CHANGING_READS
+    if request.scope["method"] in _READS:
+        return request.shown_operation not in _CHANGING_READS
+    return request.shown_operation in _READING_POSTS
 
 
 def _shortened(value: str | list[str]) -> str | list[str]:
