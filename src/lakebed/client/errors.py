@@ -123,7 +123,6 @@ _UNNAMED: Final = frozenset(
         "group not found",
         "policy not found",
         "user not found",
-        "cannot write to protected branch",
         "ref: not found",
         "stop_at: not found",
     }
@@ -131,7 +130,11 @@ _UNNAMED: Final = frozenset(
 """The contract's words that do not say what they are about."""
 AS_COPY: Final = "the target is a copy"
 """How the server's words of a move end that became a copy."""
-_DIRTY: Final = "uncommitted changes (dirty branch)"
+_NEXT: Final = {
+    "uncommitted changes (dirty branch)": "commit or reset them first",
+    "cannot write to protected branch": "write to another branch, and merge that",
+}
+"""The contract's words about the branch that is written to, and what to do."""
 
 
 def error_of(
@@ -147,8 +150,8 @@ def error_of(
         return ObjectExpired(message, status=status, request=request, expired=expired)
     if about and message in _UNNAMED:
         message = f"{' or '.join(about)}: {message}"
-    elif about and message == _DIRTY:
-        message = f"{about[-1]}: {message}: commit or reset them first"
+    elif about and message in _NEXT:
+        message = f"{about[-1]}: {message}: {_NEXT[message]}"
     family = _family(status, creates)
     # On the contract's routes a missing permission is 401 too, and only the words tell it from an unknown login.
     if status == 401 and not message.startswith("insufficient permissions"):
