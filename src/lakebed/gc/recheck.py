@@ -47,7 +47,7 @@ async def look_again(
     fresh = ranges.filter(pc.invert(ranges["is_live"])) if new.num_rows else ranges
     objects, new_ranges = count_of(garbage.rows, "object"), count_of(fresh.num_rows, "new range")
     context.progress(f"rechecking {objects} against {new_ranges} and what is staged")
-    staged = await deal_staged(context, plan, uncommitted, f".{name}")
+    staged = await deal_tables(context, plan, [uncommitted], protocol.UNCOMMITTED, f"uncommitted.{name}")
     candidates = await deal_again(context.engine, garbage, folder=folder_in(plan, f"again.tasks.{name}"), closed=closed)
     return await mark_expired(
         context.engine,
@@ -64,15 +64,17 @@ def whole(answer: RecheckInputs) -> tuple[Manifest, Manifest]:
     return answer.commits, answer.uncommitted
 
 
-async def deal_staged(context: RunContext, plan: Plan, uncommitted: Manifest, suffix: str) -> Bucketed:
-    """Deal what is staged or under way, a table UNCOMMITTED. `suffix` tells its folder from those of other looks."""
-    source, rows, effort = from_tables([uncommitted], protocol.UNCOMMITTED)
+async def deal_tables(
+    context: RunContext, run: StartedRun | Plan, tables: Sequence[Manifest], table: protocol.Table, name: str
+) -> Bucketed:
+    """Deal what these tables of one kind name. `name` tells the folder of tasks from those of other looks."""
+    source, rows, effort = from_tables(tables, table)
     return await deal_live(
         context.engine,
         source,
         rows,
-        uri=plan.namespace,
-        folder=folder_in(plan, f"uncommitted.tasks{suffix}"),
+        uri=run.namespace,
+        folder=folder_in(run, f"{name}.tasks"),
         with_keys=True,
         effort=effort,
     )

@@ -27,20 +27,18 @@ from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.listing import list_slices
 from lakebed.gc.mark import mark_expired
-from lakebed.gc.named import deal_live, from_tables
 from lakebed.gc.packing import Cause, pack_foreign
 from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     CommitCounts,
     Expire,
-    Manifest,
     Pieces,
     Plan,
     RangeCounts,
     RunKind,
     StartedRun,
 )
-from lakebed.gc.recheck import whole
+from lakebed.gc.recheck import deal_tables, whole
 from lakebed.gc.tables import CANDIDATES, PARTS, decode, parts_of, read_part, rows_by_key
 from lakebed.gc.unknown_files import SPECIAL_PREFIX, find_unknown_files_around, is_metadata, unknown_files_of
 from lakebed.gc.verdicts import deal_again
@@ -76,7 +74,7 @@ class Deleted:
         garbage, totals = await mark_expired(
             context.engine,
             await _candidates(context, run, listed, special),
-            [await _named(context, run, named, "uncommitted.tasks")],
+            [await deal_tables(context, run, [named], protocol.UNCOMMITTED, "uncommitted")],
             into=folder_in(run, protocol.GARBAGE.name),
             now_ms=run.now_ms,
         )
@@ -107,7 +105,7 @@ class Deleted:
             await deal_again(
                 context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
             ),
-            [await _named(context, plan, names, f"uncommitted.tasks{suffix}")],
+            [await deal_tables(context, plan, [names], protocol.UNCOMMITTED, f"uncommitted{suffix}")],
             into=folder_in(plan, f"{protocol.GARBAGE.name}{suffix}"),
             now_ms=plan.now_ms,
         )
@@ -155,16 +153,3 @@ def _own_files(special: Special) -> dict[str, tuple[list[str], list[int], list[i
         sizes.append(size_bytes)
         seen_ms.append(modified_ms)
     return found
-
-
-async def _named(context: RunContext, run: StartedRun | Plan, names: Manifest, folder: str) -> Bucketed:
-    source, rows, effort = from_tables([names], protocol.UNCOMMITTED)
-    return await deal_live(
-        context.engine,
-        source,
-        rows,
-        uri=run.namespace,
-        folder=folder_in(run, folder),
-        with_keys=True,
-        effort=effort,
-    )

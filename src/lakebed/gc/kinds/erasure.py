@@ -39,7 +39,7 @@ from lakebed.gc.protocol import (
     StagedEntry,
     StartedRun,
 )
-from lakebed.gc.recheck import deal_ranges, deal_staged, whole
+from lakebed.gc.recheck import deal_ranges, deal_tables, whole
 from lakebed.gc.resume import garbage_of
 from lakebed.gc.rules import Holds
 from lakebed.gc.verdicts import deal_again
@@ -171,7 +171,7 @@ async def _recheck(
     suffix, closed = f".{commits.digest()[:16]}", slice_numbers(answer.closed_slices)
     rows = await context.read(commits, protocol.COMMITS)
     sides = [
-        await deal_staged(context, plan, uncommitted, suffix),
+        await deal_tables(context, plan, [uncommitted], protocol.UNCOMMITTED, f"uncommitted{suffix}"),
         await deal_held(context, plan, rows, holds, name=f"holds{suffix}"),
     ]
     if not order.takes_shared:

@@ -35,7 +35,6 @@ from lakebed.gc.dues import with_due
 from lakebed.gc.history import only_active
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import mark_expired
-from lakebed.gc.named import deal_live, from_tables
 from lakebed.gc.places import Namespace, may_be_swept
 from lakebed.gc.protocol import (
     BadInput,
@@ -54,7 +53,7 @@ from lakebed.gc.protocol import (
     StartedRun,
     Totals,
 )
-from lakebed.gc.recheck import deal_ranges, deal_staged, whole
+from lakebed.gc.recheck import deal_ranges, deal_tables, whole
 from lakebed.gc.resume import garbage_of, held_tables, runs_over
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
@@ -148,7 +147,7 @@ async def _plan(
     garbage, totals = await mark_expired(
         context.engine,
         due,
-        [*stays, await _named_in(context, run, besides, "held"), kept],
+        [*stays, await deal_tables(context, run, besides, protocol.GARBAGE, "held"), kept],
         into=folder_in(run, protocol.GARBAGE.name),
         now_ms=run.now_ms,
     )
@@ -243,7 +242,7 @@ async def mark_due(
     return await mark_expired(
         context.engine,
         due,
-        [*stays, await _named_in(context, run, [*gone.values()], "held")],
+        [*stays, await deal_tables(context, run, [*gone.values()], protocol.GARBAGE, "held")],
         into=folder_in(run, protocol.GARBAGE.name),
         now_ms=run.now_ms,
     )
@@ -328,14 +327,14 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
         stays.append(await learned.known.deal_staying(context, plan, slices, folder=folder))
     views = [view for view in await context.service.runs() if view.run_id != plan.run_id]
     held = [*(await held_tables(context, views, runs_over(views))).values()]
-    staged = await deal_staged(context, plan, uncommitted, suffix)
+    staged = await deal_tables(context, plan, [uncommitted], protocol.UNCOMMITTED, f"uncommitted{suffix}")
     candidates = await deal_again(
         context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
     )
     garbage, totals = await mark_expired(
         context.engine,
         candidates,
-        [*stays, staged, await _named_in(context, plan, held, f"held{suffix}")],
+        [*stays, staged, await deal_tables(context, plan, held, protocol.GARBAGE, f"held{suffix}")],
         into=folder_in(plan, f"{protocol.GARBAGE.name}{suffix}"),
         now_ms=plan.now_ms,
     )
@@ -356,17 +355,3 @@ async def taken_tables(context: RunContext, views: Sequence[RunView], held: Coll
             except BadInput:
                 context.progress(f"what run {view.run_id} took is not known any more")
     return found
-
-
-async def _named_in(context: RunContext, run: StartedRun | Plan, tables: Sequence[Manifest], name: str) -> Bucketed:
-    """LIVE of what these tables (GARBAGE) hold."""
-    source, rows, effort = from_tables(tables, protocol.GARBAGE)
-    return await deal_live(
-        context.engine,
-        source,
-        rows,
-        uri=run.namespace,
-        folder=folder_in(run, f"{name}.tasks"),
-        with_keys=True,
-        effort=effort,
-    )
