@@ -41,6 +41,7 @@ NAMES = (
     "stat",
     "server-on",
     "sweep",
+    "ten-objects",
     "upload",
     "wide",
     "workers",

@@ -66,6 +66,12 @@ class Peer:
             head += f"content-type: {content_type}\r\n"
         return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which a command finds this server and may speak to it."""
+        key_id, secret = base64.b64decode(self._authorization.removeprefix("Basic ")).decode().split(":")
+        endpoint = f"http://127.0.0.1:{self.port}"
+        return {"LAKEBED_ENDPOINT": endpoint, "LAKEBED_ACCESS_KEY_ID": key_id, "LAKEBED_SECRET_ACCESS_KEY": secret}
+
     def cpu_s(self) -> float:
         """Of all its threads, and of the processes that it started."""
         return sum(_cpu_s(pid) for pid in family(self.process.pid))

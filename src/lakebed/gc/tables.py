@@ -175,7 +175,7 @@ def decode(table: Table, data: bytes, part: protocol.Part) -> pa.Table:
         BadInput: not Parquet, not this table, or another number of rows.
     """
     try:
-        rows = pq.read_table(pa.BufferReader(data)).select(table.schema.names).cast(table.schema)
+        rows = protocol.read_parquet(data).select(table.schema.names).cast(table.schema)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise protocol.BadInput(f"{part.name} is no table of {table.meaning}: {error}", part=part.name) from error
     if rows.num_rows != part.rows:

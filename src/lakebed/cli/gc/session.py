@@ -59,10 +59,10 @@ def checked_collector(session: Session, uri: str, local_root: Path | None, *, de
         Misuse: it is local://, and --data is missing.
         NamespaceMissing: it is not where --data or the object store's settings say.
     """
+    collector = collector_of(session, uri, local_root, deleted=deleted)
     from lakebed.gc import NamespaceMissing
     from lakebed.objectstore import InvalidNamespace
 
-    collector = collector_of(session, uri, local_root, deleted=deleted)
     try:
         collector.check_namespace()
     except InvalidNamespace as error:
@@ -80,6 +80,10 @@ def checked_collector(session: Session, uri: str, local_root: Path | None, *, de
 def collector_of(session: Session, uri: str, local_root: Path | None = None, *, deleted: str = "") -> Collector:
     """Make a collector for what asks the server, and reads what is within reach."""
     from dataclasses import replace
+
+    from lakebed.runtime import leave_pandas_out
+
+    leave_pandas_out()  # before the collector makes its first Arrow arrays
 
     from lakebed.gc import Collector, session_options
     from lakebed.gc.protocol import engine_from
@@ -315,9 +319,7 @@ def with_spark(session: Session, collector: Collector) -> Iterator[Collector]:
     from dataclasses import replace
 
     from lakebed.gc import local_session, session_on_demand, session_options, unforeseen
-    from lakebed.runtime import leave_pandas_out
 
-    leave_pandas_out()
     options = session_options(session.environment)
 
     @contextlib.contextmanager

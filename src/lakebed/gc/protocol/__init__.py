@@ -70,6 +70,7 @@ from .manifests import (
     join_parts,
     manifest_of,
     part_of,
+    read_parquet,
     read_part,
 )
 from .messages import (
@@ -456,6 +457,7 @@ __all__ = [
     "plain_rows",
     "plan_path",
     "purge_path",
+    "read_parquet",
     "read_part",
     "report_path",
     "request_of",

@@ -243,6 +243,22 @@ def group_rows_of(data: bytes, *, name: str) -> list[int]:
     return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
+_THREADS_FROM_BYTES: Final = 1 << 20
+"""Handing a smaller file to threads takes longer than reading it."""
+
+
+def read_parquet(data: bytes, *, columns: Sequence[str] | None = None, group: int | None = None) -> pa.Table:
+    """Return these columns (None: all) of a Parquet file, or of one of its row groups. A missing column is left out.
+
+    Raises:
+        pa.ArrowException, OSError: not Parquet, or cut short.
+    """
+    file, has_threads = pq.ParquetFile(pa.BufferReader(data)), len(data) >= _THREADS_FROM_BYTES
+    if group is not None:
+        return file.read_row_group(group, columns=columns, use_threads=has_threads)
+    return file.read(columns=columns, use_threads=has_threads)
+
+
 def decode_part(
     table: Table,
     data: bytes,
@@ -261,10 +277,7 @@ def decode_part(
         names = list(table.names() if columns is None else columns)
         later = {column.name: column for column in table.later_than(version or table.version) if column.name in names}
         stored = [name for name in names if name not in later]
-        if group is None:
-            found = pq.read_table(pa.BufferReader(data), columns=stored)
-        else:
-            found = pq.ParquetFile(pa.BufferReader(data)).read_row_group(group, columns=stored)
+        found = read_parquet(data, columns=stored, group=group)
         for name_, column in later.items():
             nothing = (
                 pa.nulls(found.num_rows, _arrow_types()[column.type]) if column.nullable else pa.repeat("", len(found))
