@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -105,12 +105,21 @@ class Explored:
 
 
 def explore(
-    scene: Scene, budget: Budget = NO_BUDGET, *, states_max: int | None = None, merges: bool = True
+    scene: Scene,
+    budget: Budget = NO_BUDGET,
+    *,
+    states_max: int | None = None,
+    merges: bool = True,
+    widths: Sequence[int] = (),
+    is_whole: bool = True,
 ) -> Explored:
     """Walk every state of the scene; stop at the first violation, and describe it with its schedule.
 
     `merges`: histories after which an actor remembers the same are one node (`memory.py`). Costs about 1 µs a state,
     0.2 ms a node, and memory for two levels of states besides the automata.
+
+    `widths`: first walk at most so many states of each level, drawn at random. That reaches ends of schedules soon, and
+    what it learns is not learnt again. Where it `is_whole`, all is walked after them.
 
     Raises:
         TooManyStates: more than `states_max`.
@@ -125,15 +134,23 @@ def explore(
     try:
         while True:
             try:
-                return _explore(Explorer(scene, budget, merges=merges, footprints=footprints), states_max)
+                explorer = Explorer(scene, budget, merges=merges, footprints=footprints)
+                return _explore(explorer, states_max, widths, is_whole=is_whole)
             except LearntMore:
                 continue
     finally:
         sys.set_asyncgen_hooks(*hooks)
 
 
-def _explore(explorer: Explorer, states_max: int | None) -> Explored:
+def _explore(explorer: Explorer, states_max: int | None, widths: Sequence[int], *, is_whole: bool) -> Explored:
+    explored = Explored(explorer.scene.name)
     try:
+        for seed, width in enumerate(widths):
+            explored = explorer.walk_narrowly(width, seed=seed)
+            if explored.violation is not None:
+                return explored
+        if not is_whole:
+            return explored
         explored = explorer.walk(states_max)
         if explored.violation is not None:
             # Once more, this time remembering where each state came from.
@@ -222,7 +239,17 @@ class Explorer:
             if result.violation is not None or not self.machine.futures.were_wrong(self.machine.automata):
                 return result
 
-    def _walk(self, states_max: int | None, *, path: list[Level] | None) -> Explored:
+    def walk_narrowly(self, width: int, *, seed: int) -> Explored:
+        """Walk at most so many states of each level, drawn from the seed, and run no actor alone. A violation is one,
+        whatever was believed of the future.
+        """
+        self.machine.futures.begin(self.machine.automata)
+        result = self._walk(None, path=[], width=width, seed=seed)
+        self.machine.futures.were_wrong(self.machine.automata)
+        return result
+
+    def _walk(self, states_max: int | None, *, path: list[Level] | None, width: int = 0, seed: int = 0) -> Explored:
+        random = np.random.default_rng(seed)
         result = Explored(self.scene.name)
         self._checked.clear()
         ways = 0.0
@@ -234,10 +261,13 @@ class Explorer:
                 result.states += len(level.rows)
                 if states_max is not None and result.states > states_max:
                     raise TooManyStates(f"{self.scene.name}: more than {states_max} states")
-                if self._alone is not None:
+                if self._alone is not None and not width:
                     self._alone.check(level.rows)
                 ended, level = self._walk_level(level, result)
                 ways += ended
+                if width and len(level.rows) > width:
+                    chosen = np.sort(random.choice(len(level.rows), width, replace=False))
+                    level = Level(level.rows[chosen], level.ways[chosen], level.sources[chosen])
                 self.machine.check_sizes()
                 result.depth += bool(len(level.rows))
         except Found as found:

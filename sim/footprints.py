@@ -60,15 +60,24 @@ class Footprints:
         reads, writes = _places(effect)
         if (effect[0] not in _READS and effect[0] not in LOSABLE) or not all(map(_is_own, writes)):
             return False
+        if self._meets(actor, reads, writes):
+            return False
+        self._alone[actor] |= {(place, False) for place in reads} | {(place, True) for place in writes}
+        return True
+
+    def is_noticed(self, actor: int, effect: Effect) -> bool:
+        """Return whether, for all that is known, this step is in conflict with a step of another actor."""
+        return self._meets(actor, *_places(effect))
+
+    def _meets(self, actor: int, reads: set[Place], writes: set[Place]) -> bool:
         for other in range(len(self._reads)):
             if other != actor:
                 theirs = self._writes[other]
                 if any(_meet(mine, place) for mine in reads | writes for place in theirs):
-                    return False
+                    return True
                 if any(_meet(mine, place) for mine in writes for place in self._reads[other]):
-                    return False
-        self._alone[actor] |= {(place, False) for place in reads} | {(place, True) for place in writes}
-        return True
+                    return True
+        return False
 
 
 def _is_own(place: Place) -> bool:

@@ -15,10 +15,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from .actors import Scene, Violation
+from .actors import Scene, Violation, prepared
 from .apart import apart, failing_test, ready_for_tests
 from .effects import Fate, Step
 from .exploring import Budget, TooManyStates, explore, sample
+from .footprints import Footprints
 from .planting import Mutant, read_mutants
 from .scheduling import Bursts, Following, Schedule, run_seed
 from .swarms import SWARM_FAULTS, swarm
@@ -28,7 +29,8 @@ MUTANTS: Final = read_mutants()
 STATES_MAX: Final = 600_000
 SEEDS_FIRST: Final = 60
 SEEDS_OF_SCENE: Final = 40
-BURSTS: Final = 100
+BURSTS: Final = 60
+WIDTHS: Final = (16, 64, 256)
 TESTS_CPU_S: Final = 60
 KILLERS: Final = Path(__file__).parent / "killers.txt"
 _SWARM: Final = "swarm"
@@ -79,15 +81,21 @@ def write_killers(killers: Mapping[str, str]) -> None:
 
 def _search(found: Hunt, mutant: Mutant, seeds_max: int) -> None:
     worlds = [world for name in mutant.scenes for world in small_worlds() if world.scene.name == name]
-    for world in {world.scene.name: world for world in worlds}.values():
+    # The other scenes without a fault cost less than the first with each.
+    walked = sorted((world for world in worlds if not world.budget.seeds), key=_cost)
+    scenes = {world.scene.name: world.scene for world in worlds}.values()
+    # What shows most bugs soonest comes first, and all schedules last.
+    _by_world(found, [world for world in walked if _cost(world)[0] == 0], narrow=True)
+    for scene in scenes:
         if found.report is None:
-            _by_bursts(found, world)
-    for scene in {world.scene.name: world.scene for world in worlds}.values():
-        # A few seeds show most bugs of a run sooner than all schedules do.
+            _by_bursts(found, scene)
+    if found.report is None:
+        _by_world(found, [world for world in walked if _cost(world)[0]], narrow=True)
+    for scene in scenes:
         if found.report is None and not any(world.budget.alone_max and world.is_quick for world in worlds):
             _by_world(found, [World(scene, Budget(seeds=SEEDS_OF_SCENE), is_quick=False)])
     if found.report is None:
-        _by_world(found, worlds)
+        _by_world(found, walked)
     if mutant.tests and found.report is None:
         _by_tests(found, mutant.tests)
     if not mutant.scenes and not mutant.tests:
@@ -96,6 +104,12 @@ def _search(found: Hunt, mutant: Mutant, seeds_max: int) -> None:
             _by_world(found, [world for world in small_worlds() if world.is_quick])
         if found.report is None:
             _by_seed(found, range(SEEDS_FIRST, seeds_max))
+
+
+def _cost(world: World) -> tuple[int, int]:
+    """Order by faults: one that may be a lost answer at any write costs most states."""
+    budget = world.budget
+    return budget.crashes + budget.losses + budget.late, budget.losses
 
 
 def by_killer(found: Hunt, killer: str) -> None:
@@ -145,26 +159,32 @@ def _by_tests(found: Hunt, tests: Sequence[str]) -> None:
         found.where, found.killer, found.report = done.answer, done.answer, done.answer
 
 
-def _by_bursts(found: Hunt, world: World) -> None:
-    """Draw runs in which actors seldom take turns: they show most bugs of a collection sooner than any other search."""
+def _by_bursts(found: Hunt, scene: Scene) -> None:
+    """Draw runs in which actors seldom take turns: many bugs of a run need one actor to sleep at one place for long."""
+    start, footprints = prepared(scene, 0), Footprints(len(scene.actors))
     for seed in range(BURSTS):
-        run = Bursts(world.scene, seed)
+        # In one of four each step counts. In one of four there are faults, too.
+        noticed = footprints if seed % 4 else None
+        run = Bursts(scene, seed, footprints=noticed, faults_max=2 if seed % 4 == 3 else 0, start=start)
         found.schedules += 1
         try:
             found.steps += run.play().steps
         except Violation as violation:
-            how = _written(world, run.trace or [])
-            # By another budget's name it would not be found again.
-            found.killer = f"{world.scene.name}: {how}" if how != world.budget.name else ""
-            found.where, found.report = f"{world.scene.name!r}, in bursts", str(violation)
+            how = _written(scene, run.trace or [])
+            found.killer = f"{scene.name}: {how}" if how else ""
+            found.where, found.report = f"{scene.name!r}, in bursts", str(violation)
             return
 
 
-def _by_world(found: Hunt, worlds: list[World]) -> None:
-    """STATES_MAX is for each: a mutant may make one endless."""
+def _by_world(found: Hunt, worlds: list[World], *, narrow: bool = False) -> None:
+    """Walk worlds until one shows the bug; `narrow`: some states of each level only. STATES_MAX is for each: a mutant
+    may make one endless.
+    """
     for world in worlds:
         try:
-            explored = explore(world.scene, world.budget, states_max=STATES_MAX)
+            explored = explore(
+                world.scene, world.budget, states_max=STATES_MAX, widths=WIDTHS if narrow else (), is_whole=not narrow
+            )
         except TooManyStates:
             found.states += STATES_MAX
             continue
@@ -173,17 +193,19 @@ def _by_world(found: Hunt, worlds: list[World]) -> None:
         found.steps += explored.transitions
         found.faults += explored.faults
         if explored.violation is not None:
-            found.where, found.report = f"{world.scene.name!r}, {world.budget.name}", explored.violation
-            how = f"seed {explored.seed}" if world.budget.seeds else _written(world, explored.trace)
-            found.killer = f"{world.scene.name}: {how}"
+            name = "a narrow walk" if narrow else world.budget.name
+            found.where, found.report = f"{world.scene.name!r}, {name}", explored.violation
+            # A budget's name stands for a search of all its schedules.
+            how = f"seed {explored.seed}" if world.budget.seeds else _written(world.scene, explored.trace)
+            found.killer = f"{world.scene.name}: {how or world.budget.name}"
             return
 
 
 # Schedules as text
 
 
-def _written(world: World, trace: Sequence[Step]) -> str:
-    """The schedule, if it shows the bug by itself; else the budget with which all are walked."""
+def _written(scene: Scene, trace: Sequence[Step]) -> str:
+    """Return the schedule, if it shows the bug by itself; else nothing."""
     moves = groupby((f"{actor}{strand}" or "~", fate) for actor, strand, _, fate in trace)
     words = [(name, fate, len(list(steps))) for (name, fate), steps in moves]
     how = " ".join(
@@ -191,10 +213,10 @@ def _written(world: World, trace: Sequence[Step]) -> str:
         for name, fate, count in words
     )
     try:
-        _follow(world.scene, how)
+        _follow(scene, how)
     except Violation:
         return how
-    return world.budget.name
+    return ""
 
 
 _WORD: Final = re.compile(r"(~|[a-z0-9.]+)(?:\*(\d+)|!(\w+))?")

@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeAlias
 from .actors import Actor, Ending, Life, Scene, Strand, Violation, apply_checked, ports_of, prepared, run_alone
 from .disk import Disk
 from .effects import CRASH, ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark, Step, format_trace
+from .footprints import Footprints
 from .operations import Record
 from .ports import SimPorts
 
@@ -184,19 +185,28 @@ Schedule: TypeAlias = Sequence[tuple[str, Fate]]
 """The actors, with their strands, in the order in which they move, and what becomes of each step. No name: a late
 write is done."""
 Move: TypeAlias = tuple[Life, Strand, Fate]
+Start: TypeAlias = tuple[Disk, dict[str, Record]]
+"""The disk as the actors of a scene find it, and what was done to get there."""
 
 
 class Simulation:
     """One run of a scene. `play` may be called once."""
 
     def __init__(
-        self, scene: Scene, chooser: Chooser, *, faults: Faults = NO_FAULTS, seed: int = 0, traced: bool = True
+        self,
+        scene: Scene,
+        chooser: Chooser,
+        *,
+        faults: Faults = NO_FAULTS,
+        seed: int = 0,
+        traced: bool = True,
+        start: Start | None = None,
     ) -> None:
         self.scene = scene
         self.chooser = chooser
         self.faults = faults
         self.seed = seed
-        self._first, self._prepared = prepared(scene, seed)
+        self._first, self._prepared = start or prepared(scene, seed)
         self.disk = self._first.fork()
         self.trace: list[Step] | None = [] if traced else None
         self.steps = 0
@@ -426,31 +436,82 @@ class Endings:
 
 
 class Bursts(Simulation):
-    """One run without faults, in which each actor takes a few steps or very many before another one does.
+    """One run in which each actor takes a few steps or very many before another one does.
 
     Most bugs of a run need one actor to sleep through nearly all of another's work, at one place: seeds that choose
     anew for each step seldom do that, and a search of all schedules comes there late.
+
+    With `footprints`, to which each run adds what it saw, only steps count that another actor can notice, and turns
+    change just before one. `faults_max`: so often may the actor whose turn ends die there, or a write of its fail.
     """
 
-    def __init__(self, scene: Scene, seed: int) -> None:
-        super().__init__(scene, Replayed())
+    def __init__(
+        self,
+        scene: Scene,
+        seed: int,
+        *,
+        footprints: Footprints | None = None,
+        faults_max: int = 0,
+        start: Start | None = None,
+    ) -> None:
+        super().__init__(scene, self, start=start)
         self._random = random.Random(seed)
+        self._footprints = footprints
+        self._indices = {actor.name: index for index, actor in enumerate(scene.actors)}
+        self._doublings = _DOUBLINGS if footprints is None else _DOUBLINGS_NOTICED
         self._moving = ""
         self._left = 0
+        self._faults_left = faults_max
+        self._is_failing = False
 
     def _picked(self, awake: Sequence[Move]) -> Move:
         own = [move for move in awake if move[0].name == self._moving]
-        if not own or self._left <= 0:
+        if not own or (self._left <= 0 and self._counts(own)):
+            if own and self._faults_left and self._random.random() < _FAILS_AT_TURN:
+                self._faults_left -= 1
+                self._is_failing = True
+                return self._random.choice(own)
             others = sorted({move[0].name for move in awake if move[0].name != self._moving})
             self._moving = self._random.choice(others) if others else self._moving
-            self._left = int(2 ** self._random.uniform(0, _DOUBLINGS))
+            self._left = int(2 ** self._random.uniform(0, self._doublings))
             own = [move for move in awake if move[0].name == self._moving]
-        self._left -= 1
+        self._left -= self._counts(own)
         return own[0] if len(own) == 1 else self._random.choice(own)
+
+    def _counts(self, own: Sequence[Move]) -> bool:
+        if self._footprints is None:
+            return True
+        return any(self._footprints.is_noticed(self._indices[life.name], one.effect) for life, one, _ in own)
+
+    def _carry_out(self, life: Life, strand: Strand, what: Effect, fate: Fate) -> None:
+        if self._footprints is not None:
+            self._footprints.note(self._indices[life.name], what)
+        super()._carry_out(life, strand, what, fate)
+
+    def pick(self, count: int) -> int:
+        return int(self._random.random() * count)
+
+    def fault(self, what: Effect) -> Fate | str | None:
+        if not self._is_failing:
+            return None
+        self._is_failing = False
+        possible = [Fate.CRASHED]
+        if what[0] in WRITES:
+            possible.append(Fate.LATE_WRITE)
+        if what[0] in LOSABLE:
+            possible += [Fate.LOST, Fate.VAIN]
+        if what[0] == ERASE:
+            possible.append(Fate.ECHO)
+        return self._random.choice(possible)
+
+    def amount(self, bound: int) -> int:
+        return int(self._random.random() * bound)
 
 
 _DOUBLINGS: Final = 7
 """Of 1 to 128 steps, short ones as often as long ones: a run takes about 60."""
+_DOUBLINGS_NOTICED: Final = 5
+_FAILS_AT_TURN: Final = 0.3
 
 
 def run_seed(scene: Scene, seed: int, *, faults: Faults = NO_FAULTS, traced: bool = False) -> Run:

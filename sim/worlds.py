@@ -200,6 +200,9 @@ def _collecting_scenes() -> Iterator[Scene]:
         client("r", uncommitted_run("r1"), again=[uncommitted_run("r2")]),
         staged=[a1],
     )
+    # The commit has read the cell that the write replaces, and the run finds neither the cell nor the commit.
+    w_runs = client("r", write("w2", "a", "2"), uncommitted_run("r1"))
+    yield scene("committer, writer that runs", c, w_runs, staged=[a1])
     yield scene("writer, committer, run", w, c, r, staged=[a1])
     yield scene("resetter, committer, run", client("s", reset("s1")), c, r, staged=[a1])
     copies_it = client("v", copy("w3", "a", "b", "3"))

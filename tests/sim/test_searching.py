@@ -33,10 +33,12 @@ from sim import (
 )
 from sim.effects import Fate, effect
 from sim.exercised import Exercised
+from sim.footprints import Footprints
 from sim.hunting import MUTANTS
 from sim.ports import SimDeleter
 from sim.scheduling import NO_FAULTS, Bursts
 from sim.swarms import SWARM_FAULTS, swarm
+from sim.views import PARTITION
 from sim.worlds import small_worlds
 
 Counting = Callable[..., Scene]
@@ -256,6 +258,32 @@ def test_in_bursts_an_actor_takes_many_steps_before_another_does() -> None:
         steps += len(trace)
 
     assert 0 < turns < steps / 4
+
+
+def test_bursts_with_faults_turn_where_another_actor_notices() -> None:
+    [scene] = {
+        world.scene.name: world.scene for world in small_worlds() if world.scene.name == "writer, committer, reader"
+    }.values()
+    footprints, faults = Footprints(len(scene.actors)), 0
+
+    for seed in range(40):
+        faults += Bursts(scene, seed, footprints=footprints, faults_max=2).play().faults
+
+    assert faults > 0
+    assert any(footprints.is_noticed(actor, ("get", PARTITION, b"branch/main")) for actor in range(3))
+    assert not any(footprints.is_noticed(actor, ("get", PARTITION, b"nothing/main")) for actor in range(3))
+
+
+def test_a_narrow_walk_takes_some_states_of_each_level() -> None:
+    scene = next(world.scene for world in small_worlds() if world.scene.name == "writer, committer, reader")
+
+    narrow, whole = explore(scene, widths=(8,), is_whole=False), explore(scene)
+
+    assert narrow.violation is None
+    assert 0 < narrow.endings < whole.endings
+    assert 0 < narrow.states <= 8 * (narrow.depth + 1) < whole.states
+    # As wide as every level, it is the whole walk.
+    assert explore(scene, widths=(whole.states,), is_whole=False).states == whole.states
 
 
 def test_different_seeds_give_different_traces() -> None:
