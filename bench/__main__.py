@@ -18,6 +18,7 @@ from .harness import Bench, Figure, Result, run
 
 NAMES = (
     "active",
+    "cluster",
     "commit",
     "commits",
     "contention",
@@ -52,7 +53,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("of", nargs="*", help="of kv: DRIVER [OPERATION [CALLERS]]")
-    parser.add_argument("--size", choices=("small", "tenth", "full"), default="full", help="tenth: of lifecycle alone")
+    sizes = ("small", "tenth", "full")
+    parser.add_argument("--size", choices=sizes, default="full", help="tenth: of cluster and lifecycle alone")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true")

@@ -1,5 +1,6 @@
 """An S3 server to measure collectors against: `python -m bench.s3 SLICES OBJECTS DELETE_MS` serves one bucket from
-memory, with so many slices below `lake/data/`, each with so many objects of one byte.
+memory, with so many slices below `lake/data/`, each with so many objects of one byte. With `listed` behind them, these
+objects are in listings alone: a page costs a tenth of a millisecond, and ten million objects no memory.
 
 Everything that the project's driver asks of S3: objects with conditions, ranges and copies, uploads in parts,
 ListObjectsV2, bulk deletes. No signatures are checked and nothing is written to disk, so it costs as little as a server
@@ -29,6 +30,7 @@ from lakebed.base import slice_name, slice_number
 BUCKET = "lake"
 NOW_MS = 1_790_000_000_000
 MAX_KEYS = 1000
+XML = {"Content-Type": "application/xml"}
 _KEYS = re.compile(rb"<Key>(.*?)</Key>")
 _PAGE = '<?xml version="1.0" encoding="UTF-8"?><{0} xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{1}</{0}>'
 
@@ -120,9 +122,34 @@ def _split(key: str) -> tuple[str, str]:
     return folder + slash, name
 
 
+class ListedSlices:
+    """Slices that are only listed. Their pages are those of the first, with another name in each key."""
+
+    def __init__(self, slices: int, objects: int) -> None:
+        self._folders = {slice_folder(number) for number in range(slices)}
+        first = slice_folder(0)
+        pages = [range(start, min(start + MAX_KEYS, objects)) for start in range(0, objects, MAX_KEYS)]
+        keys = [[f"{first}{sequence:08d}" for sequence in page] for page in pages]
+        self._first = first.encode()
+        found = Object(b"x", NOW_MS)
+        # By what a request goes on after: at first nothing, and the last key for a client that asks once more.
+        afters = ["", *(of[-1].removeprefix(first) for of in keys)]
+        self._pages = {
+            after: _listing([(key, found) for key in of], more=after < afters[-2]).body
+            for after, of in zip(afters, [*keys, []], strict=True)
+        }
+
+    def page(self, folder: str, after: str) -> bytes | None:
+        """None: there is no such slice."""
+        if folder not in self._folders:
+            return None
+        return self._pages[after.removeprefix(folder)].replace(self._first, folder.encode())
+
+
 class Server:
-    def __init__(self, bucket: Bucket, *, delete_s: float) -> None:
+    def __init__(self, bucket: Bucket, *, delete_s: float, listed: ListedSlices | None = None) -> None:
         self._bucket = bucket
+        self._listed = listed
         self.delete_s = delete_s
         self._uploads: dict[str, dict[int, bytes]] = {}
 
@@ -150,12 +177,10 @@ class Server:
         prefix, after = request.of("prefix"), request.of("continuation-token") or request.of("start-after")
         if request.of("delimiter"):
             return self._level(prefix)
+        if self._listed is not None and (page := self._listed.page(prefix, after)) is not None:
+            return Reply(200, page, XML)
         found = [*islice(self._bucket.list(prefix, after), MAX_KEYS + 1)]
-        rows = [_contents(key, each) for key, each in found[:MAX_KEYS]]
-        more = len(found) > MAX_KEYS
-        token = f"<NextContinuationToken>{escape(found[MAX_KEYS - 1][0])}</NextContinuationToken>" if more else ""
-        head = f"<Name>{BUCKET}</Name><IsTruncated>{str(more).lower()}</IsTruncated><KeyCount>{len(rows)}</KeyCount>"
-        return _xml("ListBucketResult", f"{head}{token}{''.join(rows)}")
+        return _listing(found[:MAX_KEYS], more=len(found) > MAX_KEYS)
 
     def _level(self, folder: str) -> Reply:
         """All at once, however many there are."""
@@ -210,6 +235,13 @@ class Server:
         return _xml("DeleteResult", "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys))
 
 
+def _listing(found: Sequence[tuple[str, Object]], *, more: bool) -> Reply:
+    rows = [_contents(key, each) for key, each in found]
+    token = f"<NextContinuationToken>{escape(found[-1][0])}</NextContinuationToken>" if more else ""
+    head = f"<Name>{BUCKET}</Name><IsTruncated>{str(more).lower()}</IsTruncated><KeyCount>{len(rows)}</KeyCount>"
+    return _xml("ListBucketResult", f"{head}{token}{''.join(rows)}")
+
+
 def _contents(key: str, found: Object) -> str:
     return (
         f"<Contents><Key>{escape(key)}</Key><LastModified>{_iso(found.modified_ms)}</LastModified>"
@@ -223,12 +255,12 @@ def _iso(ms: int) -> str:
 
 
 def _xml(name: str, inside: str) -> Reply:
-    return Reply(200, _PAGE.format(name, inside).encode(), {"Content-Type": "application/xml"})
+    return Reply(200, _PAGE.format(name, inside).encode(), XML)
 
 
 def _error(status: int, code: str) -> Reply:
     body = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>"
-    return Reply(status, body.encode(), {"Content-Type": "application/xml"})
+    return Reply(status, body.encode(), XML)
 
 
 async def _serve(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -252,17 +284,21 @@ async def _serve(server: Server, reader: asyncio.StreamReader, writer: asyncio.S
         writer.close()
 
 
-async def main(slices: int, objects: int, delete_ms: int) -> None:
+def slice_folder(number: int) -> str:
+    return f"lake/data/{slice_name(slice_number(opened_at_ms=NOW_MS, random_bits=0) + number)}/"
+
+
+async def main(slices: int, objects: int, delete_ms: int, *, only_listed: bool = False) -> None:
     bucket = Bucket()
-    for number in range(slices):
-        folder = f"lake/data/{slice_name(slice_number(opened_at_ms=NOW_MS, random_bits=0) + number)}"
+    for number in range(0 if only_listed else slices):
         for sequence in range(objects):
-            bucket.put(f"{folder}/{sequence:08d}", b"x", NOW_MS)
-    server = Server(bucket, delete_s=delete_ms / 1000)
+            bucket.put(f"{slice_folder(number)}{sequence:08d}", b"x", NOW_MS)
+    listed = ListedSlices(slices, objects) if only_listed else None
+    server = Server(bucket, delete_s=delete_ms / 1000, listed=listed)
     listening = await asyncio.start_server(lambda *pipe: _serve(server, *pipe), "127.0.0.1", 0, limit=1 << 22)
     print(f"s3 at port {listening.sockets[0].getsockname()[1]}", flush=True)
     await listening.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(int, sys.argv[1:4])))
+    asyncio.run(main(*map(int, sys.argv[1:4]), only_listed=sys.argv[4:] == ["listed"]))

@@ -2,7 +2,8 @@
 
 On two cores, what loads the processes and what they ask works beside them. Free, a second process would only take what
 these need. A quota of the kernel (control groups, version 1) leaves it to them, and makes the figure that of a machine
-with cores for all. Where no control group can be made, the processes run free, and a line on stderr says so.
+with cores for all. What is measured goes before other work on the machine, so that it gets its share. Where no control
+group can be made, the processes run free, and a line on stderr says so.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ from typing import Final
 
 GROUPS: Final = Path("/sys/fs/cgroup/cpu")
 PERIOD_US: Final = 20_000
+WEIGHT: Final = 20_480
+"""That of twenty processes."""
 
 
 @contextmanager
-def limited(pids: Sequence[int], share: float) -> Iterator[None]:
-    """Give each of these processes, with what it starts from now on, this share of a core. A whole one is no limit."""
+def limited(pids: Sequence[int], share: float | None) -> Iterator[None]:
+    """Give each of these processes, with what it starts from now on, this share of a core. None: all that it takes."""
     with ExitStack() as ending:
         try:
-            for pid in pids if share < 1 else ():
+            for pid in pids:
                 group = GROUPS / f"lakebed-bench-{os.getpid()}-{pid}"
                 group.mkdir()
                 ending.callback(_remove, group)
-                (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                (group / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * share)))
+                (group / "cpu.shares").write_text(str(WEIGHT))
+                if share is not None:
+                    (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                    (group / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * share)))
                 (group / "cgroup.procs").write_text(str(pid))
         except OSError as error:
             print(f"processes run free: {error}", file=sys.stderr)

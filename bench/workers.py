@@ -11,6 +11,7 @@ a database on its own machine.
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import sys
@@ -54,8 +55,10 @@ class Round:
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
+    is_measured = size != "small"
     for store in STORES[size]:
         with ExitStack() as ending:
+            ending.enter_context(limited([os.getpid()] if is_measured else [], None))
             try:
                 uri_of = None if store == "sqlite" else ending.enter_context(database(store))
             except pytest.skip.Exception as missing:
@@ -65,7 +68,7 @@ def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
             for processes in PROCESSES:
                 uri = None if uri_of is None else uri_of(f"bench{processes}")
                 one = ending.enter_context(served(uri, OBJECTS[size], workers=processes))
-                ending.enter_context(limited(serving(one.peer, processes), SHARE))
+                ending.enter_context(limited(serving(one.peer, processes) if is_measured else [], SHARE))
                 servers.append(one)
             for what, count in REQUESTS[size].items():
                 yield partial(taken, store, what, count, servers, OBJECTS[size])
