@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 T = TypeVar("T")
 CONNECTIONS = 16
-START_S = 60
+START_S = 600
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ import lakebed
 from bench.http import Answer, Connection
 
 MARKER: Final = " at http://127.0.0.1:"
-START_S: Final = 120
-ANSWER_S: Final = 20
+START_S: Final = 600
+ANSWER_S: Final = 120
 
 
 class NotSent(Exception):
