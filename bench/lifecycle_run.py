@@ -1,12 +1,16 @@
 """Do the work of `lifecycle` and `lifecycle-daily` in another process: `python -m bench.lifecycle_run WHAT FOLDER …`.
 
-    make RANGES COMMITS BRANCHES   a lake, its commits and refs of today and of the next day
-    ours                           a first run, and the next day's, each up to its plan; prints what each took
-    floor                          DuckDB over the same files, twice
+    make RANGES COMMITS BRANCHES [DAYS]   a lake, its commits and refs of today and of the next day
+    ours                                  a first run, and the next day's, each up to its plan; prints what each took
+    floor                                 DuckDB over the same files, twice
 
 A tree has about a quarter of all ranges; each commit replaces one of them by another version, of which a fifth of the
 rows are new. Paths below twenty prefixes have rules, with periods of their own on four groups of branches; a sixth of
 the paths has none. The next day has one in a hundred commits more, each with a range that is new.
+
+A lake that gains one commit in a hundred a day is a hundred days old (DAYS). The dates of its objects are spread evenly
+over these days, and what the next day brings is of that day. Periods are shares of DAYS, so the first run takes the
+same part of any lake.
 """
 
 from __future__ import annotations
@@ -30,8 +34,7 @@ from lakebed.gc.due import Reached, reach_metaranges
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.kinds.learning import learn, read_known
-from lakebed.gc.kinds.lifecycle import deal_known
-from lakebed.gc.mark import mark_expired
+from lakebed.gc.kinds.lifecycle import mark_known
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import Policy, check_policy, parse_period
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
@@ -47,16 +50,14 @@ NEW_ROWS = 2_000
 PREFIXES = 24
 RULES = 20
 FIRST_SLICE = slice_number(opened_at_ms=NOW_MS, random_bits=0)
-POLICY: dict[str, Any] = {
-    "rules": {
-        f"rule{number}": {
-            "prefix": f"p{number:02}/",
-            "period": f"{20 + number}d",
-            "branches": {"team-1-*": "15d", "team-2-*": f"{30 + number}d", "team-3-*": "10d"},
-        }
-        for number in range(RULES)
-    }
-}
+DAYS = 100
+"""One commit in a hundred a day."""
+SHARES = 45
+"""Periods, and what lies between two versions of a range, are so many parts of the age of the lake."""
+STEP = 10_007
+"""A prime: from place to place by so many, commits come to all of them, so every range is in some tree."""
+SPREAD = 0.6180339887498949
+"""Multiples of it, without their whole parts, are spread evenly however many there are."""
 
 
 class Day(msgspec.Struct, kw_only=True):
@@ -70,31 +71,48 @@ def lake_in(folder: Path) -> Lake:
     return Lake(uri=URI, options=ObjectStoreOptions(local_root=folder / "lake", local_durable=False))
 
 
-def policy() -> Policy:
-    return check_policy(msgspec.json.encode(POLICY))
+def policy_of(folder: Path) -> Policy:
+    return check_policy((folder / "policy.json").read_bytes())
+
+
+def policy_for(days: int) -> dict[str, Any]:
+    def period(shares: int) -> str:
+        return f"{round(shares * days / SHARES)}d"
+
+    return {
+        "rules": {
+            f"rule{number}": {
+                "prefix": f"p{number:02}/",
+                "period": period(20 + number),
+                "branches": {"team-1-*": period(15), "team-2-*": period(30 + number), "team-3-*": period(10)},
+            }
+            for number in range(RULES)
+        }
+    }
 
 
 # Making
 
 
-def make(folder: Path, ranges: int, commits: int, branches: int) -> None:
+def make(folder: Path, ranges: int, commits: int, branches: int, days: int = DAYS) -> None:
+    (folder / "policy.json").write_bytes(msgspec.json.encode(policy_for(days)))
     with Files(lake_in(folder)) as files:
-        files.act(lambda store: _make(folder, store, ranges, commits, branches))
+        files.act(lambda store: _make(folder, store, ranges, commits, branches, days))
 
 
-async def _make(folder: Path, store: ObjectStore, ranges: int, count: int, branches: int) -> None:
+async def _make(folder: Path, store: ObjectStore, ranges: int, count: int, branches: int, days: int) -> None:
     places = max(PREFIXES, ranges * 28 // 100)
     versions: list[list[RangeInfo]] = [[] for _ in range(places)]
     for number in range(ranges):
-        await _add_version(store, versions, number % places)
+        await _add_version(store, versions, number % places, days)
     commits, refs = history(count, branches)
     refs = refs.set_column(1, "name", pc.replace_substring(refs["name"], "/", "-"))
     random = np.random.default_rng(3)
-    tree = [of_place[0] for of_place in versions]
-    metaranges = []
+    tree, metaranges = [of_place[0] for of_place in versions], []
     for number in range(count):
-        place = number * 7 % places
-        tree[place] = versions[place][int(random.integers(len(versions[place])))]
+        place = number * STEP % places
+        others = [info for info in versions[place] if info != tree[place]]
+        tree[place] = others[int(random.integers(len(others)))]
         metaranges.append(await _put_tree(store, tree))
     commits = commits.set_column(3, "metarange_id", pa.array(metaranges, pa.string()))
     pq.write_table(commits, folder / "commits-0.parquet")
@@ -104,8 +122,8 @@ async def _make(folder: Path, store: ObjectStore, ranges: int, count: int, branc
     generation = commits["generation"].to_numpy()[commits["id"].to_pylist().index(head)]
     rows = []
     for number in range(max(1, count // 100)):
-        place = number * 7 % places
-        await _add_version(store, versions, place)
+        place = number * STEP % places
+        await _add_version(store, versions, place, days, is_new=True)
         tree[place] = versions[place][-1]
         id_ = f"{number:064x}"
         rows.append(
@@ -126,17 +144,21 @@ async def _make(folder: Path, store: ObjectStore, ranges: int, count: int, branc
     pq.write_table(refs.set_column(2, "commit_id", pa.array(heads, pa.string())), folder / "refs-1.parquet")
 
 
-async def _add_version(store: ObjectStore, versions: list[list[RangeInfo]], place: int) -> None:
+async def _add_version(
+    store: ObjectStore, versions: list[list[RangeInfo]], place: int, days: int, *, is_new: bool = False
+) -> None:
     """A version of a place keeps the rows of the one before, but for some that have new objects."""
     version = len(versions[place])
+    age_ms = int(place * SPREAD % 1 * days * DAY_MS)
     slices = np.full(ROWS, FIRST_SLICE + place, np.int64)
-    sequences, ages = np.arange(ROWS), np.full(ROWS, _age_days(place), np.int64)
+    sequences, ages_ms = np.arange(ROWS), np.full(ROWS, age_ms, np.int64)
     for later in range(1, version + 1):
         start = later * NEW_ROWS % ROWS
         part = slice(start, start + NEW_ROWS)
         slices[part] = FIRST_SLICE + place + later * 100_000
         sequences[part] = np.arange(NEW_ROWS)
-        ages[part] = max(0, _age_days(place) - later)
+        of_next_day = is_new and later == version
+        ages_ms[part] = -DAY_MS if of_next_day else max(0, age_ms - later * days * DAY_MS // SHARES)
     prefix = place % PREFIXES
     keys = [f"p{prefix:02}/{place:06}/part-{row:06}.parquet".encode() for row in range(ROWS)]
     columns: dict[str, object] = {
@@ -144,7 +166,7 @@ async def _add_version(store: ObjectStore, versions: list[list[RangeInfo]], plac
         "slice": slices,
         "sequence": sequences,
         "size_bytes": 1_000_000 + sequences,
-        "modified_ms": NOW_MS - ages * DAY_MS - (slices * 7 + sequences) % DAY_MS,
+        "modified_ms": NOW_MS - ages_ms - sequences,
     }
     for field in ENTRIES_SCHEMA:
         if field.name not in columns:
@@ -154,10 +176,6 @@ async def _add_version(store: ObjectStore, versions: list[list[RangeInfo]], plac
     info, data = encode_range(rows)
     await store.put(range_key(info.id), data)
     versions[place].append(info)
-
-
-def _age_days(place: int) -> int:
-    return place * 11 % 45
 
 
 async def _put_tree(store: ObjectStore, tree: list[RangeInfo]) -> str:
@@ -175,7 +193,7 @@ def ours(folder: Path) -> list[Day]:
         commits, refs = (pq.read_table(folder / f"{name}-{day}.parquet") for name in ("commits", "refs"))
         cpu, wall = time.process_time(), time.perf_counter()
         with Files(lake_in(folder)) as files:
-            objects, saved = files.act(lambda store: _plan(store, commits, refs, day, saved))  # noqa: B023 - run at once
+            objects, saved = files.act(lambda store: _plan(folder, store, commits, refs, day, saved))  # noqa: B023 - run at once
         found.append(
             Day(
                 plan_cpu_s=time.process_time() - cpu,
@@ -188,9 +206,10 @@ def ours(folder: Path) -> list[Day]:
 
 
 async def _plan(
-    store: ObjectStore, commits: pa.Table, refs: pa.Table, day: int, saved: protocol.KnownDues | None
+    folder: Path, store: ObjectStore, commits: pa.Table, refs: pa.Table, day: int, saved: protocol.KnownDues | None
 ) -> tuple[int, protocol.KnownDues]:
     """All that a planner does but for what it asks the server."""
+    policy = policy_of(folder)
     run = protocol.StartedRun(
         run_id=f"run{day}",
         kind=protocol.RunKind.LIFECYCLE,
@@ -209,13 +228,13 @@ async def _plan(
         ports=ports,
         progress=lambda _: None,
     )
-    reached = reach_metaranges(commits, refs, policy())
+    reached = reach_metaranges(commits, refs, policy)
     base = None if saved is None else await read_known(store, "run0", saved)
-    learned = await learn(context, run, policy(), reached, base)
+    learned = await learn(context, run, policy, reached, base)
     assert learned.known is not None
     assert learned.base is base, learned.note
-    due, stays = await deal_known(context, run, policy(), learned, closed=learned.known.dues.slices())
-    garbage, totals = await mark_expired(context.engine, due, stays, into=f"{run.folder}garbage/", now_ms=run.now_ms)
+    closed = learned.known.dues.slices()
+    garbage, totals = await mark_known(context, run, policy, learned, [], closed=closed, into=f"{run.folder}garbage/")
     # As if it were applied.
     await learned.known.take(context, {run.run_id: garbage})
     return totals.all.objects, await learned.known.keep(context, run, learned.base)
@@ -232,9 +251,10 @@ def floor(folder: Path) -> list[Day]:
     """The same objects, by SQL over the range and metarange files. Branches are walked by our own code, not timed."""
     found = []
     commits, refs = (pq.read_table(folder / f"{name}-0.parquet") for name in ("commits", "refs"))
-    reached = reach_metaranges(commits, refs, policy())
+    policy = policy_of(folder)
+    reached = reach_metaranges(commits, refs, policy)
     masks = reached.masks()
-    terms = pa.Table.from_pylist(_terms(reached))
+    terms = pa.Table.from_pylist(_terms(reached, policy))
     trees = pa.table({"tree": [*masks], "mask": pa.array([*masks.values()], pa.int64())})
     lake = folder / "lake" / "bench" / "lifecycle" / "_lakefs"
     for _ in range(2):
@@ -249,9 +269,9 @@ def floor(folder: Path) -> list[Day]:
     return found
 
 
-def _terms(reached: Reached) -> list[dict[str, Any]]:
+def _terms(reached: Reached, policy: Policy) -> list[dict[str, Any]]:
     """By any union of sets of classes and prefix, how long objects stay."""
-    classes, rules = reached.classes.periods, policy().rules
+    classes, rules = reached.classes.periods, policy.rules
     rows: list[dict[str, Any]] = []
     for mask in range(1, 1 << len(classes)):
         for number, rule in enumerate(rules):

@@ -14,7 +14,7 @@ from lakebed.gc import named
 from lakebed.gc.bucketed import BUCKETS, Share, read_bucketed
 from lakebed.gc.packing import Cause
 from lakebed.gc.places import Namespace
-from lakebed.gc.ranges import PREFIXES_MAX, _prefixes, _written_ms, effort_of_ends, from_ranges, pack_rows
+from lakebed.gc.ranges import PREFIXES_MAX, _written_ms, effort_of_ends, first_folders, from_ranges, pack_rows
 from lakebed.gc.tables import LIVE, RANGES
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import encode_range, range_key, table_from_rows
@@ -45,7 +45,7 @@ def packed(entries: dict[str, str]) -> pa.Table:
 def test_every_key_is_counted_under_its_first_folder(drawn: list[str]) -> None:
     keys = sorted(path.encode() for path in drawn)
 
-    runs = _prefixes(pa.chunked_array([pa.array(keys, pa.binary())]))
+    runs = first_folders(pa.chunked_array([pa.array(keys, pa.binary())]))
 
     assert [at for _, start, stop in runs for at in range(start, stop)] == list(range(len(keys)))
     for folder, start, stop in runs:
@@ -56,7 +56,7 @@ def test_every_key_is_counted_under_its_first_folder(drawn: list[str]) -> None:
 def test_a_range_with_very_many_folders_is_counted_under_none() -> None:
     keys = [f"{number:04d}/x".encode() for number in range(PREFIXES_MAX + 1)]
 
-    assert _prefixes(pa.chunked_array([pa.array(keys, pa.binary())])) == [("", 0, len(keys))]
+    assert first_folders(pa.chunked_array([pa.array(keys, pa.binary())])) == [("", 0, len(keys))]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 
 from lakebed.base import SEQUENCE_MAX, CommitId, MetarangeId, format_address, slice_name, to_row
 from lakebed.base import Entry as BaseEntry
-from lakebed.gc import places, protocol
+from lakebed.gc import going, places, protocol
+from lakebed.gc.bucketed import HELD_IN_JOIN, Dealer, files_of
 from lakebed.gc.context import RunContext
 from lakebed.gc.due import (
     MIXED,
@@ -43,13 +44,16 @@ from lakebed.gc.engines import Engine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.history import only_active as only_active_rows
 from lakebed.gc.kinds.learning import Learned, learn, read_known
-from lakebed.gc.kinds.lifecycle import deal_known
+from lakebed.gc.kinds.lifecycle import mark_known
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.named import deal_live, from_tables
+from lakebed.gc.packing import LiveSet
 from lakebed.gc.ranges import effort_of_ends, from_ranges
 from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
+from lakebed.gc.tables import LIVE
 from lakebed.gc.trees import RangeMasks, read_trees
+from lakebed.gc.verdicts import ROWS_PER_PART
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import codec, encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.runtime import live_ports
@@ -443,6 +447,8 @@ def test_a_run_that_goes_on_from_the_one_before_takes_what_a_clean_one_takes(eng
     examples(engines, nights(), check)
 
 
+WAYS = (HELD_IN_JOIN, 0)
+"""How many rows a plan holds together before it joins: with none it joins."""
 X, Y, Z = ADDRESSES[0], ADDRESSES[1], ADDRESSES[2]
 TWO_PERIODS = {"rules": {"r": {"path": "p*/a", "branches": {"dev*": "2d", "main": "8d"}}}}
 MAIN, DEV, OTHER = ("branch", "main", 0, False), ("branch", "dev", 0, False), ("branch", "other", 1, False)
@@ -562,8 +568,48 @@ def test_hours_that_contradict_the_rows_stop_the_run(engines: Engines, tmp_path:
 
     with Files(built.lake) as files:
         wrong = msgspec.structs.replace(saved, hours=files.act(all_are_due))
-    with pytest.raises(protocol.BadInput, match="hours say"):
-        known_run(engines, built, "second", NOW_MS + 3 * DAY_MS, wrong, {})
+    for rows_max in WAYS:
+        with pytest.raises(protocol.BadInput, match="hours say"):
+            known_run(engines, built, "second", NOW_MS + 3 * DAY_MS, wrong, {}, ways=[rows_max])
+
+
+@pytest.mark.parametrize("rows_max", [ROWS_PER_PART, 1])
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_what_several_ranges_name_is_in_a_plan_once(
+    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    """Whichever task reads them, and however many rows it holds at a time."""
+    monkeypatch.setattr(going, "ROWS_PER_PART", rows_max)
+    built = Built(chain(), tmp_path)
+
+    marked, _ = known_run(engines, built, "first", NOW_MS + 3 * DAY_MS, None, {})
+
+    assert addresses_of(built.lake, marked) == {IN_A, IN_B, IN_C} == built.specified(NOW_MS + 3 * DAY_MS)
+
+
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_what_is_held_is_in_no_plan_for_all_that_hours_say(engines: Engines, tmp_path: Path) -> None:
+    built = Built(chain(), tmp_path)
+    held = LiveSet()
+    held.add((sorted(SLICES)[1], 1))
+
+    marked, _ = known_run(engines, built, "first", NOW_MS + 3 * DAY_MS, None, {}, held=held.rows())
+
+    assert addresses_of(built.lake, marked) == {IN_A, IN_C}
+
+
+IN_A, IN_B, IN_C = (format_address(slice_, 1) for slice_ in sorted(SLICES)[:3])
+
+
+def chain() -> Drawn:
+    """Three ranges, of which each shares a slice with the next, and no slice is in all."""
+    return Drawn(
+        ranges=[young(a=IN_A, e=IN_B), young(a=IN_B, e=IN_C), young(a=IN_C)],
+        commits=[([0, 0, 0], [], False)],
+        refs=[DEV],
+        policy={"rules": {"r": {"path": "p*/*", "branches": {"dev*": "2d"}}}},
+        closed=frozenset(SLICES),
+    )
 
 
 def test_a_run_over_a_slice_with_too_large_numbers_saves_no_hours(engines: Engines, tmp_path: Path) -> None:
@@ -651,7 +697,12 @@ def known_run(
     now_ms: int,
     saved: protocol.KnownDues | None,
     gone: dict[str, protocol.Manifest],
+    *,
+    held: pa.Table | None = None,
+    ways: Sequence[int] = WAYS,
 ) -> tuple[protocol.Manifest, protocol.KnownDues]:
+    """`held` is LIVE. Plans in every one of the `ways`, which must find the same."""
+
     async def mark(engine: Engine, store: ObjectStore) -> tuple[protocol.Manifest, protocol.KnownDues]:
         run, context = run_and_context(built, engine, store, name, now_ms)
         reached = reach_metaranges(built.commits, built.refs, built.policy)
@@ -660,15 +711,43 @@ def known_run(
         assert learned.known is not None
         assert learned.base is base
         await learned.known.take(context, gone)
-        due, stays = await deal_known(context, run, built.policy, learned, closed=built.closed)
+        keeps = []
         if learned.known.has_foreign and gone:
             source, rows, effort = from_tables([*gone.values()], protocol.GARBAGE)
             folder = f"_lakefs/gone-{name}/"
-            stays.append(await deal_live(engine, source, rows, uri=URI, folder=folder, with_keys=True, effort=effort))
-        marked, _ = await mark_expired(engine, due, stays, into=f"_lakefs/garbage-{name}/", now_ms=now_ms)
-        return marked, await learned.known.keep(context, run, learned.base)
+            keeps.append(await deal_live(engine, source, rows, uri=URI, folder=folder, with_keys=True, effort=effort))
+        if held is not None:
+            dealer, folder = Dealer(LIVE), f"_lakefs/held-{name}/"
+            dealer.add(held)
+            keeps.append(files_of(folder, await dealer.write(store, folder)))
+        marked = [
+            await mark_known(
+                context,
+                run,
+                built.policy,
+                learned,
+                keeps,
+                closed=built.closed,
+                into=f"_lakefs/garbage-{name}-{rows_max}/",
+                held_max=rows_max,
+            )
+            for rows_max in ways
+        ]
+        for garbage, totals in marked[1:]:
+            assert totals == marked[0][1]
+            assert await rows_of(store, garbage) == await rows_of(store, marked[0][0])
+        return marked[0][0], await learned.known.keep(context, run, learned.base)
 
     return engines.act(built.lake, mark)
+
+
+async def rows_of(store: ObjectStore, garbage: protocol.Manifest) -> list[dict[str, Any]]:
+    """Of each object the row."""
+    parts = [
+        protocol.read_part(garbage, protocol.GARBAGE, part, await store.get(garbage.folder + part.name))
+        for part in garbage.parts
+    ]
+    return sorted([row for part in parts for row in part.to_pylist()], key=lambda row: str(row["address"]))
 
 
 def run_and_context(

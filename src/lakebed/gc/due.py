@@ -32,9 +32,11 @@ from lakebed.gc.rules.lifecycle import (
     Policy,
     bits_of,
     classes_of,
+    latest_due,
     parse_period,
     reach,
 )
+from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
@@ -81,6 +83,9 @@ VERSIONS: Final = Table(
         ("terms", pa.int32()),
     ),
 )
+
+Bitmap = npt.NDArray[np.uint8]
+_NO_BITS: Final = np.empty(0, np.uint8)
 
 Periods = tuple[str, ...] | None
 """The periods of a rule on all branches of a set, of which the longest counts. None: never."""
@@ -263,7 +268,7 @@ class Judging:
         if self.until_ms is None:
             return written_ms
         periods = self.terms[number].periods[rule] or ()
-        due: Integers = np.max([parse_period(period).due_all(written_ms) for period in periods], axis=0)
+        due: Integers = latest_due([parse_period(period) for period in periods], written_ms)
         return due
 
     def candidates(self, rows: pa.Table, rule_of: Integers, number: int) -> Iterator[pa.Table]:
@@ -391,8 +396,7 @@ async def deal_going(
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         sides = _Sides(judging, folder)
         facts = {row["range_id"]: row for row in share.to_pylist()}
-        named = await read_live(task.store, going)
-        bitmaps = dict(zip(named["bucket"].to_pylist(), named["bitmap"].to_pylist(), strict=True))
+        bitmaps = await read_going(task.store, going)
         async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
             number, file = facts[name]["terms"], open_range(RangeId(name), data, facts[name]["count"])
             chosen = np.array(groups[name])
@@ -420,18 +424,33 @@ async def deal_going(
     return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
 
 
-def _goes(rows: pa.Table, bitmaps: Mapping[int, bytes], namespace: Namespace) -> npt.NDArray[np.bool_]:
+def _goes(rows: pa.Table, bitmaps: Mapping[int, Bitmap], namespace: Namespace) -> npt.NDArray[np.bool_]:
     """Return for each row whether its bitmap has its object, and True for each foreign key."""
-    slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy()
-    goes: npt.NDArray[np.bool_] = slices == FOREIGN_SLICE
-    for at in np.flatnonzero(goes).tolist():
+    goes = goes_of(rows, bitmaps)
+    is_foreign = rows["slice"].to_numpy() == FOREIGN_SLICE
+    goes |= is_foreign
+    for at in np.flatnonzero(is_foreign).tolist():
         place = namespace.place_of(rows["address"][at].as_py())
         if isinstance(place, tuple):
-            goes[at] = is_set(np.frombuffer(bitmaps.get(place[0], b""), np.uint8), np.array([place[1]]))[0]
+            goes[at] = is_set(bitmaps.get(place[0], _NO_BITS), np.array([place[1]]))[0]
+    return goes
+
+
+def goes_of(rows: pa.Table, bitmaps: Mapping[int, Bitmap]) -> npt.NDArray[np.bool_]:
+    """Return for each row whether the bitmap of its slice has its sequence."""
+    slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy()
+    goes = np.zeros(len(slices), np.bool_)
     for slice_, part in in_slices(slices):
         if slice_ in bitmaps:
-            goes[part] = is_set(np.frombuffer(bitmaps[slice_], np.uint8), sequences[part])
+            goes[part] = is_set(bitmaps[slice_], sequences[part])
     return goes
+
+
+async def read_going(store: ObjectStore, going: Pieces) -> dict[int, Bitmap]:
+    """Return the bitmap of each slice."""
+    rows = await read_live(store, going)
+    bitmaps = (np.frombuffer(bitmap, np.uint8) for bitmap in rows["bitmap"].to_pylist())
+    return dict(zip(rows["bucket"].to_pylist(), bitmaps, strict=True))
 
 
 def in_side(place: str, row: pa.Table) -> pa.Table:
@@ -453,10 +472,18 @@ def open_range(id_: RangeId, data: bytes, count: int) -> RangeFile:
 
 
 def read_columns(
-    file: RangeFile, policy: Policy, *, groups: Sequence[int] | None = None, rule: int = MIXED
+    file: RangeFile,
+    policy: Policy,
+    *,
+    groups: Sequence[int] | None = None,
+    rule: int = MIXED,
+    with_addresses: bool = True,
 ) -> pa.Table:
-    """Where the rule of all rows is known, neither their paths nor what tells rules apart is read."""
-    columns = ["slice", "sequence", "address", "modified_ms"]
+    """Where the rule of all rows is known, neither their paths nor what tells rules apart is read.
+
+    Addresses say something of foreign keys alone.
+    """
+    columns = ["slice", "sequence", "modified_ms", *(["address"] if with_addresses else [])]
     if rule == MIXED:
         columns += ["key", "size_bytes"]
         if any(rule.metadata for rule in policy.rules):

@@ -27,9 +27,9 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, RangeId
 from lakebed.gc.protocol import BadInput, Part, Pieces
 from lakebed.gc.rules import HOUR_MS
-from lakebed.gc.rules.lifecycle import Policy, parse_period
+from lakebed.gc.rules.lifecycle import Policy, latest_due, parse_period
 from lakebed.objectstore import ObjectStore
-from lakebed.ranges import SliceSummary, summary_of
+from lakebed.ranges import SliceSummary
 
 from .due import DUE_RANGES, MIXED, Periods, Ranges, match_rules, open_range, read_columns
 from .engines import Engine, Task
@@ -235,6 +235,8 @@ class Dues:
 def distinct(hours: Hours) -> Hours:
     """Return these hours (at least one), ascending, each once."""
     first, last = int(hours.min()), int(hours.max())
+    if first == last:
+        return hours[:1]
     if last - first > _SPREAD_MAX:
         return np.unique(hours)
     # Most are of one day, and counting takes a tenth of the time of sorting.
@@ -281,14 +283,14 @@ async def read_dues(
                 reading.end(name, number, (), has_foreign=bool(summary.foreign))
                 continue
             file = open_range(RangeId(name), found, facts[name]["count"])
-            summary = summary_of(RangeId(name), found)
+            summary = file.summary
             names = file.group_names()
             groups = {
                 at: own[number][group] for at, group in enumerate(names) if not summary.foreign and group in own[number]
             }
             new = [at for at in range(len(names)) if at not in groups]
             if new:
-                rows = read_columns(file, policy, groups=new, rule=rule)
+                rows = read_columns(file, policy, groups=new, rule=rule, with_addresses=bool(summary.foreign))
                 hours = hours_of(rows, match_rules(rows, policy) if rule == MIXED else rule, periods[number])
                 _add_rows(reading, rows, hours, namespace)
                 ends = np.cumsum([file.group_rows[at] for at in new])
@@ -412,7 +414,7 @@ def hours_of(rows: pa.Table, rule_of: Integers | int, periods: tuple[Periods, ..
         if of_rule is not None:
             chosen: Any = slice(None) if isinstance(rule_of, int) else rule_of == rule
             written_ms = modified_ms[chosen]
-            due_ms = np.max([parse_period(period).due_all(written_ms) for period in of_rule], axis=0)
+            due_ms = latest_due([parse_period(period) for period in of_rule], written_ms)
             # What was due before 1970 is due.
             found[chosen] = np.clip(due_ms // HOUR_MS, UNKNOWN + 1, NEVER)
     return found

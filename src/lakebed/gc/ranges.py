@@ -276,7 +276,7 @@ def pack_rows(
     slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
     sizes, paths = rows["size_bytes"].to_numpy(), texts_of(rows["key"])
     keys_seen_ms = seen_ms if keys_seen_ms is None else keys_seen_ms
-    for prefix, start, stop in _prefixes(rows["key"]):
+    for prefix, start, stop in first_folders(rows["key"]):
         part = slice(start, stop)
         own, seen = slices[part] != FOREIGN_SLICE, seen_ms[part]
         named = paths.slice(start, stop - start)
@@ -322,8 +322,8 @@ def texts_of(keys: pa.ChunkedArray) -> pa.Array:
     return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
 
 
-def _prefixes(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:
-    """(first folder with its slash, or nothing; start; end) for each run of keys that share it. `keys` ascend."""
+def first_folders(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:
+    """Return (first folder with its slash, or nothing; start; end) of each run of keys that share it. Keys ascend."""
     first = _folder(keys[0].as_py())
     if first and first == _folder(keys[-1].as_py()):
         return [(first.decode(errors="replace"), 0, len(keys))]

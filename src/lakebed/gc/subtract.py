@@ -11,7 +11,7 @@ Nothing here guesses: a null or arrays of unequal length mean that a reader is b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from lakebed.gc.protocol import BadInput
 from .packing import Unpacked, check_parallel, joined, named_by, unpack
 from .tables import VERDICTS, check_whole
 
-_CAUSE: Final = ("reason", "rule", "branch", "prefix")
+CAUSE: Final = ("reason", "rule", "branch", "prefix")
 
 
 def subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
@@ -75,29 +75,57 @@ def verdicts_of(objects: Unpacked, gone: npt.NDArray[np.bool_]) -> pa.Table:
         BadInput: a sequence that no address has.
     """
     candidates, kept = objects.candidates, np.flatnonzero(gone)
-    slices = candidates["bucket"].to_numpy()
     rows = np.searchsorted(objects.ends, kept, side="right")
-    sequences, seen_ms = objects.sequences[kept].astype(np.int64), objects.seen_ms[kept]
-    paths = _paths(candidates, objects.counts, kept)
-    last = _last_of_each([sequences, slices[rows]], seen_ms, _ranks(candidates)[rows], paths)
-    rows, sequences = rows[last], sequences[last]
-    return _verdicts(
+    return each_once(
         candidates,
-        rows,
-        address=_format(slices[rows], sequences),
-        slice=slices[rows],
-        sequence=sequences,
-        size_bytes=objects.sizes[kept[last]],
-        seen_ms=seen_ms[last],
-        path=pa.repeat("", len(last)) if paths is None else paths.take(pa.array(last)),
+        Rows(
+            slices=candidates["bucket"].to_numpy()[rows],
+            sequences=objects.sequences[kept].astype(np.int64),
+            sizes=objects.sizes[kept],
+            seen_ms=objects.seen_ms[kept],
+            causes=rows,
+            paths=_paths(candidates, objects.counts, kept),
+        ),
     )
 
 
-def _verdicts(
-    candidates: pa.Table, rows: npt.NDArray[np.int64], *, sequence: Any, seen_ms: Any, **columns: Any
-) -> pa.Table:
-    """`rows` are those of the candidates that the objects come from."""
-    causes = {name: candidates[name].take(pa.array(rows)).combine_chunks() for name in _CAUSE}
+class Rows(NamedTuple):
+    """Objects of slices, as arrays in parallel; an object may come several times. `causes` are rows of another table.
+
+    `paths` is None where none has one.
+    """
+
+    slices: npt.NDArray[np.int64]
+    sequences: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    seen_ms: npt.NDArray[np.int64]
+    causes: npt.NDArray[np.int64]
+    paths: pa.Array | None
+
+
+def each_once(causes: pa.Table, rows: Rows) -> pa.Table:
+    """VERDICTS: each object once; by slice, then by sequence. `causes` has the columns CAUSE, and may have others.
+
+    Raises:
+        BadInput: a sequence that no address has.
+    """
+    last = _last_of_each([rows.sequences, rows.slices], rows.seen_ms, _ranks(causes)[rows.causes], rows.paths)
+    slices, sequences = rows.slices[last], rows.sequences[last]
+    return _verdicts(
+        causes,
+        rows.causes[last],
+        address=_format(slices, sequences),
+        slice=slices,
+        sequence=sequences,
+        size_bytes=rows.sizes[last],
+        seen_ms=rows.seen_ms[last],
+        path=pa.repeat("", len(last)) if rows.paths is None else rows.paths.take(pa.array(last)),
+    )
+
+
+def _verdicts(table: pa.Table, rows: npt.NDArray[np.int64], *, sequence: Any, seen_ms: Any, **columns: Any) -> pa.Table:
+    """`rows` are those of a table with CAUSE, in parallel with the columns."""
+    causes = {name: table[name].take(pa.array(rows)).combine_chunks() for name in CAUSE}
     last_seen_at = pa.array(seen_ms * 1000, pa.timestamp("us", tz="UTC"))
     return VERDICTS.rows({**columns, **causes, "sequence": sequence.astype(np.int32), "last_seen_at": last_seen_at})
 
@@ -109,7 +137,7 @@ def _strings(table: pa.Table, name: str = "addresses") -> pa.Array:
 
 def _ranks(candidates: pa.Table) -> npt.NDArray[np.int64]:
     """For each row its place in the order of (reason, rule, branch, prefix); equal ones share a place."""
-    causes = list(zip(*(candidates[name].to_pylist() for name in _CAUSE), strict=True))
+    causes = list(zip(*(candidates[name].to_pylist() for name in CAUSE), strict=True))
     places = {cause: place for place, cause in enumerate(sorted(set(causes)))}
     return np.array([places[cause] for cause in causes], np.int64)
 
@@ -140,9 +168,12 @@ def _last_of_each(
         return np.arange(len(ranks))
     keys = (ranks, seen_ms, *objects)
     order = np.lexsort(keys)
-    if paths is not None and not _differs(keys, order).all():
-        # One commit may have an object under several paths.
-        order = np.lexsort((pc.rank(paths, tiebreaker="dense").to_numpy(), *keys))
+    if paths is not None:
+        # One commit may have an object under several paths. Mostly it is one path, and there is nothing to choose.
+        tied = np.flatnonzero(~_differs(keys, order))
+        same = pc.equal(paths.take(pa.array(order[tied])), paths.take(pa.array(order[tied + 1])))
+        if not pc.all(same, min_count=0).as_py():
+            order = np.lexsort((pc.rank(paths, tiebreaker="dense").to_numpy(), *keys))
     return order[np.r_[_differs(objects, order), True]] if len(order) else order
 
 

@@ -148,18 +148,28 @@ class RangeMasks:
             names = trees["metarange_id"].to_pylist()
             self.seen.update(names)
             of_part = _masks_in(trees, ranges.num_rows, [masks.get(name, 0) for name in names])
-            there = pa.array([mask != 0 for mask in of_part], pa.bool_())
-            columns = [ranges[name].filter(there).to_pylist() for name in TREE_RANGES.schema.names]
-            for mask, (id_, *fact) in zip(filter(None, of_part), zip(*columns, strict=True), strict=True):
-                self.masks[id_] = self.masks.get(id_, 0) | mask
-                self.facts[id_] = RangeFacts(*fact)
+            unknown: list[int] = []
+            for at, (mask, id_) in enumerate(zip(of_part, ranges["range_id"].to_pylist(), strict=True)):
+                if mask:
+                    before = self.masks.get(id_, 0)
+                    self.masks[id_] = before | mask
+                    if not before:
+                        unknown.append(at)
+            # Parts share most of their ranges.
+            columns = [column.to_pylist() for column in ranges.take(pa.array(unknown, pa.int64())).columns]
+            self.facts |= {id_: RangeFacts(*fact) for id_, *fact in zip(*columns, strict=True)}
 
 
 def _masks_in(trees: pa.Table, count: int, masks: Sequence[int]) -> list[int]:
     """Return for each range of a part the union of the masks of its rows."""
     bits = trees["bits"].combine_chunks()
-    matrix = np.frombuffer(bits.buffers()[2] or b"", np.uint8)[: -(-count // 8) * len(bits)].reshape(len(bits), -1)
-    matrix = np.bitwise_xor.accumulate(matrix, axis=0)
+    width = -(-count // 8)
+    # As words: an eighth of the operations.
+    matrix = np.zeros((len(bits), -(-width // 8)), np.uint64)
+    matrix.view(np.uint8)[:, :width] = np.frombuffer(bits.buffers()[2] or b"", np.uint8)[: width * len(bits)].reshape(
+        len(bits), -1
+    )
+    np.bitwise_xor.accumulate(matrix, axis=0, out=matrix)
     distinct = sorted(set(masks) - {0})
     places = {mask: place for place, mask in enumerate(distinct)}
     numbers = np.array([places.get(mask, -1) for mask in masks], np.int64)
@@ -167,7 +177,7 @@ def _masks_in(trees: pa.Table, count: int, masks: Sequence[int]) -> list[int]:
         return [0] * count
     # One row for each mask: the ranges that trees with it have. Then the distinct columns, which are few.
     unions = np.stack([np.bitwise_or.reduce(matrix[numbers == number], axis=0) for number in range(len(distinct))])
-    has = np.unpackbits(unions, axis=1, count=count, bitorder="little")
+    has = np.unpackbits(unions.view(np.uint8), axis=1, count=count, bitorder="little")
     columns = np.ascontiguousarray(np.packbits(has, axis=0, bitorder="little").T)
     _, first, inverse = np.unique(columns.view(f"V{columns.shape[1]}").ravel(), return_index=True, return_inverse=True)
     of_column: list[int] = []

@@ -143,6 +143,7 @@ class RangeFile:
     """Read parts of a range file. Opening and every read may raise RangeCorrupt."""
 
     def __init__(self, id_: RangeId, data: bytes) -> None:
+        self._id = id_
         self._file = SealedFile(RANGE_KIND, id_, data)
         self.salt = self._file.salt
         self._ends = np.cumsum(self._file.group_rows)
@@ -165,6 +166,11 @@ class RangeFile:
         Costs 2 µs each, for the footer has them.
         """
         return self._file.group_names()
+
+    @cached_property
+    def summary(self) -> SliceSummary:
+        """Return what `summary_of` returns, from the footer that was read."""
+        return _decode_summary(self._id, self._file.footer)
 
     @cached_property
     def digests(self) -> npt.NDArray[np.int64]:
@@ -227,8 +233,12 @@ def summary_of(id_: RangeId, data: bytes) -> SliceSummary:
     Raises:
         RangeCorrupt: the data are not the end of this range's file, or the summary was altered.
     """
+    return _decode_summary(id_, open_footer(RANGE_KIND, id_, data))
+
+
+def _decode_summary(id_: RangeId, footer: bytes) -> SliceSummary:
     try:
-        return decode_summary(fact_of(open_footer(RANGE_KIND, id_, data), _SUMMARY))
+        return decode_summary(fact_of(footer, _SUMMARY))
     except ValueError as error:
         raise RangeCorrupt(id_, str(error)) from error
 

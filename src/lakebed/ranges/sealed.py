@@ -134,7 +134,7 @@ class SealedFile:
         self._kind = kind
         self._id = id_
         self._data = data
-        footer = open_footer(kind, id_, data)
+        self.footer = footer = open_footer(kind, id_, data)
         self._groups = self._read_sections(fact_of(footer, _SECTIONS), len(data) - len(footer))
         self._checked: set[tuple[int, int]] = set()
         self._constants = fact_of(footer, _CONSTANT)

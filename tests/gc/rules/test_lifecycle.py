@@ -32,6 +32,7 @@ from lakebed.gc.rules.lifecycle import (
     check_policy,
     classes_of,
     judge_objects,
+    latest_due,
     parse_period,
     potential_commits,
     potential_rows,
@@ -305,7 +306,7 @@ def test_due_is_the_first_instant_at_which_the_cutoff_is_later(text: str, minute
 
     assert period.cutoff_ms(due_ms) > written_ms
     assert period.cutoff_ms(due_ms - 1) <= written_ms
-    assert period.due_all(pa.array([written_ms, written_ms]).to_numpy()).tolist() == [due_ms, due_ms]
+    assert latest_due([period], pa.array([written_ms, written_ms]).to_numpy()).tolist() == [due_ms, due_ms]
 
 
 def test_nothing_goes_early_by_rounding() -> None:

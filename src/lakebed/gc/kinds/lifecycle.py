@@ -28,10 +28,11 @@ import pyarrow as pa
 
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
-from lakebed.gc.bucketed import Bucketed
+from lakebed.gc.bucketed import HELD_IN_JOIN, Bucketed
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
 from lakebed.gc.due import Judging, Ranges, Reached, deal_due, deal_going, pinned_commits, reach_metaranges
 from lakebed.gc.dues import with_due
+from lakebed.gc.going import mark_going, portions_of
 from lakebed.gc.history import only_active
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import mark_expired
@@ -135,22 +136,20 @@ async def _plan(
     held = await held_tables(context, views, runs_over(views))
     gone = await taken_tables(context, views, held)
     besides = [*held.values()]
-    if learned.known is None:
+    into, closed = folder_in(run, protocol.GARBAGE.name), slice_numbers(run.closed_slices)
+    # Foreign keys have no hours.
+    if learned.known is None or learned.known.has_foreign:
         besides += gone.values()
-        due, stays = await _deal(context, run, policy, learned.ranges, closed=slice_numbers(run.closed_slices))
+    keeps = [
+        await deal_tables(context, run, besides, protocol.GARBAGE, "held"),
+        await deal_held(context, run, commits, prepared.holds, name="holds"),
+    ]
+    if learned.known is None:
+        due, stays = await _deal(context, run, policy, learned.ranges, closed=closed)
+        garbage, totals = await mark_expired(context.engine, due, [*stays, *keeps], into=into, now_ms=run.now_ms)
     else:
         await learned.known.take(context, gone)
-        # Foreign keys are in no array.
-        besides += gone.values() if learned.known.has_foreign else ()
-        due, stays = await deal_known(context, run, policy, learned, closed=slice_numbers(run.closed_slices))
-    kept = await deal_held(context, run, commits, prepared.holds, name="holds")
-    garbage, totals = await mark_expired(
-        context.engine,
-        due,
-        [*stays, await deal_tables(context, run, besides, protocol.GARBAGE, "held"), kept],
-        into=folder_in(run, protocol.GARBAGE.name),
-        now_ms=run.now_ms,
-    )
+        garbage, totals = await mark_known(context, run, policy, learned, keeps, closed=closed, into=into)
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
     swept = int(commits["swept"].to_numpy().sum())
@@ -248,10 +247,22 @@ async def mark_due(
     )
 
 
-async def deal_known(
-    context: RunContext, run: StartedRun, policy: Policy, learned: Learned, *, closed: Collection[int]
-) -> tuple[Bucketed, list[Bucketed]]:
-    """CANDIDATES of what goes by the hours, read where these say so, and LIVE of foreign keys that stay."""
+async def mark_known(
+    context: RunContext,
+    run: StartedRun,
+    policy: Policy,
+    learned: Learned,
+    keeps: Sequence[Bucketed],
+    *,
+    closed: Collection[int],
+    into: str,
+    held_max: int = HELD_IN_JOIN,
+) -> tuple[Manifest, Totals]:
+    """Write GARBAGE: what goes by the hours, read where these say so. `keeps` are sides of LIVE.
+
+    Joins where foreign keys or any of `keeps` count, or where objects that belong together have more than `held_max`
+    rows.
+    """
     assert learned.known is not None, "the caller looked"
     known, ranges = learned.known, learned.ranges
     hours = known.dues.going(run.now_ms)
@@ -259,15 +270,20 @@ async def deal_known(
     groups = with_due(known.ranges, going)
     chosen = only_ranges(ranges, groups)
     context.progress(f"reading {count_of(chosen.due.num_rows, 'range')} that something goes from")
+    written = await known.write_going(context, run, going, folder=folder_in(run, "hours.tasks"))
+    judging, engine = _judging(run, policy, ranges, closed=closed), context.engine
+    if not any(side.rows for side in keeps) and not any(known.ranges[id_].has_foreign for id_ in groups):
+        portions = portions_of({id_: [one for one in known.ranges[id_].slices if one in going] for id_ in groups})
+        counts = dict(zip(chosen.due["range_id"].to_pylist(), chosen.due["count"].to_pylist(), strict=True))
+        if max((sum(counts[id_] for id_ in portion) for portion in portions), default=0) <= held_max:
+            return await mark_going(
+                engine, chosen.due, judging, portions, groups=groups, going=written, into=into, now_ms=run.now_ms
+            )
     due, stays = await deal_going(
-        context.engine,
-        chosen.due,
-        _judging(run, policy, ranges, closed=closed),
-        groups=groups,
-        going=await known.write_going(context, run, going, folder=folder_in(run, "hours.tasks")),
-        folder=folder_in(run, "due.tasks"),
+        engine, chosen.due, judging, groups=groups, going=written, folder=folder_in(run, "due.tasks")
     )
-    return due, [stays, await deal_ranges(context, run, chosen.whole, folder=folder_in(run, "live.tasks"))]
+    whole = await deal_ranges(context, run, chosen.whole, folder=folder_in(run, "live.tasks"))
+    return await mark_expired(engine, due, [stays, whole, *keeps], into=into, now_ms=run.now_ms)
 
 
 async def _deal(

@@ -28,7 +28,7 @@ from .due import (
     pinned_commits,
 )
 from .paths import PathPattern
-from .periods import NEVER_MS, Period, parse_period
+from .periods import NEVER_MS, Period, latest_due, parse_period
 from .policy import (
     POLICY_BYTES_MAX,
     RULES_MAX,
@@ -85,6 +85,7 @@ __all__ = [
     "idle_rule_of",
     "judge_branch",
     "judge_objects",
+    "latest_due",
     "only_active",
     "parse_period",
     "pinned_commits",

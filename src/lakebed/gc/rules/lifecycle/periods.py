@@ -7,6 +7,7 @@ So rounding never makes anything due early.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -46,29 +47,44 @@ class Period:
             due_ms += self.step_ms
         return due_ms
 
-    def due_all(self, written_ms: Instants) -> Instants:
-        """Return `due_ms` of each."""
-        # Cut-offs lie on full days or hours, so all instants of one day or hour are due together.
-        steps = written_ms // self.step_ms
-        if not len(steps):
-            return steps
-        first, last = int(steps.min()), int(steps.max())
-        if last - first > _STEPS_MAX:
-            distinct, places = np.unique(steps, return_inverse=True)
-            return np.array([_due_of_step(self, step) for step in distinct.tolist()], np.int64)[places]
-        # Most ranges are of few days, and looking up is ten times as fast as finding the distinct ones.
-        return np.array([_due_of_step(self, step) for step in range(first, last + 1)], np.int64)[steps - first]
-
     @property
     def step_ms(self) -> int:
         return HOUR_MS if self.duration.unit == "h" else DAY_MS
 
 
+def latest_due(periods: Sequence[Period], written_ms: Instants) -> Instants:
+    """Return for each instant the latest `due_ms` of these periods, of which there is at least one."""
+    by_step: dict[int, list[Period]] = {}
+    for period in periods:
+        by_step.setdefault(period.step_ms, []).append(period)
+    first, *rest = (_latest_of_steps(step_ms, some, written_ms) for step_ms, some in by_step.items())
+    for found in rest:
+        first = np.maximum(first, found)
+    return first
+
+
+def _latest_of_steps(step_ms: int, periods: Sequence[Period], written_ms: Instants) -> Instants:
+    # Cut-offs lie on full days or hours, so all instants of one day or hour are due together.
+    steps = written_ms // step_ms
+    if not len(steps):
+        return steps
+    first, last = int(steps.min()), int(steps.max())
+    if last - first > _STEPS_MAX:
+        distinct, places = np.unique(steps, return_inverse=True)
+        return np.array([_due_of_step(periods, step) for step in distinct.tolist()], np.int64)[places]
+    # Most ranges are of few days, and looking up is ten times as fast as finding the distinct ones.
+    return np.array([_due_of_step(periods, step) for step in range(first, last + 1)], np.int64)[steps - first]
+
+
 _STEPS_MAX: Final = 1_000
 
 
+def _due_of_step(periods: Sequence[Period], step: int) -> int:
+    return max([_due_of_one(period, step) for period in periods])
+
+
 @functools.lru_cache(maxsize=100_000)
-def _due_of_step(period: Period, step: int) -> int:
+def _due_of_one(period: Period, step: int) -> int:
     return period.due_ms(step * period.step_ms)
 
 
