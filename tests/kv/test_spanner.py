@@ -110,7 +110,7 @@ async def test_a_transaction_whose_beginning_was_not_answered_is_undone_before_t
     with faulty_network(server.port) as network:
         store = open_store(uri_of(network.port, table="begun"))
         predicate = await store.set_if(b"p", b"key", b"value", None)
-        await asyncio.gather(*(store.get(b"p", b"key") for _ in range(3)))
+        await asyncio.gather(*(store.scan(b"p", b"", 1) for _ in range(3)))
         database = store._database  # type: ignore[attr-defined]  # a RemoteStore
         idle = len(database._idle)
 
