@@ -29,8 +29,10 @@ MUTANTS: Final = read_mutants()
 STATES_MAX: Final = 600_000
 SEEDS_FIRST: Final = 60
 SEEDS_OF_SCENE: Final = 40
+BURSTS_FIRST: Final = 30
 BURSTS: Final = 60
 WIDTHS: Final = (16, 64, 256)
+WIDTHS_FAULTY: Final = (64,)
 TESTS_CPU_S: Final = 60
 KILLERS: Final = Path(__file__).parent / "killers.txt"
 _SWARM: Final = "swarm"
@@ -85,12 +87,13 @@ def _search(found: Hunt, mutant: Mutant, seeds_max: int) -> None:
     walked = sorted((world for world in worlds if not world.budget.seeds), key=_cost)
     scenes = {world.scene.name: world.scene for world in worlds}.values()
     # What shows most bugs soonest comes first, and all schedules last.
-    _by_world(found, [world for world in walked if _cost(world)[0] == 0], narrow=True)
-    for scene in scenes:
-        if found.report is None:
-            _by_bursts(found, scene)
+    _by_bursts(found, scenes, range(BURSTS_FIRST))
     if found.report is None:
-        _by_world(found, [world for world in walked if _cost(world)[0]], narrow=True)
+        _by_world(found, [world for world in walked if _cost(world)[0] == 0], widths=WIDTHS)
+    if found.report is None:
+        _by_bursts(found, scenes, range(BURSTS_FIRST, BURSTS))
+    if found.report is None:
+        _by_world(found, [world for world in walked if _cost(world)[0]], widths=WIDTHS_FAULTY)
     for scene in scenes:
         if found.report is None and not any(world.budget.alone_max and world.is_quick for world in worlds):
             _by_world(found, [World(scene, Budget(seeds=SEEDS_OF_SCENE), is_quick=False)])
@@ -159,10 +162,16 @@ def _by_tests(found: Hunt, tests: Sequence[str]) -> None:
         found.where, found.killer, found.report = done.answer, done.answer, done.answer
 
 
-def _by_bursts(found: Hunt, scene: Scene) -> None:
+def _by_bursts(found: Hunt, scenes: Iterable[Scene], seeds: range) -> None:
     """Draw runs in which actors seldom take turns: many bugs of a run need one actor to sleep at one place for long."""
+    for scene in scenes:
+        if found.report is None:
+            _by_bursts_of(found, scene, seeds)
+
+
+def _by_bursts_of(found: Hunt, scene: Scene, seeds: range) -> None:
     start, footprints = prepared(scene, 0), Footprints(len(scene.actors))
-    for seed in range(BURSTS):
+    for seed in seeds:
         # In one of four each step counts. In one of four there are faults, too.
         noticed = footprints if seed % 4 else None
         run = Bursts(scene, seed, footprints=noticed, faults_max=2 if seed % 4 == 3 else 0, start=start)
@@ -176,15 +185,13 @@ def _by_bursts(found: Hunt, scene: Scene) -> None:
             return
 
 
-def _by_world(found: Hunt, worlds: list[World], *, narrow: bool = False) -> None:
-    """Walk worlds until one shows the bug; `narrow`: some states of each level only. STATES_MAX is for each: a mutant
-    may make one endless.
+def _by_world(found: Hunt, worlds: list[World], *, widths: Sequence[int] = ()) -> None:
+    """Walk worlds until one shows the bug; with `widths` so many states of each level only. STATES_MAX is for each: a
+    mutant may make one endless.
     """
     for world in worlds:
         try:
-            explored = explore(
-                world.scene, world.budget, states_max=STATES_MAX, widths=WIDTHS if narrow else (), is_whole=not narrow
-            )
+            explored = explore(world.scene, world.budget, states_max=STATES_MAX, widths=widths, is_whole=not widths)
         except TooManyStates:
             found.states += STATES_MAX
             continue
@@ -193,7 +200,7 @@ def _by_world(found: Hunt, worlds: list[World], *, narrow: bool = False) -> None
         found.steps += explored.transitions
         found.faults += explored.faults
         if explored.violation is not None:
-            name = "a narrow walk" if narrow else world.budget.name
+            name = "a narrow walk" if widths else world.budget.name
             found.where, found.report = f"{world.scene.name!r}, {name}", explored.violation
             # A budget's name stands for a search of all its schedules.
             how = f"seed {explored.seed}" if world.budget.seeds else _written(world.scene, explored.trace)
