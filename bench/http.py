@@ -157,11 +157,11 @@ def _port(process: subprocess.Popen[str], marker: str) -> int:
 
 def family(pid: int) -> list[int]:
     """A process and all its descendants."""
-    found = [pid]
-    for children in _of_threads(pid, "children"):
-        for child in children.split():
-            found += family(int(child))
-    return found
+    return [pid, *(each for child in children(pid) for each in family(child))]
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for found in _of_threads(pid, "children") for child in found.split()]
 
 
 def _cpu_s(pid: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,12 +17,13 @@ import tempfile
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from bench.http import family
 from lakebed.kv import PredicateFailed, open_store, store_partitions
 from lakebed.testing.contracts import RemoteStoreContract
 from lakebed.testing.contracts.network import held_port
@@ -109,9 +111,26 @@ class Server:
         self.start()
 
     def kill(self) -> None:
+        """Kill all its processes, and return once they are gone: PostgreSQL refuses to start beside one of its own."""
         assert self.process is not None
-        self.process.kill()
+        pids = []
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGSTOP)  # it starts no other meanwhile
+            pids = family(self.process.pid)
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        while any(is_alive(pid) for pid in pids):
+            time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether there is this process. One that only its parent has to wait for is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def as_user(command: Sequence[str], *, as_root: bool = False) -> list[str]:

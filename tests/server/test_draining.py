@@ -22,8 +22,9 @@ import pytest
 
 from lakebed.server import BadAddress, inherited_sockets
 from lakebed.server.serving import listen
+from tests.kv.servers import is_alive
 
-from .test_serving import is_alive, set_up, wait_until_gone, workers_of
+from .test_serving import set_up, wait_until_gone, workers_of
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from lakebed.server import AppState, create_app
 from lakebed.server import collectors as module
 from lakebed.server.collectors import Collectors
 from lakebed.versions import encode_record
+from tests.kv.servers import is_alive
 
 PLAYED = """
 import json, os, sys, time
@@ -365,12 +366,6 @@ class LeavesBehind:
         return int(self._told.read_text())
 
 
-def runs(pid: int) -> bool:
-    """Whether it does; what nobody has waited for yet does not."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_a_collector_that_is_killed_ends_its_job_whatever_it_left_behind(
     state: AppState,
@@ -397,7 +392,7 @@ async def test_a_collector_that_is_killed_ends_its_job_whatever_it_left_behind(
     if elsewhere:
         os.kill(child, signal.SIGKILL)
     else:
-        while runs(child):  # noqa: ASYNC110 - another process ends
+        while is_alive(child):  # noqa: ASYNC110 - another process ends
             await asyncio.sleep(0.02)
 
 
@@ -414,7 +409,7 @@ async def test_a_server_stops_though_a_collector_left_something_behind(
         await left.collectors.close()
 
         assert (await ended(there, repo, job))["state"] == "failed"
-    assert not runs(child)
+    assert not is_alive(child)
 
 
 @pytest.mark.parametrize(

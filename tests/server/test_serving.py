@@ -16,9 +16,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from bench.http import children
 from lakebed.base import LakebedError
 from lakebed.server import AddressTaken, BadAddress, NotADataFolder, options_of, serve
 from tests.conftest import fill_disk
+from tests.kv.servers import is_alive
 
 _SERVE = """
 import sys
@@ -56,8 +58,7 @@ def set_up(url: str) -> httpx.Client:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    by_thread = Path(f"/proc/{process.pid}/task").glob("*/children")
-    return [int(child) for children in by_thread for child in children.read_text().split()]
+    return children(process.pid)
 
 
 def connections_of(pid: int, port: int) -> int:
@@ -76,13 +77,6 @@ def wait_until_gone(pids: list[int]) -> None:
     while any(is_alive(pid) for pid in pids):
         assert time.monotonic() < deadline, pids
         time.sleep(0.05)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

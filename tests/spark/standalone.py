@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pyspark
 
+from bench.http import children
 from lakebed.gc import NEEDED, find_java
 from lakebed.gc.java import shim_home
 
@@ -155,11 +156,3 @@ def end_executors(workers: list[Worker]) -> None:
 def end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     process.send_signal(number)
     process.wait()
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread ended
-            found += [int(child) for child in file.read_text().split()]
-    return found

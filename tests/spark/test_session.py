@@ -9,19 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from bench.http import family
 from lakebed.gc import LocalSession, SessionOptions, SessionRunning, local_session
 from lakebed.gc.engines.spark import TASKS_MIN, spread
+from tests.kv.servers import is_alive
 
 
 def test_every_socket_of_the_session_listens_on_this_machine_only(session: LocalSession) -> None:
     session.spark.range(1).count()
 
-    listening = listening_addresses(descendants(os.getpid()))
+    listening = listening_addresses(family(os.getpid()))
 
     assert listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert listening
@@ -31,7 +34,7 @@ def test_neither_spark_nor_its_workers_inherit_a_token(session: LocalSession) ->
     session.spark.range(1).mapInArrow(lambda batches: batches, "id long").count()  # so that a worker runs
 
     inherited = {}
-    for pid in descendants(os.getpid()) - {os.getpid()}:
+    for pid in family(os.getpid())[1:]:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it ended
             inherited[pid] = Path(f"/proc/{pid}/environ").read_bytes()
 
@@ -77,10 +80,10 @@ def test_an_interrupt_while_spark_starts_ends_it_at_once_without_a_word_of_spark
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while process.poll() is None and len(descendants(process.pid)) == 1:
+    while process.poll() is None and len(family(process.pid)) == 1:
         time.sleep(0.05)
     time.sleep(delay_s)
-    started = descendants(process.pid)
+    started = family(process.pid)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
 
@@ -133,26 +136,7 @@ def test_a_session_begins_with_the_classes_that_an_earlier_one_left(tmp_path: Pa
     assert len(list(folder.iterdir())) == 1
 
 
-def is_alive(pid: int) -> bool:
-    """What its parent has not waited for yet is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def descendants(pid: int) -> set[int]:
-    found = {pid}
-    parents = {
-        int(stat.parent.name): int(stat.read_text().rpartition(")")[2].split()[1])
-        for stat in Path("/proc").glob("[0-9]*/stat")
-    }
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
-def listening_addresses(pids: set[int]) -> set[str]:
+def listening_addresses(pids: Sequence[int]) -> set[str]:
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").glob("*"):
