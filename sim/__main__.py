@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 memory_gib=options.memory_gib,
             )
         case "swarm":
-            found = swarms(options.seeds, first=options.first, statistics=options.statistics)
+            found = swarms(options.seeds, first=options.first, has_due=options.due, statistics=options.statistics)
         case "blind":
             warm_up()
             try:
@@ -146,15 +146,16 @@ def _walk(world: World, states_max: int | None, memory_gib: int, sending: Connec
     sending.send((explored, time.process_time() - started, peak_mib))
 
 
-def swarms(seeds: int, *, first: int = 0, statistics: bool = False) -> dict[str, Any]:
-    """Run this many seeds of swarms. With statistics it is counted how often each guard was reached (exercised.py)."""
+def swarms(seeds: int, *, first: int = 0, has_due: bool = False, statistics: bool = False) -> dict[str, Any]:
+    """Run this many seeds of swarms; `has_due`: of those with lifecycle runs and erasures. With statistics it is
+    counted how often each guard was reached (exercised.py)."""
     total = {"seeds": seeds, "first": first, "steps": 0, "faults": 0, "violations": 0}
     kinds: Counter[str] = Counter()
     reached = Exercised(MUTANTS)
     for seed in range(first, first + seeds):
         try:
             with reached if statistics else nullcontext():
-                run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
+                run = run_seed(swarm(seed, has_due=has_due), seed, faults=SWARM_FAULTS)
         except Violation as violation:
             total["violations"] += 1
             print(violation, flush=True)
@@ -204,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     many = commands.add_parser("swarm", help="run seeds of 4 to 8 clients with faults")
     many.add_argument("--seeds", type=int, default=10_000)
     many.add_argument("--first", type=int, default=0, help="the first seed")
+    many.add_argument("--due", action="store_true", help="seeds with lifecycle runs and erasures")
     many.add_argument("--statistics", action="store_true", help="count how often each guard is reached (slower)")
     bugs = commands.add_parser("mutants", help="plant bugs, and catch them")
     bugs.add_argument("--seeds", type=int, default=1_000, help="most seeds for one mutant")

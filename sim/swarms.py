@@ -6,11 +6,14 @@ import random
 from dataclasses import replace
 from typing import Final
 
+from lakebed.base import RunKind
+
 from .actors import Scene
 from .collecting import FENCING, OPTIONS, PAGED, PRIVATE_BESIDE_TREES
 from .deeds import (
     cherry_pick,
     close,
+    collect,
     committed_run,
     copy,
     create_branch,
@@ -32,7 +35,7 @@ from .deeds import (
     uncommitted_run,
 )
 from .flows import DEFERRED, RULED, deferring, optimised
-from .reachable import nothing_queued_is_named
+from .reachable import nothing_queued_is_named, nothing_reachable_is_deleted, nothing_undue_is_deleted
 from .scenes import (
     FAR_FUTURE_MS,
     MAIN,
@@ -51,7 +54,9 @@ from .scenes import (
     write,
 )
 from .scheduling import Faults
+from .worlds_erasure import erase_staged
 from .worlds_hard_delete import clean_claims, hard, turn_on, work
+from .worlds_lifecycle import DUE, set_policy
 from .worlds_moves import move
 
 SWARM_FAULTS: Final = Faults(
@@ -59,46 +64,63 @@ SWARM_FAULTS: Final = Faults(
 )
 
 
-def swarm(seed: int) -> Scene:
-    """Return 4 to 8 clients, each with one to three operations on two paths, drawn from the seed."""
-    rng = random.Random(seed)
+def swarm(seed: int, *, has_due: bool = False) -> Scene:
+    """Return 4 to 8 clients, each with one to three operations on two paths, drawn from the seed.
+
+    `has_due`: what commits have at the first path is due, and clients run lifecycle and erasures of it. Its seeds are
+    its own; hard delete and moves are in half of them each.
+    """
+    drawn_from = f"due {seed}" if has_due else seed
+    paths = _WITH_DUE if has_due else _PATHS
+    rng = random.Random(drawn_from)
     clocks_agree = rng.random() < 0.7
-    kinds = dict(_KINDS)
+    kinds = _KINDS | _TAKING if has_due else dict(_KINDS)
     if is_graceful := rng.random() < 0.1:
         # Bytes are read, and runs wait for readers: those that do not are left out.
         kinds = {kind: share for kind, share in kinds.items() if kind not in _WITHOUT_GRACE}
     if resets_objects := rng.random() < 0.2:
         kinds["reset object"] = 1
-    if restores := rng.random() < 0.2 and not is_graceful:
+    # An erasure also takes what runs hold for a window, against which restores are checked.
+    if restores := rng.random() < 0.2 and not is_graceful and not has_due:
         kinds |= {"restore": 1.5, "run deferring": 1, "purge": 0.5}
     # Drawn apart, so that all other seeds stay what they are.
-    is_hard = random.Random(f"hard {seed}").random() < 0.2
+    is_hard = random.Random(f"hard {drawn_from}").random() < (0.5 if has_due else 0.2)
+    # The worker waits for no reader here.
+    is_hard = is_hard and not (has_due and is_graceful)
     clients = []
     for number in range(rng.randint(4, 8)):
         name = "abcdefgh"[number]
         names = [f"{name}{count}" for count in range(rng.randint(1, 3))]
-        deeds = [_drawn(rng, one, clocks_agree, kinds, is_graceful=is_graceful) for one in names]
+        deeds = [_drawn(rng, one, clocks_agree, kinds, paths=paths, is_graceful=is_graceful) for one in names]
         if is_hard:
             deeds = [hard(do) if do.operation.kind in _LETTING_GO else do for do in deeds]
         if len(deeds) == 3 and rng.random() < 0.5:
             clients.append(server(name, deeds[:1], deeds[1:]))
             continue
         clients.append(
-            client(name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree, kinds, is_graceful=is_graceful)])
+            client(
+                name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree, kinds, paths=paths, is_graceful=is_graceful)]
+            )
         )
     if is_hard:
         clients.append(client("i", work("i0"), clean_claims("i1"), work("i2"), again=[work("i9")]))
-    mover = random.Random(f"rename {seed}")
-    if is_moving := mover.random() < 0.15:
-        clients.append(client("m", *_moved(mover, "m1"), *_moved(mover, "m2"), again=_moved(mover, "m9")))
-    committed = [write("w0", "x", "w0"), write("v0", "y", "v0")][: rng.randint(0, 2)]
+    mover = random.Random(f"rename {drawn_from}")
+    if is_moving := mover.random() < (0.5 if has_due else 0.15):
+        moved = [_moved(mover, name, paths) for name in ("m1", "m2", "m9")]
+        clients.append(client("m", *moved[0], *moved[1], again=moved[2]))
+    put = upload if has_due else write
+    committed = [put("w0", paths[0], "w0"), put("v0", paths[-1], "v0")][: rng.randint(1 if has_due else 0, 2)]
     made = scene(
-        f"swarm {seed}",
+        f"swarm {drawn_from}",
         *clients,
-        before=[*(DEFERRED if restores else [RULED]), *([turn_on("hd0")] if is_hard else [])],
+        before=[
+            *(DEFERRED if restores else [RULED]),
+            *([turn_on("hd0")] if is_hard else []),
+            *([set_policy("q1")] if has_due else []),
+        ],
         committed=committed,
         beside=[write("t0", "z", "t0", branch=SIDE)],
-        staged=[write("u0", "x", rng.choice(("u0", "w0")))],
+        staged=[put("u0", paths[0], rng.choice(("u0", "w0")))],
         clocks_agree=clocks_agree,
         # A move may take its tombstone back, too, from a token that a commit has read.
         resets_objects=resets_objects or is_moving,
@@ -107,9 +129,23 @@ def swarm(seed: int) -> Scene:
     )
     if is_hard:
         made = replace(made, step_checks=(*made.step_checks, nothing_queued_is_named))
+    if has_due:
+        kept = nothing_undue_is_deleted(DUE)
+        made = replace(made, checks=[kept if one is nothing_reachable_is_deleted else one for one in made.checks])
     return deferring(made) if restores else made
 
 
+_PATHS: Final = "xxy"
+"""A client draws one of these. Of the first path there is a committed version that it may write again."""
+_WITH_DUE: Final = "aab"
+_TAKING: Final[dict[str, float]] = {
+    "upload": 5,
+    "copy": 5,
+    "lifecycle run": 2,
+    "lifecycle run deferring": 0.5,
+    "purge": 0.5,
+    "erasure": 2,
+}
 _KINDS: Final[dict[str, float]] = {
     "write": 5,
     "upload": 3,
@@ -133,24 +169,25 @@ _KINDS: Final[dict[str, float]] = {
 }
 
 
-def _moved(rng: random.Random, name: str) -> tuple[Do, Do]:
+def _moved(rng: random.Random, name: str, paths: str) -> tuple[Do, Do]:
     """Move within the branch, or to it from another one."""
-    source, branch = rng.choice((("x", MAIN), ("y", MAIN), ("z", SIDE)))
-    return move(name, source, rng.choice(("x", "y", "v")), branch=branch)
+    first, second = paths[0], paths[-1]
+    source, branch = rng.choice(((first, MAIN), (second, MAIN), ("z", SIDE)))
+    return move(name, source, rng.choice((first, second, "v")), branch=branch)
 
 
 _LETTING_GO: Final = frozenset({"write", "delete", "reset_object"})
-_WITHOUT_GRACE: Final = ("committed run", "optimised run", "metadata run", "resume")
+_WITHOUT_GRACE: Final = ("committed run", "optimised run", "metadata run", "resume", "purge")
 
 
 def _drawn(
-    rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, float], *, is_graceful: bool = False
+    rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, float], *, paths: str, is_graceful: bool
 ) -> Do:
-    key = rng.choice("xxy")
+    key, first, second = rng.choice(paths), paths[0], paths[-1]
     match rng.choices(list(kinds), list(kinds.values()))[0]:
         case "write":
             # Now and then what may be there already: a write that changes nothing.
-            return write(name, key, name if rng.random() < 0.8 else {"x": "w0", "y": "v0"}[key])
+            return write(name, key, name if rng.random() < 0.8 else {first: "w0", second: "v0"}[key])
         case "upload":
             return upload(name, key, name)
         case "commit":
@@ -169,7 +206,7 @@ def _drawn(
             return link(name, key, name)
         case "copy":
             # The source is staged or committed, here or on the other branch; or it is not there.
-            source, ref = rng.choice((("x", "main"), ("y", "main"), ("z", SIDE), ("x", "main~1")))
+            source, ref = rng.choice(((first, "main"), (second, "main"), ("z", SIDE), (first, "main~1")))
             return copy(name, source, key, name, ref=ref)
         case "fence":
             return fence(name)
@@ -196,6 +233,12 @@ def _drawn(
             return committed_run(name)
         case "reset object":
             return reset_object(name, key)
+        case "lifecycle run":
+            return collect(name, RunKind.LIFECYCLE, has_grace=is_graceful)
+        case "lifecycle run deferring":
+            return collect(name, RunKind.LIFECYCLE, window="7d", has_grace=is_graceful)
+        case "erasure":
+            return erase_staged(name, has_grace=is_graceful)
         case "side":
             return _drawn_beside(rng, name)
     return clean(name, late_ms=0 if clocks_agree else rng.choice((0, FAR_FUTURE_MS)))

@@ -60,11 +60,11 @@ def erase(name: str, *, shared: bool = False, has_grace: bool = False, plans_onl
     return Do(Operation(name, "run"), act)
 
 
-def erase_staged(name: str) -> Do:
+def erase_staged(name: str, *, has_grace: bool = False) -> Do:
     """Erase a staged path. To the checkers it is a delete, which fails where another write was faster."""
 
     async def act(repo: Versions) -> None:
-        collecting = Collecting(repo)
+        collecting = Collecting(repo, has_grace=has_grace)
         unstage: Callable[..., Any] = collecting.service.unstage
         counts: list[int] = []
 

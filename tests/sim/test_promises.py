@@ -35,6 +35,15 @@ def test_no_seed_of_a_swarm_breaks_a_promise() -> None:
         run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
 
 
+def test_no_seed_of_a_swarm_with_lifecycle_runs_and_erasures_breaks_a_promise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A night's run is `python -m sim swarm --due --seeds N`."""
+    code = main(["swarm", "--due", "--seeds", "60"])
+
+    assert code == 0, capsys.readouterr().out
+
+
 def test_the_command_reports_in_json_on_its_last_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["swarm", "--seeds", "5", "--json"]) == 0
 
