@@ -286,6 +286,18 @@ def test_a_narrow_walk_takes_some_states_of_each_level() -> None:
     assert explore(scene, widths=(whole.states,), is_whole=False).states == whole.states
 
 
+def test_a_narrow_walk_ends_where_an_actor_tries_for_ever(alone: Callable[..., Scene]) -> None:
+    async def waiting(ports: SimPorts) -> None:
+        while await ports.store.get(b"p", b"k") is None:
+            await ports.store.set(b"p", b"count", await _next_count(ports))
+
+    async def _next_count(ports: SimPorts) -> bytes:
+        held = await ports.store.get(b"p", b"count")
+        return b"%d" % (1 + (int(held.value) if held else 0))
+
+    assert explore(alone(a=waiting), widths=(1,), is_whole=False).violation is None
+
+
 def test_different_seeds_give_different_traces() -> None:
     scene = swarm(3)
 
