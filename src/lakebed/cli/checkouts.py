@@ -146,7 +146,7 @@ def commit(
     for path in _set_aside_in(checkout, mine):
         del mine[path]
     if not mine:
-        raise Invalid(f"{folder}: nothing changed since commit {checkout.commit[:12]}")
+        raise Conflict(f"{folder}: nothing changed since commit {checkout.commit[:12]}")
     branch = Branch(session.client, place.repository, place.ref)
     with branch.transaction(message, metadata=parse_meta(meta)) as tx:
         # Compared with the commit that the transaction began from; what comes later meets its merge.

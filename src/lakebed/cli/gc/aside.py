@@ -141,7 +141,9 @@ def ledger(
     found = list(islice(rows, limit + 1))
     if run and not found and next(collector.ledger_rows(LedgerQuery(run_id=run)), None) is None:
         check_run(collector, run)
-    session.show_table(found[:limit], LEDGER, otherwise="the ledger has no such row")
+    is_asked = any((run, path, address, state, since))
+    otherwise = "the ledger has no such row" if is_asked else "the ledger is empty: no run has deleted anything yet"
+    session.show_table(found[:limit], LEDGER, otherwise=otherwise)
     if len(found) > limit:
         session.note(f"these are the newest {count_of(limit, 'row')} of more: --limit shows more")
 
