@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from lakebed.base import Conflict, Corrupt, Invalid, NotFound, count_of
+from lakebed.base import Conflict, Corrupt, NotFound, count_of
 from lakebed.wire import ObjectStats
 
 from .arguments import MessageOption, MetaOption, parse_meta
