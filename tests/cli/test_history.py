@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from lakebed.cli.refs import branches_text
+from lakebed.wire import Ref
 from tests.cli.conftest import Shell
 
 Put = Callable[[str, str], None]
@@ -135,6 +137,17 @@ def test_committing_nothing_fails_unless_allowed(shell: Shell, branched: str) ->
 def test_a_commit_with_bad_options_is_not_sent(shell: Shell, lake: str, options: list[str]) -> None:
     assert shell("commit", f"{lake}/main", "-m", "m", "--allow-empty", *options).code == 2
     assert messages(shell, f"{lake}/main") == ["Repository created"]
+
+
+def test_a_state_that_cannot_be_read_is_shown_as_unknown() -> None:
+    """The server leaves it out where files of the branch's tree are lost; without details it leaves all of them out."""
+    lost = Ref(id="lost", commit_id="c" * 64, commit_date=1, commit_message="m")
+    bare = Ref(id="bare", commit_id="c" * 64)
+
+    _, first, second = branches_text([lost, bare], default="lost")
+
+    assert first.split()[2:4] == ["default,", "unknown"]
+    assert "unknown" not in second
 
 
 def test_branches_are_created_listed_and_deleted(shell: Shell, branched: str) -> None:

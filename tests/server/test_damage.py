@@ -56,3 +56,29 @@ async def test_a_damaged_range_file_is_named_and_kept(
     assert [found["message"] for found in log.json()["results"]] == ["m", "Repository created"]
     assert diff.status_code == 200, "what is staged is still there"
     assert file.exists()
+
+
+async def test_branches_are_listed_where_the_tree_of_one_is_lost(tmp_path: Path) -> None:
+    prepare_folder(tmp_path)
+    options = ServerOptions(data_dir=tmp_path)
+    async with opened(options) as state:
+        issued = await state.accounts.set_up("esti")
+        auth = (issued.access_key_id, issued.secret_access_key)
+        async with client_of(state, auth) as client:
+            await client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+            await client.post("/repositories/lake/branches", json={"name": "whole", "source": "main"})
+            await client.post("/repositories/lake/branches/whole/objects?path=a", content=b"x")
+            await client.post("/repositories/lake/branches/main/objects?path=a", content=b"x")
+            await client.post("/repositories/lake/branches/main/commits", json={"message": "m"})
+            await client.post("/repositories/lake/branches/main/objects?path=a", content=b"y")
+    (file,) = (tmp_path / "objects" / "b" / "lake" / "_lakefs" / "metaranges").iterdir()
+    file.unlink()
+
+    # Another process, which has not read the file before.
+    async with opened(options) as state, client_of(state, auth) as client:
+        listed = await client.get("/repositories/lake/branches?details=true")
+
+    assert listed.status_code == 200
+    found = {branch["id"]: branch for branch in listed.json()["results"]}
+    assert (found["main"].get("has_uncommitted"), found["main"]["commit_message"]) == (None, "m")
+    assert found["whole"]["has_uncommitted"] is True

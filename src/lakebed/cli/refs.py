@@ -121,7 +121,7 @@ def list_branches(
         with contextlib.suppress(Denied):  # One may list branches and not read the repository.
             default = session.client.repositories.get(repository).default_branch
     listed = session.client.branches.list(repository, prefix=prefix, limit=limit, details=True)
-    session.show_all(listed, partial(_branches_text, default=default), otherwise=no_such("branch", prefix))
+    session.show_all(listed, partial(branches_text, default=default), otherwise=no_such("branch", prefix))
 
 
 def _show_deleted(session: Session, refs: Branches | Tags, uri: str, prefix: str, limit: int | None) -> None:
@@ -129,13 +129,15 @@ def _show_deleted(session: Session, refs: Branches | Tags, uri: str, prefix: str
     session.show_table(found, DELETED_COLUMNS, otherwise="nothing that was deleted can come back")
 
 
-def _branches_text(refs: Iterable[Ref], *, default: str) -> Iterator[str]:
+def branches_text(refs: Iterable[Ref], *, default: str) -> Iterator[str]:
     """Yield a row for each branch, without columns that are empty in all of them."""
 
     def state(ref: Ref) -> str:
         lasts = f"lasts until {human_time(ref.expiration_date)}" if ref.expiration_date else ""
-        marks = ("default" if ref.id == default else "", "uncommitted changes" if ref.has_uncommitted else "", lasts)
-        return ", ".join(filter(None, marks))
+        changes = "uncommitted changes" if ref.has_uncommitted else ""
+        if ref.has_uncommitted is None and ref.commit_date is not None:
+            changes = "unknown"  # There are details, and this one could not be read.
+        return ", ".join(filter(None, ("default" if ref.id == default else "", changes, lasts)))
 
     columns: dict[str, Callable[[Ref], str]] = {
         "state": state,

@@ -16,7 +16,7 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A branch or a tag, and the commit it names. `expiration_date`: a branch was made to last until then.
 
     Where details were asked for, a branch has the date (Unix seconds) and the message of its commit, and whether there
-    are uncommitted changes.
+    are uncommitted changes; that is missing where it cannot be read.
     """
 
     commit_id: str

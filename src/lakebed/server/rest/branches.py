@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from lakebed import wire
 from lakebed.auth import NotPermitted
-from lakebed.base import CommitId, InvalidName, in_waves, path_to_key
+from lakebed.base import CommitId, Conflict, Corrupt, InvalidName, NotFound, Unavailable, in_waves, path_to_key
 from lakebed.catalog import Repository
 from lakebed.gc.rules import parse_duration
 from lakebed.operations import history
@@ -101,8 +101,9 @@ async def _with_details(repository: Repository, refs: Sequence[wire.Ref]) -> lis
     async def has_uncommitted(ref: wire.Ref) -> bool | None:
         try:
             changes, _ = await versions.history.diff_branch(ref.id, limit=1)
-        except BranchNotFound:
-            return None  # It was deleted meanwhile.
+        except (Conflict, Corrupt, NotFound, Unavailable):
+            # It was deleted meanwhile, or files of its tree are lost: a recovery begins with this list.
+            return None
         return bool(changes)
 
     changed = await in_waves(versions.ports.tasks, refs, has_uncommitted)
