@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -315,8 +316,8 @@ def test_a_deferred_run_says_until_when() -> None:
     )
 
 
-def gc_apply(run_id: str, kind: RunKind) -> str:
-    return go_on_command("repo", run_id, kind, ["--data", "/my lake"])
+def gc_apply(run_ids: Sequence[str], kind: RunKind) -> str:
+    return go_on_command("repo", run_ids, kind, ["--data", "/my lake"])
 
 
 def test_plans_of_one_command_stand_apart() -> None:
@@ -543,7 +544,11 @@ def test_of_several_plans_one_command_applies_all_that_take_something() -> None:
         for run_id, objects in (("a" * 20, 1), ("b" * 20, 0), ("c" * 20, 2))
     ]
 
-    *_, last = plan_texts(plans, command=lambda run, _: f"lakebed gc apply lakefs://lake {run} --data d")
+    def command(runs: Sequence[str], kind: RunKind) -> str:
+        # Not even a folder of such a name is taken for a run.
+        return go_on_command("lake", runs, kind, ["--data", f"/RUN-{'a' * 20}"])
 
-    assert last == f"to carry out all: lakebed gc apply lakefs://lake {'a' * 20} {'c' * 20} --data d"
-    assert "all:" not in "".join(plan_texts(plans[:2], command=lambda run, _: f"apply {run}"))
+    *_, last = plan_texts(plans, command=command)
+
+    assert last == (f"to carry out all: lakebed gc apply lakefs://lake {'a' * 20} {'c' * 20} --data /RUN-{'a' * 20}")
+    assert "all:" not in "".join(plan_texts(plans[:2], command=command))

@@ -149,7 +149,11 @@ class Collector:
 
     def command(self, run_id: str, kind: RunKind) -> str:
         """Return the command that applies the run."""
-        return go_on_command(self.repository, run_id, kind, self.command_options)
+        return self.command_of_all([run_id], kind)
+
+    def command_of_all(self, run_ids: Sequence[str], kind: RunKind) -> str:
+        """Return the command that applies the runs, of one kind or of kinds with the same command."""
+        return go_on_command(self.repository, run_ids, kind, self.command_options)
 
     def engine_of(self, request: Request) -> EngineName:
         return request.engine or self.engine

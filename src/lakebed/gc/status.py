@@ -218,9 +218,9 @@ def apply_command(kind: RunKind) -> str:
     return own.get(kind, "lakebed gc apply")
 
 
-def go_on_command(repository: str, run_id: str, kind: RunKind, options: Sequence[str] = ()) -> str:
-    """Return the command that applies the run. `options`: those that it needs as the plan did."""
-    return shlex.join([*apply_command(kind).split(), f"lakefs://{repository}", run_id, *options])
+def go_on_command(repository: str, run_ids: Sequence[str], kind: RunKind, options: Sequence[str] = ()) -> str:
+    """Return the command that applies the runs. `options`: those that it needs as the plans did."""
+    return shlex.join([*apply_command(kind).split(), f"lakefs://{repository}", *run_ids, *options])
 
 
 @contextlib.contextmanager

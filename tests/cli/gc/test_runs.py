@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from lakebed.base import Conflict
 from lakebed.cli.gc.text import missing_text
+from lakebed.cli.session import Session
 from lakebed.client import Client, Credentials, path_to
-from lakebed.gc import protocol
+from lakebed.gc import Collector, protocol
 from lakebed.gc.protocol import (
+    ApplyRequest,
     CommitCounts,
     MissingCommit,
     MissingCommits,
     Plan,
     RangeCounts,
     RunKind,
+    RunReport,
     Total,
     Totals,
     encode_plan,
@@ -312,6 +316,62 @@ def test_an_apply_takes_all_the_plans_that_one_plan_printed(
     assert (wrong.code, untouched) == (3, "marked")
     assert [(one["run_id"], one["state"]) for one in applied] == [(run, "ended") for run in runs]
     assert ["was applied" in line for line in again] == [True] * 3
+
+
+def two_plans(shell: Shell, lake: str, put: Callable[[str, str], None], *here: str) -> list[str]:
+    """Return the runs of two plans of uncommitted data that each take something."""
+    put(f"{lake}/main/a", "one")
+    shell.ok("object", "rm", f"{lake}/main/a", "--yes")
+    plan = ("gc", "plan", lake, "--uncommitted", *here, "-o", "json")
+    return [str(shell.ok(*plan).json[0]["run_id"]) for _ in range(2)]
+
+
+@pytest.mark.parametrize("answers", ["n\n", "y\nn\n"])
+def test_a_no_to_any_of_several_plans_comes_before_the_first_delete(
+    shell: Shell,
+    lake: str,
+    data: Path,
+    put: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    answers: str,
+) -> None:
+    here = ("--engine", "local", "--data", str(data))
+    runs = two_plans(shell, lake, put, *here)
+    monkeypatch.setattr(Session, "check_can_ask", lambda *_, **__: None)
+
+    outcome = shell("gc", "apply", lake, *runs, *here, stdin=answers)
+
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.count("[y/N]") == answers.count("\n")
+    assert outcome.err.endswith("error: nothing was done\n")
+    for run in runs:
+        assert shell.ok("gc", "status", lake, run, "--data", str(data), "-o", "json").json["state"] == "marked"
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (Conflict("overtaken"), 4)])
+def test_what_was_deleted_is_told_where_a_later_plan_is_stopped(
+    shell: Shell,
+    lake: str,
+    data: Path,
+    put: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    stop: BaseException,
+    code: int,
+) -> None:
+    here = ("--engine", "local", "--data", str(data))
+    runs = two_plans(shell, lake, put, *here)
+    apply = Collector.apply
+
+    def stopped(collector: Collector, request: ApplyRequest) -> RunReport:
+        if request.run_id == runs[1]:
+            raise stop
+        return apply(collector, request)
+
+    monkeypatch.setattr(Collector, "apply", stopped)
+    outcome = shell("gc", "apply", lake, *runs, *here, "--yes")
+
+    assert outcome.code == code
+    assert outcome.out.startswith(f"{runs[0]} (uncommitted): deleted 1 object")
 
 
 def test_a_plan_by_rules_that_are_not_saved_is_never_the_latest(shell: Shell, lake: str, data: Path) -> None:

@@ -119,7 +119,7 @@ def plan(
     check(session, collector, request)
     warn_of_unfinished(session, collector)
     with with_spark(session, collector) as collector:
-        session.show_all(collector.plan(request), partial(plan_texts, command=collector.command))
+        session.show_all(collector.plan(request), partial(plan_texts, command=collector.command_of_all))
 
 
 @app.command("show")
@@ -192,17 +192,28 @@ def apply(name: str) -> Callable[..., None]:
         request: Any = asked("apply", deleting, working, run_id=runs[0])
         collector = checked_collector(session, uri, local_root)
         plans: dict[str, Plan] = {}
-        # All of them first: a name that is wrong is found before anything is deleted.
+        # All names, checks and questions first: a wrong name, a refusal or a "no" comes before anything is deleted.
         for run in (run_named(session, collector, run) for run in runs):
             plans[run] = read_run(collector, run)
             check_applies(plans[run], f"lakebed {name} apply")
+        applied = {run: collector.finished(run) for run in plans}
+        asks = {run: msgspec.structs.replace(request, run_id=run) for run in plans if applied[run] is None}
+        for ask in asks.values():
+            check(session, collector, ask)
+        for run, ask in asks.items():
+            _confirm(session, uri, plans[run], ask, yes=yes)
         reports: list[RunReport] = []
-        error: LakebedError | None = None
+        error: LakebedError | KeyboardInterrupt | None = None
         try:
-            for run, found in plans.items():
-                ask = msgspec.structs.replace(request, run_id=run)
-                reports += _carry_out(session, uri, collector, found, ask, yes=yes)
-        except LakebedError as stopped:
+            with with_spark(session, collector) as collector:
+                for run, report in applied.items():
+                    if report is None:
+                        reports.append(collector.apply(asks[run]))
+                    elif session.is_json:
+                        reports.append(report)
+                    else:
+                        session.say(applied_text(report))
+        except (LakebedError, KeyboardInterrupt) as stopped:
             error = stopped
         _show_reports(session, reports, error)
 
@@ -212,23 +223,11 @@ def apply(name: str) -> Callable[..., None]:
 app.command("apply")(apply("gc"))
 
 
-def _carry_out(
-    session: Session, uri: str, collector: Collector, found: Plan, request: ApplyRequest, *, yes: bool
-) -> list[RunReport]:
-    """Apply a plan and return its report; of one that was applied before, say so."""
+def _confirm(session: Session, uri: str, found: Plan, request: ApplyRequest, *, yes: bool) -> None:
     what = amount(found.totals.all)
-    applied = collector.finished(found.run_id)
-    if applied is not None:
-        if session.is_json:
-            return [applied]
-        session.say(applied_text(applied))
-        return []
-    check(session, collector, request)
     later = f"Defer {what} of {uri}, to be deleted after {request.window}?"
     if found.totals.all.objects or found.commit_counts.expired:
         session.confirm(later if request.window else f"Delete {what} of {uri} for good?", yes=yes)
-    with with_spark(session, collector) as collector:
-        return [collector.apply(request)]
 
 
 @app.command("run")
@@ -253,12 +252,12 @@ def run_all(
     question = _question(uri, looking, deleting)
     session.confirm(f"{question} And delete the branches that go by the policy?" if branches else question, yes=yes)
     done: list[RunReport | BranchesSwept | PurgeReport] = []
-    error: LakebedError | None = None
+    error: LakebedError | KeyboardInterrupt | None = None
     with with_spark(session, collector) as collector:
         try:
             # `extend` keeps what came before an error: what one kind deleted is shown even where the next one fails.
             done.extend(collector.run(request))
-        except LakebedError as found:
+        except (LakebedError, KeyboardInterrupt) as found:
             error = found
     purges = [one for one in done if isinstance(one, PurgeReport)]
     sweeps = [one for one in done if isinstance(one, BranchesSwept)]
@@ -431,7 +430,9 @@ app.command("restore")(command(restore))
 app.command("ledger")(command(ledger))
 
 
-def _show_reports(session: Session, reports: list[RunReport], error: LakebedError | None = None) -> None:
+def _show_reports(
+    session: Session, reports: list[RunReport], error: LakebedError | KeyboardInterrupt | None = None
+) -> None:
     """Show what was done, then how it failed. Objects that could not be deleted are a failure too."""
     if session.is_json and reports:
         session.say(json_record(reports[0] if len(reports) == 1 else reports))

@@ -72,7 +72,7 @@ def plan(
     collector = checked_collector(session, uri, local_root)
     with with_spark(session, collector) as collector:
         made = collector.plan_erasure(order, engine=request.engine, tasks=request.tasks)
-        session.show_all([made], partial(plan_texts, command=collector.command))
+        session.show_all([made], partial(plan_texts, command=collector.command_of_all))
 
 
 OutOption = Annotated[

@@ -137,7 +137,7 @@ def plan(
     collector = checked_collector(session, uri, local_root)
     check(session, collector, request)
     with with_spark(session, collector) as collector:
-        session.show_all(collector.plan(request), partial(plan_texts, command=collector.command))
+        session.show_all(collector.plan(request), partial(plan_texts, command=collector.command_of_all))
 
 
 @app.command("simulate")

@@ -42,22 +42,23 @@ def amount(total: Total) -> str:
     return f"{count_of(total.objects, 'object')}, {human_size(total.size_bytes)}"
 
 
-def plan_texts(plans: Iterable[Plan], *, command: Callable[[str, RunKind], str]) -> Iterator[str]:
+def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKind], str]) -> Iterator[str]:
     """Yield each plan, and the `command` that applies it; where several were made, the one that applies them all."""
-    ready: dict[str, list[str]] = {}
+    from lakebed.gc import apply_command
+
+    ready: dict[str, list[Plan]] = {}
     for place, found in enumerate(plans):
         if place:
             yield ""
         yield from plan_text(found)
         if found.totals.all.objects and not found.what_if:
             yield ""
-            applies = command(found.run_id, found.kind)
-            yield f"to carry it out: {applies}"
-            ready.setdefault(applies.replace(found.run_id, "RUN"), []).append(found.run_id)
-    for applies, runs in ready.items():
-        if len(runs) > 1:
+            yield f"to carry it out: {command([found.run_id], found.kind)}"
+            ready.setdefault(apply_command(found.kind), []).append(found)
+    for same in ready.values():
+        if len(same) > 1:
             yield ""
-            yield f"to carry out all: {applies.replace('RUN', ' '.join(runs))}"
+            yield f"to carry out all: {command([found.run_id for found in same], same[0].kind)}"
 
 
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
