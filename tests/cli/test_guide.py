@@ -34,7 +34,8 @@ def commands_of(page: Path) -> Iterator[list[str]]:
     """Yield the words behind `lakebed` of each command, without comments and redirections."""
     for line in lines_of(page):
         words: list[str] = []
-        for word in [*shlex.split(line, comments=True), ";"]:
+        inner = [word for text in re.findall(r"\$\(([^()]*)\)", line) for word in [*shlex.split(text), ";"]]
+        for word in [*shlex.split(line, comments=True), ";", *inner]:
             if word not in ENDS:
                 words.append(word)
                 continue
@@ -73,6 +74,14 @@ def test_each_command_of_a_page_is_one_that_there_is(page: Path) -> None:
             pass  # `--version`, `-h`
 
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_command_of_a_page_is_passed_over(page: Path) -> None:
+    texts = [" ".join(shlex.split(line, comments=True)) for line in lines_of(page)]
+    written = sum(len(re.findall(r"(?<![\w/])(?:lakebed|run\.py) (?=(?!test)[\w-])", text)) for text in texts)
+
+    assert len([*commands_of(page)]) == written
 
 
 def test_a_command_that_is_none_is_noticed() -> None:
