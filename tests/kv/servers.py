@@ -534,7 +534,8 @@ async def answering_http(*answers: tuple[int, str]) -> AsyncIterator[int]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+        length = head.lower().partition(b"content-length:")[2].split()
+        await reader.readexactly(int(length[0]) if length else 0)
         status, body = next(ahead)
         writer.write(f"HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
         writer.close()

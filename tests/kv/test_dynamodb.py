@@ -7,9 +7,10 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 from awscrt import auth, http
@@ -141,6 +142,65 @@ async def test_a_table_of_another_program_is_refused() -> None:
     async with answering((400, '{"__type": "x#AccessDeniedException", "message": "no"}')) as uri:
         with pytest.raises(StoreUnavailable, match="AccessDeniedException: no"):
             await asyncio.to_thread(open_store, uri)
+
+
+@asynccontextmanager
+async def handing_out(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *credentials: dict[str, str]
+) -> AsyncIterator[None]:
+    """Be the place where AWS's chain finds the credentials of a container: these, one after the other."""
+    given = [json.dumps({"SecretAccessKey": "secret", "Token": "token", **each}) for each in credentials]
+    async with answering_http(*((200, each) for each in given)) as port:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+            monkeypatch.setenv(name, str(folder / "absent"))
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{port}/credentials")
+        yield
+
+
+def in_s(seconds: float) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def test_credentials_are_replaced_before_they_expire(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first, second = (
+        {"AccessKeyId": name, "Expiration": in_s(seconds)} for name, seconds in (("first", 15), ("second", 3600))
+    )
+    async with handing_out(monkeypatch, tmp_path, first, second):
+        signer = dynamodb_driver._Signer("eu-central-1", "example.org")
+        dates = []
+
+        while "Credential=first/" in (headers := await signer.headers("x", b""))["authorization"]:
+            dates.append(datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%S%z"))
+            await asyncio.sleep(0.1)
+
+        assert "Credential=second/" in headers["authorization"]
+        assert max(dates) < datetime.fromisoformat(first["Expiration"])
+
+
+async def test_a_request_whose_credentials_are_refused_is_sent_again_with_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old, new = ({"AccessKeyId": name, "Expiration": in_s(3600)} for name in ("old", "new"))
+    expired = (400, '{"__type": "com.amazon.coral.service#ExpiredTokenException", "message": "expired"}')
+    async with handing_out(monkeypatch, tmp_path, old, new), answering(expired, (200, "{}")) as uri:
+        store = bare_store(uri)
+
+        await store.set(b"p", b"key", b"value")
+
+        headers = await store._database._signer.headers("x", b"")  # type: ignore[attr-defined]  # signs the next one
+        assert "Credential=new/" in headers["authorization"]
+        await store.close()
+
+
+async def test_a_closed_store_opens_no_connection_for_what_comes_late() -> None:
+    async with answering((200, "{}")) as uri:
+        database = dynamodb_driver._from(StoreUri(uri.partition("&wait_s")[0]), 60)
+        await database.close()
+
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await database.write(b"p", [(b"key", b"value")])
 
 
 @pytest.mark.parametrize("session", [None, "a session"])

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -31,7 +32,8 @@ from .remote import PAUSE_S, PAUSE_S_MAX, WAIT_S, Passing, Place, RemoteStore, a
 
 FORMAT: Final = b"1"
 CONNECTIONS: Final = 32
-CREDENTIALS_S: Final = 30.0
+CREDENTIALS_S: Final = 1.0
+"""Ask for the credentials this often. The chain gives others some seconds before its own expire."""
 CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 _Key: TypeAlias = dict[str, dict[str, bytes]]
 MARK: Final[_Key] = {"p": {"B": bytes(1025)}, "k": {"B": b"format"}}
@@ -52,6 +54,9 @@ _PASSING: Final = frozenset(
         "LimitExceededException",
         "ResourceInUseException",  # another process makes the table
     }
+)
+_OLD_CREDENTIALS: Final = frozenset(
+    {"ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException"}
 )
 
 
@@ -89,6 +94,10 @@ class _NotAsExpected(Exception):
     """A condition does not hold."""
 
 
+class _CredentialsRefused(Passing):
+    """There may be others by now."""
+
+
 class _NoTable(StoreUnavailable):
     """There is no such table."""
 
@@ -107,6 +116,7 @@ class DynamoDatabase:
         self._connections = connections
         self._timeout_s = timeout_s
         self._client: HttpClient | None = None
+        self._is_closed = False
         self._signer = _Signer(region, endpoint.authority)
 
     async def prepare(self) -> None:
@@ -122,7 +132,7 @@ class DynamoDatabase:
             await self._put(MARK, FORMAT, ABSENT)
             found = (await self._post("GetItem", {"Key": MARK, "ConsistentRead": True}))["Item"]["v"]
         finally:
-            await self.close()
+            await self._end_connections()
         if found != {"B": base64.b64encode(FORMAT).decode()}:
             raise StoreFormat("dynamodb: the table was written in another format, by another release")
 
@@ -205,6 +215,10 @@ class DynamoDatabase:
             query["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
     async def close(self) -> None:
+        self._is_closed = True
+        await self._end_connections()
+
+    async def _end_connections(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -264,7 +278,10 @@ class DynamoDatabase:
         except AnswerLost as error:
             raise OutcomeUnknown(f"dynamodb: the answer was lost: {error}") from error
         if response.status_code != 200:
-            raise _refusal(response)
+            refusal = _refusal(response)
+            if isinstance(refusal, _CredentialsRefused):
+                self._signer.forget()
+            raise refusal
         try:
             answer = msgspec.json.decode(response.content, type=dict[str, Any])
         except msgspec.DecodeError as error:
@@ -274,6 +291,8 @@ class DynamoDatabase:
         return answer
 
     def _open(self) -> HttpClient:
+        if self._is_closed:
+            raise StoreUnavailable("dynamodb: this store is closed")
         if self._client is None:
             self._client = HttpClient(connections=self._connections, timeout_s=self._timeout_s)
         return self._client
@@ -289,6 +308,7 @@ class _Signer:
         self._region = region
         self._host = host
         self._chain = auth.AwsCredentialsProvider.new_default_chain()
+        self._chain_since_s = -math.inf
         self._credentials: Any = None
         self._asked_at_s = 0.0
 
@@ -306,6 +326,16 @@ class _Signer:
                 raise Passing(f"dynamodb: no credentials: {error.message}") from error
             self._credentials, self._asked_at_s = found, now_s
         return self.signed(target, content, found, datetime.now(UTC))
+
+    def forget(self) -> None:
+        """Find credentials anew, for those at hand were refused. A chain keeps what it found for up to 15 minutes.
+
+        Many requests are refused at once, so this makes a new chain every CREDENTIALS_S at most.
+        """
+        now_s = time.monotonic()
+        if now_s - self._chain_since_s >= CREDENTIALS_S:
+            self._chain, self._chain_since_s = auth.AwsCredentialsProvider.new_default_chain(), now_s
+            self._credentials = None
 
     def signed(self, target: str, content: bytes, credentials: auth.AwsCredentials, now: datetime) -> dict[str, str]:
         moment = now.strftime("%Y%m%dT%H%M%SZ")
@@ -357,6 +387,8 @@ def _refusal(response: HttpAnswer) -> Exception:
         return _NotAsExpected(message)
     if kind == "ResourceNotFoundException":
         return _NoTable(message)
+    if kind in _OLD_CREDENTIALS:
+        return _CredentialsRefused(message)
     if kind in _PASSING:
         return Passing(message)
     if response.status_code >= 500:
