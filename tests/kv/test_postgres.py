@@ -120,6 +120,28 @@ async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
         await store.close()
 
 
+async def test_closing_waits_for_what_a_cancelled_caller_asked(server: Server) -> None:
+    store = open_store(uri_of(server.port, schema="closing"))
+    await store.set(b"p", b"key", b"old")
+    other = await asyncpg.connect(host="127.0.0.1", port=server.port, user="lakebed", database="postgres")
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))"
+    async with other.transaction():
+        await other.execute("UPDATE closing.kv SET value = value")
+        call = asyncio.create_task(store.set_if(b"p", b"key", b"new", b"old"))
+        while not await other.fetchval(blocked, other.get_server_pid()):
+            await asyncio.sleep(0.01)
+        call.cancel()
+
+        closing = asyncio.create_task(store.close())
+
+        await asyncio.wait({call, closing}, timeout=0.2)
+        assert call.cancelled()
+        assert not closing.done()
+    await closing
+    assert await other.fetchval("SELECT value FROM closing.kv") == b"new"
+    await other.close()
+
+
 async def test_the_size_of_a_store_is_that_of_its_table(server: Server) -> None:
     uri = uri_of(server.port, schema="sized")
     store = open_store(uri)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
 from redis.asyncio import ConnectionPool, Redis
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
+from lakebed.kv import InvalidStoreUri, Store, StoreFormat, StoreUnavailable, StoreUri, open_store
+from lakebed.kv.drivers import redis as redis_driver
+from lakebed.kv.drivers.remote import RemoteStore
 from lakebed.testing.contracts.network import held_port
 from tests.kv.servers import OnServer, Server, redis
 
@@ -105,6 +109,65 @@ async def test_a_write_that_cannot_be_waited_for_is_unknown_and_a_server_does_no
         with pytest.raises(StoreUnavailable, match="permission"):
             open_store(uri)
         await store.close()
+
+
+@asynccontextmanager
+async def answering(answer: Callable[[bytes], bytes]) -> AsyncIterator[Store]:
+    """Answer each write as this does for its key, in Redis' protocol. Yields a store there."""
+    connections: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                parts = []
+                for _ in range(int((await reader.readuntil(b"\r\n"))[1:])):
+                    size = int((await reader.readuntil(b"\r\n"))[1:])
+                    parts.append((await reader.readexactly(size + 2))[:-2])
+                writer.write((answer(parts[5]) if parts[0] == b"EVAL" else b"+OK") + b"\r\n")
+                await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        uri = StoreUri(uri_of(listener.sockets[0].getsockname()[1], name="answers", options="&fsync=unchecked"))
+        wait_s = uri.seconds("wait_s", 60)
+        store = RemoteStore(redis_driver._from(uri, wait_s), name="redis", wait_s=wait_s)
+        yield store
+        await store.close()
+        await asyncio.gather(*(each for each in connections if each))
+
+
+async def test_writes_of_one_request_that_are_refused_are_repeated_at_once_and_hold_up_no_other() -> None:
+    asked, others_are_answered = Counter[bytes](), False
+
+    def answer(key: bytes) -> bytes:
+        asked[key] += 1
+        is_late = key != b"good" and not (others_are_answered and asked[b"a"] > 1 and asked[b"b"] > 1)
+        return b"-READONLY You can't write against a read only replica." if is_late else b":1"
+
+    async with answering(answer) as store:
+        good, *late = (asyncio.create_task(store.set_if(b"p", key, b"v", None)) for key in (b"good", b"a", b"b"))
+
+        assert await good == b"v"
+        assert asked[b"good"] == 1
+        others_are_answered = True
+        assert await asyncio.gather(*late) == [b"v", b"v"]
+
+
+async def test_writes_of_one_request_wait_each_for_itself_while_redis_loads() -> None:
+    asked = Counter[bytes]()
+
+    def answer(key: bytes) -> bytes:
+        asked[key] += 1
+        is_early = key != b"b" and asked[key] == 1
+        return b"-LOADING Redis is loading the dataset in memory" if is_early else b":1"
+
+    async with answering(answer) as store:
+        keys = (b"a", b"b", b"c")
+        answers = await asyncio.gather(*(store.set_if(b"p", key, b"v", None) for key in keys))
+
+    assert answers == [b"v", b"v", b"v"]
+    assert asked == {b"a": 2, b"b": 1, b"c": 2}
 
 
 async def test_full_memory_refuses_writes_and_loses_nothing() -> None:

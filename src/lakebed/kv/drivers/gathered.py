@@ -48,6 +48,11 @@ class Gathered(Generic[A, R]):
             self._timer = begin_in_time(self._begin)
         return answer
 
+    async def ended(self) -> None:
+        """Return once all that began has ended. It may go on after its callers were cancelled."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
     def _begin(self) -> None:
         """Carry all out that wait, in tasks of their own: no caller's end is that of the others."""
         if self._timer is not None:

@@ -70,7 +70,6 @@ _PASSING: Final = (
     exceptions.BusyLoadingError,  # it reads its file after a start
     exceptions.ReadOnlyError,  # a primary that has just become a replica
     exceptions.TryAgainError,
-    exceptions.MaxConnectionsError,
 )
 
 
@@ -317,13 +316,8 @@ async def _call_each(connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
         async with asyncio.timeout(connection.socket_connect_timeout):
             await connection.send_packed_command(connection.pack_commands(commands))
             answers = [await _answer(connection) for _ in commands]
-    except _PASSING as error:
-        await connection.disconnect(nowait=True)  # a late answer must not meet the next command
-        # Of several commands, those behind the one that came too early may be carried out.
-        kind = Passing if len(commands) == 1 else OutcomeUnknown
-        raise kind(f"redis: {error}") from error
     except (exceptions.RedisError, OSError, TimeoutError) as error:
-        await connection.disconnect(nowait=True)  # as above
+        await connection.disconnect(nowait=True)  # a late answer must not meet the next command
         raise OutcomeUnknown(f"redis: the answer was lost: {error}") from error
     except BaseException:
         await connection.disconnect(nowait=True)  # cancelled: as above
@@ -334,6 +328,6 @@ async def _call_each(connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
 async def _answer(connection: Any) -> Any:
     """Read one answer. A refusal is one too: those of the other commands stand behind it."""
     try:
-        return await connection.read_response()
-    except exceptions.ResponseError as refusal:
+        return await connection.read_response(disconnect_on_error=False)
+    except (exceptions.ResponseError, exceptions.BusyLoadingError) as refusal:
         return (Passing if isinstance(refusal, _PASSING) else StoreUnavailable)(f"redis: {refusal}")

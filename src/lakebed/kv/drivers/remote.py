@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -100,7 +100,9 @@ SetIf: TypeAlias = tuple[bytes, bytes, bytes, Predicate | None]
 class ReadsPlaces(Protocol):
     """A database that reads keys of several partitions in one request."""
 
-    async def read_places(self, places: Sequence[Place]) -> dict[Place, Held]: ...
+    async def read_places(self, places: Sequence[Place]) -> Mapping[Place, Held | Passing]:
+        """`Passing` stands for a place that was not read. One that is raised is about all of them."""
+        ...
 
 
 @runtime_checkable
@@ -215,18 +217,20 @@ class RemoteStore:
         self._set_ifs = Gathered(self._set_if_together, database.batch_keys_max)
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:
+        place = (partition, key)
         with self._counted():
             if self._database.reads_together:
-                return await self._gets.do((partition, key))
-            return await self._get_alone((partition, key))
+                return await self._waited(lambda: self._gets.do(place))
+            return await self._waited(lambda: self._get_alone(place))
 
     async def _get_alone(self, place: Place) -> Held | None:
         partition, key = place
-        return (await self._waited(harmless(lambda: self._database.read(partition, (key,))))).get(key)
+        return (await harmless(lambda: self._database.read(partition, (key,)))()).get(key)
 
     async def _get_together(self, places: Sequence[Place]) -> Sequence[Held | Exception | None]:
+        """One attempt. Each caller repeats its own, so that none waits for the repetitions of another."""
         if len(places) == 1:
-            return [await self._get_alone(places[0])]
+            return [await _outcome(self._get_alone(places[0]))]
         found: dict[Place, Held | Exception | None] = {}
         if isinstance(self._database, ReadsPlaces):
             await self._get_some(list(dict.fromkeys(places)), self._database.read_places, found)
@@ -237,23 +241,24 @@ class RemoteStore:
             await asyncio.gather(
                 *(self._get_some(some, self._read_of_partition, found) for some in by_partition.values())
             )
-        return [found.get(place) for place in places]
+        return [copied(held) if isinstance(held := found.get(place), Exception) else held for place in places]
 
     async def _get_some(
         self,
         places: Sequence[Place],
-        read: Callable[[Sequence[Place]], Awaitable[dict[Place, Held]]],
+        read: Callable[[Sequence[Place]], Awaitable[Mapping[Place, Held | Passing]]],
         found: dict[Place, Held | Exception | None],
     ) -> None:
         """Put what is read into `found`, and the failure where it fails."""
         try:
-            found.update(await self._waited(harmless(lambda: read(places))))
+            found.update(await harmless(lambda: read(places))())
         except StoreUnavailable as error:
+            if len(places) == 1 or isinstance(error, Passing):
+                found.update(dict.fromkeys(places, error))
+                return
             # Perhaps the database refuses one of them. The others have their own answers.
-            is_own = len(places) > 1 and not isinstance(error, Passing)
-            found.update(
-                {place: await _outcome(self._get_alone(place)) if is_own else copied(error) for place in places}
-            )
+            alone = await asyncio.gather(*(_outcome(self._get_alone(place)) for place in places))
+            found.update(zip(places, alone, strict=True))
 
     async def _read_of_partition(self, places: Sequence[Place]) -> dict[Place, Held]:
         partition = places[0][0]
@@ -299,7 +304,7 @@ class RemoteStore:
         check_key(partition, key)
         with self._counted():
             if isinstance(self._database, WritesTogether):
-                written = await self._set_ifs.do((partition, key, value, predicate))
+                written = await self._waited(lambda: self._set_ifs.do((partition, key, value, predicate)))
             else:
                 written = await self._waited(lambda: self._database.write_if(partition, key, value, predicate))
         if written is None:
@@ -307,7 +312,10 @@ class RemoteStore:
         return written
 
     async def _set_if_together(self, asked: Sequence[SetIf]) -> Sequence[Predicate | Exception | None]:
-        """Carry out each, in batches at the same time. None has a place twice. The answers are in their order."""
+        """Attempt each once, in batches at the same time. None has a place twice. The answers are in their order.
+
+        Each caller repeats its own, so that none waits for the repetitions of another.
+        """
         batches: list[dict[Place, SetIf]] = []
         sizes: list[int] = []
         chosen: list[int] = []
@@ -332,19 +340,15 @@ class RemoteStore:
 
     async def _set_if_batch(self, batch: Sequence[SetIf]) -> Sequence[Predicate | Exception | None]:
         database = self._database
-        if len(batch) == 1 or not isinstance(database, WritesTogether):
-            return [await _outcome(self._waited(lambda one=one: database.write_if(*one))) for one in batch]  # type: ignore[misc]  # as above
-        try:
-            found = await self._waited(lambda: database.write_ifs(batch))
-        except (StoreUnavailable, OutcomeUnknown) as error:
-            if isinstance(error, (Passing, OutcomeUnknown)):
+        assert isinstance(database, WritesTogether)
+        if len(batch) > 1:
+            try:
+                return await database.write_ifs(batch)
+            except (Passing, OutcomeUnknown) as error:
                 return [copied(error) for _ in batch]
-            found = [error] * len(batch)
-        # Nothing happened to those that were refused: perhaps for another's sake, or for a moment.
-        return [
-            (await self._set_if_batch((one,)))[0] if isinstance(answer, StoreUnavailable) else answer
-            for one, answer in zip(batch, found, strict=True)
-        ]
+            except StoreUnavailable:
+                pass  # nothing happened, perhaps for the sake of one of them
+        return await asyncio.gather(*(_outcome(database.write_if(*one)) for one in batch))
 
     async def delete(self, partition: bytes, key: bytes) -> None:
         check_key(partition, key)
@@ -371,6 +375,8 @@ class RemoteStore:
         self._is_closed = True
         if self._under_way:
             await self._idle.wait()
+        # What a cancelled caller asked may still be under way.
+        await asyncio.gather(self._gets.ended(), self._set_ifs.ended())
         await self._database.close()
 
     def _check_open(self) -> None:
