@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -89,6 +90,42 @@ async def test_a_database_that_throttles_is_asked_again_after_a_pause() -> None:
         await store.close()
 
 
+def partly_read(read: Sequence[bytes], unread: Sequence[bytes]) -> str:
+    """Make an answer that has the value v at the key `a` of some partitions, and hands back that key of others."""
+
+    def keys(partitions: Sequence[bytes]) -> list[dict[str, dict[str, str]]]:
+        return [{"p": {"B": b64encode(partition).decode()}, "k": {"B": "YQ=="}} for partition in partitions]
+
+    items = [{**key, "v": {"B": "dg=="}, "n": {"B": "bg=="}} for key in keys(read)]
+    return json.dumps({"Responses": {"answers": items}, "UnprocessedKeys": {"answers": {"Keys": keys(unread)}}})
+
+
+async def test_a_read_of_a_partition_that_is_throttled_holds_up_none_of_another() -> None:
+    throttled = itertools.repeat((200, partly_read([], [b"hot"])))
+    async with answering((200, partly_read([b"cold"], [b"hot"])), *itertools.islice(throttled, 1000)) as uri:
+        store = bare_store(uri)
+        hot, cold = (asyncio.create_task(store.get(partition, b"a")) for partition in (b"hot", b"cold"))
+
+        found = await cold
+
+        assert found is not None
+        assert found.value == b"v"
+        assert not hot.done()
+        hot.cancel()
+        await store.close()
+
+
+async def test_what_a_throttled_partition_answers_in_part_is_put_together() -> None:
+    parts = [partly_read([], [b"p"]), partly_read([b"p"], [])]
+    async with answering(*((200, part) for part in parts)) as uri:
+        store = bare_store(uri)
+
+        found = await store.get_many(b"p", [b"a", b"b"])
+
+        assert [held and held.value for held in found] == [b"v", None]
+        await store.close()
+
+
 async def test_a_failure_inside_the_database_leaves_a_write_unknown_and_a_read_is_asked_again() -> None:
     failed = (500, '{"__type": "com.amazonaws.dynamodb.v20120810#InternalServerError"}')
     async with answering(failed, failed, (200, '{"Responses": {}}')) as uri:
@@ -104,7 +141,7 @@ async def test_a_failure_inside_the_database_leaves_a_write_unknown_and_a_read_i
 async def test_a_batch_of_which_dynamodb_takes_only_a_part_is_unknown_and_one_that_it_reads_in_part_unavailable() -> (
     None
 ):
-    unread = itertools.repeat((200, '{"Responses": {}, "UnprocessedKeys": {"answers": {"Keys": [{}]}}}'), 100)
+    unread = itertools.repeat((200, partly_read([], [b"p"])), 100)
     async with answering(*unread) as uri:
         store = bare_store(uri.replace("wait_s=60", "wait_s=0"))
         with pytest.raises(StoreUnavailable, match="unread"):

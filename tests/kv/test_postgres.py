@@ -124,12 +124,12 @@ async def test_closing_waits_for_what_a_cancelled_caller_asked(server: Server) -
     store = open_store(uri_of(server.port, schema="closing"))
     await store.set(b"p", b"key", b"old")
     other = await asyncpg.connect(host="127.0.0.1", port=server.port, user="lakebed", database="postgres")
-    blocked = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))"
+    blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted AND $1 = ANY(pg_blocking_pids(pid))"
     async with other.transaction():
         await other.execute("UPDATE closing.kv SET value = value")
         call = asyncio.create_task(store.set_if(b"p", b"key", b"new", b"old"))
         while not await other.fetchval(blocked, other.get_server_pid()):
-            await asyncio.sleep(0.01)
+            await other.execute("SELECT pg_sleep(0.01)")
         call.cancel()
 
         closing = asyncio.create_task(store.close())

@@ -45,6 +45,8 @@ TYPES: Final = [{"AttributeName": "p", "AttributeType": "B"}, {"AttributeName": 
 
 ABSENT: Final[dict[str, object]] = {"ConditionExpression": "attribute_not_exists(p)"}
 
+UNREAD: Final = "dynamodb: it hands back keys unread: it is throttled"
+
 _PASSING: Final = frozenset(
     {
         "ProvisionedThroughputExceededException",
@@ -148,22 +150,27 @@ class DynamoDatabase:
         return StoreSize(size_bytes=int(described["TableSizeBytes"]), log_bytes=0, free_bytes=0)
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
-        found = await self.read_places([(partition, key) for key in keys])
-        return {key: held for (_, key), held in found.items()}
-
-    async def read_places(self, places: Sequence[Place]) -> dict[Place, Held]:
-        found: dict[Place, Held] = {}
-        asked: object = {self._table: {"Keys": [_key(*place) for place in places], "ConsistentRead": True}}
-        pauses = self._pauses()
+        found: dict[bytes, Held] = {}
+        left, pauses = [(partition, key) for key in keys], self._pauses()
         while True:
-            answer = await self._post("BatchGetItem", {"RequestItems": asked}, names_table=False, answers="Responses")
-            for item in answer["Responses"].get(self._table, []):
-                found[_bytes(item["p"]), _bytes(item["k"])] = Held(_bytes(item["v"]), item["n"]["B"])
-            asked = answer.get("UnprocessedKeys")
-            if not asked:
+            answers = await self.read_places(left)
+            found |= {key: held for (_, key), held in answers.items() if not isinstance(held, Passing)}
+            left = [place for place, held in answers.items() if isinstance(held, Passing)]
+            if not left:
                 return found
-            if not await anext(pauses):
-                raise Passing("dynamodb: it hands back keys unread: it is throttled")
+            if len(keys) == 1 or not await anext(pauses):
+                raise Passing(UNREAD)
+
+    async def read_places(self, places: Sequence[Place]) -> dict[Place, Held | Passing]:
+        """DynamoDB hands back the keys of a partition that is throttled, beside the answers of the others."""
+        asked = {self._table: {"Keys": [_key(*place) for place in places], "ConsistentRead": True}}
+        answer = await self._post("BatchGetItem", {"RequestItems": asked}, names_table=False, answers="Responses")
+        found: dict[Place, Held | Passing] = {
+            _place(item): Held(_bytes(item["v"]), item["n"]["B"]) for item in answer["Responses"].get(self._table, [])
+        }
+        for key in answer.get("UnprocessedKeys", {}).get(self._table, {}).get("Keys", []):
+            found[_place(key)] = Passing(UNREAD)
+        return found
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         # A key condition takes no empty value.
@@ -361,6 +368,10 @@ _signing_key: Final = lru_cache(maxsize=16)(aws_signing_key)
 
 def _key(partition: bytes, key: bytes) -> _Key:
     return {"p": {"B": partition}, "k": {"B": key}}
+
+
+def _place(item: dict[str, Any]) -> Place:
+    return _bytes(item["p"]), _bytes(item["k"])
 
 
 def _item(key: _Key, value: bytes) -> _Key:
