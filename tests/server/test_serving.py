@@ -173,7 +173,6 @@ class TestWorkers:
                 time.sleep(0.05)
 
             assert other in now
-            # The new one has the queue of the dead one: a connection in it waits until it serves.
             assert httpx.get(url + "/api/v1/healthcheck", timeout=600).status_code == 204
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers share one socket")
@@ -187,6 +186,22 @@ class TestWorkers:
 
             # One after the other, to workers with nothing else to do. All of them to one has a chance of 2 to the -63.
             assert all(connections_of(pid, address[1]) for pid in workers_of(process))
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers share one socket")
+    def test_one_that_hangs_leaves_its_connections_to_the_others(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "lake", workers=2) as (process, url):
+            victim = workers_of(process)[0]
+            # The parent stands still as well, so it replaces nobody.
+            stopped = [process.pid, victim]
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                # All of them to the other one has a chance of 2 to the -16.
+                for _ in range(16):
+                    assert httpx.get(url + "/_health", timeout=600).status_code == 200
+            finally:
+                for pid in stopped:
+                    os.kill(pid, signal.SIGCONT)
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers share one socket")
     def test_their_port_is_taken_for_another_server(self, tmp_path: Path) -> None:

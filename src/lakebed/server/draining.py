@@ -13,12 +13,13 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import uvicorn
 
+from .helping import help_others
 from .limits import LimitedProtocol
 
 logger = logging.getLogger(__name__)
@@ -51,11 +52,21 @@ class Drain:
 class DrainingServer(uvicorn.Server):
     """uvicorn with a shutdown of our own, and without its signal handlers.
 
-    These raise the signal again afterwards, before anything is closed.
+    These raise the signal again afterwards, before anything is closed. `others` are sockets of workers that it helps.
     """
 
-    def __init__(self, config: uvicorn.Config, drain: Drain, drain_s: float, notice_s: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        drain_s: float,
+        notice_s: float,
+        others: Sequence[socket.socket] = (),
+    ) -> None:
         super().__init__(config)
+        self._others = others
+        self._helping: asyncio.Task[None] | None = None
+        self._stop_helping = asyncio.Event()
         self.notice_s = notice_s
         self._drain = drain
         self._drain_s = drain_s
@@ -63,7 +74,12 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self._others:
+            self._helping = asyncio.create_task(help_others(self._others, self._make_protocol, self._stop_helping))
         self.is_up.set()
+
+    def _make_protocol(self) -> LimitedProtocol:
+        return LimitedProtocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -77,9 +93,12 @@ class DrainingServer(uvicorn.Server):
         """Close every connection, in the order that heads this file. Nothing runs afterwards."""
         self._drain.is_draining = True
         await self._give_notice()
+        if self._helping is not None:
+            self._stop_helping.set()
+            await asyncio.wait({self._helping})
         for server in self.servers:
             server.close()
-        for listener in sockets or []:
+        for listener in (*(sockets or []), *self._others):
             listener.close()
         await self._let_connections_end()
         await self._cut_off_the_rest()

@@ -3,7 +3,7 @@
 The parent binds the socket before anything else, so a port that is taken is an error at once. With one worker it
 serves itself. With more it starts them as fresh Python processes (no fork of a threaded program), each an instance of
 its own, and watches over them: one that dies, or does not answer for SILENT_S, is replaced; one that cannot start ends
-the server.
+the server. Meanwhile the others take the connections of that one (`helping.py`).
 
 SIGTERM and SIGINT end a server when its requests have ended (`draining.py`); a second one ends it now. SIGHUP replaces
 the workers one by one: a fresh one serves before an old one drains, and the socket stays open in the parent.
@@ -249,11 +249,13 @@ async def serve_here(
     ready: Callable[[], None],
     process: ProcessOptions,
     *,
+    others: Sequence[socket.socket] = (),
     stop: asyncio.Event | None = None,
     at_once: asyncio.Event | None = None,
 ) -> None:
     """Serve in this process until a signal, or until `stop` is set; then drain.
 
+    `others` are the sockets of other workers, for when one of these hangs (`helping.py`).
     `at_once` set as well: it drains without notice, for no balancer has to leave.
     """
     leave_pandas_out()
@@ -277,7 +279,7 @@ async def serve_here(
                 timeout_keep_alive=KEEP_ALIVE_S,
             )
             _calm_the_collector()
-            server = DrainingServer(config, state.drain, process.drain_s, process.notice_s)
+            server = DrainingServer(config, state.drain, process.drain_s, process.notice_s, others)
             beside = [asyncio.create_task(run_upkeep(state)), asyncio.create_task(state.hard_deleting.run())]
             if process.metrics_folder is not None:
                 beside.append(asyncio.create_task(state.metrics.share(process.metrics_folder)))
@@ -345,6 +347,8 @@ class WorkerOrders(msgspec.Struct, frozen=True, kw_only=True):
 
     options: ServerOptions
     listener_fds: tuple[int, ...]
+    other_fds: tuple[int, ...]
+    """The sockets of the other workers."""
     process: ProcessOptions
 
 
@@ -366,6 +370,7 @@ class _Parent:
     """Watch the workers: those that serve, and those that drain after a signal to stop.
 
     Each worker has a share of the sockets, which its successor gets: what waits in their queues meanwhile is not lost.
+    It holds those of the others, too, and takes what waits there while one of them hangs.
     """
 
     def __init__(
@@ -377,9 +382,11 @@ class _Parent:
     ) -> None:
         self._listeners = [listener for share in shares for listener in share]
         self._process = process
+        every = {listener.fileno() for listener in self._listeners}
+        own = [tuple(listener.fileno() for listener in share) for share in shares]
         self._orders = [
-            WorkerOrders(options=options, listener_fds=tuple(one.fileno() for one in share), process=process)
-            for share in shares
+            WorkerOrders(options=options, listener_fds=fds, other_fds=tuple(every.difference(fds)), process=process)
+            for fds in own
         ]
         self._share_of: dict[int, int] = {}
         """Which share each worker has, by process id."""
@@ -483,7 +490,7 @@ def _spawn(orders: WorkerOrders) -> Popen[bytes]:
         [sys.executable, "-m", "lakebed.server.worker"],
         stdin=PIPE,
         stdout=PIPE,
-        pass_fds=orders.listener_fds,
+        pass_fds=orders.listener_fds + orders.other_fds,
         start_new_session=True,  # Ctrl-C reaches the parent alone, which stops them in order.
     )
     assert process.stdin is not None

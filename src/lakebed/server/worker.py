@@ -45,8 +45,11 @@ async def _work(orders: WorkerOrders) -> None:
             loop.call_later(BEAT_S, beat)
 
     with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket(fileno=number)) for number in orders.listener_fds]
-        await serve_here(orders.options, listeners, ready, orders.process, stop=stop, at_once=at_once)
+        listeners, others = (
+            [stack.enter_context(socket.socket(fileno=number)) for number in numbers]
+            for numbers in (orders.listener_fds, orders.other_fds)
+        )
+        await serve_here(orders.options, listeners, ready, orders.process, others=others, stop=stop, at_once=at_once)
 
 
 def main() -> int:
