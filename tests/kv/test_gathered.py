@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from lakebed.base import LakebedError, OutcomeUnknown
 from lakebed.kv.drivers.gathered import Gathered
+from lakebed.kv.drivers.remote import Place, RemoteStore, SetIf
+from lakebed.kv.store import Held, Predicate, StoreFormat
 
 
 class Request:
@@ -113,3 +116,78 @@ async def test_an_answer_may_be_an_error_of_one_and_a_failure_is_an_error_of_eac
     assert [type(failure) for failure in failures] == [OutcomeUnknown, OutcomeUnknown]
     assert failures[0] is not failures[1]
     assert await gathered.do(2) == 4
+
+
+class DamagedAtOneKey:
+    """A database that cannot read or write the key `damaged`. Its other writes wait until `is_open` is set."""
+
+    batch_keys_max = 10
+    batch_bytes_max = 10
+    batches_at_once = 2
+    reads_together = True
+
+    def __init__(self) -> None:
+        self.values: dict[Place, bytes] = {}
+        self.is_open = asyncio.Event()
+
+    async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        self._check(keys)
+        found = {key: self.values[partition, key] for key in keys if (partition, key) in self.values}
+        return {key: Held(value, value) for key, value in found.items()}
+
+    async def write_if(self, partition: bytes, key: bytes, value: bytes, _: Predicate | None) -> Predicate | None:
+        self._check([key])
+        await self.is_open.wait()
+        self.values[partition, key] = value
+        return value
+
+    async def write_ifs(self, asked: Sequence[SetIf]) -> list[Predicate | Exception | None]:
+        self._check([one[1] for one in asked])
+        return [await self.write_if(*one) for one in asked]
+
+    async def close(self) -> None: ...
+
+    def _check(self, keys: Sequence[bytes]) -> None:
+        if b"damaged" in keys:
+            raise StoreFormat("a page is damaged")
+
+
+@pytest.fixture
+def damaged() -> DamagedAtOneKey:
+    return DamagedAtOneKey()
+
+
+@pytest.fixture
+def store(damaged: DamagedAtOneKey) -> RemoteStore:
+    database: Any = damaged
+    return RemoteStore(database, name="damaged", wait_s=60)
+
+
+async def test_a_damaged_key_takes_no_read_of_another_key_along(damaged: DamagedAtOneKey, store: RemoteStore) -> None:
+    damaged.values[b"p", b"whole"] = b"1"
+
+    whole, lost = await asyncio.gather(store.get(b"p", b"whole"), store.get(b"p", b"damaged"), return_exceptions=True)
+
+    assert isinstance(whole, Held)
+    assert whole.value == b"1"
+    assert isinstance(lost, StoreFormat)
+
+
+@pytest.mark.parametrize("size", [1, 9], ids=["in one batch", "in two batches"])
+async def test_a_damaged_key_takes_no_write_of_another_key_along(
+    damaged: DamagedAtOneKey, store: RemoteStore, size: int
+) -> None:
+    """A writer that is answered while its write goes on would take the value for one that never comes."""
+    value = bytes(size)
+    both = asyncio.gather(
+        store.set_if(b"p", b"whole", value, None), store.set_if(b"p", b"damaged", value, None), return_exceptions=True
+    )
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not both.done()
+    damaged.is_open.set()
+
+    written, lost = await both
+
+    assert written == value == damaged.values[b"p", b"whole"]
+    assert isinstance(lost, StoreFormat)

@@ -71,6 +71,7 @@ class Gathered(Generic[A, R]):
         answers: Sequence[R | Exception]
         try:
             answers = await self._carry_out([asked for asked, _ in calls])
+            assert len(answers) == len(calls), "a caller without an answer would wait for ever"
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
             answers = [copied(error) for _ in calls]
         except BaseException:

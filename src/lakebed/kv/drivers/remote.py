@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import StoreUri
-from lakebed.kv.store import Held, Page, Predicate, PredicateFailed, StoreUnavailable, check_key
+from lakebed.kv.store import Held, Page, Predicate, PredicateFailed, StoreFormat, StoreUnavailable, check_key
 
 from .gathered import Gathered, copied
 
@@ -196,10 +196,10 @@ def harmless(attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
 
 
 async def _outcome(work: Awaitable[T]) -> T | Exception:
-    """Return its error instead of raising it."""
+    """Return its error instead of raising it: what is awaited beside it goes on, and has its own answer."""
     try:
         return await work
-    except (StoreUnavailable, OutcomeUnknown) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is its caller's
         return error
 
 
@@ -252,11 +252,11 @@ class RemoteStore:
         """Put what is read into `found`, and the failure where it fails."""
         try:
             found.update(await harmless(lambda: read(places))())
-        except StoreUnavailable as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
             if len(places) == 1 or isinstance(error, Passing):
                 found.update(dict.fromkeys(places, error))
                 return
-            # Perhaps the database refuses one of them. The others have their own answers.
+            # Perhaps the database refuses one of them, or one is damaged. The others have their own answers.
             alone = await asyncio.gather(*(_outcome(self._get_alone(place)) for place in places))
             found.update(zip(places, alone, strict=True))
 
@@ -346,8 +346,10 @@ class RemoteStore:
                 return await database.write_ifs(batch)
             except (Passing, OutcomeUnknown) as error:
                 return [copied(error) for _ in batch]
-            except StoreUnavailable:
+            except (StoreUnavailable, StoreFormat):
                 pass  # nothing happened, perhaps for the sake of one of them
+            except Exception as error:  # noqa: BLE001 - the writes of other batches go on
+                return [copied(error) for _ in batch]
         return await asyncio.gather(*(_outcome(database.write_if(*one)) for one in batch))
 
     async def delete(self, partition: bytes, key: bytes) -> None:
