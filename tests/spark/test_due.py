@@ -42,6 +42,7 @@ from lakebed.gc.due import (
 from lakebed.gc.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
 from lakebed.gc.engines import Engine
 from lakebed.gc.files import Files, Lake
+from lakebed.gc.going import mark_going
 from lakebed.gc.history import only_active as only_active_rows
 from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
@@ -596,6 +597,47 @@ def test_what_is_held_is_in_no_plan_for_all_that_hours_say(engines: Engines, tmp
     marked, _ = known_run(engines, built, "first", NOW_MS + 3 * DAY_MS, None, {}, held=held.rows())
 
     assert addresses_of(built.lake, marked) == {IN_A, IN_C}
+
+
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_of_an_open_slice_nothing_goes_for_all_that_hours_say(engines: Engines, tmp_path: Path) -> None:
+    built = Built(replace(chain(), closed=frozenset(SLICES) - {sorted(SLICES)[1]}), tmp_path)
+
+    marked, _ = known_run(engines, built, "first", NOW_MS + 3 * DAY_MS, None, {})
+
+    assert addresses_of(built.lake, marked) == {IN_A, IN_C} == built.specified(NOW_MS + 3 * DAY_MS)
+
+
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_a_plan_without_a_join_refuses_hours_of_an_open_slice(engines: Engines, tmp_path: Path) -> None:
+    built = Built(chain(), tmp_path)
+    is_open = sorted(SLICES)[1]
+
+    async def mark(engine: Engine, store: ObjectStore) -> None:
+        run, context = run_and_context(built, engine, store, "first", NOW_MS + 3 * DAY_MS)
+        reached = reach_metaranges(built.commits, built.refs, built.policy)
+        learned = await learn(context, run, built.policy, reached, None)
+        assert learned.known is not None
+        ranges = learned.ranges
+        await mark_going(
+            engine,
+            ranges.due,
+            Judging(
+                policy=built.policy,
+                terms=ranges.terms,
+                namespace=places.Namespace(URI),
+                closed=pa.array(sorted({*SLICES} - {is_open}), pa.int64()),
+                now_ms=run.now_ms,
+            ),
+            [ranges.due["range_id"].to_pylist()],
+            groups={id_: [0] for id_ in ranges.due["range_id"].to_pylist()},
+            going=await learned.known.write_going(context, run, SLICES, folder="_lakefs/hours/"),
+            into="_lakefs/garbage/",
+            now_ms=run.now_ms,
+        )
+
+    with pytest.raises(protocol.BadInput, match=f"{slice_name(is_open)} is open"):
+        engines.act(built.lake, mark)
 
 
 IN_A, IN_B, IN_C = (format_address(slice_, 1) for slice_ in sorted(SLICES)[:3])

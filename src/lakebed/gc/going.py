@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from lakebed.base import RangeId
+from lakebed.base import RangeId, slice_name
 from lakebed.gc.protocol import BadInput, Manifest, Pieces, Totals
 
 from .due import LIFECYCLE, Bitmap, Judging, due_rows, goes_of, match_rules, open_range, read_columns, read_going
@@ -64,12 +64,15 @@ async def mark_going(
     """Write GARBAGE: what these row groups name and is `going`, a bitmap of LIVE for each slice. No foreign keys go.
 
     Raises:
-        BadInput: a row stays by its own range, or a part is missing or altered.
+        BadInput: a slice is open, a row stays by its own range, or a part is missing or altered.
     """
     facts = {row["range_id"]: row for row in ranges.to_pylist()}
+    closed = frozenset(judging.closed.to_pylist())
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         bitmaps = await read_going(task.store, going)
+        if open_ := sorted(bitmaps.keys() - closed):
+            raise BadInput(f"slice {slice_name(open_[0])} is open, and hours say that something of it goes")
         mine = [portions[number] for number in share["portion"].to_pylist()]
         last = {portion[-1] for portion in mine}
 
