@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from lakebed.kv.drivers import http_client
 from lakebed.kv.drivers.http_client import (
     AnswerLost,
     AnswerTimeout,
@@ -19,6 +20,7 @@ from lakebed.kv.drivers.http_client import (
 )
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+OTHER = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nanother"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -91,7 +93,10 @@ async def test_a_request_has_its_method_path_headers_and_body() -> None:
     assert seen == [b"POST /path?x=1 HTTP/1.1\r\n" + host + b"x-a: b\r\ncontent-length: 4\r\n\r\nbody"]
 
 
-async def test_a_connection_is_kept_for_the_next_request_and_one_that_was_closed_is_not_used() -> None:
+async def test_a_connection_is_kept_for_the_next_request_and_one_that_was_closed_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_client, "IDLE_S_MAX", 3_600.0)  # however long this machine stands still
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,6 +111,21 @@ async def test_a_connection_is_kept_for_the_next_request_and_one_that_was_closed
         await asyncio.gather(*(each.closed for each in asking._open))
         await ask(asking, origin)
         assert connections == 2
+
+
+@pytest.mark.parametrize("more", [b"HTTP", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nst", WHOLE])
+async def test_what_stands_behind_an_answer_answers_no_other_request(more: bytes) -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        answers = (WHOLE + more, b"ale" + WHOLE) if connections == 1 else (OTHER,)
+        await answering(*answers)(reader, writer)
+
+    async with server(serve) as origin, client() as asking:
+        assert (await ask(asking, origin)).content == b"ok"
+        assert (await ask(asking, origin)).content == b"another"
 
 
 async def test_a_server_that_cannot_be_reached_has_seen_nothing() -> None:

@@ -248,6 +248,9 @@ class _Connection(asyncio.Protocol):
     # The parser's
 
     def on_message_begin(self) -> None:
+        if self._answer is not None and self._answer.done():  # more than was asked, which ends the connection
+            self.abort()
+            return
         self._body, self._has_head, self._ends_with_connection = [], False, True
 
     def on_header(self, name: bytes, _value: bytes) -> None:
@@ -262,6 +265,8 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:  # a word before the answer
+            return
+        if self._answer is None or self._answer.done():  # see on_message_begin
             return
         self.is_reusable = self._parser.should_keep_alive()
         self.used_at = self._loop.time()
