@@ -124,7 +124,7 @@ async def _simulate(
 def simulate_branches(plan: BranchesPlan, *, days: int) -> tuple[SimulatedBranch, ...]:
     """Return the branches of a plan that a sweep of one of the coming days deletes, by date and name."""
     going = sorted(
-        (one.goes_ms, one.branch, one.rule if one.goes_ms != one.expires_ms else "")
+        (one.goes_ms, one.branch, "" if one.expires_ms and one.expires_ms <= one.goes_ms else one.rule)
         for one in plan.branches
         if one.goes_ms is not None and one.goes_ms <= plan.now_ms + days * DAY_MS
     )

@@ -17,6 +17,7 @@ from lakebed.gc.protocol import SWEEP_MAX, BranchToGo, NewHold, PlannedBranch
 from lakebed.gc.rules import matches
 from lakebed.gc.rules.lifecycle import BranchFacts, Pin, check_policy, judge_branch
 from lakebed.gc.service import BranchSweep, HoldBook, PolicyBook, RulesMoved, TooManyBranches
+from lakebed.gc.simulate import simulate_branches
 from lakebed.kv import StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryObjectStore, ObjectStore
@@ -206,6 +207,42 @@ async def test_a_plan_says_from_which_instant_on_each_branch_goes(lakes: Install
             lakes.clock.ms = one.goes_ms
             assert (await lakes.plan())[name].goes
             assert (await lakes.plan())[name].goes_ms == one.goes_ms
+
+
+async def test_a_change_without_a_date_keeps_a_branch_for_ever_unless_it_was_made_to_last_for_a_while(
+    lakes: Installation,
+) -> None:
+    await lakes.policy(**{"old-*": {"idle": "3d", "uncommitted": "drop"}})
+    await lakes.branch("old-a")
+    await lakes.branch("old-b", lasts_ms=DAY_MS)
+    lasts_until_ms = lakes.clock.ms + DAY_MS
+    lake = await lakes.lake()
+    for name in ("old-a", "old-b"):
+        await lake.objects.delete(name, "a")
+
+    plan = await lakes.plan()
+    lakes.days(100)
+    later = await lakes.plan()
+
+    assert (plan["old-a"].goes_ms, plan["old-b"].goes_ms) == (None, lasts_until_ms)
+    assert (later["old-a"].goes, later["old-a"].goes_ms) == (False, None)
+    assert (later["old-b"].goes, later["old-b"].goes_ms) == (True, lakes.clock.ms)
+
+
+async def test_a_simulation_names_no_rule_for_a_branch_that_goes_because_it_lasted_long_enough(
+    lakes: Installation,
+) -> None:
+    await lakes.policy(**{"old-*": {"idle": "3d"}})
+    await lakes.branch("old-a", lasts_ms=DAY_MS)
+    await lakes.branch("old-b")
+
+    async def rules() -> dict[str, str]:
+        plan = await BranchSweep(await lakes.lake()).plan()
+        return {one.branch: one.rule for one in simulate_branches(plan, days=10)}
+
+    assert await rules() == {"old-a": "", "old-b": "old-*"}
+    lakes.days(2)
+    assert await rules() == {"old-a": "", "old-b": "old-*"}
 
 
 async def test_only_merged_branches_go_where_the_rule_says_so(lakes: Installation) -> None:

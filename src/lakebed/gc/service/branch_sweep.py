@@ -97,10 +97,14 @@ class _Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """Hold what is staged on a branch, as far as its rule asks. `digest` is of all cells, where the rule drops them."""
+    """Hold what is staged on a branch, as far as its rule asks. `digest` is of all cells, where the rule drops them.
+
+    `has_undated`: a cell has no date, so it counts as staged just now at each look.
+    """
 
     has_any: bool = False
     is_held: bool = False
+    has_undated: bool = False
     active_ms: int = 0
     digest: str = ""
 
@@ -275,7 +279,7 @@ class BranchSweep:
             active_ms=facts.active_ms,
             expires_ms=record.expires_ms or None,
             due_ms=verdict.due_ms,
-            goes_ms=first_going_ms(rule, facts, now_ms),
+            goes_ms=first_going_ms(rule, replace(facts, active_ms=0) if staged.has_undated else facts, now_ms),
             has_uncommitted=staged.has_any,
             state=_state_of(record, staged),
         )
@@ -283,7 +287,7 @@ class BranchSweep:
     async def _staged(self, record: BranchRecord, rule: IdleRule | None, holds: Holds, now_ms: int) -> _Staged:
         """Look at what is staged: at one cell, where one is enough to keep the branch, else at all."""
         drops = rule is not None and rule.drops_uncommitted
-        has_any, is_held, active_ms, digest = False, False, 0, hashlib.sha256()
+        has_any, is_held, has_undated, active_ms, digest = False, False, False, 0, hashlib.sha256()
         for token in record.tokens():
             start: bytes | None = b""
             while start is not None:
@@ -297,10 +301,15 @@ class BranchSweep:
                     flags, row = decode_cell(value)
                     # Only an upload has the date at which it was staged. A deletion has none, and what was copied,
                     # moved or linked has the date of its object: each may be of just now.
+                    has_undated = has_undated or not is_exclusive(flags)
                     active_ms = max(active_ms, from_row(row).modified_ms if is_exclusive(flags) else now_ms)
                 start = page.next_start
         return _Staged(
-            has_any=has_any, is_held=is_held, active_ms=active_ms, digest=digest.hexdigest() if drops else ""
+            has_any=has_any,
+            is_held=is_held,
+            has_undated=has_undated,
+            active_ms=active_ms,
+            digest=digest.hexdigest() if drops else "",
         )
 
     async def _merged(self, heads: dict[str, CommitId], around: _Surroundings, walks: _Walks) -> dict[str, bool | None]:
