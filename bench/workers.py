@@ -47,7 +47,7 @@ SHARE: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What so many requests took: seconds on the wall, and CPU seconds of the server and of the load generator."""
+    """What its requests took: seconds on the wall, and CPU seconds of the server and of the load generator."""
 
     wall_s: float
     server_s: float

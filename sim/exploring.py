@@ -61,10 +61,11 @@ class Budget:
     done) or of requests (not done; the caller cannot tell), and `late`: a crash while a write is under way, which is
     done at any later moment, or a delete of objects that is done and at any later moment done again.
 
-    With `alone_max`, each actor must end within so many steps of its own from every state, if all others stop there for
-    ever (`alone.py`).
+    With `alone_max`, each actor must end within this number of steps of its own from every state, if all others stop
+    there for ever (`alone.py`).
 
-    With `seeds` the scene is too large to walk: so many schedules of it are drawn, one in two with faults of any kind.
+    With `seeds` the scene is too large to walk: this number of its schedules is drawn, one in two with faults of any
+    kind.
     """
 
     crashes: int = 0
@@ -120,8 +121,8 @@ def explore(
     `merges`: histories after which an actor remembers the same are one node (`memory.py`). Costs about 1 µs a state,
     0.2 ms a node, and memory for two levels of states besides the automata.
 
-    `widths`: first walk at most so many states of each level, drawn at random. That reaches ends of schedules soon, and
-    what it learns is not learnt again. Where it `is_whole`, all is walked after them.
+    `widths`: first walk at most that number of states of each level, drawn at random. That reaches ends of schedules
+    soon, and what it learns is not learnt again. Where it `is_whole`, all is walked after them.
 
     Raises:
         TooManyStates: more than `states_max`.
@@ -242,7 +243,7 @@ class Explorer:
                 return result
 
     def walk_narrowly(self, width: int, *, seed: int) -> Explored:
-        """Walk at most so many states of each level, drawn from the seed, and run no actor alone. A violation is one,
+        """Walk at most `width` states of each level, drawn from the seed, and run no actor alone. A violation is one,
         whatever was believed of the future.
         """
         self.machine.futures.begin(self.machine.automata)

@@ -4,7 +4,7 @@ Where an actor is about to read, and no other one, from the node at which it sta
 orders of this read with the steps of others lead to the same. The explorer then tries it alone: an ample set of one
 actor. A read changes no disk, so each disk that a schedule passes through is passed through all the same.
 
-What can still be written is known once the automata are: so the first walk believes that nobody writes anything, and
+What can still be written is known once the automata are: so the first walk believes that no one writes anything, and
 notes what it believed of which node. Where the automata show, after a walk, that it was wrong, the search begins anew,
 and knows better. The last walk believed nothing wrong. That is enough: had a schedule been left out in which another
 actor writes what was read, take the first such write. What comes before it does not touch the read, so it leads there
