@@ -85,6 +85,21 @@ def test_a_folder_does_not_take_its_neighbour_along(shell: Shell, lake: str, put
     assert shell.ok("object", "cat", f"{lake}/main/database").out == "2"
 
 
+def test_a_folder_in_which_nothing_lies_is_mistyped_and_an_empty_ref_is_not(
+    shell: Shell, lake: str, tmp_path: Path
+) -> None:
+    to = str(tmp_path / "down")
+
+    for words in (("download", "-r", f"{lake}/main/typo", to), ("rm", "-r", f"{lake}/main/typo", "--yes")):
+        refused = shell("object", *words)
+        assert (refused.code, f"nothing lies below {lake}/main/typo/" in refused.err) == (3, True)
+    assert not (tmp_path / "down").exists()
+
+    shell.ok("object", "download", "-r", f"{lake}/main", to)
+    shell.ok("object", "rm", "-r", f"{lake}/main", "--yes")
+    shell.ok("sync", f"{lake}/main", to)
+
+
 @pytest.mark.parametrize("path", ["../escaped", "x/../../escaped", "/escaped", "x//y", "x/", "./x"])
 def test_a_path_that_is_no_file_is_left_out_and_named(
     shell: Shell, lake: str, put: Put, tmp_path: Path, path: str

@@ -343,5 +343,7 @@ def test_a_mistyped_source_empties_nothing(shell: Shell, lake: str, work: Path, 
     assert refused.code == 2
     assert "would empty" in refused.err
     assert "there is no object below" in shell("local", "checkout", f"{lake}/main/typo", str(tmp_path / "new")).err
+    missing = shell("sync", f"{lake}/main/typo", str(work), "-o", "json")
+    assert (missing.code, f"nothing lies below {lake}/main/typo/" in missing.err) == (3, True)
     (tmp_path / "empty").mkdir()
     assert shell("sync", str(tmp_path / "empty"), f"{lake}/main/data", "--delete", "--yes").code == 2

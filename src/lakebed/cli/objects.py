@@ -28,6 +28,7 @@ from .transfers import (
     download_objects,
     folder_of,
     local_files,
+    objects_below,
     type_of,
     upload_files,
 )
@@ -160,7 +161,7 @@ def download(
     if recursive:
         if target == STANDARD_STREAM:
             raise Misuse("- is one stream: nothing can be downloaded to it with --recursive")
-        found = session.client.objects.list(source.repository, source.ref, prefix=folder_of(source.path))
+        found = objects_below(session, source)
         moved = download_objects(session, source, Path(target), found, parallel=parallel, presigned=presigned)
         _report(session, f"downloaded {source} to {target}", moved)
         return
@@ -303,8 +304,8 @@ def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False
     if recursive:
         place = parse_prefix(uri)
         folder = folder_of(place.path)
+        found = objects_below(session, place)
         session.confirm(f"Delete all objects below {ObjectUri(place.repository, place.ref, folder)}?", yes=yes)
-        found = session.client.objects.list(place.repository, place.ref, prefix=folder)
         deleted = delete_objects(session, place, (one.path for one in found))
         session.done(f"deleted {count_of(deleted, 'object')} below {place}", deleted=deleted)
         return
@@ -347,7 +348,7 @@ def mv(
         found = session.client.objects.list(here.repository, here.ref, prefix=folder)
         pairs = [(one.path, folder_of(there.path) + one.path.removeprefix(folder)) for one in found]
         if not pairs:
-            raise NotFound(f"nothing is below {here}")
+            raise NotFound(f"nothing lies below {here}")
     else:
         _stat(session, parse_object(source))
         is_folder = not there.path or there.path.endswith("/")

@@ -36,6 +36,7 @@ from .transfers import (
     gone_text,
     is_own,
     local_files,
+    objects_below,
     upload_files,
 )
 from .tree import noun
@@ -100,6 +101,8 @@ def sync(
     there = remote_objects(session, place, with_bytes=not uploads)
     if delete and not (here if uploads else there):
         raise Misuse(f"{source} has nothing at all: with --delete that would empty {target}")
+    if not (uploads or there):
+        objects_below(session, place)  # Refuses a mistyped folder.
     objects = {name: one for name, one in there.items() if is_selected(name)}
     differing = _differing(files, objects, uploads=uploads, parallel=parallel)
     gone = sorted((objects.keys() - files.keys()) if uploads else (files.keys() - objects.keys())) if delete else []

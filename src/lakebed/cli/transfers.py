@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-from lakebed.base import Denied, Invalid, LakebedError, OutcomeUnknown, Unavailable, count_of, human_size
+from lakebed.base import Denied, Invalid, LakebedError, NotFound, OutcomeUnknown, Unavailable, count_of, human_size
 from lakebed.wire import ObjectStats
 
 from .failures import Failed, Misuse, describe
@@ -144,6 +144,20 @@ def download_objects(
         [*tasks] if isinstance(objects, Sequence) else tasks,
         parallel,
     )
+
+
+def objects_below(session: Session, place: ObjectUri) -> Iterator[ObjectStats]:
+    """List the objects below a folder.
+
+    Raises:
+        NotFound: nothing lies there. A ref may be empty; a folder that is named is mistyped then.
+    """
+    folder = folder_of(place.path)
+    found = iter(session.client.objects.list(place.repository, place.ref, prefix=folder))
+    first = list(islice(found, 1))
+    if folder and not first:
+        raise NotFound(f"nothing lies below {ObjectUri(place.repository, place.ref, folder)}")
+    return chain(first, found)
 
 
 def _with_bytes(session: Session, objects: Iterable[ObjectStats]) -> Iterator[ObjectStats]:
