@@ -42,8 +42,8 @@ class Stay(msgspec.Struct, frozen=True, kw_only=True):
 
     `commit` names the object. `rule` is the retention rule as a plan shows it, `period` its duration. `counted_ms` is
     the date from which the period counts, that of `counted_by`: the commit itself or the one that replaced it.
-    `until_ms` is the first instant at which a run may take the object, None while there is no end to it. A deleted
-    branch or tag keeps it no longer than it can come back.
+    `until_ms` is the first instant at which this reason ends, None while there is no end to it: another reason may keep
+    the object longer. A deleted branch or tag keeps it no longer than it can come back.
     """
 
     kind: StayKind
