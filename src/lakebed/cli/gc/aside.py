@@ -142,7 +142,7 @@ def ledger(
     if run and not found and next(collector.ledger_rows(LedgerQuery(run_id=run)), None) is None:
         check_run(collector, run)
     is_asked = any((run, path, address, state, since))
-    otherwise = "the ledger has no such row" if is_asked else "the ledger is empty: no run has deleted anything yet"
+    otherwise = "the ledger has no such row" if is_asked else "nothing is in the ledger: no run has deleted anything"
     session.show_table(found[:limit], LEDGER, otherwise=otherwise)
     if len(found) > limit:
         session.note(f"these are the newest {count_of(limit, 'row')} of more: --limit shows more")
