@@ -15,6 +15,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import httptools
 
+from .remote import take_turn
+
 IDLE_S_MAX: Final = 5.0
 """Use no connection that was idle for longer. A server that closes idle ones waits longer than this."""
 FORBIDDEN: Final = frozenset("\r\n\0 ")
@@ -107,7 +109,10 @@ class HttpClient:
         lines = [f"{method} {target} HTTP/1.1\r\nhost: {origin.authority}\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
         message = f"{''.join(lines)}content-length: {len(content)}\r\n\r\n".encode("latin-1") + content
-        await self._take_turn()
+        try:
+            await take_turn(self._free, self._timeout_s)
+        except TimeoutError as error:
+            raise NotSent("all connections are in use") from error
         try:
             connection = self._kept(origin) or await self._connect(origin, connect_s or self._timeout_s)
             try:
@@ -129,16 +134,6 @@ class HttpClient:
         for connection in list(self._open):
             connection.abort()
             await connection.closed
-
-    async def _take_turn(self) -> None:
-        if not self._free.locked():  # costs nothing, mostly
-            await self._free.acquire()
-            return
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._free.acquire()
-        except TimeoutError as error:
-            raise NotSent("all connections are in use") from error
 
     def _kept(self, origin: Origin) -> _Connection | None:
         idle = self._idle.get(origin)

@@ -23,7 +23,18 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
-from .remote import WAIT_S, Passing, Place, RemoteStore, SetIf, answer_of, open_database, partitions_of, run_apart
+from .remote import (
+    WAIT_S,
+    Passing,
+    Place,
+    RemoteStore,
+    SetIf,
+    answer_of,
+    open_database,
+    partitions_of,
+    run_apart,
+    take_turn,
+)
 from .sqlite import SqliteStore
 
 FORMAT: Final = 1
@@ -271,7 +282,7 @@ class PostgresDatabase:
         The library's own pool makes two tasks for each use, which costs as much as the statement.
         """
         async with _nothing_sent():
-            await self._take_turn()
+            await take_turn(self._free, self._timeout_s)
         is_kept = False
         try:
             connection = await self._kept_or_new()
@@ -289,13 +300,6 @@ class PostgresDatabase:
                     connection.terminate()
         finally:
             self._free.release()
-
-    async def _take_turn(self) -> None:
-        if not self._free.locked():  # costs nothing, mostly
-            await self._free.acquire()
-            return
-        async with asyncio.timeout(self._timeout_s):
-            await self._free.acquire()
 
     async def _kept_or_new(self) -> Any:
         while self._idle:

@@ -183,6 +183,19 @@ async def repeated(attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 
+async def take_turn(free: asyncio.Semaphore, timeout_s: float) -> None:
+    """Wait until a connection is free.
+
+    Raises:
+        TimeoutError: none was within the time.
+    """
+    if not free.locked():  # costs nothing, mostly
+        await free.acquire()
+        return
+    async with asyncio.timeout(timeout_s):
+        await free.acquire()
+
+
 def harmless(attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
     """Let a lost answer count as nothing, for what changes nothing that another writer wrote."""
 
