@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from lakefs.client import Client
 
 from lakebed.cli import app
+from lakebed.objectstore import ObjectStoreOptions
+from tests.objectstore.s3_servers import serve_s3
 
 from .serving import Server, serving
 
@@ -24,6 +26,13 @@ _names = itertools.count()
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("lakebed")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[ObjectStoreOptions]:
+    """An S3 server in this process, and how to reach it."""
+    with serve_s3() as options:
+        yield options
 
 
 @pytest.fixture

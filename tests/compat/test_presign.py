@@ -20,17 +20,11 @@ from lakebed.base import AlreadyExists, Corrupt, NotFound, Unavailable
 from lakebed.client import Retries
 from lakebed.client.connection import Connection
 from lakebed.objectstore import ObjectStoreOptions, environment_of
-from tests.objectstore.s3_servers import make_bucket, serve_s3
+from tests.objectstore.s3_servers import make_bucket
 
 from .serving import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
-
-
-@pytest.fixture(scope="module")
-def options() -> Iterator[ObjectStoreOptions]:
-    with serve_s3() as options:
-        yield options
 
 
 @pytest.fixture(scope="module")

@@ -10,18 +10,12 @@ import pytest
 from lakefs.client import Client
 
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, environment_of, open_objectstore
-from tests.objectstore.s3_servers import make_bucket, serve_s3
+from tests.objectstore.s3_servers import make_bucket
 
 from .serving import Server, serving
 from .test_s3_boto3 import PART, client_of, finish, upload_in_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
-
-
-@pytest.fixture(scope="module")
-def options() -> Iterator[ObjectStoreOptions]:
-    with serve_s3() as options:
-        yield options
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -20,9 +21,27 @@ def cut_short(data: bytes) -> bytes:
     return data[:-10]
 
 
-def client_of(state: AppState, auth: tuple[str, str]) -> httpx.AsyncClient:
+def client_of(state: AppState, auth: httpx.Auth | None) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=create_app(state), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=auth)
+
+
+@asynccontextmanager
+async def made(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Set a server up in a folder, with a repository `lake`, and ask it as its first user."""
+    prepare_folder(folder)
+    async with opened(ServerOptions(data_dir=folder)) as state:
+        issued = await state.accounts.set_up("esti")
+        async with client_of(state, httpx.BasicAuth(issued.access_key_id, issued.secret_access_key)) as client:
+            await client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+            yield client
+
+
+@asynccontextmanager
+async def another(folder: Path, auth: httpx.Auth | None) -> AsyncIterator[httpx.AsyncClient]:
+    """Ask a server that starts on a folder in which another one was."""
+    async with opened(ServerOptions(data_dir=folder)) as state, client_of(state, auth) as client:
+        yield client
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, cut_short])
@@ -30,21 +49,15 @@ def client_of(state: AppState, auth: tuple[str, str]) -> httpx.AsyncClient:
 async def test_a_damaged_range_file_is_named_and_kept(
     tmp_path: Path, folder: str, damage: Callable[[bytes], bytes]
 ) -> None:
-    prepare_folder(tmp_path)
-    options = ServerOptions(data_dir=tmp_path)
-    async with opened(options) as state:
-        issued = await state.accounts.set_up("esti")
-        auth = (issued.access_key_id, issued.secret_access_key)
-        async with client_of(state, auth) as client:
-            await client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
-            for number in range(100):
-                await client.post(f"/repositories/lake/branches/main/objects?path={number:03d}", content=b"x")
-            await client.post("/repositories/lake/branches/main/commits", json={"message": "m"})
+    async with made(tmp_path) as client:
+        for number in range(100):
+            await client.post(f"/repositories/lake/branches/main/objects?path={number:03d}", content=b"x")
+        await client.post("/repositories/lake/branches/main/commits", json={"message": "m"})
     (file,) = (tmp_path / "objects" / "b" / "lake" / "_lakefs" / folder).iterdir()
     file.write_bytes(damage(file.read_bytes()))
 
     # Another process, which has not read the file before.
-    async with opened(options) as state, client_of(state, auth) as client:
+    async with another(tmp_path, client.auth) as client:
         listed = await client.get("/repositories/lake/refs/main/objects/ls")
         await client.post("/repositories/lake/branches/main/objects?path=050", content=b"y")
         commit = await client.post("/repositories/lake/branches/main/commits", json={"message": "m"})
@@ -59,23 +72,17 @@ async def test_a_damaged_range_file_is_named_and_kept(
 
 
 async def test_branches_are_listed_where_the_tree_of_one_is_lost(tmp_path: Path) -> None:
-    prepare_folder(tmp_path)
-    options = ServerOptions(data_dir=tmp_path)
-    async with opened(options) as state:
-        issued = await state.accounts.set_up("esti")
-        auth = (issued.access_key_id, issued.secret_access_key)
-        async with client_of(state, auth) as client:
-            await client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
-            await client.post("/repositories/lake/branches", json={"name": "whole", "source": "main"})
-            await client.post("/repositories/lake/branches/whole/objects?path=a", content=b"x")
-            await client.post("/repositories/lake/branches/main/objects?path=a", content=b"x")
-            await client.post("/repositories/lake/branches/main/commits", json={"message": "m"})
-            await client.post("/repositories/lake/branches/main/objects?path=a", content=b"y")
+    async with made(tmp_path) as client:
+        await client.post("/repositories/lake/branches", json={"name": "whole", "source": "main"})
+        await client.post("/repositories/lake/branches/whole/objects?path=a", content=b"x")
+        await client.post("/repositories/lake/branches/main/objects?path=a", content=b"x")
+        await client.post("/repositories/lake/branches/main/commits", json={"message": "m"})
+        await client.post("/repositories/lake/branches/main/objects?path=a", content=b"y")
     (file,) = (tmp_path / "objects" / "b" / "lake" / "_lakefs" / "metaranges").iterdir()
     file.unlink()
 
     # Another process, which has not read the file before.
-    async with opened(options) as state, client_of(state, auth) as client:
+    async with another(tmp_path, client.auth) as client:
         listed = await client.get("/repositories/lake/branches?details=true")
 
     assert listed.status_code == 200
