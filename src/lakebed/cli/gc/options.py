@@ -73,7 +73,7 @@ EngineOption = Annotated[
 ]
 TasksOption = Annotated[
     int | None,
-    Option("--tasks", metavar="N", min=1, help="Split Spark's work into this many tasks. Default: two for each core."),
+    Option("--tasks", metavar="N", min=1, help="Split Spark's work into this many tasks. Default: four for each core."),
 ]
 
 
