@@ -53,9 +53,9 @@ FIRST_SLICE = slice_number(opened_at_ms=NOW_MS, random_bits=0)
 DAYS = 100
 """One commit in a hundred a day."""
 SHARES = 45
-"""Periods, and what lies between two versions of a range, are so many parts of the age of the lake."""
+"""Periods, and what lies between two versions of a range, are shares of the age of the lake."""
 STEP = 10_007
-"""A prime: from place to place by so many, commits come to all of them, so every range is in some tree."""
+"""A prime: commits that step this far from place to place come to all, so every range is in some tree."""
 SPREAD = 0.6180339887498949
 """Multiples of it, without their whole parts, are spread evenly however many there are."""
 

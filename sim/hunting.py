@@ -186,8 +186,9 @@ def _by_bursts_of(found: Hunt, scene: Scene, seeds: range) -> None:
 
 
 def _by_world(found: Hunt, worlds: list[World], *, widths: Sequence[int] = ()) -> None:
-    """Walk worlds until one shows the bug; with `widths` so many states of each level only. STATES_MAX is for each: a
-    mutant may make one endless.
+    """Walk worlds until one shows the bug; with `widths`, as many states of each level as it says.
+
+    STATES_MAX is for each: a mutant may make one endless.
     """
     for world in worlds:
         try:

@@ -4,7 +4,7 @@ The installation of now has a key-value store of its own and the namespace of be
 restores the dump, and is adopted. The process that applies is of before: it knows nothing of that. Or it asks by name,
 and reaches whichever has the name.
 
-What an apply deletes in the batch that is under way nobody can stop (docs/guide/dumps.md). So each batch notes whether
+No process can stop the batch of deletes that is under way (docs/guide/dumps.md). So each batch notes whether
 the repository had been made again before its fence was looked at.
 """
 

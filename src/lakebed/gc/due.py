@@ -479,7 +479,7 @@ def read_columns(
     rule: int = MIXED,
     with_addresses: bool = True,
 ) -> pa.Table:
-    """Where the rule of all rows is known, neither their paths nor what tells rules apart is read.
+    """Read columns. Where the rule of all rows is known, neither their paths nor what tells rules apart is among them.
 
     Addresses say something of foreign keys alone.
     """

@@ -2,8 +2,8 @@
 
 Each worker has a socket of its own, and the kernel goes on dealing connections to one whose process stands still. So
 each worker also looks at the queues of the others. One that is never found empty for a while belongs to a worker that
-does not take what it gets: then whoever looks first takes all of it. Nobody has to tell who hangs, and a worker that
-goes on finds its queue empty, or takes part.
+does not take what it gets: then the first that looks takes all of it. No process tells the others who hangs, and a
+worker that goes on finds its queue empty, or takes part.
 """
 
 from __future__ import annotations

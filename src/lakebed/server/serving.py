@@ -389,7 +389,7 @@ class _Parent:
             for fds in own
         ]
         self._share_of: dict[int, int] = {}
-        """Which share each worker has, by process id."""
+        """The share of each worker, by process id."""
         self._ready = ready
         self._running: list[Popen[bytes]] = []
         self._leaving: list[Popen[bytes]] = []

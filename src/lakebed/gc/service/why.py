@@ -92,7 +92,7 @@ class _Known:
     now_ms: int
     expiring_by: dict[CommitId, str]
     deleted_until_ms: dict[str, int]
-    """When each deleted branch or tag ends to be kept, by the name it has in the snapshot."""
+    """The moment until which each deleted branch or tag is kept, by the name it has in the snapshot."""
 
 
 @dataclass(slots=True)

@@ -337,7 +337,7 @@ def _from_query(asked: Asked) -> Signed:
 
 
 class _Opening(msgspec.Struct, frozen=True):
-    """What a client sends alike with each request of a day: its key, the scope, and which headers it signs."""
+    """The part that a client sends alike with each request of a day: its key, the scope, the headers it signs."""
 
     access_key_id: str
     scope: str
