@@ -2,9 +2,9 @@
 prints, as JSON, what each took.
 
 Built here without HTTP, and not timed: SLICES closed slices of EACH objects, which are files in a folder. Of every
-twenty objects one is named by nobody; the others of all slices but the last are committed, a slice a commit, those of
+twenty objects nothing names one; the others of all slices but the last are committed, a slice a commit, those of
 the last one are staged. A clean run comes first. Then 1 % changes: a new slice, of whose objects half replace committed
-ones in a new commit, all over the tree, a quarter is staged and a quarter named by nobody, and a quarter of what was
+ones in a new commit, all over the tree, a quarter is staged, nothing names another quarter, and a quarter of what was
 staged is deleted. The second run is optimised, and finds just the garbage of the change; a clean one in the same warm
 session ends it.
 
@@ -64,7 +64,7 @@ URI = "local://bench/incremental"
 SIZE_BYTES = 4
 OPENED_MS = 1_790_000_000_000
 CALM_S = 2.0
-"""The JVM compiles on for a while after a run: that is the run's, and nobody else's."""
+"""The JVM compiles on for a while after a run: that is the run's alone."""
 
 
 class Repository:

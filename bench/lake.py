@@ -2,7 +2,7 @@
 
 Entry n is part n % 400 of day n // 400, in slices of 10,000 objects. All columns are made by numpy and Arrow, a stretch
 at a time. The tree is built by a process of its own (`python -m bench.lake FOLDER COUNT` prints its metarange's id), so
-that what building takes is in nobody's figures, and without fsync.
+that no figure holds what building takes, and without fsync.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The inputs of a mark, as files: `python -m bench.mark_inputs FOLDER SLICES numbered|foreign` makes them all.
 
-2,000 closed slices of 10,000 objects each lie in the namespace (20 M). Of every twenty objects one is named by nobody
+2,000 closed slices of 10,000 objects each lie in the namespace (20 M). Of every twenty objects nothing names one
 (1 M in all), four by the uncommitted input alone (4 M), which also names 500 objects in each of as many newer slices
 (1 M), and fifteen by commits: 5,000 ranges of 10,000 entries (50 M rows: each object is in three or four), each range
 with objects of twenty slices. In half of the ranges they are neighbours in their slice, in the other half scattered

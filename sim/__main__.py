@@ -88,8 +88,8 @@ def _names(only: str = "") -> list[str]:
 def exhaustive(
     *, quick: bool = False, only: str = "", states_max: int | None = None, memory_gib: int = 8
 ) -> dict[str, Any]:
-    """Walk small worlds, those with `only` in their name, each in a process of its own, whose peak of memory is told.
-    One beyond `states_max` or `memory_gib` is skipped, and said to be."""
+    """Walk small worlds, those with `only` in their name, each in a process of its own. Return the peak of its memory.
+    Skip a world beyond `states_max` or `memory_gib`, and count it as skipped."""
     counted = ("worlds", "skipped", "schedules", "states", "steps", "faults", "violations", "peak_mib")
     total = dict.fromkeys(counted, 0)
     kinds: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """Actors: coroutines run by hand, one effect at a time, with strands where they gather; crashed and started again.
 
-A `Scene` says who acts on what, and what must hold at the end. Each life of an actor is given fresh ports; what it was
-told before it crashed is remembered by the scene alone.
+A `Scene` says who acts on what, and what must hold at the end. Each life of an actor is given fresh ports; the
+scene alone remembers the answers that it got before it crashed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Actors as automata: what an actor does next, by what it was told so far.
+"""Actors as automata: what an actor does next, by the answers that it got so far.
 
 An actor's memory is its own, so it is a function of the outcomes handed to it. A `Node` stands for one such history:
 it knows the moves that are open there, and an edge for each outcome seen. Real code runs only where an edge is new:
 the life that waits at the node goes on, or, if it already went another way, a new one is led there by the recorded
 outcomes. If it then asks for anything else than recorded, the core is not deterministic: `NotDeterministic`.
 
-Histories that end in one memory (`memory.py`) have one future, so they are one node, known by the first that led there;
-what users were told on the way, and in which life, is part of it. That leaves out no schedule and no end of one. (Where
-one history ends in a write and another in a read, a crash is tried after both.)
+Histories that end in one memory (`memory.py`) have one future, so they are one node, known by the first that led there.
+The answers that users got on the way, and in which life, are part of it. That leaves out no schedule and no end of one.
+(Where one history ends in a write and another in a read, a crash is tried after both.)
 """
 
 from __future__ import annotations

@@ -206,9 +206,9 @@ def collect(
     days: int | None = None,
     active_only: bool = False,
 ) -> Do:
-    """Plan and apply; `between` the two this process does something else. Committed data goes ten `days` after
-    everything was made, if not said. `elsewhere`: in another process than what else this actor does. `active_only`: to
-    a lifecycle run, commits that the retention rules let go keep nothing.
+    """Plan and apply; `between` the two this process does something else. Committed data goes `days` after
+    everything was made, ten by default. `elsewhere`: in another process than what else this actor does. `active_only`:
+    to a lifecycle run, commits that the retention rules let go keep nothing.
     """
 
     async def act(repo: Versions) -> None:

@@ -208,7 +208,7 @@ _SEEDS_LEARNT: Final = 6
 
 
 class TooManyStates(RuntimeError):
-    """The scene is larger than it was said to be."""
+    """The scene has more states than its limit allows."""
 
 
 class Explorer:

@@ -36,7 +36,7 @@ NO_READ: Final = 0
 
 
 class Learnt(Protocol):
-    """What is known of an automaton. Keys of `edges` have the node above `edge_bits`, those of `crashes` are nodes."""
+    """Know an automaton. Keys of `edges` have the node above `edge_bits`; those of `crashes` are nodes."""
 
     edges: NumberMap
     crashes: NumberMap

@@ -41,7 +41,7 @@ def _two_servers() -> Scene:
 
 
 def _listing_in_pages() -> Scene:
-    """Of a slice from which addresses were handed out: a link sets its cell while the listing is between two pages."""
+    """List a slice that handed out addresses: a link sets its cell while the listing is between two pages."""
     late = client("l", link_issued("w3", "a", "3"))
     cleaner = client("k", clean_records("k1"))
     run_in_pages = client("r", in_pages(collect("r1", RunKind.UNCOMMITTED)))

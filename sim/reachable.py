@@ -39,7 +39,7 @@ from .files import pairs_in
 from .views import PARTITION, UID, View
 
 PROMISES: Final = b"(promises)"
-"""A partition of the simulation's own: versions of rules of which their setter was told that they count at once."""
+"""A partition of the simulation's own: versions of rules whose setter got the answer that they count at once."""
 NAMED: Final = b"(named)"
 """Likewise: commits of which it was promised that all they name stays, but for paths that are due."""
 TOKENS: Final = PARTITION + b"/"
@@ -117,7 +117,7 @@ def addresses_are_fresh(disk: Disk, partition: bytes, key: bytes, _: bytes | Non
 
 
 def sweeps_keep_promises(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """Check that rules count at once where the answer said so: no run by older rules takes a commit after that.
+    """Check that rules count at once where the answer promised it: no run by older rules takes a commit after that.
 
     Raises:
         Violation: it does.
@@ -148,7 +148,7 @@ def names_are_unique(disk: Disk, partition: bytes, key: bytes, _: bytes | None, 
 
 
 def marks_are_true(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """Of an exclusive cell in whose token nothing else could be found, no other cell and no commit names the address.
+    """Check that an exclusive cell is true: no other cell and no commit names the address, as far as its token shows.
 
     A token that a freeze retired is left out, and what a commit that claims the token holds at the path.
 

@@ -203,7 +203,7 @@ def scene(
     Where clocks do not agree, a cleaner may take a claim for old that was written just now: then cells may leak, as
     protocols.md says, and nothing else.
 
-    `quick`: if not said, all budgets, or none where an actor collects.
+    `quick`: by default all budgets, or none where an actor collects.
     """
 
     async def prepare(ports: SimPorts) -> None:

@@ -136,9 +136,10 @@ def what_was_moved_stays_away(ending: Ending) -> None:
 
 
 def merges_are_read(ending: Ending) -> None:
-    """Who reads after a merge sees what it brought, unless that was moved itself, or a move ended before: also where a
-    mover looked before the merge, and died with its tombstone on top. A move that ended as a copy may have looked like
-    a deletion for a moment: it lost the answer to its last tombstone.
+    """Check that a reader after a merge sees what it brought, unless that was moved itself, or a move ended before.
+
+    So also where a mover looked before the merge, and died with its tombstone on top. A move that ended as a copy may
+    have looked like a deletion for a moment: it lost the answer to its last tombstone.
     """
     ends = [one.ended.error for one in ending.of("delete") if one.ended is not None]
     if any(error is not None and issubclass(error, MovedAsCopy) for error in ends):

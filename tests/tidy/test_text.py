@@ -26,6 +26,8 @@ BACKTRACKS_LITTLE = {
     r"(?P<base>[^~^@$]+)(?:@\{(?P<when>[^{}]+)\})?(?P<steps>(?:[~^]\d*)*)(?P<suffix>[@$]?)",
 }
 """Each round of the outer repeat begins with what the inner one cannot take, so a text is read in one way."""
+HARD_WORDS = re.compile(r"\b(nobody|somebody|whoever|told|said|so many|as ever|were there)\b", re.IGNORECASE)
+WORDS_MAX = 25
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 SIZE_MAX = 5 << 20
 
@@ -115,6 +117,34 @@ def test_the_index_of_a_folder_names_every_page(folder: str) -> None:
     pages = {page.name for page in (ROOT / "docs" / folder).glob("*.md")} - {"README.md"}
 
     assert pages - set(LINK.findall((ROOT / "docs" / folder / "README.md").read_text())) == set()
+
+
+def test_a_sentence_of_a_page_for_users_has_at_most_25_words_and_none_that_is_hard_to_read() -> None:
+    pages = [ROOT / "README.md", *(page for page in (ROOT / "docs" / "guide").glob("*.md") if page.name != "api.md")]
+    found = [
+        f"{page.name}: {sentence}"
+        for page in sorted(pages)
+        for sentence in sentences(page.read_text())
+        if len(re.findall(r"\S*\w\S*", sentence)) > WORDS_MAX or HARD_WORDS.search(sentence)
+    ]
+
+    assert found == []
+    assert list(sentences("# Head\nOne `a. B`\ntwo. Three\n- four\n| five | six |\n")) == [
+        "One X two.",
+        "Three",
+        "four",
+        "five",
+        "six",
+    ]
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Split the prose, list items and cells of a page in Markdown. Code counts as one word, a link as its text."""
+    text = re.sub(r"^#.*$|\|[ :|-]*\|$", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL), flags=re.MULTILINE)
+    text = re.sub(r"`[^`]*`", "X", re.sub(r"\]\([^)]*\)", "]", text))
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=\|)|(?<=\|)\n|\|", text):
+        words = re.sub(r"^\s*(?:[-*]|\d+\.) |\s+", " ", block).strip()
+        yield from filter(None, re.split(r"(?<=[.!?:;])[)\"*]*\s+(?=[A-Z\[(*])", words))
 
 
 def test_no_pattern_repeats_what_repeats() -> None:

@@ -109,8 +109,8 @@ class UncommittedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrepareCommits(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind` counts for a run without a record: its folder goes by it. For metadata, `swept` is said only of commits
-    that were swept longer ago than readers are given.
+    """`kind` counts for a run without a record: its folder goes by it. For metadata, `swept` holds only for commits
+    that were swept longer ago than the readers' grace.
     """
 
     kind: RunKind = RunKind.COMMITTED

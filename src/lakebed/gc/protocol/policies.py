@@ -39,7 +39,7 @@ class PolicyWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PotentialBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """The potential commits are in the folder of this run, in so many pages, numbered from 0."""
+    """The potential commits are in the folder of this run, in this many pages, numbered from 0."""
 
     run_id: str
     commits: int

@@ -1,7 +1,7 @@
 """Read durations: `36h`, `20d`, `2w`, `6mo`, `forever`. A number without a unit means nothing and is refused.
 
 Hours, days and weeks are fixed: a day is 24 hours, whatever a clock on a wall does. A month is a calendar month in UTC,
-counted back from the one instant that a run calls now: the same day of the month and time of day, so many months
+counted back from the one instant that a run calls now: the same day of the month and time of day, that many months
 earlier, and where that month has no such day, its last. So `1mo` before 31 March 10:00 is 28 February 10:00 (29 in a
 leap year), which is earlier than any reading that rolls over into March: in doubt more is kept. Months are counted in
 one step and not one by one, so that `2mo` before 30 April is 28 February and not what `1mo` before 30 March gives.
@@ -102,7 +102,7 @@ def parse_duration(text: str) -> Duration:
 
 
 def _months_over(event_ms: int, months: int, from_ms: int) -> int:
-    """In the month so many after the event's the day and time of the event decide; all that is later is beyond it.
+    """`months` after the event's month, the day and time of the event decide. All that is later is beyond it.
 
     Where the event's day is the last of its month, every later day of the other month goes back to it too, so that
     each of these begins within the duration and may end beyond it.
@@ -131,7 +131,7 @@ def _months_before(now_ms: int, months: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _days_of_months(months: int) -> int:
-    """The longest that so many calendar months can be: from the last day of each month of the calendar's cycle."""
+    """Return the most days that this many months can have: from the last day of each month of the calendar's cycle."""
     ends = np.arange(months, months + _CYCLE_MONTHS)
     firsts = np.arange(0, months + _CYCLE_MONTHS + 1).astype("M8[M]").astype("M8[D]").astype(np.int64)
     lengths = np.diff(firsts)

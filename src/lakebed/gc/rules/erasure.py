@@ -3,7 +3,7 @@
     An object goes when a selected entry of a commit names it, or of a staging area, and no other entry of a commit does
     (unless shared objects go too), nothing that is in no commit names it, and no legal hold keeps it.
 
-Neither dates nor branches, tags, rules or policies count. What stays is told with its reason.
+Neither dates nor branches, tags, rules or policies count. A plan lists what stays, with its reason.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ PAGE_COMMITS: Final = 10_000
 
 
 class PotentialNotFound(NotFound):
-    """No potential commits were found under this name, or not so many pages."""
+    """No potential commits were found under this name, or fewer pages."""
 
 
 class PotentialCommits:

@@ -31,7 +31,7 @@ class AnswerLost(Exception):
 
 
 class AnswerTimeout(AnswerLost):
-    """The server said nothing for `timeout_s`."""
+    """The server sent nothing for `timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ def _kept_by(rule: IdleRule | None, facts: BranchFacts, now_ms: int, due_ms: int
         return BranchWhy.UNKNOWN_AGE
     if due_ms > now_ms:
         return BranchWhy.LASTING if due_ms == facts.expires_ms else BranchWhy.ACTIVE
-    # A branch that is older than it was made to last goes whether it was merged or not: its maker said so.
+    # A branch that is older than it was made to last goes, merged or not: its maker chose the date.
     if rule is not None and not 0 < facts.expires_ms <= now_ms and rule.merged not in (None, facts.is_merged):
         if facts.is_merged is None:
             return BranchWhy.NO_TARGET

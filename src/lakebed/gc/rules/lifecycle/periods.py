@@ -42,7 +42,7 @@ class Period:
         over_ms = self.duration.over_ms(written_ms, written_ms)
         assert over_ms is not None, "only `forever` has no end"
         due_ms = -(-over_ms // self.step_ms) * self.step_ms
-        # At the end of a month several days have one date so many months before, so the next midnight may be too early.
+        # At the end of a month several days have one date months before, so the next midnight may be too early.
         while self.cutoff_ms(due_ms) <= written_ms:
             due_ms += self.step_ms
         return due_ms
