@@ -50,6 +50,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "examples": {"base", "client", "wire", "cli", "cli/gc", "gc", "gc/protocol", "objectstore"},
     "testing": CORE | {"runtime"},
 }
+STEPS_OF_GC = {"base", "objectstore", "ranges", "gc/rules", "gc/protocol"}
+INSIDE_GC: dict[str, tuple[set[str], set[str]]] = {
+    # Bottom-up: each layer's files, and the other parts that they may import. A file imports its own layer or a lower
+    # one. The steps are every file that no other layer names.
+    "tables": ({"files", "package", "tables"}, {"base", "objectstore", "gc/protocol"}),
+    "engines": ({"engines"}, {"base", "objectstore", "runtime", "gc/protocol"}),
+    "steps": (set(), STEPS_OF_GC),
+    "kinds": ({"kinds"}, STEPS_OF_GC),
+    "flow": ({"flow", "preflight", "simulate", "sweep"}, STEPS_OF_GC),
+    "doors": (
+        {"__init__", "__main__", "api", "branches", "daemon", "functions", "http_requests", "java", "session"},
+        MAY_IMPORT["gc"],
+    ),
+}
 COMPOSITION_ROOTS = {
     # They put parts together, so they may name any; a reader of one finds what runs where.
     "__init__.py": {"lake"},
@@ -82,14 +96,22 @@ def part_of(*names: str) -> str:
 
 
 def imported_parts(tree: ast.Module) -> set[str]:
+    return {part_of(*name.split(".")[1:]) for name in imported_names(tree)}
+
+
+def imported_names(tree: ast.Module, *folders: str) -> set[str]:
+    """The dotted names of ours that a module imports; with the folders that it lies in, relative ones too."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             # `from lakebed.gc import protocol` names the part lakebed.gc.protocol.
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and folders:
+            base = ["lakebed", *folders[: len(folders) - node.level + 1], *filter(None, [node.module])]
+            names |= {".".join([*base, alias.name]) for alias in node.names}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-    return {part_of(*name.split(".")[1:]) for name in names if name.startswith("lakebed.")}
+    return {name for name in names if name.startswith("lakebed.")}
 
 
 def imported_modules(tree: ast.Module) -> set[str]:
@@ -110,6 +132,31 @@ def test_every_part_imports_only_what_the_map_allows() -> None:
         violations += [f"{file}: {found}" for found in sorted(imported_parts(tree) - allowed)]
 
     assert violations == []
+
+
+def test_inside_gc_each_file_imports_its_own_layer_or_a_lower_one() -> None:
+    order = list(INSIDE_GC)
+    violations = []
+    for file, tree in sources():
+        if part_of(*file.parts[:-1]) != "gc":
+            continue
+        layer = layer_of_gc(file.parts[1].removesuffix(".py"))
+        names = {name for name in imported_names(tree, *file.parts[:-1]) if part_of(*name.split(".")[1:]) == "gc"}
+        above = {name for name in names if order.index(layer_of_gc(file_of_gc(name))) > order.index(layer)}
+        others = imported_parts(tree) - INSIDE_GC[layer][1] - {"gc"}
+        violations += [f"{file}, of {layer}: {found}" for found in sorted(above | others)]
+
+    assert violations == []
+
+
+def file_of_gc(name: str) -> str:
+    """The file or folder below `gc` that `lakebed.gc.flow.plan` names; of `lakebed.gc` its front door."""
+    first = name.removeprefix("lakebed.gc").removeprefix(".").partition(".")[0]
+    return first if (SRC / "gc" / f"{first}.py").exists() or (SRC / "gc" / first).is_dir() else "__init__"
+
+
+def layer_of_gc(file: str) -> str:
+    return next((layer for layer, (files, _) in INSIDE_GC.items() if file in files), "steps")
 
 
 def test_the_map_has_no_cycle_and_no_part_is_missing_from_it() -> None:
