@@ -2,7 +2,6 @@
 
 from lakebed.base import RunKind, RunState
 
-from .applying import APPLYING_PREFIX, CLAIM_ATTEMPTS_MAX, CLAIM_KEY, Claim, NoClaimLeft, claims_in, next_claim
 from .branches import (
     BRANCH_GONE,
     BRANCH_IN_DOUBT,
@@ -38,41 +37,8 @@ from .erasures import (
     Unstage,
     Unstaged,
 )
-from .holds import HOLDS_KEY, HOLDS_PREFIX, HoldsHistory, HoldsVersion, HoldsWritten, NewHold, holds_mark
+from .holds import HoldsHistory, HoldsVersion, HoldsWritten, NewHold
 from .jobs import LINES_MAX, JobDeed, JobList, JobResult, JobState, JobView, StartJob
-from .ledger import (
-    LEDGER_PREFIX,
-    LedgerPage,
-    LedgerQuery,
-    LedgerRow,
-    LedgerState,
-    decode_ledger,
-    encode_ledger,
-    ledger_folder,
-    ledger_groups,
-    plain_rows,
-)
-from .manifests import (
-    MANIFEST_FORMAT,
-    BadInput,
-    Manifest,
-    Part,
-    PartWriter,
-    arrow_schema,
-    check_listing,
-    check_manifest,
-    check_part,
-    check_rows,
-    decode_manifest,
-    decode_part,
-    encode_manifest,
-    encode_part,
-    join_parts,
-    manifest_of,
-    part_of,
-    read_parquet,
-    read_part,
-)
 from .messages import (
     Adopting,
     Apply,
@@ -99,18 +65,28 @@ from .messages import (
     UncommittedPage,
 )
 from .paths import (
+    APPLYING_PREFIX,
+    CLAIM_ATTEMPTS_MAX,
+    CLAIM_KEY,
     CLOCK_KEY,
     DATA_PREFIX,
     DELETES_ALLOWED,
     GC_PREFIX,
+    HOLDS_KEY,
+    HOLDS_PREFIX,
     INSTALLATION_MARK,
     INSTALLATION_PREFIX,
     LC_PREFIX,
+    Claim,
     InvalidRunId,
+    NoClaimLeft,
     check_run_id,
+    claims_in,
+    holds_mark,
     input_folder,
     is_special,
     manifest_path,
+    next_claim,
     page_manifest_path,
     part_name,
     report_path,
@@ -133,19 +109,40 @@ from .planned import (
 )
 from .plans import (
     AGES,
+    DEFERRED_FORMAT,
+    SAVED_FORMAT,
     UNKNOWN_FILES_MAX,
+    BadWindow,
     CommitCounts,
+    Deferred,
     Found,
+    Keeps,
+    KnownDues,
+    Pieces,
     Plan,
     PlanList,
     PlanMissing,
     PlanSummary,
     RangeCounts,
+    RunMode,
+    Saved,
+    SavedDues,
     Total,
     Totals,
+    TreePart,
+    decode_deferred,
     decode_plan,
+    decode_saved,
+    decode_saved_dues,
+    deferred_path,
+    encode_deferred,
     encode_plan,
+    encode_saved,
+    encode_saved_dues,
     plan_path,
+    purge_path,
+    saved_path,
+    window_end_ms,
 )
 from .policies import (
     PolicyCheck,
@@ -156,7 +153,24 @@ from .policies import (
     PotentialPage,
     SetPolicy,
 )
-from .reports import REPORT_FORMAT, PurgeReport, RunReport, StageReport, decode_report, encode_report
+from .reports import (
+    LEDGER_PREFIX,
+    REPORT_FORMAT,
+    LedgerPage,
+    LedgerQuery,
+    LedgerRow,
+    LedgerState,
+    PurgeReport,
+    RunReport,
+    StageReport,
+    decode_ledger,
+    decode_report,
+    encode_ledger,
+    encode_report,
+    ledger_folder,
+    ledger_groups,
+    plain_rows,
+)
 from .requests import (
     ENGINE_SETTING,
     REQUESTS,
@@ -182,29 +196,6 @@ from .requests import (
 )
 from .restoring import FAILURES_SHOWN, RESTORED_FROM, Restore, RestoredFrom, RestoreFailure, RestorePage, RestoreReport
 from .rules import RulesHistory, RulesVersion, RulesWritten
-from .sealed import (
-    DEFERRED_FORMAT,
-    SAVED_FORMAT,
-    BadWindow,
-    Deferred,
-    Keeps,
-    KnownDues,
-    Pieces,
-    RunMode,
-    Saved,
-    SavedDues,
-    TreePart,
-    decode_deferred,
-    decode_saved,
-    decode_saved_dues,
-    deferred_path,
-    encode_deferred,
-    encode_saved,
-    encode_saved_dues,
-    purge_path,
-    saved_path,
-    window_end_ms,
-)
 from .service import Requests, RunAbandoned, Service, UnknownAnswer
 from .simulation import SimulatedBranch, SimulatedRow, Simulation
 from .tables import (
@@ -213,14 +204,33 @@ from .tables import (
     GARBAGE,
     LEDGER,
     LEFTOVERS,
+    MANIFEST_FORMAT,
     POTENTIAL,
     POTENTIAL_SETS,
     REFS,
     TABLES,
     UNCOMMITTED,
+    BadInput,
     Column,
     ColumnType,
+    Manifest,
+    Part,
+    PartWriter,
     Table,
+    arrow_schema,
+    check_listing,
+    check_manifest,
+    check_part,
+    check_rows,
+    decode_manifest,
+    decode_part,
+    encode_manifest,
+    encode_part,
+    join_parts,
+    manifest_of,
+    part_of,
+    read_parquet,
+    read_part,
 )
 from .why import CommittedName, DueName, Fate, Question, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress
 

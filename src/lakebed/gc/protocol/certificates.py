@@ -14,7 +14,7 @@ import msgspec
 from lakebed.gc.rules import Selection
 
 from .erasures import Standing
-from .sealed import seal, unseal
+from .plans import seal, unseal
 
 CERTIFICATE_FORMAT: Final = 1
 CERTIFICATES_PREFIX: Final = "_lakefs/retention/erasures/"

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from lakebed.gc.rules import Hold
-
-from .paths import GC_PREFIX
-
-HOLDS_PREFIX: Final = f"{GC_PREFIX}holds/"
-HOLDS_KEY: Final = rf"{HOLDS_PREFIX}\d{{12}}\.json"
-"""What the key of a mark looks like: one for each change of the holds."""
-
-
-def holds_mark(version: int) -> str:
-    """Return the file that says that the holds have this version. A sweep looks for later ones before each delete."""
-    return f"{HOLDS_PREFIX}{version:012d}.json"
 
 
 class NewHold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

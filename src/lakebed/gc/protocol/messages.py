@@ -33,7 +33,7 @@ import msgspec
 from lakebed.base import RunKind, RunState
 from lakebed.gc.rules import Holds, Rules
 
-from .manifests import Manifest, Part
+from .tables import Manifest, Part
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Names of collection runs, and where their files lie, relative to the repository's storage namespace.
+"""Names of collection runs, and where files of collections lie, relative to the repository's storage namespace.
 
     _lakefs/retention/gc/<kind>/<run_id>/
         <input>/part-<NNNNN>.parquet     one folder an input (tables.py), nothing else in it
@@ -7,6 +7,8 @@
         manifests/<input>.page-<NNNNN>.json   the same for one page of an input that is written in pages
         rules.json                       the retention rules the run was planned by
         report.json                      for people, and the design document's saved information
+    _lakefs/retention/gc/applying/<12 digits>.json   a claim: an apply goes on while no higher number is there
+    _lakefs/retention/gc/holds/<12 digits>.json      a mark for each change of the legal holds
 
 The uncommitted addresses of an uncommitted run so lie in `_lakefs/retention/gc/uncommitted/<run_id>/uncommitted/`, as
 docs/design/0001-uncommitted-gc.md has it. States and moves of runs: lakebed.base.runs.
@@ -14,9 +16,13 @@ docs/design/0001-uncommitted-gc.md has it. States and moves of runs: lakebed.bas
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lakebed.base import Invalid, RunId, RunKind, RunState
+import msgspec
+
+from lakebed.base import Conflict, Invalid, RunId, RunKind, RunState
 
 
 class InvalidRunId(Invalid):
@@ -86,3 +92,54 @@ def report_path(kind: RunKind, run_id: RunId) -> str:
 def is_special(key: str) -> bool:
     """Return whether a key of the namespace is none of a user's bytes. Special keys are never garbage."""
     return not key.startswith(DATA_PREFIX)
+
+
+APPLYING_PREFIX: Final = f"{GC_PREFIX}applying/"
+CLAIM_ATTEMPTS_MAX: Final = 100
+"""If this many others come between a listing and the file that follows, the store does not list what is there."""
+
+NUMBERS_MAX: Final = 10**9
+"""A number that a billion applies would have to come before is no claim: such a file is unknown, and stops no apply."""
+CLAIM_KEY: Final = rf"{APPLYING_PREFIX}000\d{{9}}\.json"
+"""Matches the key of a claim. Its number is below NUMBERS_MAX."""
+
+_CLAIM: Final = re.compile(CLAIM_KEY, re.ASCII)
+
+
+class NoClaimLeft(Conflict):
+    """The last number there is has been taken."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Hold the content of the file: for people, and for the error of an apply that was overtaken. Without a `run_id`
+    the server wrote it, for a repository over this namespace that was chosen or made."""
+
+    run_id: str
+    started_ms: int
+
+
+def claims_in(keys: Iterable[str]) -> list[str]:
+    """Return those of these keys, in their order, that are claims."""
+    return [key for key in keys if _CLAIM.fullmatch(key)]
+
+
+def next_claim(claims: Sequence[str]) -> str:
+    """Return the key of the claim that overtakes these, which are in order of number.
+
+    Raises:
+        NoClaimLeft: there is none.
+    """
+    number = int(claims[-1].removeprefix(APPLYING_PREFIX).removesuffix(".json")) + 1 if claims else 1
+    if number == NUMBERS_MAX:
+        raise NoClaimLeft(f"there is no number after {claims[-1]}, which no apply made: remove it")
+    return f"{APPLYING_PREFIX}{number:012d}.json"
+
+
+HOLDS_PREFIX: Final = f"{GC_PREFIX}holds/"
+HOLDS_KEY: Final = rf"{HOLDS_PREFIX}\d{{12}}\.json"
+"""What the key of a mark looks like: one for each change of the holds."""
+
+
+def holds_mark(version: int) -> str:
+    """Return the file that says that the holds have this version. A sweep looks for later ones before each delete."""
+    return f"{HOLDS_PREFIX}{version:012d}.json"

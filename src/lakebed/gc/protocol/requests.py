@@ -23,7 +23,7 @@ from lakebed.base import Invalid, RunKind
 from lakebed.gc.rules import DAY_MS, Rules, check_rules, parse_duration
 
 from .paths import check_run_id
-from .sealed import window_end_ms
+from .plans import window_end_ms
 
 CLEAN_EVERY: Final = 10
 CLEAN_AFTER_MS: Final = 7 * DAY_MS

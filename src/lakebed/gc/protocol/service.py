@@ -18,7 +18,6 @@ from lakebed.base import Conflict, Corrupt, NotFound, RunKind
 from lakebed.gc.rules import Holds, Selection
 
 from .erasures import UNSTAGED_AT_ONCE, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
-from .manifests import BadInput, Manifest, Part
 from .messages import (
     Adopting,
     Apply,
@@ -45,6 +44,7 @@ from .messages import (
 )
 from .restoring import Restore, RestorePage
 from .rules import RulesVersion
+from .tables import BadInput, Manifest, Part
 from .why import Question, WhyAnswer, WhyPage, WhyProgress
 
 
