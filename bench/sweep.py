@@ -31,9 +31,9 @@ from lakebed.gc.fencing import Fence
 from lakebed.gc.files import Lake
 from lakebed.gc.holding import Held
 from lakebed.gc.kinds.committed import Committed
+from lakebed.gc.mark import ROWS_PER_PART
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import sweep_part
-from lakebed.gc.verdicts import ROWS_PER_PART
 from lakebed.objectstore import open_deleter
 from lakebed.runtime import live_ports
 

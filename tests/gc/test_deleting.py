@@ -47,6 +47,6 @@ def test_only_the_sweep_deletes() -> None:
 def test_planning_does_not_even_import_the_sweep() -> None:
     """A kind decides what goes, and cannot take it."""
     for kind in ("uncommitted", "old_layout", "committed", "metadata"):
-        assert "verdicts.py" in imports(f"kinds/{kind}.py")
+        assert "mark.py" in imports(f"kinds/{kind}.py")
         assert "sweep.py" not in imports(f"kinds/{kind}.py")
     assert "sweep.py" in imports("flow.py")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.gc.files import Files, Lake, write_once
+from lakebed.gc.context import write_once
+from lakebed.gc.files import Files, Lake
 from lakebed.objectstore import ObjectStoreOptions
 
 

@@ -18,7 +18,7 @@ from lakebed.gc import NEEDED, write_package
 from lakebed.gc.engines.spark import tasks_for
 
 IMPORTING = """
-import lakebed.gc.engines.spark, lakebed.gc.flow, lakebed.gc.mark, lakebed.gc.sweep, lakebed.gc.verdicts
+import lakebed.gc.engines.spark, lakebed.gc.flow, lakebed.gc.mark, lakebed.gc.sweep
 print(lakebed.gc.mark.__file__)
 """
 WRITING = """

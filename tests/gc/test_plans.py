@@ -14,6 +14,7 @@ from lakebed.base import Denied
 from lakebed.gc import Collector, NoRules, context, protocol
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.http_requests import Caller, HttpRequests, finish
+from lakebed.gc.mark import TOTALS_MAX, sum_totals, totals_of
 from lakebed.gc.protocol import (
     UNKNOWN_FILES_MAX,
     BadInput,
@@ -33,7 +34,6 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.tables import VERDICTS
 from lakebed.gc.unknown_files import unknown_files_among
-from lakebed.gc.verdicts import TOTALS_MAX, sum_totals, totals_of
 from lakebed.objectstore import ObjectStoreOptions
 
 PATH = "_lakefs/retention/gc/committed/r1/plan.json"

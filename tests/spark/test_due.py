@@ -46,7 +46,7 @@ from lakebed.gc.going import mark_going
 from lakebed.gc.history import only_active as only_active_rows
 from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
-from lakebed.gc.mark import mark_expired
+from lakebed.gc.mark import ROWS_PER_PART, mark_expired
 from lakebed.gc.named import deal_live, from_tables
 from lakebed.gc.packing import LiveSet
 from lakebed.gc.ranges import effort_of_ends, from_ranges
@@ -54,7 +54,6 @@ from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast,
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
 from lakebed.gc.tables import LIVE
 from lakebed.gc.trees import RangeMasks, read_trees
-from lakebed.gc.verdicts import ROWS_PER_PART
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import codec, encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.runtime import live_ports

@@ -68,14 +68,15 @@ from lakebed.runtime import LiveTasks, live_ports
 from . import flow
 from .branches import plan_branches, sweep_branches
 from .certifying import certify, verify
-from .context import Progress, RunContext, list_plans, read_input, read_plan
+from .context import Progress, RunContext, find, list_plans, read_input, read_plan
 from .engines.spark import frame, open_engine
-from .files import Files, Lake, find
+from .files import Files, Lake
 from .holding import HeldBack, check_uncommitted
 from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
 from .kinds import kind_to_plan
 from .kinds.committed import NoRules
 from .kinds.erasure import Erasure
+from .mark import read_rows
 from .preflight import RunNotReady, check_apply, check_planning
 from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
 from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
@@ -90,7 +91,6 @@ from .status import (
     run_status_of,
 )
 from .tables import GARBAGE, LEDGER, rows_of_parts
-from .verdicts import read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

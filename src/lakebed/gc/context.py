@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import Corrupt, Ports, RunId, Tasks, count_of, parse_slice_name
+from lakebed.base import Corrupt, NotFound, Ports, RunId, Tasks, count_of, parse_slice_name
 from lakebed.gc import protocol
 from lakebed.gc.protocol import (
     BadInput,
@@ -30,10 +30,9 @@ from lakebed.gc.protocol import (
     plan_path,
     run_folder,
 )
-from lakebed.objectstore import ObjectStore
+from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
 
 from .engines import Engine
-from .files import find, read_all, sizes
 from .named import check_table
 from .tables import Table, encode
 
@@ -218,3 +217,30 @@ async def list_plans(store: ObjectStore) -> list[str]:
         root = run_folder(kind, RunId("x")).removesuffix("x/")
         found += [name.removesuffix("/plan.json") for name in await sizes(store, root) if name.endswith("/plan.json")]
     return sorted(found)
+
+
+async def find(store: ObjectStore, key: str) -> bytes | None:
+    """None where there is no such file."""
+    try:
+        return await store.get(key)
+    except NotFound:
+        return None
+
+
+async def read_all(store: ObjectStore, tasks: Tasks, keys: Sequence[str]) -> list[bytes]:
+    """In the order of `keys`."""
+    return [data async for _, data in tasks.ahead(keys, store.get)]
+
+
+async def write_once(store: ObjectStore, key: str, data: bytes) -> bytes:
+    """Store `data` unless there is a file already, and return what the file holds from now on."""
+    try:
+        await store.put(key, data, if_absent=True)
+    except (ObjectExists, ObjectOutcomeUnknown):
+        return await store.get(key)
+    return data
+
+
+async def sizes(store: ObjectStore, prefix: str) -> dict[str, int]:
+    """The size of everything below `prefix`, by what follows it, in byte order."""
+    return {stat.key.removeprefix(prefix): stat.size_bytes async for page in store.list(prefix) for stat in page}

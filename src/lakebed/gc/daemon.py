@@ -12,11 +12,11 @@ from pyspark import worker
 from pyspark.daemon import manager
 from pyspark.sql.pandas import serializers
 
-from lakebed.gc import flow, mark, sweep, verdicts
+from lakebed.gc import flow, mark, sweep
 from lakebed.gc.engines import spark
 from lakebed.runtime import leave_pandas_out
 
-LOADED = (flow, mark, serializers, spark, sweep, verdicts, worker)
+LOADED = (flow, mark, serializers, spark, sweep, worker)
 
 if __name__ == "__main__":
     leave_pandas_out()

@@ -27,13 +27,13 @@ from .context import RunContext
 from .due import in_side, side_of
 from .engines import Effort, Engine, Task
 from .holding import metaranges_of, ranges_of
+from .mark import pack_garbage
+from .mark import read_rows as read_garbage
 from .packing import Cause, LiveSet
 from .places import Namespace
 from .ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
 from .selecting import Flags, read_rows, selected, selected_paths
 from .tables import CANDIDATES, LIVE, PARTS, RANGES, rows_of_parts
-from .verdicts import pack_garbage
-from .verdicts import read_rows as read_garbage
 
 ERASURE: Final = Cause(reason="erasure", rule="erasure")
 _DUE: Final = "due/"

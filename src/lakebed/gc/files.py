@@ -1,4 +1,4 @@
-"""The repository's storage namespace as a collection reaches it, and its small files.
+"""The repository's storage namespace as a collection reaches it.
 
 A `Lake` says where the bytes lie; it is small, so it is sent to every task. `Files` is a blocking face for callers that
 have no event loop: the Python API and the command line.
@@ -7,27 +7,21 @@ have no event loop: the Python API and the command line.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from lakebed import objectstore
-from lakebed.base import NotFound, Tasks
 from lakebed.gc.protocol import CLOCK_KEY
 from lakebed.objectstore import (
-    ObjectExists,
-    ObjectOutcomeUnknown,
     ObjectStore,
     ObjectStoreOptions,
     open_objectstore,
 )
 
 T = TypeVar("T")
-
-_LAST: Final = "\U0010ffff"
-"""Behind whatever a folder of ours holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,33 +75,6 @@ class Files:
 
     def write(self, key: str, data: bytes) -> None:
         self.act(lambda store: store.put(key, data))
-
-
-async def find(store: ObjectStore, key: str) -> bytes | None:
-    """None where there is no such file."""
-    try:
-        return await store.get(key)
-    except NotFound:
-        return None
-
-
-async def read_all(store: ObjectStore, tasks: Tasks, keys: Sequence[str]) -> list[bytes]:
-    """In the order of `keys`."""
-    return [data async for _, data in tasks.ahead(keys, store.get)]
-
-
-async def write_once(store: ObjectStore, key: str, data: bytes) -> bytes:
-    """Store `data` unless there is a file already, and return what the file holds from now on."""
-    try:
-        await store.put(key, data, if_absent=True)
-    except (ObjectExists, ObjectOutcomeUnknown):
-        return await store.get(key)
-    return data
-
-
-async def sizes(store: ObjectStore, prefix: str) -> dict[str, int]:
-    """The size of everything below `prefix`, by what follows it, in byte order."""
-    return {stat.key.removeprefix(prefix): stat.size_bytes async for page in store.list(prefix) for stat in page}
 
 
 async def store_clock_ms(store: ObjectStore) -> int:

@@ -19,20 +19,23 @@ far it came in that state.
    asks again, for only this answer says that the commits are given up for ever
 6. with a window: defer, and stop here. When the window is over, an apply goes on: the service lets it, and it looks
    again at everything that could have come to name an object (docs/design/0010-deferred-delete.md)
-7. without a window give readers time to end what they began (grace.py)
+7. without a window give readers time to end what they began
 8. read the legal holds, last of all, and delete what they do not keep (holding.py, sweep.py)
 9. `ended`, only if every object went; else the run stays as it is, and the next apply tries the rest
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 import pyarrow.compute as pc
 
-from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, count_of
+from lakebed.base import Clock, Conflict, Corrupt, LakebedError, NotFound, RunId, count_of
 from lakebed.gc.protocol import (
     COMMITS,
     BadInput,
@@ -62,11 +65,9 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import Rules
 from lakebed.objectstore import InvalidNamespace, normalise_namespace
 
-from .context import Cleared, RunContext, read_plan, slice_numbers, write_plan
+from .context import Cleared, RunContext, find, read_plan, sizes, slice_numbers, write_plan
 from .engines.failures import TaskStopped
 from .fencing import Fence, Overtaken, claim
-from .files import find, sizes
-from .grace import let_readers_finish
 from .holding import check_uncommitted, read_held
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save
@@ -85,6 +86,8 @@ from .resume import (
     write_recheck,
 )
 from .sweep import remove_files, sweep
+
+_NAP_S: Final = 0.5
 
 
 async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -> Plan:
@@ -417,6 +420,41 @@ async def _wait_for_readers(context: RunContext, plan: Plan, garbage: Manifest, 
             progress=context.progress,
         )
     return Ledger(run_id=plan.run_id, date=started.date)
+
+
+def remaining_ms(since_ms: int, now_ms: int, grace_s: int) -> int:
+    """Return what is left of a grace that began at `since_ms`."""
+    passed_ms = now_ms - since_ms
+    return max(0, grace_s * 1000 - max(passed_ms, 0))
+
+
+async def let_readers_finish(
+    since_ms: int,
+    grace_s: int,
+    *,
+    clock: Clock,
+    check: Callable[[], Awaitable[None]],
+    progress: Callable[[str], None],
+) -> None:
+    """Wait until the grace is over ("Readable", an invariant of docs/design/protocols.md). `check` is called before and
+    now and then, and may end it by an error.
+
+    The server's own reads resolve a path and open its object in one request. A client with a signed URL comes later, at
+    the latest when the URL has run out. So a grace lies between the first delete and the moment after which no read can
+    resolve what goes. Files of metadata have a longer grace of their own, which the server keeps.
+    """
+    # One of the few places where a clock counts: one that jumps ahead shortens the grace of reads, and harms nothing
+    # that is still named. One that was set back makes the whole grace be waited for again.
+    await check()
+    left_s = remaining_ms(since_ms, clock.now_ms(), grace_s) / 1000
+    if left_s:
+        progress(f"waiting {math.ceil(left_s)} s for readers of what goes")
+    # Counted in naps: a clock that is set meanwhile neither shortens the wait nor makes it longer.
+    while left_s > 0:
+        nap_s = min(_NAP_S, left_s)
+        await clock.sleep(nap_s)
+        left_s -= nap_s
+        await check()
 
 
 def _stage(name: str, objects: Total, took_ms: int) -> StageReport:

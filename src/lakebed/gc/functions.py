@@ -23,7 +23,7 @@ from lakebed.objectstore import ObjectStoreOptions
 from .api import Collector, active_session, silent
 from .context import Progress
 from .http_requests import Caller
-from .verdicts import WAYS
+from .mark import WAYS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

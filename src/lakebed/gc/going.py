@@ -22,11 +22,10 @@ from lakebed.gc.protocol import BadInput, Manifest, Pieces, Totals
 
 from .due import LIFECYCLE, Bitmap, Judging, due_rows, goes_of, match_rules, open_range, read_columns, read_going
 from .engines import Engine, Task
-from .packing import Integers
+from .mark import ROWS_PER_PART, sum_parts, write_ordered
+from .packing import CAUSE, Integers, Rows, each_once
 from .ranges import effort_of_whole, first_folders, get_range, texts_of
-from .subtract import CAUSE, Rows, each_once
 from .tables import PARTS, Table, required
-from .verdicts import ROWS_PER_PART, sum_parts, write_ordered
 
 PORTIONS: Final = Table("some ranges, and all that they alone name", required(("portion", pa.int64())))
 

@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 
 from lakebed.objectstore import ObjectStore
 
-from .context import RunContext
+from .context import RunContext, sizes
 from .engines import Effort, Task
-from .files import sizes
 from .protocol import LC_PREFIX, LedgerState, Plan, RunReport, decode_ledger
 from .recording import Ledger
 from .rules.lifecycle import PolicyRow, check_policy, policy_table

@@ -17,10 +17,9 @@ from lakebed.gc.protocol import BadInput, Manifest, Plan, RecheckInputs, Started
 from .bucketed import Bucketed
 from .context import RunContext, folder_in
 from .history import newly_kept
-from .mark import mark_expired
+from .mark import deal_again, mark_expired
 from .named import deal_live, from_tables
 from .ranges import effort_of_ends, from_ranges, read_ranges
-from .verdicts import deal_again
 
 
 async def look_again(

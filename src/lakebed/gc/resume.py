@@ -46,10 +46,9 @@ from lakebed.gc.protocol import (
 )
 from lakebed.objectstore import ObjectStore
 
-from .context import Cleared, Progress, RunContext, read_plan
+from .context import Cleared, Progress, RunContext, find, read_plan, sizes, write_once
 from .engines.failures import TaskStopped
 from .fencing import Overtaken
-from .files import find, sizes, write_once
 
 APPLY_FILE: Final = "apply.json"
 SWEEP_FILE: Final = "sweep.json"

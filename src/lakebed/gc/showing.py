@@ -17,9 +17,8 @@ from lakebed.gc.protocol import LEDGER_PREFIX, ExpiringCommit, GarbageObject, Le
 from lakebed.gc.rules import DAY_MS, check_rules
 from lakebed.objectstore import ObjectStore
 
-from .context import read_garbage, read_input
+from .context import read_all, read_garbage, read_input
 from .engines import Task, Work
-from .files import read_all
 from .history import expiring, judge
 from .named import check_table
 from .tables import rows_of_parts

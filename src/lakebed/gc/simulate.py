@@ -21,6 +21,7 @@ from lakebed.gc.rules.lifecycle import Policy, check_policy
 from .context import RunContext
 from .engines import Effort, Task
 from .kinds.lifecycle import mark_due, policy_of
+from .mark import read_rows
 from .protocol import (
     REFS,
     BranchesPlan,
@@ -32,7 +33,6 @@ from .protocol import (
     StartedRun,
 )
 from .tables import Table, required, rows_of_parts
-from .verdicts import read_rows
 
 DAYS_MAX: Final = 3_660
 

@@ -28,8 +28,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.objectstore import ObjectStore
 
-from .context import Progress, list_plans, read_plan
-from .files import find, sizes
+from .context import Progress, find, list_plans, read_plan, sizes
 from .resume import read_begun, read_started, recheck_of, unfinished_runs
 
 DEFERRED: Final = "deferred"

@@ -69,7 +69,7 @@ class Retired:
 
     async def check_contents(self, commits: Sequence[CommitId]) -> None:
         """To be asked after the contents were read: what was read before the run gave them up is readable for the grace
-        that it waits then (lakebed.gc, grace.py). Heads of branches need no look. Costs one `get_many`.
+        that it waits then (lakebed.gc, flow.py). Heads of branches need no look. Costs one `get_many`.
 
         Raises:
             ContentsGone: a run gave one of these commits up.

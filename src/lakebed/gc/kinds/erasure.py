@@ -25,7 +25,7 @@ from lakebed.gc.certifying import foresee, queued_of
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
 from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.holding import deal_held
-from lakebed.gc.mark import mark_expired
+from lakebed.gc.mark import deal_again, mark_expired
 from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     CommitCounts,
@@ -42,7 +42,6 @@ from lakebed.gc.protocol import (
 from lakebed.gc.recheck import deal_ranges, deal_tables, whole
 from lakebed.gc.resume import garbage_of
 from lakebed.gc.rules import Holds
-from lakebed.gc.verdicts import deal_again
 
 from .kind import Look, SweepRule
 

@@ -35,7 +35,7 @@ from lakebed.gc.dues import with_due
 from lakebed.gc.going import mark_going, portions_of
 from lakebed.gc.history import only_active
 from lakebed.gc.holding import deal_held
-from lakebed.gc.mark import mark_expired
+from lakebed.gc.mark import deal_again, mark_expired
 from lakebed.gc.places import Namespace, may_be_swept
 from lakebed.gc.protocol import (
     BadInput,
@@ -58,7 +58,6 @@ from lakebed.gc.recheck import deal_ranges, deal_tables, whole
 from lakebed.gc.resume import garbage_of, held_tables, runs_over
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
-from lakebed.gc.verdicts import deal_again
 
 from .committed import NO_RULES, NoRules
 from .kind import Look, SweepRule

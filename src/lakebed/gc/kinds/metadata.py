@@ -25,6 +25,7 @@ from lakebed.gc import protocol
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, read_garbage, write_input
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.history import check_live, metaranges_of_all, newly_kept
+from lakebed.gc.mark import sum_parts, write_portions
 from lakebed.gc.protocol import (
     GC_PREFIX,
     LEFTOVERS,
@@ -55,7 +56,6 @@ from lakebed.gc.unknown_files import (
     unknown_files_among,
     written_file,
 )
-from lakebed.gc.verdicts import sum_parts, write_portions
 from lakebed.objectstore import ObjectCorrupt, ObjectStat, ObjectStore
 from lakebed.ranges import metarange_key, range_key, sublist_key
 

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import Conflict
 from lakebed.gc import protocol
-from lakebed.gc.context import RunContext, read_garbage, slice_numbers, write_piece
-from lakebed.gc.files import find
+from lakebed.gc.context import RunContext, find, read_garbage, slice_numbers, write_piece
 from lakebed.gc.listing import UNREFERENCED
 from lakebed.gc.named import read_live
 from lakebed.gc.packing import LiveSet, pack_numbered
