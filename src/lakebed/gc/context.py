@@ -21,6 +21,7 @@ from lakebed.gc.protocol import (
     Plan,
     PlanMissing,
     PreparedCommits,
+    RecheckInputs,
     RunKind,
     Service,
     StartedRun,
@@ -33,8 +34,7 @@ from lakebed.gc.protocol import (
 from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
 
 from .engines import Engine
-from .named import check_table
-from .tables import Table, encode
+from .tables import Table, check_table, encode
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -109,6 +109,12 @@ class Cleared(msgspec.Struct, frozen=True, kw_only=True):
 def _there(commits: pa.Table) -> pa.Array:
     """Ids of those that were not swept."""
     return commits.filter(pc.invert(commits["swept"]))["id"].combine_chunks()
+
+
+def whole(answer: RecheckInputs) -> tuple[Manifest, Manifest]:
+    if answer.commits is None or answer.uncommitted is None:
+        raise BadInput("the server did not say what must be kept", run_id=answer.run_id)
+    return answer.commits, answer.uncommitted
 
 
 async def read_input(store: ObjectStore, tasks: Tasks, manifest: Manifest, table: protocol.Table) -> pa.Table:

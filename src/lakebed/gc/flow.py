@@ -65,15 +65,15 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import Rules
 from lakebed.objectstore import InvalidNamespace, normalise_namespace
 
-from .context import Cleared, RunContext, find, read_plan, sizes, slice_numbers, write_plan
+from .context import Cleared, RunContext, find, read_plan, sizes, slice_numbers, whole, write_plan
 from .engines.failures import TaskStopped
 from .fencing import Fence, Overtaken, claim
 from .holding import check_uncommitted, read_held
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save
 from .lifecycle_tables import write_tables
+from .mark import look_again
 from .preflight import WhatIf, may_apply, state_to_apply
-from .recheck import look_again, whole
 from .recording import Ledger, Swept
 from .resume import (
     begin,

@@ -5,8 +5,8 @@
     mark_expired   committed data: what expired commits had, and nothing that stays names
 
 The first goes through the listing where it lies, and holds all that is named beside it. The others join both sides by
-buckets (bucketed.py). A part that is missing or differs stops the run, named. `deal_again` reads a plan's garbage as
-candidates, to be marked once more.
+buckets (bucketed.py). A part that is missing or differs stops the run, named. `look_again` marks a plan's garbage once
+more, before it is deleted: it leaves out what has come to be named since.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, NotFound, slice_name
+from lakebed.base import FOREIGN_SLICE, NotFound, count_of, slice_name
 from lakebed.gc import protocol
-from lakebed.gc.protocol import Manifest, Part, Pieces, Total, Totals
+from lakebed.gc.protocol import Manifest, Part, Pieces, Plan, Total, Totals
 from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import ObjectStat, ObjectStore
 
@@ -39,11 +39,13 @@ from .bucketed import (
     keep_unnamed,
     rows_of_shares,
 )
+from .context import RunContext, folder_in
 from .engines import Effort, Engine, Task, Work
+from .history import newly_kept
 from .listing import SIZE_UNKNOWN
-from .named import read_live
+from .named import deal_tables, read_live
 from .packing import Cause, Unpacked, named_by, pack_foreign, pack_numbered, subtract, unpack, verdicts_of
-from .ranges import in_closed_slices
+from .ranges import deal_ranges, in_closed_slices, read_ranges
 from .tables import (
     CANDIDATES,
     LIVE,
@@ -304,6 +306,48 @@ async def deal_again(engine: Engine, manifest: Manifest, *, folder: str, closed:
 
     effort = Effort(size_bytes=manifest.size_bytes)
     return files_of(folder, await engine.run(work, rows_of_parts(manifest.parts), PARTS, effort=effort))
+
+
+async def look_again(
+    context: RunContext,
+    plan: Plan,
+    garbage: Manifest,
+    *,
+    kept: pa.Table,
+    commits: Manifest,
+    uncommitted: Manifest,
+    closed: Sequence[int],
+) -> tuple[Manifest, Totals]:
+    """Write the rows of `garbage` that nothing names as a table of its own, named after `commits`.
+
+    `kept` are the ids of commits whose objects were counted as live before; `commits` and `uncommitted` are all that is
+    named now. Of a slice that is not `closed` nothing is left. Only ranges that were not counted as live before are
+    read: of commits that are new, and of those that stay after all.
+    """
+    name = commits.digest()[:16]
+    now = await context.read(commits, protocol.COMMITS)
+    new, old = newly_kept(kept, now)
+    # The other way round than in planning: a range is "live" here if the plan kept it, so that only new ones are left.
+    either = pa.concat_tables([_flag(new, live=False), _flag(old, live=True)]) if new.num_rows else new
+    ranges = await read_ranges(context.engine, either, folder=folder_in(plan, f"ranges.tasks.{name}"))
+    fresh = ranges.filter(pc.invert(ranges["is_live"])) if new.num_rows else ranges
+    objects, new_ranges = count_of(garbage.rows, "object"), count_of(fresh.num_rows, "new range")
+    context.progress(f"rechecking {objects} against {new_ranges} and what is staged")
+    staged = await deal_tables(context, plan, [uncommitted], protocol.UNCOMMITTED, f"uncommitted.{name}")
+    candidates = await deal_again(context.engine, garbage, folder=folder_in(plan, f"again.tasks.{name}"), closed=closed)
+    return await mark_expired(
+        context.engine,
+        candidates,
+        [await deal_ranges(context, plan, fresh, folder=folder_in(plan, f"live.tasks.{name}")), staged],
+        into=folder_in(plan, f"{protocol.GARBAGE.name}.{name}"),
+        now_ms=plan.now_ms,
+    )
+
+
+def _flag(metaranges: pa.Table, *, live: bool) -> pa.Table:
+    place = metaranges.schema.get_field_index("is_live")
+    flags = pa.repeat(pa.scalar(live), metaranges.num_rows)
+    return metaranges.set_column(place, metaranges.schema.field("is_live"), flags)
 
 
 def read_rows(manifest: Manifest) -> Work:

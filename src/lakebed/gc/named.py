@@ -20,14 +20,15 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE
 from lakebed.gc import protocol
-from lakebed.gc.protocol import Manifest, Pieces
+from lakebed.gc.protocol import Manifest, Pieces, Plan, StartedRun
 from lakebed.objectstore import ObjectStore
 
 from .bucketed import HELD_MAX, NAMED, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from .context import RunContext, folder_in
 from .engines import Effort, Engine, Task
 from .packing import Integers, LiveSet
 from .places import Namespace
-from .tables import LIVE, PARTS, check_whole, decode, encode, parts_of, read_part, rows_by_key, write_part
+from .tables import LIVE, PARTS, check_table, check_whole, decode, encode, parts_of, read_part, rows_by_key, write_part
 
 
 class Named(NamedTuple):
@@ -116,11 +117,6 @@ async def read_live(store: ObjectStore, live: Pieces) -> pa.Table:
     return pa.concat_tables([LIVE.schema.empty_table(), *tables]).combine_chunks()
 
 
-def check_table(manifest: Manifest, table: protocol.Table) -> None:
-    if protocol.check_manifest(manifest, name=manifest.folder) is not table:
-        raise protocol.BadInput(f"{manifest.folder} is a table of {manifest.table}, not {table.name}", input=table.name)
-
-
 def from_tables(tables: Sequence[Manifest], table: protocol.Table) -> tuple[Source, pa.Table, Effort]:
     """The source of all addresses in these tables (UNCOMMITTED or GARBAGE), the rows that it takes, and their effort.
 
@@ -148,6 +144,22 @@ def from_tables(tables: Sequence[Manifest], table: protocol.Table) -> tuple[Sour
             yield Named(_filler(rows["slice"].to_numpy(), rows["sequence"].to_numpy()), foreign)
 
     return source, rows_by_key(tables), Effort(size_bytes=sum(manifest.size_bytes for manifest in tables))
+
+
+async def deal_tables(
+    context: RunContext, run: StartedRun | Plan, tables: Sequence[Manifest], table: protocol.Table, name: str
+) -> Bucketed:
+    """Deal what these tables of one kind name. `name` tells the folder of tasks from those of other looks."""
+    source, rows, effort = from_tables(tables, table)
+    return await deal_live(
+        context.engine,
+        source,
+        rows,
+        uri=run.namespace,
+        folder=folder_in(run, f"{name}.tasks"),
+        with_keys=True,
+        effort=effort,
+    )
 
 
 def _filler(slices: Integers, sequences: Integers) -> Callable[[LiveSet], None]:

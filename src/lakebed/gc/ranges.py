@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId, SublistId
+from lakebed.gc.protocol import Plan, StartedRun
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import (
     KnownRanges,
@@ -35,8 +36,9 @@ from lakebed.ranges import (
 )
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from .context import RunContext
 from .engines import Effort, Engine, Task
-from .named import Named
+from .named import Named, deal_live
 from .packing import Cause, Integers, LiveSet, pack_foreign, pack_numbered
 from .places import Namespace, may_be_deleted
 from .tables import CANDIDATES, PARTS, RANGES
@@ -212,6 +214,18 @@ async def from_ranges(task: Task, share: pa.Table) -> AsyncIterator[Named]:
 
     async for _, (summary, addresses) in task.ahead(ids, read):
         yield Named(_filler(summary), addresses)
+
+
+async def deal_ranges(context: RunContext, run: StartedRun | Plan, ranges: pa.Table, *, folder: str) -> Bucketed:
+    return await deal_live(
+        context.engine,
+        from_ranges,
+        ranges,
+        uri=run.namespace,
+        folder=folder,
+        with_keys=True,
+        effort=effort_of_ends(ranges),
+    )
 
 
 def _filler(summary: SliceSummary) -> Callable[[LiveSet], None]:

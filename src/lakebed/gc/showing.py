@@ -20,8 +20,7 @@ from lakebed.objectstore import ObjectStore
 from .context import read_all, read_garbage, read_input
 from .engines import Task, Work
 from .history import expiring, judge
-from .named import check_table
-from .tables import rows_of_parts
+from .tables import check_table, rows_of_parts
 
 
 async def objects_of(store: ObjectStore, plan: Plan, *, prefix: str = "") -> AsyncIterator[GarbageObject]:

@@ -64,6 +64,15 @@ def check_whole(rows: pa.Table, what: str) -> None:
             raise protocol.BadInput(f"{what}: null in column {name}", input=what, column=name)
 
 
+def check_table(manifest: protocol.Manifest, table: protocol.Table) -> None:
+    """
+    Raises:
+        BadInput: the manifest is of another table.
+    """
+    if protocol.check_manifest(manifest, name=manifest.folder) is not table:
+        raise protocol.BadInput(f"{manifest.folder} is a table of {manifest.table}, not {table.name}", input=table.name)
+
+
 GARBAGE: Final = Table(protocol.GARBAGE.meaning, _of_handoff(protocol.GARBAGE))
 
 LEDGER: Final = Table(protocol.LEDGER.meaning, _of_handoff(protocol.LEDGER))

@@ -1,9 +1,9 @@
 """Immutable bytes: the ports ObjectStore and Deleter, the drivers behind them, and how to open a storage namespace."""
 
+from .arguments import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key
 from .clock import store_clock_ms
 from .drivers.memory import MemoryDeleter, MemoryObjectStore
 from .keeping import Versioned, keeps_versions
-from .keys import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key
 from .opening import normalise_namespace, open_deleter, open_objectstore, split_address, without_account
 from .options import ObjectStoreOptions, environment_of, options_from_environment
 from .store import (

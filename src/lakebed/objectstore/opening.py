@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from .arguments import is_object_key
 from .drivers.memory import MemoryDeleter, MemoryObjectStore
-from .keys import is_object_key
 from .options import ObjectStoreOptions
 from .store import Deleter, InvalidNamespace, ObjectStore
 

@@ -13,7 +13,6 @@ from .codec import (
     summary_of,
 )
 from .cutting import CUT_RULE, CutRule, Cutter, cut
-from .footer import FileCorrupt
 from .known import KnownRanges
 from .merging import MergedTable, Strategy, merge_tables
 from .metarange import (
@@ -41,6 +40,7 @@ from .schema import (
     rows_from_table,
     table_from_rows,
 )
+from .sealed import FileCorrupt
 from .summary import SliceBitmap, SliceSummary
 from .view import KeyColumn, RangeView
 

@@ -3,9 +3,9 @@
 Its id is the digest of its logical columns. The file is Parquet, so that Spark, DuckDB and people read it as it is.
 Each step checks what it reads:
 
-- Opening a file checks its footer: seal, format, id (`footer.py`).
-- Reading columns or row groups checks the sections that hold them, by the digests in the footer (`sealed.py`). A row
-  group has three: the keys, the digests, and the rest. Sections that are not read are not checked.
+- Opening a file checks its footer: seal, format, id (`sealed.py`).
+- Reading columns or row groups checks the sections that hold them, by the digests in the footer. A row group has
+  three: the keys, the digests, and the rest. Sections that are not read are not checked.
 - Decoding with `verify` also computes the id anew from the columns. The cache does so on first load. Diffs and the
   rewriting of ranges rely on the sections: they read each file once, and a diff reads little of it.
 - `summary_of` needs the footer alone, which `read_end` finds.
@@ -26,9 +26,19 @@ import pyarrow.compute as pc
 
 from lakebed.base import RangeId, Row
 
-from .footer import FileCorrupt, Kind, fact_of, footer_bytes, open_footer, salt_facts, salted
 from .schema import ENTRIES_SCHEMA, chunk, rows_from_table
-from .sealed import SealedFile, digest_columns, write_sealed
+from .sealed import (
+    FileCorrupt,
+    Kind,
+    SealedFile,
+    digest_columns,
+    fact_of,
+    footer_bytes,
+    open_footer,
+    salt_facts,
+    salted,
+    write_sealed,
+)
 from .summary import SliceSummary, decode_summary, encode_summary, summarise
 from .view import KeyColumn
 

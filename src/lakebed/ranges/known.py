@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from lakebed.base import MetarangeId, RangeId, SublistId
 
-from .footer import Kind, salted
 from .metarange import METARANGE_KIND, SUBLIST_KIND, RangeList, SublistList, decode_ranges, decode_wide, is_wide
 from .schema import chunk
-from .sealed import SealedFile
+from .sealed import Kind, SealedFile, salted
 from .view import KeyColumn
 
 Places = npt.NDArray[np.int64]

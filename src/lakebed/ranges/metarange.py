@@ -21,9 +21,18 @@ from lakebed.base import EMPTY_METARANGE, MetarangeId, SublistId
 
 from .codec import RangeInfo
 from .cutting import CutRule
-from .footer import FileCorrupt, Kind, fact_of, footer_bytes, salt_facts, salted
 from .schema import chunk
-from .sealed import SealedFile, digest_columns, write_sealed
+from .sealed import (
+    FileCorrupt,
+    Kind,
+    SealedFile,
+    digest_columns,
+    fact_of,
+    footer_bytes,
+    salt_facts,
+    salted,
+    write_sealed,
+)
 from .view import KeyColumn
 
 _SCHEMA: Final = pa.schema(

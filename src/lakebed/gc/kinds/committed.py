@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
-from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
+from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 from lakebed.gc.history import check_live, judge
 from lakebed.gc.holding import keep_held
-from lakebed.gc.mark import mark_expired
+from lakebed.gc.mark import look_again, mark_expired
 from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     CommitCounts,
@@ -34,8 +34,7 @@ from lakebed.gc.protocol import (
     RunKind,
     StartedRun,
 )
-from lakebed.gc.ranges import deal_expired, read_ranges
-from lakebed.gc.recheck import deal_ranges, look_again, whole
+from lakebed.gc.ranges import deal_expired, deal_ranges, read_ranges
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.unknown_files import find_unknown_files
 

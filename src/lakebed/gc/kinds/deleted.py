@@ -23,10 +23,11 @@ import pyarrow as pa
 from lakebed.base import parse_address
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import HELD_MAX, Bucketed, Dealer, files_of
-from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
+from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.listing import list_slices
 from lakebed.gc.mark import deal_again, mark_expired
+from lakebed.gc.named import deal_tables
 from lakebed.gc.packing import Cause, pack_foreign
 from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
@@ -38,7 +39,6 @@ from lakebed.gc.protocol import (
     RunKind,
     StartedRun,
 )
-from lakebed.gc.recheck import deal_tables, whole
 from lakebed.gc.tables import CANDIDATES, PARTS, decode, parts_of, read_part, rows_by_key
 from lakebed.gc.unknown_files import SPECIAL_PREFIX, find_unknown_files_around, is_metadata, unknown_files_of
 

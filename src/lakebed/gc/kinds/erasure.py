@@ -22,10 +22,11 @@ from msgspec.structs import replace
 from lakebed.base import Conflict, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.certifying import foresee, queued_of
-from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
+from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import deal_again, mark_expired
+from lakebed.gc.named import deal_tables
 from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     CommitCounts,
@@ -39,7 +40,7 @@ from lakebed.gc.protocol import (
     StagedEntry,
     StartedRun,
 )
-from lakebed.gc.recheck import deal_ranges, deal_tables, whole
+from lakebed.gc.ranges import deal_ranges
 from lakebed.gc.resume import garbage_of
 from lakebed.gc.rules import Holds
 

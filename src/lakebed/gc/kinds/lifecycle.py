@@ -29,13 +29,14 @@ import pyarrow as pa
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import HELD_IN_JOIN, Bucketed
-from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
+from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 from lakebed.gc.due import Judging, Ranges, Reached, deal_due, deal_going, pinned_commits, reach_metaranges
 from lakebed.gc.dues import with_due
 from lakebed.gc.going import mark_going, portions_of
 from lakebed.gc.history import only_active
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import deal_again, mark_expired
+from lakebed.gc.named import deal_tables
 from lakebed.gc.places import Namespace, may_be_swept
 from lakebed.gc.protocol import (
     BadInput,
@@ -54,7 +55,7 @@ from lakebed.gc.protocol import (
     StartedRun,
     Totals,
 )
-from lakebed.gc.recheck import deal_ranges, deal_tables, whole
+from lakebed.gc.ranges import deal_ranges
 from lakebed.gc.resume import garbage_of, held_tables, runs_over
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import obstore
 
-from lakebed.objectstore.keys import RESERVED_SEGMENT
+from lakebed.objectstore.arguments import RESERVED_SEGMENT
 from lakebed.objectstore.store import ObjectExists, ObjectOutcomeUnknown, ObjectStoreUnavailable
 
 from .remote_answers import ObjectConflict, done

@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from lakebed.base import LakebedError
-from lakebed.objectstore.bodies import gather, outlast
-from lakebed.objectstore.keys import can_begin_object_key, check_object_key, is_object_key
+from lakebed.objectstore.arguments import can_begin_object_key, check_object_key, gather, is_object_key, outlast
 from lakebed.objectstore.store import (
     CHUNK_BYTES,
     Body,

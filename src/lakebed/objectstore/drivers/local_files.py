@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from lakebed.objectstore.keys import RESERVED_SEGMENT
+from lakebed.objectstore.arguments import RESERVED_SEGMENT
 from lakebed.objectstore.store import (
     InvalidObjectKey,
     ObjectExists,

@@ -9,8 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from lakebed.objectstore.bodies import gather, stored
-from lakebed.objectstore.keys import check_object_key
+from lakebed.objectstore.arguments import check_object_key, gather, stored
 from lakebed.objectstore.store import (
     CHUNK_BYTES,
     Body,

@@ -34,14 +34,15 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 import obstore
 
 from lakebed.base import LakebedError
-from lakebed.objectstore.bodies import gather, outlast
-from lakebed.objectstore.keys import (
+from lakebed.objectstore.arguments import (
     BLOCK_KEY_BYTES_MAX,
     RESERVED_SEGMENT,
     are_plain_object_keys,
     can_begin_object_key,
     check_object_key,
+    gather,
     is_object_key,
+    outlast,
 )
 from lakebed.objectstore.store import (
     CHUNK_BYTES,
