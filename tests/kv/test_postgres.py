@@ -13,8 +13,10 @@ import pytest
 
 from lakebed.kv import (
     InvalidStoreUri,
+    PredicateFailed,
     StoreFormat,
     StoreUnavailable,
+    StoreUri,
     compact_store,
     migrate_store,
     open_store,
@@ -22,6 +24,7 @@ from lakebed.kv import (
     sqlite_uri,
     store_size,
 )
+from lakebed.kv.drivers import postgres as postgres_driver
 from tests.kv.servers import OnServer, Server, postgres, wait_until_it_answers
 
 TARGET = "target_session_attrs"
@@ -102,6 +105,84 @@ async def test_an_administrator_who_ends_connections_disturbs_no_reader(server: 
 
     found = await store.get(b"p", b"key")
     assert found is not None
+    await store.close()
+
+
+async def connections_of(server: Server, name: str) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(f"postgresql://lakebed@127.0.0.1:{server.port}/postgres")
+    found = await connection.fetch("SELECT wait_event_type AS waits FROM pg_stat_activity WHERE datname = $1", name)
+    await connection.close()
+    return list(found)
+
+
+async def database_in(server: Server, name: str) -> str:
+    await statement(server, f"CREATE DATABASE {name}")
+    return uri_of(server.port, schema="lakebed").replace("/postgres?", f"/{name}?")
+
+
+async def test_connections_that_one_caller_does_not_need_end_after_a_burst(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(await database_in(server, "bursts"))
+    await asyncio.gather(*(store.scan(b"%d" % number, b"", 1) for number in range(4)))
+    assert len(await connections_of(server, "bursts")) > 1
+    monkeypatch.setattr("lakebed.kv.drivers.postgres.IDLE_S_MAX", 0.5)
+
+    async with asyncio.timeout(60):
+        while len(await connections_of(server, "bursts")) > 1:
+            await store.scan(b"p", b"", 1)
+
+    await store.close()
+
+
+async def test_a_connection_that_comes_back_after_the_end_is_ended_too(server: Server) -> None:
+    uri = await database_in(server, "endings")
+    await open_store(uri).close()
+    database = postgres_driver._from(StoreUri(uri.partition("&wait_s")[0]), 60)
+    await database.write(b"p", [(b"key", b"old")])
+    holder = await asyncpg.connect(f"postgresql://lakebed@127.0.0.1:{server.port}/endings")
+    async with asyncio.timeout(60):
+        async with holder.transaction():
+            await holder.execute("UPDATE lakebed.kv SET value = 'held'")
+            writing = asyncio.create_task(database.write(b"p", [(b"key", b"new")]))
+            while "Lock" not in {each["waits"] for each in await connections_of(server, "endings")}:
+                assert not writing.done()
+
+            await database.close()
+        await writing
+        await holder.close()
+
+        while await connections_of(server, "endings"):
+            pass
+
+
+async def test_conditional_writes_at_once_lock_their_rows_in_one_order(server: Server) -> None:
+    uri = await database_in(server, "orders")
+    for join in ("nestloop", "mergejoin"):  # what is left reads the rows as they lie: 3 stands first
+        await statement(server, f"ALTER DATABASE orders SET enable_{join} = off")
+    store = open_store(uri)
+    held = {b"%d" % number: await store.set_if(b"p", b"%d" % number, b"old", None) for number in (3, 2, 1)}
+    holder = await asyncpg.connect(f"postgresql://lakebed@127.0.0.1:{server.port}/orders")
+    async with asyncio.timeout(60):
+        async with holder.transaction():
+            await holder.execute("UPDATE lakebed.kv SET value = 'other' WHERE key = '1'")
+            writing = asyncio.gather(
+                *(store.set_if(b"p", key, b"new", predicate) for key, predicate in held.items()),
+                return_exceptions=True,
+            )
+            while "Lock" not in {each["waits"] for each in await connections_of(server, "orders")}:
+                assert not writing.done()
+
+            # The first in order is held, so the writer that waits for it holds none of the others.
+            free = await holder.fetch("SELECT key FROM lakebed.kv WHERE key > '1' FOR UPDATE SKIP LOCKED")
+            assert len(free) == 2
+        *written, refused = await writing
+        await holder.close()
+
+    assert [each for each in written if isinstance(each, BaseException)] == []
+    assert isinstance(refused, PredicateFailed)
+    found = await store.get_many(b"p", [b"1", b"2", b"3"])
+    assert [each and each.value for each in found] == [b"other", b"new", b"new"]
     await store.close()
 
 

@@ -66,17 +66,21 @@ REPLACE: Final = "UPDATE kv SET value = $3 WHERE partition = $1 AND key = $2 AND
 SET_IFS: Final = """
     WITH asked AS (
         SELECT p, k, v, e FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bytea[]) AS given(p, k, v, e)
-        ORDER BY p, k
     ),
     made AS (
-        INSERT INTO kv SELECT p, k, v FROM asked WHERE e IS NULL
+        INSERT INTO kv SELECT p, k, v FROM asked WHERE e IS NULL ORDER BY p, k
         ON CONFLICT (partition, key) DO NOTHING RETURNING partition, key
     ),
+    locked AS (
+        SELECT p, k, v, e FROM asked JOIN kv ON partition = p AND key = k AND value = e
+        ORDER BY p, k FOR NO KEY UPDATE OF kv
+    ),
     changed AS (
-        UPDATE kv SET value = v FROM asked WHERE partition = p AND key = k AND value = e RETURNING partition, key
+        UPDATE kv SET value = v FROM locked WHERE partition = p AND key = k AND value = e RETURNING partition, key
     )
     SELECT partition, key FROM made UNION ALL SELECT partition, key FROM changed
 """
+"""Rows are made and locked in one order, or two statements could wait for each other: an UPDATE alone has none."""
 DELETE: Final = "DELETE FROM kv WHERE partition = $1 AND key = ANY($2::bytea[])"
 DELETE_IF: Final = "DELETE FROM kv WHERE partition = $1 AND key = $2 AND value = $3"
 NEXT_PARTITION: Final = "SELECT partition FROM kv WHERE partition > $1 ORDER BY partition LIMIT 1"
@@ -167,6 +171,8 @@ class PostgresDatabase:
         self._timeout_s = timeout_s
         self._free = asyncio.Semaphore(connections)
         self._idle: list[tuple[float, Any]] = []
+        """When each was last used. The latest stands last, and is taken first."""
+        self._is_closed = False
         self._schema = f'"{schema}"'
 
     async def prepare(self) -> None:
@@ -235,6 +241,7 @@ class PostgresDatabase:
         return found[1:]
 
     async def close(self) -> None:
+        self._is_closed = True
         idle, self._idle = self._idle, []
         for _, connection in idle:
             try:
@@ -294,8 +301,8 @@ class PostgresDatabase:
                 is_kept = not isinstance(error, Passing)
                 raise
             finally:
-                if is_kept and not connection.is_closed():
-                    self._idle.append((time.monotonic(), connection))
+                if is_kept and not connection.is_closed() and not self._is_closed:
+                    self._keep(connection)
                 else:  # a late answer must not meet the next statement
                     connection.terminate()
         finally:
@@ -309,6 +316,13 @@ class PostgresDatabase:
             connection.terminate()
         async with _nothing_sent():
             return await asyncpg.connect(self._dsn, **self._options())
+
+    def _keep(self, connection: Any) -> None:
+        """Put it back, and end those that were idle for too long."""
+        now_s = time.monotonic()
+        while self._idle and now_s - self._idle[0][0] >= IDLE_S_MAX:
+            self._idle.pop(0)[1].terminate()
+        self._idle.append((now_s, connection))
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
