@@ -248,6 +248,8 @@ class SimStore:
 
     __slots__ = ("_beneath", "_whole_batches", "answers_late", "own")
 
+    shares_reads = False
+
     def __init__(self, *, whole_batches: bool = False, own: Private, beneath: bytes = b"") -> None:
         self._whole_batches = whole_batches
         self._beneath = beneath

@@ -56,6 +56,14 @@ async def test_a_request_takes_no_more_than_its_most(gathered: Gathered[int, int
     assert request_.begun == [[0, 1, 2, 3], [4, 5]]
 
 
+async def test_equal_calls_that_share_count_as_one_and_go_together(request_: Request) -> None:
+    reads = Gathered(request_, most=2, equal_share=True)
+
+    assert await asyncio.gather(*(reads.do(number) for number in (1, 2, 3, 1, 3, 1))) == [2, 4, 6, 2, 6, 2]
+
+    assert request_.begun == [[1, 1, 1, 2], [3, 3]]
+
+
 async def test_what_comes_during_a_request_begins_after_it_together(
     gathered: Gathered[int, int], request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:

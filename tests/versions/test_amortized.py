@@ -54,6 +54,20 @@ async def test_those_who_wait_share_the_next_read_not_the_one_under_way() -> Non
     assert len(store.gates) == 2
 
 
+async def test_a_store_that_shares_reads_itself_is_asked_by_each_at_once() -> None:
+    store = SlowStore()
+    store.shares_reads = True
+    reads = AmortizedReads(store, b"p", live_ports().tasks)
+
+    asked = [asyncio.create_task(reads.get(b"k")) for _ in range(3)]
+    await close()
+
+    assert len(store.gates) == 3
+    for gate in store.gates:
+        gate.set()
+    assert await asyncio.gather(*asked) == [None, None, None]
+
+
 async def test_a_leader_that_is_cancelled_leaves_nobody_waiting() -> None:
     store = SlowStore()
     reads = AmortizedReads(store, b"p", live_ports().tasks)

@@ -67,6 +67,11 @@ class StoreSize:
 class Store(Protocol):
     """Every method may raise StoreUnavailable; writes may also raise OutcomeUnknown."""
 
+    @property
+    def shares_reads(self) -> bool:
+        """Return whether calls of `get` that wait at the same time share a request, which begins after each of them."""
+        ...
+
     async def get(self, partition: bytes, key: bytes) -> Held | None: ...
 
     async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:

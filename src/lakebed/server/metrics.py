@@ -217,6 +217,7 @@ class MeasuredStore:
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
+        self.shares_reads = store.shares_reads
         self._failures = metrics.kv_failures
         self._timings = {name: Timings() for name in _OPERATIONS}
         self._gets, self._get_manys, self._set_ifs = (self._timings[name] for name in ("get", "get_many", "set_if"))

@@ -3,6 +3,7 @@
 A request may only use a read that *began after* the request did: the writer's second look would prove nothing
 otherwise. So a request that arrives during a read waits for the next one, and the first that waits leads it.
 No request waits when nothing is under way. An embedded store answers on the spot: then this is one dictionary look-up.
+A store that shares reads itself is simply asked: to wait for another's answer first would make two requests of a burst.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class AmortizedReads:
 
     async def get(self, key: bytes) -> Held | None:
         """The value as of some moment after this call began."""
+        if self._store.shares_reads:
+            return await self._store.get(self._partition, key)
         running = self._running.get(key)
         if running is None:
             return await self._lead(key, _Read())

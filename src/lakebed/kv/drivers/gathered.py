@@ -27,12 +27,21 @@ PATIENCE_S: Final = 0.02
 class Gathered(Generic[A, R]):
     """Made of what carries calls out: their answers in their order, an exception where one alone failed.
 
+    A request takes `most` calls. Where `equal_share`, equal calls count as one and go together: those of reads.
+
     Belongs to the event loop that uses it.
     """
 
-    def __init__(self, carry_out: Callable[[Sequence[A]], Awaitable[Sequence[R | Exception]]], most: int) -> None:
+    def __init__(
+        self,
+        carry_out: Callable[[Sequence[A]], Awaitable[Sequence[R | Exception]]],
+        most: int,
+        *,
+        equal_share: bool = False,
+    ) -> None:
         self._carry_out = carry_out
         self._most = most
+        self._equal_share = equal_share
         self._waiting: list[tuple[A, asyncio.Future[R]]] = []
         self._under_way = 0
         self._timer: asyncio.Handle | None = None
@@ -61,11 +70,22 @@ class Gathered(Generic[A, R]):
         waiting = [call for call in self._waiting if not call[1].done()]
         self._waiting = []
         loop = asyncio.get_running_loop()
-        for first in range(0, len(waiting), self._most):
+        for calls in self._divided(waiting):
             self._under_way += 1
-            task = loop.create_task(self._together(waiting[first : first + self._most]))
+            task = loop.create_task(self._together(calls))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _divided(self, calls: list[tuple[A, asyncio.Future[R]]]) -> list[list[tuple[A, asyncio.Future[R]]]]:
+        """Make requests of them."""
+        if len(calls) <= self._most:
+            return [calls] if calls else []
+        alike: dict[object, list[tuple[A, asyncio.Future[R]]]] = {}
+        for number, call in enumerate(calls):
+            alike.setdefault(call[0] if self._equal_share else number, []).append(call)
+        groups = list(alike.values())
+        parts = (groups[first : first + self._most] for first in range(0, len(groups), self._most))
+        return [[call for group in part for call in group] for part in parts]
 
     async def _together(self, calls: Sequence[tuple[A, asyncio.Future[R]]]) -> None:
         answers: Sequence[R | Exception]

@@ -38,6 +38,8 @@ class _Partition:
 class MemoryStore:
     """Finding a key is a dictionary look-up; adding or removing one moves, at worst, the partition's list of keys."""
 
+    shares_reads = False
+
     def __init__(self, *, predicates: Literal["version", "value"] = "version") -> None:
         self._partitions: dict[bytes, _Partition] = {}
         self._versions = itertools.count(1)

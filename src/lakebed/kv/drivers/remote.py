@@ -226,7 +226,8 @@ class RemoteStore:
         self._is_closed = False
         self._under_way = 0
         self._idle = asyncio.Event()
-        self._gets = Gathered(self._get_together, database.batch_keys_max)
+        self.shares_reads = database.reads_together
+        self._gets = Gathered(self._get_together, database.batch_keys_max, equal_share=True)
         self._set_ifs = Gathered(self._set_if_together, database.batch_keys_max)
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:

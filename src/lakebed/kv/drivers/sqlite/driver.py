@@ -92,6 +92,8 @@ def compact_uri(uri: StoreUri) -> None:
 class SqliteStore:
     """Made by `open`. May be used from several event loops, even of different threads; close it when all are done."""
 
+    shares_reads = False
+
     def __init__(
         self, path: Path, *, reader: sqlite3.Connection, writer: sqlite3.Connection | None, busy_timeout_s: float
     ) -> None:
