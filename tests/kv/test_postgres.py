@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -132,6 +133,50 @@ async def test_connections_that_one_caller_does_not_need_end_after_a_burst(
         while len(await connections_of(server, "bursts")) > 1:
             await store.scan(b"p", b"", 1)
 
+    await store.close()
+
+
+async def test_callers_for_whom_the_database_has_no_connection_wait_for_those_that_others_use(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = (await database_in(server, "fullness")).replace("lakebed@", "guest@")
+    await statement(server, "CREATE ROLE guest LOGIN CONNECTION LIMIT 2")
+    await statement(server, "GRANT ALL ON DATABASE fullness TO guest")
+    refused = 0
+
+    async def counted(*given: Any, **named: Any) -> Any:
+        nonlocal refused
+        try:
+            return await connect(*given, **named)
+        except asyncpg.TooManyConnectionsError:
+            refused += 1
+            raise
+
+    connect = asyncpg.connect
+    store = open_store(f"{uri}&connections=4")
+    await store.set(b"p", b"key", b"old")
+    while len(await connections_of(server, "fullness")) > 1:
+        pass
+    holder = await connect(f"postgresql://lakebed@127.0.0.1:{server.port}/fullness")
+    async with asyncio.timeout(60):
+        async with holder.transaction():
+            await holder.execute("UPDATE lakebed.kv SET value = 'held'")
+            writing = [asyncio.create_task(store.set(b"p", b"key", b"new")) for _ in range(2)]
+            while [each["waits"] for each in await connections_of(server, "fullness")].count("Lock") < 2:
+                pass
+            monkeypatch.setattr("lakebed.kv.drivers.postgres.FULL_S", 600)
+            monkeypatch.setattr(asyncpg, "connect", counted)
+            writing += [asyncio.create_task(store.set(b"p", b"key", b"new")) for _ in range(2)]
+            while refused < 2:
+                await connections_of(server, "fullness")
+
+            for _ in range(30):
+                await connections_of(server, "fullness")
+
+        await asyncio.gather(*writing)
+        await holder.close()
+
+    assert refused == 2
     await store.close()
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -41,6 +42,8 @@ FORMAT: Final = 1
 CONNECTIONS: Final = 16
 IDLE_S_MAX: Final = 300.0
 """Use no connection that was idle for longer: the network between may have forgotten it without a word."""
+FULL_S: Final = 1.0
+"""Ask again so much later a database that has no connection left for us, where we have others."""
 SNAPSHOT_ROWS: Final = 1000
 COMPACT_S_MAX: Final = 86_400
 IDENTIFIER_BYTES_MAX: Final = 63
@@ -172,6 +175,7 @@ class PostgresDatabase:
         self._free = asyncio.Semaphore(connections)
         self._idle: list[tuple[float, Any]] = []
         """When each was last used. The latest stands last, and is taken first."""
+        self._lent = 0
         self._is_closed = False
         self._schema = f'"{schema}"'
 
@@ -291,8 +295,16 @@ class PostgresDatabase:
         async with _nothing_sent():
             await take_turn(self._free, self._timeout_s)
         is_kept = False
+        give_back: Callable[[], object] = self._free.release
         try:
-            connection = await self._kept_or_new()
+            try:
+                connection = await self._kept_or_new()
+            except Passing as error:
+                if self._lent and isinstance(error.__cause__, asyncpg.TooManyConnectionsError):
+                    # The next attempts wait for one of ours, or they would ask the database again and again.
+                    give_back = partial(asyncio.get_running_loop().call_later, FULL_S, self._free.release)
+                raise
+            self._lent += 1
             try:
                 async with _one_statement():
                     yield connection
@@ -301,12 +313,13 @@ class PostgresDatabase:
                 is_kept = not isinstance(error, Passing)
                 raise
             finally:
+                self._lent -= 1
                 if is_kept and not connection.is_closed() and not self._is_closed:
                     self._keep(connection)
                 else:  # a late answer must not meet the next statement
                     connection.terminate()
         finally:
-            self._free.release()
+            give_back()
 
     async def _kept_or_new(self) -> Any:
         while self._idle:
