@@ -97,6 +97,45 @@ def test_a_merge_with_conflicts_changes_nothing_unless_a_strategy_decides(
     assert content(shell, f"{branched}/main/a") == "dev"
 
 
+def test_a_cherry_pick_and_a_revert_that_conflict_name_the_paths(shell: Shell, branched: str, put: Put) -> None:
+    put(f"{branched}/dev/a", "dev")
+    put(f"{branched}/dev/c", "dev")
+    put(f"{branched}/main/a", "main")
+    for branch in ("main", "dev"):
+        shell.ok("commit", f"{branched}/{branch}", "-m", "mine")
+    put(f"{branched}/dev/a", "later")
+    shell.ok("commit", f"{branched}/dev", "-m", "later")
+
+    picked = shell("branch", "cherry-pick", f"{branched}/main", "dev~1")
+    reverted = shell("branch", "revert", f"{branched}/dev", "dev~1", "--yes", "-o", "json")
+
+    assert picked.code == reverted.code == 4
+    assert picked.err.startswith("error: both sides changed a: nothing was committed")
+    assert f"`lakebed diff --two-dot {branched}/main {branched}/dev~1`" in picked.err
+    assert json.loads(reverted.err)["error"]["paths"] == ["a"]
+
+
+def test_a_graph_is_drawn_for_people_only(shell: Shell, branched: str) -> None:
+    refused = shell("log", f"{branched}/main", "--graph", "-o", "json")
+
+    assert refused.code == 2
+    assert "--graph draws for people" in refused.err
+
+
+def test_a_name_that_no_branch_or_tag_can_have_is_misuse(shell: Shell, branched: str) -> None:
+    commands = [
+        ("branch", "create", f"{branched}/-a b"),
+        ("tag", "create", f"{branched}/a..b", "main"),
+        ("repo", "create", "lakefs://other", "local://other", "-d", "a/b"),
+    ]
+
+    outcomes = [shell(*command) for command in commands]
+
+    assert [outcome.code for outcome in outcomes] == [2, 2, 2]
+    assert "letters, digits, underscores and dashes" in outcomes[0].err
+    assert "not a valid ref name" in outcomes[1].err
+
+
 def test_one_ref_shows_what_is_uncommitted(shell: Shell, branched: str, put: Put) -> None:
     put(f"{branched}/dev/a", "changed")
     put(f"{branched}/dev/c", "new")

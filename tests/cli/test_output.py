@@ -150,6 +150,17 @@ def test_a_table_that_is_too_wide_is_wrapped_at_words(monkeypatch: pytest.Monkey
     ]
 
 
+def test_a_date_and_its_time_stay_together_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+
+    lines = list(table(("time", "what"), [("2026-11-21 13:05:09Z", "a few words that need some lines")]))
+
+    assert lines[1].startswith("2026-11-21 13:05:09Z  a few words")
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 40
+
+
 def test_ids_are_never_cut_however_narrow_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     run, address = "06h046ar07abcdefghij", "data/1f0279h2rhpv0/00000007"

@@ -53,7 +53,7 @@ def test_a_namespace_in_use_is_refused(shell: Shell, lake: str) -> None:
     outcome = shell("repo", "create", "lakefs://another", f"local://{lake.removeprefix('lakefs://')}")
 
     assert outcome.code == 1
-    assert "storage namespace already in use" in outcome.err
+    assert outcome.err == f"error: local://{lake.removeprefix('lakefs://')} is in use: {lake} is there\n"
 
 
 def test_a_namespace_inside_another_one_is_refused_and_the_other_one_named(shell: Shell, lake: str) -> None:

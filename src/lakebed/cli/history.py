@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -122,6 +123,8 @@ def log(
 ) -> None:
     """Show the history of a ref, newest first."""
     ref = parse_ref(uri)
+    if graph and session.is_json:
+        raise Misuse("--graph draws for people: with -o json leave it out, each commit has its parents there")
     found = session.client.history.log(
         ref.repository,
         ref.ref,
@@ -455,6 +458,42 @@ def explaining_merge(session: Session, source: RefUri, destination: RefUri, othe
         raise Conflict(_conflict_text(paths, source, destination), paths=paths, **error.facts) from error
 
 
+@contextlib.contextmanager
+def explaining_pick(session: Session, branch: RefUri, ref: str, parent_number: int) -> Iterator[None]:
+    """Name the paths where a commit cannot be repeated or undone: the branch has them as neither side of it.
+
+    Raises:
+        Conflict: instead of the server's.
+    """
+    try:
+        yield
+    except Conflict as error:
+        history, repository = session.client.history, branch.repository
+        parents = history.get(repository, ref).parents if "conflict found" in str(error) else []
+        if len(parents) < max(parent_number, 1):
+            raise
+        parent = parents[max(parent_number, 1) - 1]
+        changed = [one.path for one in history.diff(repository, parent, ref, two_dot=True)]
+        sides = [
+            (one.path for one in history.diff(repository, branch.ref, side, two_dot=True)) for side in (parent, ref)
+        ]
+        paths = list(itertools.islice(_in_all(changed, *sides), CONFLICTS_SHOWN + 1))
+        text = (
+            f"both sides changed {_named(paths)}: nothing was committed. "
+            f"`lakebed diff --two-dot {branch} {RefUri(repository, ref)}` shows how they differ"
+        )
+        raise Conflict(text, paths=paths, **error.facts) from error
+
+
+def _in_all(first: Sequence[str], *others: Iterable[str]) -> Iterator[str]:
+    """Yield what the first and all others have, which are sorted. Reads no other much further than the first goes."""
+    for path, found in itertools.groupby(heapq.merge(first, *others)):
+        if not first or path > first[-1]:
+            return
+        if len([*found]) > len(others):
+            yield path
+
+
 def tell_expired(session: Session, repository: str, before: str, after: str) -> None:
     """Say how many entries a branch got whose objects a lifecycle policy let go."""
     with contextlib.suppress(LakebedError):  # What was asked for is done.
@@ -470,8 +509,11 @@ def _conflicts(changes: Iterable[Diff]) -> list[str]:
 
 
 def _conflict_text(paths: Sequence[str], source: RefUri, destination: RefUri) -> str:
-    more = ", …" if len(paths) > CONFLICTS_SHOWN else ""
     return (
-        f"both sides changed {', '.join(map(printable, paths[:CONFLICTS_SHOWN]))}{more}: nothing was merged. "
+        f"both sides changed {_named(paths)}: nothing was merged. "
         f"`lakebed diff {destination} {source}` marks these with !, --strategy decides them"
     )
+
+
+def _named(paths: Sequence[str]) -> str:
+    return ", ".join(map(printable, paths[:CONFLICTS_SHOWN])) + (", …" if len(paths) > CONFLICTS_SHOWN else "")

@@ -26,6 +26,9 @@ NARROWEST: Final = 20
 """Wrap no text to less than this."""
 WIDTH: Final = 80
 """The columns of a terminal that does not say, and of text that goes to none."""
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\dZ)")
+_GLUE: Final = "\u00a0"
+"""Stands for the blank in a time while cells are wrapped."""
 _AMOUNT = re.compile(rf"[\d,.]+( ({'|'.join(SIZE_UNITS)}))?")
 
 
@@ -98,13 +101,20 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
-    return [cell] if len(cell) <= width else wrap(cell, width, break_long_words=False, break_on_hyphens=False)
+    if len(cell) <= width:
+        return [cell]
+    lines = wrap(_TIME.sub(rf"\1{_GLUE}\2", cell), width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_GLUE, " ") for line in lines]
+
+
+def _longest_word(cell: str) -> int:
+    return max((len(word) for word in _TIME.sub(rf"\1{_GLUE}\2", cell).split(" ")), default=0)
 
 
 def _fitted(lines: Sequence[Sequence[str]], widths: list[int], room: int) -> tuple[list[int], list[int]]:
     """Return the columns that fit beside one another, and the widths of all: taken from the widest columns first."""
     beside = [*range(len(widths))]
-    longest = [max(len(word) for line in lines for word in line[column].split() or [""]) for column in beside]
+    longest = [max(_longest_word(line[column]) for line in lines) for column in beside]
     while True:
         spare = sum(widths[column] for column in beside) + 2 * (len(beside) - 1) - room
         if spare <= sum(widths[column] - longest[column] for column in beside):

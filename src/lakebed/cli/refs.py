@@ -24,12 +24,12 @@ from .arguments import (
 )
 from .completion import complete_ref
 from .failures import Misuse, being_new, being_there
-from .history import tell_expired
+from .history import explaining_pick, tell_expired
 from .output import columns_of, human_time, printable
 from .parameters import Argument, Option
 from .session import Session, command
 from .tree import noun
-from .uris import SCHEME, RefUri, parse_new_branch, parse_ref, parse_repository, parse_tag
+from .uris import SCHEME, RefUri, parse_new_branch, parse_new_tag, parse_ref, parse_repository, parse_tag
 
 if TYPE_CHECKING:
     from lakebed.client import Branches, Tags
@@ -257,7 +257,10 @@ def revert(
     undone = ref_in(branch.repository, commit)
     session.confirm(f"Undo {undone} on {branch}?", yes=yes)
     try:
-        with being_there(str(RefUri(branch.repository, undone))):
+        with (
+            explaining_pick(session, branch, undone, parent),
+            being_there(str(RefUri(branch.repository, undone))),
+        ):
             session.client.branches.revert(
                 branch.repository, branch.ref, ref=undone, parent_number=parent, refuse_expired=refuse_expired
             )
@@ -284,7 +287,7 @@ def cherry_pick(
     """Repeat on a branch what a commit changed elsewhere."""
     branch = parse_ref(uri)
     wanted = ref_in(branch.repository, commit)
-    with being_there(str(RefUri(branch.repository, wanted))):
+    with explaining_pick(session, branch, wanted, parent), being_there(str(RefUri(branch.repository, wanted))):
         picked = session.client.branches.cherry_pick(
             branch.repository, branch.ref, ref=wanted, parent_number=parent, refuse_expired=refuse_expired
         )
@@ -327,7 +330,7 @@ def protect(
 @command
 def create_tag(session: Session, uri: TagArgument, ref: NamedArgument) -> None:
     """Name a commit for ever."""
-    tag = parse_tag(uri)
+    tag = parse_new_tag(uri)
     named = ref_in(tag.repository, ref)
     with being_new(str(tag), otherwise="branch"), being_there(str(RefUri(tag.repository, named))):
         made = session.client.tags.create(tag.repository, tag.ref, ref=named)

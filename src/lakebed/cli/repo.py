@@ -19,7 +19,7 @@ from .parameters import Argument, Option
 from .progress import Line
 from .session import Session, command
 from .tree import noun
-from .uris import SCHEME, parse_repository
+from .uris import SCHEME, check_new_branch, parse_repository
 
 LOOK_S: Final = 0.2
 _NOT_THERE: Final = "this namespace has no"
@@ -63,6 +63,7 @@ def create(
 ) -> None:
     """Create a repository over a storage namespace that is not in use."""
     name = parse_repository(uri)
+    check_new_branch(default_branch)
     if "://" not in namespace:
         raise Misuse(f"{namespace!r} is no storage namespace: {_accepted(session)}")
     try:
@@ -71,6 +72,8 @@ def create(
                 name, namespace, default_branch=default_branch, sample_data=sample_data, reuse=reuse, bare=bare
             )
     except Invalid as error:
+        if "namespace already in use" in str(error) and (user := _user_of(session, namespace)):
+            raise Invalid(f"{namespace} is in use: {SCHEME}{user} is there", **error.facts) from error
         if '"/storage_namespace"' not in str(error):
             raise
         # The contract's own words are a pattern.
@@ -78,6 +81,15 @@ def create(
     session.done(f"created {SCHEME}{name} over {created.storage_namespace}", created)
     if bare:
         session.note(f"it is bare: `lakebed repo restore {SCHEME}{name} FILE` brings the refs of a dump")
+
+
+def _user_of(session: Session, namespace: str) -> str:
+    """Return the repository over this namespace; empty where the caller may see none."""
+    with contextlib.suppress(LakebedError):
+        for one in session.client.repositories.list():
+            if one.storage_namespace.rstrip("/") == namespace.rstrip("/"):
+                return one.id
+    return ""
 
 
 @app.command("list")

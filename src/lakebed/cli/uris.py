@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from lakebed.base import InvalidName, check_repository
+from lakebed.base import InvalidName, check_branch, check_repository, check_tag
 
 from .failures import Misuse
 
@@ -72,7 +72,19 @@ def parse_new_branch(text: str) -> RefUri:
     if rest:
         name = "-".join(filter(None, [ref, *rest.split("/")]))
         raise BadUri(f"{text}: a branch is wanted here ({form}), and no name of one holds /: try {name}", uri=text)
+    check_new_branch(ref)
     return RefUri(repository, ref)
+
+
+def check_new_branch(name: str) -> None:
+    """
+    Raises:
+        BadUri: no branch can have this name.
+    """
+    try:
+        check_branch(name)
+    except InvalidName as error:
+        raise BadUri(f"{name!r}: {error}", name=name) from error
 
 
 def parse_tag(text: str) -> RefUri:
@@ -82,6 +94,16 @@ def parse_tag(text: str) -> RefUri:
     if not name:
         raise BadUri(f"{text}: the tag is missing ({form})", uri=text)
     return RefUri(repository, name)
+
+
+def parse_new_tag(text: str) -> RefUri:
+    """`lakefs://repository/tag`, of a tag to be made."""
+    tag = parse_tag(text)
+    try:
+        check_tag(tag.ref)
+    except InvalidName as error:
+        raise BadUri(f"{text}: {error}", uri=text) from error
+    return tag
 
 
 def parse_object(text: str) -> ObjectUri:

@@ -54,7 +54,7 @@ def held(shell: Shell, lake: str, data: Path, put: Put) -> Held:
 def test_a_path_is_restored_to_the_default_branch_at_its_own_place(shell: Shell, held: Held) -> None:
     done = shell.ok("gc", "restore", held.lake, "events/0")
 
-    assert done.out == f"restored 1 object, 4 B, from run {held.run}\n"
+    assert done.out == f"restored 1 object, 4 B, from run {held.run} to {held.lake}/main\n"
     assert shell.ok("object", "cat", f"{held.lake}/main/events/0").out == "abcd"
     assert shell("object", "cat", f"{held.lake}/main/events/1").code != 0
 
@@ -65,7 +65,7 @@ def test_a_run_is_restored_by_the_beginning_of_its_id_and_the_ledger_asked_by_it
     done = shell.ok("gc", "restore", held.lake, held.run[:12])
     rows = shell.ok("gc", "ledger", held.lake, "--run", held.run[:12], "--data", str(data), "-o", "json").json
 
-    assert done.out == f"restored 2 objects, 8 B, from run {held.run}\n"
+    assert done.out == f"restored 2 objects, 8 B, from run {held.run} to {held.lake}/main\n"
     assert {row["run_id"] for row in rows} == {held.run}
 
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_restored_is_named_and_ends_the_command_with_a_code_of_it
 
     assert failed.code == 1
     assert "1 object could not be restored:\n  events/0: another object is there (--overwrite, or" in failed.out
-    assert again.out == f"restored 1 object, 4 B, from run {held.run}; 1 was there already\n"
+    assert again.out == f"restored 1 object, 4 B, from run {held.run} to {held.lake}/main; 1 was there already\n"
     assert shell.ok("object", "cat", f"{held.lake}/main/events/0").out == "abcd"
 
 
@@ -110,10 +110,12 @@ def test_older_versions_are_told_with_how_to_get_them(shell: Shell, held: Held, 
     done = shell.ok("gc", "restore", held.lake, "events/", "--to", f"{held.lake}/main/back", "--overwrite")
     each = shell.ok("gc", "restore", held.lake, "events/0", "--all-versions", "--run", held.run)
 
-    assert done.out.startswith(f"restored 2 objects, 9 B, from 2 runs, {later} {held.run}\n1 older version of these")
+    assert done.out.startswith(
+        f"restored 2 objects, 9 B, from 2 runs, {later} {held.run} to {held.lake}/main/back\n1 older version"
+    )
     assert "--all-versions restores each to PATH@RUN/ADDRESS" in done.out
     assert shell.ok("object", "cat", f"{held.lake}/main/back/events/0").out == "newer"
-    assert each.out == f"restored 1 object, 4 B, from run {held.run}\n"
+    assert each.out == f"restored 1 object, 4 B, from run {held.run} to {held.lake}/main\n"
 
 
 def test_what_no_run_holds_is_an_error_that_says_why(shell: Shell, held: Held) -> None:

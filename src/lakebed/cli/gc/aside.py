@@ -8,23 +8,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 
-from lakebed.base import NotFound, count_of, human_size
+from lakebed.base import Denied, NotFound, RunKind, count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse
 from lakebed.cli.output import human_time, printable
 from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, connect
-from lakebed.cli.uris import ObjectUri, parse_prefix, parse_repository
+from lakebed.cli.uris import ObjectUri, RefUri, parse_prefix, parse_repository
 
 from .options import Working, asked
 from .session import LATEST, RootOption, check, check_run, checked_collector, run_named, with_spark
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
+    from lakebed.client import Client
     from lakebed.gc import Collector, PurgeReport, RestoreReport
 
 SHOWN: Final = 20
@@ -97,9 +99,21 @@ def restore(
             overwrite=overwrite,
             all_versions=all_versions,
         )
-    session.show(report, restore_text)
+        where = "" if session.is_json else _place(client, collector, target, report)
+    session.show(report, partial(restore_text, where=where))
     if report.failed:
         raise click.exceptions.Exit(FAILED)
+
+
+def _place(client: Client, collector: Collector, target: ObjectUri, report: RestoreReport) -> str:
+    """Say where the objects are staged, as far as the caller may know."""
+    branch, prefix = target.ref, target.path
+    with contextlib.suppress(Denied):
+        branch = branch or client.repositories.get(target.repository).default_branch
+        view = collector.status(report.run_id) if report.run_id and not prefix and len(report.runs) < 2 else None
+        if view is not None and view.kind is RunKind.UNCOMMITTED:
+            prefix = f"restored/{report.run_id}/"
+    return f" to {ObjectUri(target.repository, branch, prefix) if prefix else RefUri(target.repository, branch)}"
 
 
 def _restored(collector: Collector, *, path: str, **how: Any) -> RestoreReport:
@@ -199,11 +213,14 @@ def purge_text(report: PurgeReport) -> Iterator[str]:
     yield from (f"{run} waits for its window to end" for run in report.waiting)
 
 
-def restore_text(report: RestoreReport) -> Iterator[str]:
+def restore_text(report: RestoreReport, *, where: str) -> Iterator[str]:
+    """`where` they are staged stands behind the sums, where anything is."""
     runs = f"run {report.run_id}" if len(report.runs) < 2 else f"{len(report.runs)} runs, {' '.join(report.runs)}"
     done = f"restored {count_of(report.restored, 'object')}, {human_size(report.bytes_restored)}, from {runs}"
-    yield done + (
-        f"; {report.present:,} {'was' if report.present == 1 else 'were'} there already" if report.present else ""
+    yield (
+        done
+        + (where if report.restored else "")
+        + (f"; {report.present:,} {'was' if report.present == 1 else 'were'} there already" if report.present else "")
     )
     if report.older:
         yield (

@@ -88,7 +88,7 @@ _SHOWN: Final = ("address", "size_bytes", "reason", "rule", "last_seen_at", "pat
 
 
 class DifferentKinds(Invalid):
-    """A plan of committed data and one of uncommitted data have nothing to compare."""
+    """Plans of two kinds have nothing to compare."""
 
 
 class Side(StrEnum):
@@ -153,10 +153,10 @@ def diff_plans(
     """`objects` are the tables GARBAGE of both plans, `commits` their tables EXPIRED; at most `limit` rows are shown.
 
     Raises:
-        DifferentKinds: one plan is of committed data, the other of uncommitted data.
+        DifferentKinds: the plans are of different kinds.
     """
     if a.kind is not b.kind:
-        raise DifferentKinds(f"run {a.run_id} is one of {a.kind} data, run {b.run_id} of {b.kind} data")
+        raise DifferentKinds(f"run {a.run_id} is of kind {a.kind}, run {b.run_id} of kind {b.kind}")
     in_b, in_a = _shared(*objects), _shared(*reversed(objects))
     only_a, only_b = objects[0].filter(pa.array(~in_b)), objects[1].filter(pa.array(~in_a))
     return PlanDiff(

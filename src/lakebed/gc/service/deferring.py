@@ -136,7 +136,7 @@ class Deferring:
 
     def _check_may_delete(self, run_id: RunId, record: RunRecord) -> None:
         if not record.kind.can_wait:
-            raise WrongKind(f"run {run_id} is one of {record.kind.value}, which is never deferred", run_id=run_id)
+            raise WrongKind(f"run {run_id} is of kind {record.kind.value}, which is never deferred", run_id=run_id)
         # A run of committed data that sweeps writes down what it takes first: until then its commits could be named.
         is_bound = record.began if record.state is RunState.MARKED else record.swept
         if record.state not in _DELETING or not is_bound:

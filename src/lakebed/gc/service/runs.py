@@ -51,7 +51,7 @@ class RunBook:
         """
         record, held = await self.read(run_id)
         if record.kind is not kind:
-            raise WrongKind(f"run {run_id} is one of {record.kind.value} data", run_id=run_id)
+            raise WrongKind(f"run {run_id} is of kind {record.kind.value}, not {kind.value}", run_id=run_id)
         if record.state not in states:
             raise moved(run_id, record)
         return record, held
