@@ -11,7 +11,15 @@ import httpx
 import pytest
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, StoreUri, open_store, store_size
+from lakebed.kv import (
+    InvalidStoreUri,
+    StoreFormat,
+    StoreUnavailable,
+    StoreUri,
+    compact_store,
+    open_store,
+    store_size,
+)
 from lakebed.kv.drivers import etcd as etcd_driver
 from lakebed.kv.drivers.remote import RemoteStore
 from lakebed.testing.contracts.network import held_port
@@ -67,6 +75,34 @@ async def test_a_full_database_refuses_writes_and_says_what_to_do() -> None:
             assert store_size(uri).size_bytes > 1_000_000
         finally:
             await store.close()
+
+
+async def test_compacting_gives_back_what_etcd_no_longer_needs(server: Server) -> None:
+    uri = uri_of(server.port, name="compacted")
+    store = open_store(uri)
+    await store.set_many(b"p", [(b"%d" % number, bytes(100_000)) for number in range(50)])
+    await store.delete_many(b"p", [b"%d" % number for number in range(1, 50)])
+    await forget_history(server.port)
+    before = store_size(uri).size_bytes
+
+    compact_store(uri)
+
+    assert store_size(uri).size_bytes < before // 2
+    assert (await store.scan(b"p", b"", 10)).keys == [b"0"]
+    await store.close()
+
+
+def test_a_member_that_cannot_be_reached_is_not_compacted() -> None:
+    with held_port() as silent, pytest.raises(StoreUnavailable, match="no connection"):
+        compact_store(f"etcd://127.0.0.1:{silent}?wait_s=1")
+
+
+async def forget_history(port: int) -> None:
+    """Do what `--auto-compaction-retention` does after its time, and wait until it is done."""
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        found = await client.post("/v3/kv/range", json={"key": "AA=="})
+        revision = found.json()["header"]["revision"]
+        (await client.post("/v3/kv/compaction", json={"revision": revision, "physical": True})).raise_for_status()
 
 
 def bare_store(port: int) -> RemoteStore:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lakebed.kv import InvalidStoreUri, StoreUri, open_store, opening, register_driver, sqlite_uri
+from lakebed.kv import (
+    InvalidStoreUri,
+    StoreUri,
+    compact_store,
+    open_store,
+    opening,
+    register_driver,
+    sqlite_uri,
+    store_size,
+)
 from lakebed.kv.drivers.memory import MemoryStore
 
 
@@ -40,6 +50,24 @@ def test_a_text_without_a_scheme_is_named_unless_it_may_be_a_password() -> None:
 def test_a_malformed_uri_is_refused(uri: str) -> None:
     with pytest.raises(InvalidStoreUri):
         open_store(uri)
+
+
+@pytest.mark.parametrize("module", sorted({*opening._DRIVERS.values()}))
+def test_each_driver_does_it_or_says_what_its_database_does_instead(module: str) -> None:
+    try:
+        driver = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
+
+    for function, instead in (("size_uri", "NO_SIZE"), ("compact_uri", "NO_COMPACTION")):
+        assert hasattr(driver, function) != bool(getattr(driver, instead, "")), instead
+
+
+def test_a_store_that_is_not_measured_or_compacted_from_here_says_why() -> None:
+    with pytest.raises(InvalidStoreUri, match=r"does not tell its size: .*nodetool tablestats"):
+        store_size("cassandra://127.0.0.1/lakebed")
+    with pytest.raises(InvalidStoreUri, match="nothing to compact from here: DynamoDB frees the room"):
+        compact_store("dynamodb://eu-central-1/lakebed")
 
 
 def test_an_option_that_the_driver_does_not_know_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,16 @@ import pytest
 from redis.asyncio import ConnectionPool, Redis
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import InvalidStoreUri, Store, StoreFormat, StoreUnavailable, StoreUri, open_store
+from lakebed.kv import (
+    InvalidStoreUri,
+    Store,
+    StoreFormat,
+    StoreUnavailable,
+    StoreUri,
+    compact_store,
+    open_store,
+    store_size,
+)
 from lakebed.kv.drivers import redis as redis_driver
 from lakebed.kv.drivers.remote import RemoteStore
 from lakebed.testing.contracts.network import held_port
@@ -183,6 +192,29 @@ async def test_full_memory_refuses_writes_and_loses_nothing() -> None:
         assert found is not None
         assert found.value == b"value"
         await store.close()
+
+
+async def test_compacting_shortens_the_append_only_file_and_keeps_what_is_there() -> None:
+    with redis() as server:
+        uri = uri_of(server.port, name="compacted")
+        store = open_store(uri)
+        for number in range(20):
+            await store.set_many(b"p", [(b"%d" % number, bytes(100_000)), (b"kept", b"value")])
+        await store.delete_many(b"p", [b"%d" % number for number in range(20)])
+        before = store_size(uri).size_bytes
+
+        compact_store(uri)
+
+        assert store_size(uri).size_bytes < before // 10
+        assert (await store.scan(b"p", b"", 10)).keys == [b"kept"]
+        await store.close()
+
+
+def test_without_an_append_only_file_there_is_no_size_and_nothing_to_compact() -> None:
+    with redis("--appendonly no") as relaxed:
+        for ask in (store_size, compact_store):
+            with pytest.raises(StoreUnavailable, match="shows no append-only file"):
+                ask(uri_of(relaxed.port, name="a", options="&fsync=unchecked"))
 
 
 async def test_a_key_of_another_program_is_refused_and_so_is_a_wrong_password(server: Server) -> None:

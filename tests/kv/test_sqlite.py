@@ -568,7 +568,7 @@ def test_what_is_no_store_has_no_size_and_is_not_made(tmp_path: Path) -> None:
         store_size(sqlite_uri(tmp_path / "absent.db"))
     with pytest.raises(StoreUnavailable):
         compact_store(sqlite_uri(tmp_path / "absent.db"))
-    with pytest.raises(InvalidStoreUri, match="tells no size"):
+    with pytest.raises(InvalidStoreUri, match="does not tell its size: nothing of it lies on a disk"):
         store_size("mem://")
 
     assert names_in(tmp_path) == []

@@ -100,8 +100,9 @@ def compact(session: Session, data: DataOption = None, kv: MetadataUri = None) -
     """Give free space of the metadata back to the disk.
 
     It needs as much room again as the metadata takes. On SQLite servers may run and read, but their
-    writes wait until it is done, and fail after 10 seconds. On PostgreSQL reads wait as well. Other
-    databases than these and MySQL do it by themselves, or with tools of their own.
+    writes wait until it is done, and fail after 10 seconds. On PostgreSQL reads wait as well, and so
+    does all on a member of etcd. On MySQL and Redis servers go on. Other databases free their room by
+    themselves, or with tools that the refusal names.
     """
     from lakebed.kv import compact_store, store_size
     from lakebed.server import options_of

@@ -1,8 +1,9 @@
 """From a URI to a Store: `scheme://…` names a driver, which is imported when it is asked for.
 
 A driver is a module with a function `open_uri(uri: StoreUri) -> Store`, and perhaps `partitions_uri(uri)`,
-`snapshot_uri(uri, target)`, `size_uri(uri)` and `compact_uri(uri)`. It takes its options with `uri.choice` and friends
-and then calls `uri.check_all_taken`, so that a misspelt option is an error instead of being without effect.
+`snapshot_uri(uri, target)`, `size_uri(uri)` and `compact_uri(uri)`. One without the last two says in a text what else
+tells the size (`NO_SIZE`) or gives free space back (`NO_COMPACTION`). A driver takes its options with `uri.choice` and
+friends and then calls `uri.check_all_taken`, so that a misspelt option is an error instead of being without effect.
 Messages never repeat a URI: it may hold a password.
 """
 
@@ -155,7 +156,7 @@ def snapshot_store(uri: str, target: Path) -> None:
         InvalidStoreUri: as `open_store`, and where the driver makes no snapshots: its database has tools of its own.
         StoreUnavailable, StoreFormat: as `open_store`; also where the copy finds no room.
     """
-    _offered(uri, "snapshot_uri", "makes no snapshots")(target)
+    _offered(uri, "snapshot_uri", "this store makes no snapshots here")(target)
 
 
 def store_partitions(uri: str) -> list[bytes]:
@@ -165,7 +166,7 @@ def store_partitions(uri: str) -> list[bytes]:
         InvalidStoreUri: as `open_store`, and where the driver cannot tell.
         StoreUnavailable, StoreFormat: as `open_store`.
     """
-    found: list[bytes] = _offered(uri, "partitions_uri", "lists no partitions")()
+    found: list[bytes] = _offered(uri, "partitions_uri", "this store lists no partitions here")()
     return found
 
 
@@ -176,7 +177,7 @@ def store_size(uri: str) -> StoreSize:
         InvalidStoreUri: as `open_store`, and where the driver cannot tell.
         StoreUnavailable, StoreFormat: as `open_store`.
     """
-    size: StoreSize = _offered(uri, "size_uri", "tells no size")()
+    size: StoreSize = _offered(uri, "size_uri", "this store does not tell its size", "NO_SIZE")()
     return size
 
 
@@ -188,7 +189,7 @@ def compact_store(uri: str) -> None:
         StoreUnavailable: as `open_store`; also where others keep it locked, or there is no room for a copy of it.
         StoreFormat: as `open_store`.
     """
-    _offered(uri, "compact_uri", "cannot be compacted")()
+    _offered(uri, "compact_uri", "there is nothing to compact from here", "NO_COMPACTION")()
 
 
 def migrate_store(uri: str) -> None:
@@ -216,13 +217,12 @@ def register_driver(scheme: str, module: str) -> None:
     _DRIVERS[scheme] = module
 
 
-def _offered(uri: str, function: str, lack: str) -> Callable[..., Any]:
+def _offered(uri: str, function: str, lack: str, instead: str = "") -> Callable[..., Any]:
     parsed, driver = _driver_of(uri)
     found = getattr(driver, function, None)
     if found is None:
-        raise InvalidStoreUri(
-            f"{parsed.scheme}: this store {lack} here; use the tools of its database", scheme=parsed.scheme
-        )
+        words = getattr(driver, instead, "use the tools of its database")
+        raise InvalidStoreUri(f"{parsed.scheme}: {lack}: {words}", scheme=parsed.scheme)
     return partial(found, parsed)
 
 

@@ -41,6 +41,8 @@ from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 NAME: Final = "bigtable"
 FORMAT: Final = b"1"
+NO_SIZE: Final = "Cloud Monitoring shows it, as bytes used by the table"
+NO_COMPACTION: Final = "Bigtable compacts its tables by itself, within a week of a deletion"
 MARK: Final = b"format"
 """The format's row. Other rows begin with a length, which is below 0x0401."""
 PARTITIONS_END: Final = b"\x05"

@@ -43,6 +43,11 @@ T = TypeVar("T")
 Client: TypeAlias = "AzureStore | GCSStore | S3Store"
 
 FORMAT: Final = b"1"
+NO_SIZE: Final = "the service's own tools add up the objects below the URI's path"
+NO_COMPACTION: Final = (
+    "each key is an object, and its room is free once it is deleted. Where the bucket keeps versions, "
+    "let a rule of the bucket end them"
+)
 CONNECTIONS: Final = 32
 PARTITION_BYTES: Final = 50
 KEY_BYTES: Final = 300

@@ -33,6 +33,8 @@ from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = b"1"
+NO_SIZE: Final = "`nodetool tablestats` on each node shows it"
+NO_COMPACTION: Final = "Cassandra compacts its tables by itself; `nodetool compact` on each node does it at once"
 PORT: Final = 9042
 CONNECT_S: Final = 5.0
 """Try again to reconnect after this long: a connection that is cut halfway says nothing."""

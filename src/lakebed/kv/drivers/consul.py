@@ -28,6 +28,8 @@ from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 T = TypeVar("T")
 
 FORMAT: Final = b"1"
+NO_SIZE: Final = "it is that of `raft` in each server's data folder"
+NO_COMPACTION: Final = "Consul writes a snapshot by itself, and drops what is older from its log"
 CONNECTIONS: Final = 16
 OPERATIONS_MAX: Final = 64
 """Consul refuses a transaction of more."""

@@ -38,6 +38,8 @@ from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = b"1"
+NO_SIZE: Final = "the account's metrics show it, as data usage"
+NO_COMPACTION: Final = "Cosmos DB frees the room of a deleted item by itself"
 MARK: Final = "format"
 """Partition and id of the format's item. Others are hexadecimal digits."""
 CONNECTIONS: Final = 32

@@ -31,6 +31,7 @@ from .http_client import AnswerLost, HttpAnswer, HttpClient, NotSent, Origin
 from .remote import PAUSE_S, PAUSE_S_MAX, WAIT_S, Passing, Place, RemoteStore, answer_of, open_database, partitions_of
 
 FORMAT: Final = b"1"
+NO_COMPACTION: Final = "DynamoDB frees the room of a deleted item by itself"
 CONNECTIONS: Final = 32
 CREDENTIALS_S: Final = 1.0
 """Ask for the credentials this often. The chain gives others some seconds before its own expire."""

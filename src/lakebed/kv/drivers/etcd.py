@@ -19,12 +19,13 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable, prefix_end
 
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of, run_apart
+from .remote import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
 
 T = TypeVar("T")
 
 FORMAT: Final = b"1"
 CONNECTIONS: Final = 16
+COMPACT_S_MAX: Final = 3600.0
 NO_SPACE: Final = "NOSPACE"
 
 RESOURCE_EXHAUSTED: Final = 8
@@ -99,7 +100,15 @@ def open_uri(uri: StoreUri) -> RemoteStore:
 
 def size_uri(uri: StoreUri) -> StoreSize:
     """Ask for the size of the whole etcd database: it tells none of a part of it."""
-    return run_apart(_from(uri, uri.seconds("wait_s", WAIT_S)).size)
+    return answer_of(uri, _from, EtcdDatabase.size)
+
+
+def compact_uri(uri: StoreUri) -> None:
+    """Defragment each member that the URI names, one after the other. A member answers nothing meanwhile.
+
+    History that etcd still keeps stays: it ends by etcd's own setting, for all who use the cluster.
+    """
+    answer_of(uri, _from, EtcdDatabase.compact)
 
 
 def partitions_uri(uri: StoreUri) -> list[bytes]:
@@ -219,11 +228,18 @@ class EtcdDatabase:
             start = after
 
     async def size(self) -> StoreSize:
-        try:
-            status = await self._post("maintenance/status", {}, _Status)
-        finally:
-            await self.close()
+        status = await self._post("maintenance/status", {}, _Status)
         return StoreSize(size_bytes=status.db_size, log_bytes=0, free_bytes=status.db_size - status.in_use)
+
+    async def compact(self) -> None:
+        """
+        Raises:
+            StoreUnavailable: a member cannot be reached, or could not do it.
+        """
+        self._timeout_s = COMPACT_S_MAX
+        for host in tuple(self._hosts):
+            self._hosts = [host]
+            await self._post("maintenance/defragment", {}, _Record)
 
     async def close(self) -> None:
         client, self._client = self._client, None

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 API: Final = 710
 FORMAT: Final = b"1"
+NO_SIZE: Final = "`fdbcli --exec status` shows that of the whole cluster"
+NO_COMPACTION: Final = "FoundationDB uses free room again by itself, and its Redwood engine gives it back"
 THREADS: Final = 16
 VERSION_BYTES: Final = 12
 HEAD_BYTES: Final = VERSION_BYTES + 1

@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 JSON: Final = "application/json"
 FORMAT: Final = b"1"
+NO_SIZE: Final = "`status 'detailed'` in HBase's shell shows that of each region"
+NO_COMPACTION: Final = "HBase compacts its tables by itself; `major_compact` in its shell does it at once"
 MARK: Final = "~format"
 """The format's row. It is behind every other one: a scan that goes on until here has left out none."""
 FAMILY: Final = b"c"

@@ -13,10 +13,13 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from lakebed.kv.opening import StoreUri
 from lakebed.kv.store import Held, Page, Predicate, PredicateFailed, StoreUnavailable, check_key
+
+NO_SIZE: Final = "nothing of it lies on a disk"
+NO_COMPACTION: Final = "nothing of it lies on a disk"
 
 
 def open_uri(uri: StoreUri) -> MemoryStore:

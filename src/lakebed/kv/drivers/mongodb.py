@@ -29,6 +29,11 @@ from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = b"1"
+NO_SIZE: Final = "`db.COLLECTION.stats()` in mongosh shows it"
+NO_COMPACTION: Final = (
+    "MongoDB uses free room again by itself; `db.runCommand({compact: COLLECTION})` in mongosh gives it "
+    "back, on each member"
+)
 CONNECTIONS: Final = 16
 MARK: Final = "format"
 """The format's `_id`. It is in no partition: it has no slash."""

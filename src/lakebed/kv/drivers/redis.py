@@ -25,12 +25,13 @@ from redis.backoff import NoBackoff
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
-from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
-from .remote import WAIT_S, Passing, Place, RemoteStore, SetIf, open_database, partitions_of
+from .remote import WAIT_S, Passing, Place, RemoteStore, SetIf, answer_of, open_database, partitions_of
 
 FORMAT: Final = b"1"
 CONNECTIONS: Final = 16
+REWRITE_LOOK_S: Final = 0.05
 
 # KEYS: the hash and the sorted set of a partition.
 SCAN: Final = b"""
@@ -82,6 +83,16 @@ def open_uri(uri: StoreUri) -> RemoteStore:
     """
     wait_s = uri.seconds("wait_s", WAIT_S)
     return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
+
+
+def size_uri(uri: StoreUri) -> StoreSize:
+    """Ask for the size of the append-only file, which is that of the whole server."""
+    return answer_of(uri, _from, RedisDatabase.size)
+
+
+def compact_uri(uri: StoreUri) -> None:
+    """Let Redis write its append-only file anew, as it does by itself when that has doubled. It goes on meanwhile."""
+    answer_of(uri, _from, RedisDatabase.compact)
 
 
 def partitions_uri(uri: StoreUri) -> list[bytes]:
@@ -200,6 +211,36 @@ class RedisDatabase:
             if cursor == b"0":
                 return list(found)
 
+    async def size(self) -> StoreSize:
+        """
+        Raises:
+            StoreUnavailable: it keeps no append-only file, or its service hides that.
+        """
+        facts = await self._persistence()
+        return StoreSize(size_bytes=int(facts["aof_current_size"]), log_bytes=0, free_bytes=0)
+
+    async def compact(self) -> None:
+        """
+        Raises:
+            StoreUnavailable: as `size`; or it could not rewrite the file.
+        """
+        facts = await self._persistence()
+        if not _is_rewriting(facts):
+            await _ask(self._open_pool(), b"BGREWRITEAOF")
+            facts = await self._persistence()
+        while _is_rewriting(facts):
+            await asyncio.sleep(REWRITE_LOOK_S)
+            facts = await self._persistence()
+        if facts["aof_last_bgrewrite_status"] != "ok":
+            raise StoreUnavailable("redis: it could not rewrite its append-only file: its log says why")
+
+    async def _persistence(self) -> dict[str, str]:
+        answer = await _ask(self._open_pool(), b"INFO", b"persistence")
+        facts = dict(line.split(":", 1) for line in answer.decode().split("\r\n") if ":" in line)
+        if facts.get("aof_enabled") != "1" or "aof_current_size" not in facts:
+            raise StoreUnavailable("redis: it shows no append-only file: the tools of its service tell of its files")
+        return facts
+
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
@@ -251,6 +292,10 @@ class RedisDatabase:
     def _names(self, partition: bytes) -> tuple[bytes, bytes]:
         stem = self._prefix + b":{" + partition.hex().encode() + b"}:"
         return stem + b"values", stem + b"keys"
+
+
+def _is_rewriting(facts: dict[str, str]) -> bool:
+    return "1" in {facts["aof_rewrite_in_progress"], facts["aof_rewrite_scheduled"]}
 
 
 def _check_settings(found: dict[str, str], fsync: str) -> None:

@@ -54,6 +54,8 @@ from .remote import WAIT_S, Passing, RemoteStore, harmless, open_database, parti
 
 NAME: Final = "spanner"
 FORMAT: Final = b"1"
+NO_SIZE: Final = "the table SPANNER_SYS.TABLE_SIZES_STATS_1HOUR has it"
+NO_COMPACTION: Final = "Spanner compacts its tables by itself, within a week of a deletion"
 MARK: Final = (b"", b"format")
 """The format's row. No partition is empty."""
 SESSIONS: Final = 16
