@@ -370,9 +370,10 @@ class Changes:
         await self._hooks.before(event)
         commit_id = await make()
         # A branch is named by its name, and a tag's actions are those of its commit.
-        source = event.branch or commit_id
-        after = replace(event, type=event.type.after, source_ref=source, source_is_commit=not event.branch)
-        self._hooks.after(replace(after, commit_id=commit_id))
+        source, is_commit = event.branch or commit_id, not event.branch
+        self._hooks.after(
+            replace(event, type=event.type.after, source_ref=source, source_is_commit=is_commit, commit_id=commit_id)
+        )
         return commit_id
 
     async def check_clean(self, branch: str) -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from lakebed.base import CommitId, LakebedError, NotFound, RepositoryId, from_row, key_to_path
 from lakebed.catalog import Event, HookRefused, Objects
-from lakebed.versions import CommitNotFound, ContentsGone, Versions
+from lakebed.versions import CommitNotFound, ContentsGone, Listing, Versions
 
 from . import lua, webhook
 from .actions import FILE_BYTES_MAX, FILES_MAX, FOLDER, Action, Hook, InvalidAction, matching, parse, should_run
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 CALLER: Final[ContextVar[object]] = ContextVar("caller", default=None)
 """The request whose change is made. Scripts read with its permissions."""
 PARSED_MAX: Final = 1000
+WITHOUT_MAX: Final = 10_000
 WHY_CHARACTERS_MAX: Final = 4096
 
 Asker: TypeAlias = Callable[[object, str, list[Any]], Awaitable[tuple[int, Any]]]
@@ -92,6 +93,8 @@ class RepositoryHooks:
         self._pool = pool
         self._runs = Runs(versions)
         self._parsed: dict[tuple[str, str], Action] = {}
+        # Commits without an action file, which they never get.
+        self._without: set[str] = set()
 
     async def before(self, event: Event) -> None:
         """Run the hooks of an event, and record the run.
@@ -105,7 +108,7 @@ class RepositoryHooks:
                 raise HookRefused(f"{event.type} hook aborted, run id '{run_id}': {why}", run=run_id)
 
     def after(self, event: Event) -> None:
-        if self._options.enabled:
+        if self._options.enabled and not self._is_without(event):
             self._keep(asyncio.ensure_future(self._run_after(event)))
 
     async def _run_after(self, event: Event) -> None:
@@ -246,12 +249,15 @@ class RepositoryHooks:
         Raises:
             InvalidAction: one of them cannot be read.
         """
+        if self._is_without(event):
+            return []
         try:
-            staging, prefix, limit = self._versions.staging, FOLDER.encode(), FILES_MAX + 1
-            if event.source_is_commit:
-                listing = await staging.list_commit(CommitId(event.source_ref), prefix=prefix, limit=limit)
-            else:
-                listing = await staging.list(event.source_ref, prefix=prefix, limit=limit)
+            # Most have none, and a page is as long as is asked for, whatever lies behind the folder.
+            if not (await self._files(event, limit=1)).items:
+                if event.source_is_commit:
+                    self._note_without(event.source_ref)
+                return []
+            listing = await self._files(event, limit=FILES_MAX + 1)
         except (CommitNotFound, ContentsGone):
             return []  # The change itself says what is wrong with this ref.
         if len(listing.items) > FILES_MAX:
@@ -277,6 +283,20 @@ class RepositoryHooks:
                     self._parsed[path, entry.address] = known
             found.append(known)
         return found
+
+    async def _files(self, event: Event, *, limit: int) -> Listing:
+        staging, prefix = self._versions.staging, FOLDER.encode()
+        if event.source_is_commit:
+            return await staging.list_commit(CommitId(event.source_ref), prefix=prefix, limit=limit)
+        return await staging.list(event.source_ref, prefix=prefix, limit=limit)
+
+    def _is_without(self, event: Event) -> bool:
+        return event.source_is_commit and event.source_ref in self._without
+
+    def _note_without(self, commit: str) -> None:
+        if len(self._without) >= WITHOUT_MAX:
+            self._without.clear()
+        self._without.add(commit)
 
     def _now_ms(self) -> int:
         return self._versions.context.ports.clock.now_ms()
