@@ -13,6 +13,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from lakebed.objectstore import (
     ObjectStoreUnavailable,
 )
 from lakebed.objectstore.drivers.local import LocalDeleter, LocalObjectStore
+from lakebed.objectstore.drivers.local_files import Folder
 from lakebed.testing.contracts import ObjectStoreContract
 from lakebed.testing.contracts.objectstore import LARGE_BYTES, keys_of, large_body, md5_of, put_many
 
@@ -445,3 +447,57 @@ async def test_a_put_killed_half_way_leaves_a_file_that_only_the_cleaning_sees(
 @pytest.mark.slow
 def test_a_large_body_is_never_in_memory_whole(tmp_path: Path) -> None:
     assert writer.memory_growth("local://bucket/ns", ObjectStoreOptions(local_root=tmp_path)) < 24 << 20
+
+
+@dataclass
+class _Crowded:
+    """A lock that another caller has had once more before the next one gets it."""
+
+    other: Callable[[], None]
+    is_met: bool = False
+
+    def __enter__(self) -> None:
+        if not self.is_met:
+            self.is_met = True
+            self.other()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY))
+
+
+def test_a_directory_is_synchronised_once_for_all_who_wait_and_after_they_asked(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[int] = []
+    monkeypatch.setattr("os.fsync", began.append)
+
+    folder.sync()
+    folder.sync()
+    alone = len(began)
+    monkeypatch.setattr(folder, "_turn", _Crowded(folder.sync))
+    folder.sync()
+
+    assert (alone, len(began)) == (2, 3)
+
+
+def test_all_who_share_a_synchronisation_that_fails_fail(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: int) -> None:
+        monkeypatch.setattr("os.fsync", lambda _: None)  # The kernel tells of a failure once.
+        raise OSError(errno.EIO, "the disk is broken")
+
+    def other() -> None:
+        with pytest.raises(OSError, match="the disk is broken"):
+            folder.sync()
+        folder.sync()  # It begins after the failure, and makes nothing of before durable.
+
+    monkeypatch.setattr("os.fsync", failing)
+    monkeypatch.setattr(folder, "_turn", _Crowded(other))
+
+    with pytest.raises(OSError, match="the disk is broken"):
+        folder.sync()
+    folder.sync()

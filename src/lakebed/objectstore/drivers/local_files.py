@@ -72,11 +72,34 @@ class Descriptor:
 class Folder(Descriptor):
     """An open directory. `is_linked`: that it exists is known to be durable, all the way up to the root."""
 
-    __slots__ = ("is_linked",)
+    __slots__ = ("_began", "_failed", "_failure", "_turn", "is_linked")
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         self.is_linked = False
+        self._turn = threading.Lock()
+        # How many calls of fsync began, and which of them was the last that failed.
+        self._began = self._failed = 0
+        self._failure = OSError()
+
+    def sync(self) -> None:
+        """Make durable what was linked and unlinked here before this call. Calls that wait together share one fsync.
+
+        It must begin after them all: one under way may have passed by what they did.
+        """
+        before = self._began
+        with self._turn:
+            if self._failed > before:
+                # The kernel tells of a failure once for each descriptor: another fsync may return without one.
+                raise OSError(self._failure.errno, self._failure.strerror)
+            if self._began > before:
+                return
+            self._began += 1
+            try:
+                os.fsync(self.fd)
+            except OSError as error:
+                self._failed, self._failure = self._began, error
+                raise
 
 
 class Folders:
@@ -141,7 +164,7 @@ class Folders:
         """
         if not self._durable:
             return
-        os.fsync(folder.fd)
+        folder.sync()
         if folder.is_linked:
             return
         above = Folder(os.open(self._base, _DIRECTORY))
