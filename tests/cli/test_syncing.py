@@ -325,7 +325,7 @@ def test_objects_whose_bytes_are_gone_are_named_and_left_out(
 ) -> None:
     place = ("--data", str(data), "--engine", "local")
     [plan] = shell.ok("erase", "plan", lake, "data/a", "--why", "asked", *place, "-o", "json").json
-    shell.ok("erase", "apply", lake, plan["run_id"], "--yes", "--readers-grace", "0", *place)
+    shell.ok("erase", "apply", lake, plan["run_id"], "--everywhere", "--yes", "--readers-grace", "0", *place)
     name = "skipped data/a: a lifecycle run or an erasure took its bytes"
 
     fresh = shell.ok("local", "checkout", f"{lake}/main/data", str(tmp_path / "fresh"))

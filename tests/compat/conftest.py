@@ -65,5 +65,5 @@ def gone(server: Server, repository: lakefs.Repository) -> str:
 
     lake = f"lakefs://{repository.id}"
     [plan] = lakebed("erase", "plan", lake, "a/gone", "--why", "asked for")
-    lakebed("erase", "apply", lake, plan["run_id"], "--yes", "--readers-grace", "0")
+    lakebed("erase", "apply", lake, plan["run_id"], "--everywhere", "--yes", "--readers-grace", "0")
     return "a/gone"

@@ -178,6 +178,18 @@ def noun(help_text: str) -> Group:
     return Group(help=help_text)
 
 
+class GroupThatRuns(Group):
+    """Take a URI in place of a verb as `run`: `lakebed erase lakefs://lake a.csv` is `lakebed erase run lakefs://…`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["run", *args] if args and "://" in args[0] else args)
+
+
+def noun_that_runs(help_text: str) -> Group:
+    """Make a group whose verb `run` may be left out."""
+    return GroupThatRuns(help=help_text)
+
+
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # click's signature
     if wanted and not context.resilient_parsing:
         from importlib.metadata import version

@@ -7,6 +7,7 @@ A certificate looks at the store for each object that was selected:
 3. Read all ranges, for other entries that name one that is there, or that have an erased checksum: copies.
 4. Ask what is staged at the paths, what waits in the queue of hard delete, what deferred runs and legal
    holds keep, and whether the bucket keeps versions.
+5. Find the collection which proves that no garbage is left from before the erasure (proving.py).
 
 A plan's outlook is the same look before anything goes, at what the plan does not take. It reads all ranges only where
 these have few rows, or on request. Neither publishes or deletes anything.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
@@ -31,6 +33,7 @@ from lakebed.gc.protocol import (
     STANDING_MAX,
     BadInput,
     Certificate,
+    Collected,
     ErasedObject,
     ErasureOrder,
     Manifest,
@@ -40,14 +43,16 @@ from lakebed.gc.protocol import (
     Standing,
     StartedRun,
     certificate_path,
+    decode_certificate,
     encode_certificate,
 )
 from lakebed.gc.rules import Holds, Selection
 from lakebed.objectstore import ObjectMissing, keeps_versions
 
-from .context import RunContext, read_plan, slice_numbers
+from .context import RunContext, find, read_plan, slice_numbers
 from .engines import Task
 from .erasing import at_selected_paths, deferred_runs, held_paths, key_of, read_ranges_by_span
+from .proving import find_proof
 from .ranges import effort_of_whole, get_range
 from .resume import garbage_of
 from .selecting import Flags, matching, read_rows, selected
@@ -57,10 +62,16 @@ NAMES: Final = Table(
     "an entry of a range: the object that it names, as a key or a full URI, and the checksum of its content",
     required(("path", pa.string()), ("address", pa.string()), ("checksum", pa.string()), ("size_bytes", pa.int64())),
 )
+_GARBAGE: Final = "bytes that no entry names may have been at these paths"
+GARBAGE_STAYS: Final = (
+    "bytes that were overwritten, deleted or reset away before a commit had them have no path on record: apply with"
+    " --everywhere, which deletes for good all that no entry of the repository names, whatever its path was"
+)
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
-    "bytes that were overwritten or deleted before a commit had them have no path on record: collect uncommitted data",
-    "nor have addresses that were handed out and are not linked yet, and parts of uploads that were completed",
+    "bytes that come later to an address handed out before have no path on record until they are linked",
+    "of an object that was copied or moved while it was staged, only the paths where it is now are on record",
+    "unfinished uploads that the bucket itself keeps, as S3 does until a rule of the bucket ends them",
     "backups of the namespace or the key-value store, and copies in other buckets, were not looked at",
 )
 
@@ -102,10 +113,21 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
         plan=plan.garbage.digest(),
         ledger=await _ledger(context, run_id),
         objects=(*planned, *others.values()),
+        collected=await _proven(context, run_id),
     )
     made = await verify(context, made, by=by)
     await context.store.put(certificate_path(run_id), encode_certificate(made))
     return made
+
+
+async def _proven(context: RunContext, run_id: str) -> Collected | None:
+    """Return what an earlier certificate found. The files of a collection may be gone by now, its proof stays."""
+    data = await find(context.store, certificate_path(run_id))
+    if data is None:
+        return None
+    with suppress(BadInput):
+        return decode_certificate(data).collected
+    return None
 
 
 async def verify(context: RunContext, before: Certificate, *, by: str) -> Certificate:
@@ -163,6 +185,11 @@ async def _look(
         for address in sorted(waiting)
     ]
     stands += await _deferred(context, before.selection)
+    stands += await _deferred_at_paths(context, before.selection, known=objects)
+    proof = before.collected or await find_proof(context, before.run_id, run)
+    collected = proof if isinstance(proof, Collected) else None
+    if isinstance(proof, str):
+        stands.append(Standing(what="garbage", where=context.store.uri, why=f"{_GARBAGE}: {proof}"))
     bucket, unknown = await _bucket(context)
     stands += bucket
     return replace(
@@ -173,6 +200,7 @@ async def _look(
         objects=tuple(replace(one, is_absent=address not in there) for address, one in sorted(objects.items())),
         stands=tuple(stands),
         remains=(*REMAINS, *unknown),
+        collected=collected,
     )
 
 
@@ -205,7 +233,10 @@ async def foresee(
         deferred += [standing for _, standing in held]
     unmatched = _unmatched(selection, paths, checksums)
     if not (len(paths) or deferred):
-        raise NothingSelected("no commit, branch or deferred run has what is selected: nothing was planned")
+        raise NothingSelected(
+            "no commit, branch or deferred run has what is selected: nothing was planned. Bytes that no entry names"
+            " have no path on record: `lakebed gc run --uncommitted --clean` deletes all of them"
+        )
     left = _left(found, (*order.staged, *queued), taken["address"])
     there = await _there(context, left)
     ranges = pa.concat_tables([meeting, apart])
@@ -243,7 +274,7 @@ async def foresee(
         stands=named,
         stands_count=len(stands) + len(bucket),
         unmatched=unmatched,
-        remains=(*missing, *REMAINS, *unknown),
+        remains=(*missing, GARBAGE_STAYS, *REMAINS, *unknown),
     )
 
 
@@ -355,6 +386,22 @@ async def _deferred(context: RunContext, selection: Selection) -> list[Standing]
             why = f"is deferred and may keep erased content: {objects}, digests and metadata are not on record"
             found.append(Standing(what="deferred", where=f"run {view.run_id}", why=why))
     return found
+
+
+async def _deferred_at_paths(context: RunContext, selection: Selection, *, known: Collection[str]) -> list[Standing]:
+    """Return what deferred runs keep at selected paths: held, or set aside while the erasure was planned."""
+    if selection.digests or selection.metadata:
+        return []  # `_deferred` names the runs.
+    found: list[Standing] = []
+    for view in await deferred_runs(context):
+        held = await garbage_of(context.store, view)
+        rows = [one async for one in at_selected_paths(context, held, selection)]
+        paths = {row["address"]: row["path"] for one in rows for row in one.select(["address", "path"]).to_pylist()}
+        found += [
+            Standing(what="deferred", where=address, why=f"run {view.run_id} keeps it, it was at {paths[address]}")
+            for address in sorted(await _there(context, paths.keys() - set(known)))
+        ]
+    return found[:STANDING_MAX]
 
 
 async def _held_and_deferred(context: RunContext, selection: Selection, holds: Holds) -> list[tuple[str, Standing]]:

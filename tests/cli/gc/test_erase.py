@@ -28,11 +28,12 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
         assert (refused.code, "lakebed erase apply carries it out" in refused.err) == (2, True)
     cert, page = tmp_path / "cert.json", tmp_path / "cert.html"
     applied = shell.ok(
-        *("erase", "apply", lake, plan["run_id"], *here, "--yes", "--readers-grace", "0"),
+        *("erase", "apply", lake, plan["run_id"], *here, "--yes", "--readers-grace", "0", "--everywhere"),
         *("--out", str(cert), "--html", str(page)),
     )
 
     assert "1 of 1 object absent" in applied.out
+    assert "collected what no entry named: 0 objects" in applied.out
     assert "Nothing stands" in page.read_text()
     gone = shell("object", "cat", f"{lake}/main/users/ann")
     assert gone.code == 3
@@ -50,6 +51,37 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
     again = shell("erase", "verify", lake, plan["run_id"], *here)
     assert again.code == 1
     assert "stands copy " in again.out
+
+
+def test_an_erasure_fails_until_bytes_without_an_entry_are_collected_and_says_how(
+    shell: Shell, lake: str, data: Path
+) -> None:
+    here = ("--engine", "local", "--data", str(data), "--readers-grace", "0", "--yes")
+    for content in ("first", "second"):
+        shell.ok("object", "upload", "-", f"{lake}/main/users/ann", stdin=content)
+    shell.ok("object", "upload", "-", f"{lake}/main/users/bob", stdin="bob")
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+
+    erased = shell("erase", lake, "users/ann", "--why", "request 12", *here)
+
+    assert erased.code == 1
+    assert "stands garbage " in erased.out
+    advice = re.search(f"certify again: lakebed (erase apply {lake} [0-9a-z]+ .*--everywhere)", erased.err)
+    assert advice is not None
+    objects = [one for one in data.rglob("*") if one.is_file() and one.read_bytes() in {b"first", b"second"}]
+    assert [one.read_bytes() for one in objects] == [b"first"]
+    applied = shell.ok(*advice[1].split(), "--engine", "local", "--readers-grace", "0", "--yes")
+    assert "collected what no entry named: 1 object" in applied.out
+    assert not objects[0].exists()
+    assert shell.ok("object", "cat", f"{lake}/main/users/bob").out == "bob"
+    again = shell.ok(*advice[1].split(), "--engine", "local")  # nothing is left to ask about
+    assert "collected what no entry named: 1 object" in again.out
+
+
+def test_erasing_in_one_go_asks_before_it_plans(shell: Shell, lake: str, data: Path) -> None:
+    refused = shell("erase", lake, "users/ann", "--why", "request 12", "--engine", "local", "--data", str(data))
+
+    assert (refused.code, "Add --yes" in refused.err or "add --yes" in refused.err) == (2, True)
 
 
 def test_a_hold_of_nothing_is_refused_before_it_is_sent(shell: Shell, lake: str) -> None:

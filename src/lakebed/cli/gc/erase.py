@@ -2,6 +2,9 @@
 
 `plan` shows what goes and deletes nothing. `apply` carries it out and certifies what is absent, and what still stands
 and why. `verify` asks the same again. Both exit with 0 only where nothing stands. Legal holds are respected.
+
+Bytes that no entry names have no path on record. `--everywhere` collects all of them after the erasure, whatever their
+paths were, by the flow of every collection, and the certificate names that run as its proof.
 """
 
 from __future__ import annotations
@@ -13,28 +16,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from lakebed.base import count_of
+from lakebed.base import Conflict, count_of
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse, describe
 from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
-from lakebed.cli.tree import noun
+from lakebed.cli.tree import noun_that_runs
 
 from .options import GraceOption, Working, asked
 from .report import certificate_html
 from .session import RootOption, RunArgument, check, check_applies, checked_collector, read_run, run_named, with_spark
-from .text import amount, plan_texts, remaining_text, report_text, standing_text
+from .text import amount, collected_text, plan_text, plan_texts, remaining_text, report_text, standing_text
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.protocol import Certificate
+    from lakebed.gc import Collector
+    from lakebed.gc.protocol import ApplyRequest, Certificate, ErasureOrder, Plan, PlanRequest
     from lakebed.gc.rules import Selection
 
-app = noun("Erase objects for good, from every commit and branch.")
+app = noun_that_runs("Erase objects for good, from every commit and branch.")
 
 PathsArgument = Annotated[
     list[str] | None,
     Argument(metavar="[PATH]...", help="Paths. One with * is a glob, one that ends with / is all below."),
+]
+
+
+WhyOption = Annotated[str, Option("--why", help="The reason, such as a request's number. The plan keeps it.")]
+FromOption = Annotated[Path | None, Option("--from", metavar="FILE", help="Paths, one a line, taken as they are.")]
+DigestOption = Annotated[list[str] | None, Option("--digest", help="A checksum. Repeatable.")]
+MetadataOption = Annotated[
+    list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only entries with this. Repeatable.")
+]
+SharedOption = Annotated[
+    bool, Option("--shared", help="Also objects that other entries name: these then read as erased.")
+]
+CopiesOption = Annotated[
+    bool, Option("--copies", help="Look for the content at other paths, however many rows there are.")
+]
+OutOption = Annotated[
+    Path | None, Option("--out", metavar="FILE", help="Write the certificate here, in JSON, as verify reads it.")
+]
+HtmlOption = Annotated[Path | None, Option("--html", metavar="FILE", help="Write it here as a page, too.")]
+EverywhereOption = Annotated[
+    bool, Option("--everywhere", help="Then delete all that no entry names, too: of some no record has the path.")
 ]
 
 
@@ -44,41 +69,22 @@ def plan(
     session: Session,
     uri: RepositoryArgument,
     working: Working,
-    why: Annotated[str, Option("--why", help="The reason, such as a request's number. The plan keeps it.")],
+    why: WhyOption,
     paths: PathsArgument = None,
-    file: Annotated[Path | None, Option("--from", metavar="FILE", help="Paths, one a line, taken as they are.")] = None,
-    digests: Annotated[list[str] | None, Option("--digest", help="A checksum. Repeatable.")] = None,
-    metadata: Annotated[
-        list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only entries with this. Repeatable.")
-    ] = None,
-    shared: Annotated[
-        bool, Option("--shared", help="Also objects that other entries name: these then read as erased.")
-    ] = False,
-    copies: Annotated[
-        bool, Option("--copies", help="Look for the content at other paths, however many rows there are.")
-    ] = False,
+    file: FromOption = None,
+    digests: DigestOption = None,
+    metadata: MetadataOption = None,
+    shared: SharedOption = False,
+    copies: CopiesOption = False,
     local_root: RootOption = None,
 ) -> None:
     """Find every object that these entries ever named. Write down what goes, and what stays. Deletes nothing."""
-    from lakebed.gc.protocol import ErasureOrder
-
     request: Any = asked("plan", working, kinds=[])
-    order = ErasureOrder(
-        selection=_selection(paths or [], file, digests or [], metadata or []),
-        why=why,
-        takes_shared=shared,
-        finds_copies=copies,
-    )
+    order = _order(_selection(paths or [], file, digests or [], metadata or []), why, shared=shared, copies=copies)
     collector = checked_collector(session, uri, local_root)
     with with_spark(session, collector) as collector:
         made = collector.plan_erasure(order, engine=request.engine, tasks=request.tasks)
         session.show_all([made], partial(plan_texts, command=collector.command_of_all))
-
-
-OutOption = Annotated[
-    Path | None, Option("--out", metavar="FILE", help="Write the certificate here, in JSON, as verify reads it.")
-]
-HtmlOption = Annotated[Path | None, Option("--html", metavar="FILE", help="Write it here as a page, too.")]
 
 
 @app.command("apply")
@@ -88,6 +94,7 @@ def apply(
     uri: RepositoryArgument,
     run: RunArgument,
     working: Working,
+    everywhere: EverywhereOption = False,
     out: OutOption = None,
     html: HtmlOption = None,
     readers_grace: GraceOption = None,
@@ -100,15 +107,99 @@ def apply(
     found = read_run(collector, run)
     check_applies(found, "lakebed erase apply")
     request: Any = asked("apply", working, run_id=run, readers_grace=readers_grace)
-    is_done = collector.finished(run) is not None
+    with with_spark(session, collector) as collector:
+        made = _carried_out(session, collector, found, request, everywhere=everywhere, yes=yes)
+    _tell(session, collector, made, out, html)
+
+
+@app.command("run")
+@command
+def run(
+    session: Session,
+    uri: RepositoryArgument,
+    working: Working,
+    why: WhyOption,
+    paths: PathsArgument = None,
+    file: FromOption = None,
+    digests: DigestOption = None,
+    metadata: MetadataOption = None,
+    shared: SharedOption = False,
+    copies: CopiesOption = False,
+    everywhere: EverywhereOption = False,
+    out: OutOption = None,
+    html: HtmlOption = None,
+    readers_grace: GraceOption = None,
+    yes: YesOption = False,
+    local_root: RootOption = None,
+) -> None:
+    """Plan, show the plan, apply it once you agree, and certify. `lakebed erase lakefs://…` does the same."""
+    planning: Any = asked("plan", working, kinds=[])
+    order = _order(_selection(paths or [], file, digests or [], metadata or []), why, shared=shared, copies=copies)
+    session.check_can_ask(f"Erase from {uri} for good?", yes=yes)
+    collector = checked_collector(session, uri, local_root)
+    with with_spark(session, collector) as collector:
+        found = collector.plan_erasure(order, engine=planning.engine, tasks=planning.tasks)
+        for line in plan_text(found):
+            session.note(line)
+        request: Any = asked("apply", working, run_id=found.run_id, readers_grace=readers_grace)
+        made = _carried_out(session, collector, found, request, everywhere=everywhere, yes=yes)
+    _tell(session, collector, made, out, html)
+
+
+def _order(selection: Selection, why: str, *, shared: bool, copies: bool) -> ErasureOrder:
+    from lakebed.gc.protocol import ErasureOrder
+
+    return ErasureOrder(selection=selection, why=why, takes_shared=shared, finds_copies=copies)
+
+
+def _carried_out(
+    session: Session, collector: Collector, found: Plan, request: ApplyRequest, *, everywhere: bool, yes: bool
+) -> Certificate:
+    """Apply this plan, unless that was done; with `everywhere` collect what the certificate needs; then certify."""
+    from lakebed.gc.protocol import Mode, PlanRequest, RunKind
+
+    is_done = collector.finished(found.run_id) is not None
+    known = collector.certificate(found.run_id)
+    collects = everywhere and (known is None or known.collected is None)
+    collecting = PlanRequest(kinds=(RunKind.UNCOMMITTED,), mode=Mode.CLEAN, engine=request.engine, tasks=request.tasks)
+    # What refuses either is asked before anything goes.
     if not is_done:
         check(session, collector, request)
-        session.confirm(f"Erase {amount(found.totals.all)} of {uri} for good?", yes=yes)
-    with with_spark(session, collector) as collector:
-        if not is_done:
-            session.note(report_text(collector.apply(request)))
-        made = collector.certify(run, by=session.client.current_user(), engine=request.engine, tasks=request.tasks)
-    _tell(session, made, out, html)
+    if collects:
+        check(session, collector, collecting)
+    going = [] if is_done else [f"{amount(found.totals.all)} of lakefs://{collector.repository}"]
+    going += ["all that no entry of it names, whatever its path was"] if collects else []
+    if going:
+        session.confirm(f"Erase {', and '.join(going)}, for good?", yes=yes)
+    if not is_done:
+        session.note(report_text(collector.apply(request)))
+    if collects:
+        _collect(session, collector, collecting, readers_grace=request.readers_grace)
+    by = session.client.current_user()
+    return collector.certify(found.run_id, by=by, engine=request.engine, tasks=request.tasks)
+
+
+def _collect(session: Session, collector: Collector, request: PlanRequest, *, readers_grace: str | None) -> None:
+    """Plan and apply it. What refuses that is noted, and the certificate says what stands."""
+    from lakebed.gc.protocol import ApplyRequest
+
+    try:
+        for plan in collector.plan(request):
+            session.note(f"run {plan.run_id} deletes {amount(plan.totals.all)} that no entry names")
+            session.note(
+                report_text(
+                    collector.apply(
+                        ApplyRequest(
+                            run_id=plan.run_id,
+                            readers_grace=readers_grace,
+                            engine=request.engine,
+                            tasks=request.tasks,
+                        )
+                    )
+                )
+            )
+    except Conflict as error:
+        session.note(f"nothing was collected: {error}")
 
 
 @app.command("verify")
@@ -135,10 +226,10 @@ def verify(
         raise Misuse(f"there is no file {certificate}, and run {certificate} has no certificate")
     with with_spark(session, collector) as collector:
         made = collector.verify(before, by=session.client.current_user(), engine=request.engine, tasks=request.tasks)
-    _tell(session, made, out, html)
+    _tell(session, collector, made, out, html)
 
 
-def _tell(session: Session, made: Certificate, out: Path | None, html: Path | None) -> None:
+def _tell(session: Session, collector: Collector, made: Certificate, out: Path | None, html: Path | None) -> None:
     from lakebed.gc.protocol import encode_certificate
 
     try:
@@ -149,6 +240,11 @@ def _tell(session: Session, made: Certificate, out: Path | None, html: Path | No
     except OSError as error:
         raise Misuse(describe(error)) from error
     session.show(made, _certificate_text)
+    if any(one.what == "garbage" for one in made.stands):
+        from lakebed.gc.protocol import RunKind
+
+        again = f"{collector.command(made.run_id, RunKind.ERASURE)} --everywhere"
+        session.note(f"to delete all that no entry names, and certify again: {again}")
     if made.stands:
         raise click.exceptions.Exit(FAILED)
 
@@ -157,6 +253,8 @@ def _certificate_text(made: Certificate) -> Iterator[str]:
     absent = sum(one.is_absent for one in made.objects)
     yield f"run {made.run_id}: {absent:,} of {count_of(len(made.objects), 'object')} absent"
     yield from map(standing_text, made.stands)
+    if made.collected is not None:
+        yield collected_text(made.collected)
     for text in made.remains:
         yield from remaining_text(text)
 

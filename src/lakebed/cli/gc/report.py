@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lakebed.base import count_of, human_size
 from lakebed.cli.output import human_time, printable
 
-from .text import in_order_of_age, open_text, selection_text, state_text
+from .text import collected_text, in_order_of_age, open_text, selection_text, state_text
 
 if TYPE_CHECKING:
     from lakebed.gc.protocol import Certificate, ExpiringCommit, Manifest, Plan, RunReport, Total
@@ -92,6 +92,7 @@ def certificate_html(made: Certificate) -> str:
         ("looked at", f"{human_time(made.made_ms // 1000)} by {made.made_by}"),
         ("absent", f"{absent:,} of {count_of(len(made.objects), 'object')}"),
         ("commits read", f"{made.commits_read:,}"),
+        *([] if made.collected is None else [("garbage", collected_text(made.collected))]),
         ("plan", made.plan),
         *(("ledger", f"{key} {digest}") for key, digest in made.ledger.items()),
     ]

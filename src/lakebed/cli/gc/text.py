@@ -14,6 +14,7 @@ from lakebed.cli.output import fields, hanging, human_time, printable, table, te
 if TYPE_CHECKING:
     from lakebed.gc import ListedRun, RunStatus, UnfinishedRun
     from lakebed.gc.protocol import (
+        Collected,
         ExpiringCommit,
         GarbageObject,
         MissingCommits,
@@ -137,6 +138,11 @@ def remaining_text(text: str) -> Iterator[str]:
 
 def standing_text(one: Standing) -> str:
     return click.style("stands ", fg="red") + f"{one.what} {printable(one.where)}: {printable(one.why)}"
+
+
+def collected_text(found: Collected) -> str:
+    """Say which run proves that no bytes without an entry are left from before an erasure."""
+    return f"run {found.run_id} collected what no entry named: {amount(found.total)}"
 
 
 def selection_text(selection: Selection) -> str:

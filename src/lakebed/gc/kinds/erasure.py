@@ -22,7 +22,16 @@ from msgspec.structs import replace
 from lakebed.base import Conflict, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.certifying import foresee, queued_of
-from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
+from lakebed.gc.context import (
+    Cleared,
+    RunContext,
+    folder_in,
+    plan_frame,
+    slice_numbers,
+    whole,
+    write_input,
+    write_piece,
+)
 from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import deal_again, mark_expired
@@ -32,6 +41,7 @@ from lakebed.gc.protocol import (
     CommitCounts,
     ErasureOrder,
     Expire,
+    Pieces,
     Plan,
     PreparedCommits,
     RangeCounts,
@@ -43,6 +53,7 @@ from lakebed.gc.protocol import (
 from lakebed.gc.ranges import deal_ranges
 from lakebed.gc.resume import garbage_of
 from lakebed.gc.rules import Holds
+from lakebed.gc.tables import CLOSED
 
 from .kind import Look, SweepRule
 
@@ -156,11 +167,20 @@ async def _plan(
         **frame,
         erasure=order,
         outlook=outlook,
+        slices=await _write_slices(context, run),
         commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
         range_counts=RangeCounts(live=apart.num_rows, expired=meeting.num_rows),
         garbage=garbage,
         totals=totals,
     )
+
+
+async def _write_slices(context: RunContext, run: StartedRun) -> Pieces | None:
+    names = run.all_slices()
+    if names is None:
+        return None
+    rows = CLOSED.rows({"bucket": slice_numbers(names)})
+    return await write_piece(context.store, folder_in(run, "slices"), protocol.part_name(0), CLOSED, rows)
 
 
 async def _recheck(

@@ -47,6 +47,7 @@ from lakebed.gc.protocol import (
     RangeCounts,
     RunKind,
     RunMode,
+    RunView,
     StartedRun,
     UncommittedOptions,
 )
@@ -113,7 +114,8 @@ class Uncommitted:
         context.progress(f"{choice.mode.value} run: {choice.note}")
         base = choice.base
         slices = slices_to_list(run, base, self.options)
-        over_before = runs_over(await context.service.runs())
+        before = await context.service.runs()
+        over_before = runs_over(before)
         listed, found = await self.listing(context, run, slices.listed)
         context.progress(f"reading what is not committed; {count_of(found.objects, 'object')} listed")
         uncommitted = await context.service.uncommitted(run.run_id)
@@ -151,6 +153,7 @@ class Uncommitted:
             mode=choice.mode,
             mode_note=choice.note,
             beside=tuple(held),
+            erasures=published_erasures(before),
             based_on=base.saved.run_id if base else "",
             keeps=keeps,
             token_expiry_ms=self.options.token_expiry_ms,
@@ -201,6 +204,11 @@ def _why_clean(base: Base, run: StartedRun, options: UncommittedOptions) -> str:
     if run.now_ms - keeps.clean_ms >= options.clean_after_ms:
         return f"clean run {keeps.clean_run} is {(run.now_ms - keeps.clean_ms) // DAY_MS} days old"
     return ""
+
+
+def published_erasures(views: Sequence[RunView]) -> tuple[str, ...]:
+    """Return the ids of erasures whose plans were complete by now: a certificate asks for them (proving.py)."""
+    return tuple(view.run_id for view in views if view.kind is RunKind.ERASURE)
 
 
 def slices_to_list(run: StartedRun, base: Base | None, options: UncommittedOptions) -> Slices:

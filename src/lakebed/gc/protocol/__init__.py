@@ -20,6 +20,7 @@ from .branches import (
 from .certificates import (
     CERTIFICATE_KEY,
     Certificate,
+    Collected,
     ErasedObject,
     certificate_path,
     decode_certificate,
@@ -289,6 +290,7 @@ __all__ = [
     "BranchesSwept",
     "Certificate",
     "Claim",
+    "Collected",
     "Column",
     "ColumnType",
     "CommitCounts",

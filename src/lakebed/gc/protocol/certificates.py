@@ -14,7 +14,7 @@ import msgspec
 from lakebed.gc.rules import Selection
 
 from .erasures import Standing
-from .plans import seal, unseal
+from .plans import Total, seal, unseal
 
 CERTIFICATE_FORMAT: Final = 1
 CERTIFICATES_PREFIX: Final = "_lakefs/retention/erasures/"
@@ -31,9 +31,21 @@ class ErasedObject(msgspec.Struct, frozen=True, kw_only=True):
     is_absent: bool = False
 
 
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """The run of uncommitted data which proves that no garbage is left from before the erasure. It took `total`, by the
+    plan of digest `plan`; `began_ms` is when it began.
+    """
+
+    run_id: str
+    began_ms: int
+    plan: str
+    total: Total
+
+
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     """`made_by` applied or verified. `ledger` has the digest of each file that records the deletes. `remains` are
-    traces without content: names, and what only people can look for.
+    traces without content: names, and what only people can look for. Without `collected` garbage stands, which may be
+    of the selected paths.
     """
 
     repository: str
@@ -51,6 +63,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     objects: tuple[ErasedObject, ...] = ()
     stands: tuple[Standing, ...] = ()
     remains: tuple[str, ...] = ()
+    collected: Collected | None = None
 
 
 def certificate_path(run_id: str) -> str:

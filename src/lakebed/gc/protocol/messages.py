@@ -54,10 +54,10 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     garbage. `namespace` is the storage namespace's URI without a slash at its end; `folder` the run's, inside it.
     `state` is `marking`, or `planning` for a committed run, which has no record yet. `uploads` (table UNCOMMITTED) are
     the addresses that were handed out when the closed slices were known: bytes may come to lie there after the slice
-    was listed. A committed run has none. `open_slices` counts those that are not closed. `delete_from_ms` is for a
-    deleted repository: no plan that begins before it may be applied, for until then the repository can come back.
-    `uid` is the repository's. It comes back with each step by which an apply goes on: another repository may have the
-    name by then. Servers of earlier releases send none.
+    was listed. A committed run has none. `open_slices` counts those that are not closed, `open_slice_names` names
+    them. `delete_from_ms` is for a deleted repository: no plan that begins before it may be applied, for until then
+    the repository can come back. `uid` is the repository's. It comes back with each step by which an apply goes on:
+    another repository may have the name by then. Servers of earlier releases send none.
     """
 
     run_id: str
@@ -68,9 +68,15 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     closed_slices: tuple[str, ...]
     open_slices: int = 0
+    open_slice_names: tuple[str, ...] = ()
     uploads: Manifest | None = None
     delete_from_ms: int = 0
     uid: str = ""
+
+    def all_slices(self) -> tuple[str, ...] | None:
+        """Return the names of closed and open slices. None where the server did not name the open ones."""
+        is_known = len(self.open_slice_names) == self.open_slices
+        return (*self.closed_slices, *self.open_slice_names) if is_known else None
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,7 +109,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict and all it rests on. `expired` and `rules` are for committed runs, `leftovers` (what is wanted) for
     those of metadata, these for uncommitted ones:
 
-    `erasure` is what was asked for, of an erasure, and `outlook` what it would leave. `policy` (JSON) is for
+    `erasure` is what was asked for, of an erasure, and `outlook` what it would leave. `slices` (collectors' table
+    CLOSED) are all that there were when it began, open ones too. `policy` (JSON) is for
     lifecycle runs, whose `rules_version` is the policy's. It takes nothing that legal holds of `holds_version` keep.
 
     `dues` is what a lifecycle run saves for the next one. `active_only`: commits that the retention rules let go kept
@@ -117,7 +118,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
-    run were not listed (`slices_skipped`); `beside`, unfinished runs of whose objects it takes none.
+    run were not listed (`slices_skipped`); `beside`, unfinished runs of whose objects it takes none; `erasures`, those
+    that were published when the run began to look.
 
     `unknown_files` are some of `unknown_files_count` keys and folders (which end with /) of others.
 
@@ -145,6 +147,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""
     erasure: ErasureOrder | None = None
     outlook: Outlook | None = None
+    slices: Pieces | None = None
     holds_version: int = 0
     commits: Manifest
     refs: Manifest
@@ -156,6 +159,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     mode_note: str = ""
     based_on: str = ""
     beside: tuple[str, ...] = ()
+    erasures: tuple[str, ...] = ()
     keeps: Keeps | None = None
     dues: KnownDues | None = None
     active_only: bool = False

@@ -148,7 +148,7 @@ class CollectionService:
         else:
             run_id = RunId(self._versions.ports.ids.fresh())
             state, now_ms = RunState.PLANNING, self._versions.ports.clock.now_ms()
-        closed, others = ((), 0) if body.kind is RunKind.METADATA else await self._runs.closed_slices()
+        closed, others = ((), ()) if body.kind is RunKind.METADATA else await self._runs.closed_slices()
         uploads = None
         if body.kind is RunKind.UNCOMMITTED:
             inputs = Inputs(self._versions.objectstore, body.kind, run_id)
@@ -163,7 +163,8 @@ class CollectionService:
             folder=run_folder(body.kind, run_id),
             now_ms=now_ms,
             closed_slices=closed,
-            open_slices=others,
+            open_slices=len(others),
+            open_slice_names=others,
             uploads=uploads,
             uid=self._versions.uid,
         )

@@ -200,8 +200,8 @@ class RunBook:
 
     # Slices
 
-    async def closed_slices(self) -> tuple[tuple[str, ...], int]:
-        """Names of the slices into which every upload has ended, ascending; and how many others there are.
+    async def closed_slices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the slices into which every upload has ended, ascending; and those of all others.
 
         This server's own slice is closed first, so that what was just uploaded here can be judged. Owners that seem
         dead are fenced, which closes their slices at the cost of one freeze of every branch.
@@ -210,7 +210,7 @@ class RunBook:
         await self._fence_dead_owners()
         found = [item async for item in self._versions.inventory.every(SliceRecord)]
         closed = tuple(name for name, record in found if record.state is SliceState.CLOSED)
-        return closed, len(found) - len(closed)
+        return closed, tuple(name for name, record in found if record.state is not SliceState.CLOSED)
 
     async def _fence_dead_owners(self) -> None:
         versions = self._versions

@@ -1,0 +1,298 @@
+"""Bytes without an entry: an erasure is certified as whole only once a collection took them. No Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from lakebed.gc.context import write_plan
+from lakebed.gc.files import Files, Lake
+from lakebed.gc.holding import HeldBack
+from lakebed.gc.protocol import Certificate, Mode, Plan, RunKind
+from lakebed.gc.rules import DAY_MS, Rules
+from lakebed.versions import PathExists
+from tests.gc.test_erasure import begin_in_parts, erase
+from tests.gc.test_holds import hold
+from tests.spark.lakeside import Lakeside
+
+LATER_MS = 8 * DAY_MS
+"""By then every address that was handed out has expired."""
+
+
+def stands(certificate: Certificate) -> dict[str, str]:
+    return {one.what: one.why for one in certificate.stands}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lakeside]:
+    with Lakeside(tmp_path) as found:
+        yield found
+
+
+def overwritten(lake: Lakeside) -> str:
+    old = lake.upload("users/ann", b"one")
+    lake.upload("users/ann", b"two")
+    return old
+
+
+def deleted(lake: Lakeside) -> str:
+    old = lake.upload("users/ann", b"one")
+    lake.delete("users/ann")
+    return old
+
+
+def reset(lake: Lakeside) -> str:
+    old = lake.upload("users/ann", b"one")
+    lake.wait(lake.versions.resets.reset("main"))
+    return old
+
+
+def on_a_deleted_branch(lake: Lakeside) -> str:
+    lake.branch("side")
+    old = lake.upload("users/ann", b"one", branch="side")
+    lake.wait(lake.versions.refs.delete_branch("side"))
+    return old
+
+
+def refused(lake: Lakeside) -> str:
+    lake.upload("users/ann", b"one")
+    before = lake.addresses()
+
+    async def put(address: str) -> None:
+        await lake.objectstore.put(address, b"two")
+        raise PathExists("the condition was checked too late")
+
+    async def upload() -> None:
+        with suppress(PathExists):
+            await lake.versions.staging.upload("main", b"users/ann", put)  # type: ignore[arg-type]  # it never answers
+
+    lake.wait(upload())
+    (old,) = lake.addresses() - before
+    return old
+
+
+def handed_out(lake: Lakeside) -> str:
+    old = lake.wait(lake.versions.uploads.issue("main"))
+    lake.wait(lake.objectstore.put(old, b"one"))
+    return old
+
+
+def in_parts(lake: Lakeside) -> str:
+    multipart_id, part = begin_in_parts(lake, "users/ann")
+    lake.wait(lake.versions.parts.end(multipart_id))
+    return part
+
+
+def certify(lake: Lakeside, plan: Plan) -> Certificate:
+    lake.collector.apply(None, plan.run_id)
+    return lake.collector.on(None).certify(plan.run_id, by="ann")
+
+
+def erased(lake: Lakeside, *paths: str) -> Certificate:
+    return certify(lake, erase(lake, *(paths or ("users/ann",))))
+
+
+def collect(lake: Lakeside, *, mode: Mode = Mode.CLEAN, window: str | None = None) -> str:
+    plan = lake.collector.plan(None, RunKind.UNCOMMITTED, mode=mode)
+    lake.collector.apply(None, plan.run_id, window=window)
+    return plan.run_id
+
+
+def again(lake: Lakeside, made: Certificate) -> Certificate:
+    return lake.collector.on(None).verify(made, by="bob")
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [overwritten, deleted, reset, on_a_deleted_branch, refused, handed_out, in_parts],
+    ids=lambda one: one.__name__,
+)
+def test_bytes_without_an_entry_stand_until_a_collection_took_them(
+    lake: Lakeside, lose: Callable[[Lakeside], str]
+) -> None:
+    old = lose(lake)
+    lake.upload("users/ann", b"last")
+    lake.commit()
+    made = erased(lake)
+    assert old in lake.addresses()
+    assert "no clean run of uncommitted data began after" in stands(made)["garbage"]
+
+    lake.clock.ms += LATER_MS
+    lake.wait(lake.versions.cleanup.clean())
+    run = collect(lake)
+
+    assert old not in lake.addresses()
+    proven = again(lake, made)
+    assert stands(proven) == {}
+    assert proven.collected is not None
+    assert proven.collected.run_id == run
+
+
+def lost(lake: Lakeside) -> str:
+    """Return an address that was at `users/ann`, which a commit has, too."""
+    old = overwritten(lake)
+    lake.commit()
+    return old
+
+
+def test_a_collection_that_was_planned_before_the_erasure_was_published_proves_nothing(lake: Lakeside) -> None:
+    lost(lake)
+    early = lake.collector.plan(None, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
+    plan = erase(lake, "users/ann")
+    lake.collector.apply(None, early.run_id)
+    made = certify(lake, plan)
+
+    assert "began after the erasure" in stands(made)["garbage"]
+    collect(lake)
+    assert stands(again(lake, made)) == {}
+
+
+def test_what_is_lost_between_the_plan_of_a_collection_and_that_of_the_erasure_stands(lake: Lakeside) -> None:
+    lake.upload("users/ann", b"committed")
+    lake.commit()
+    old = lake.upload("users/ann", b"one")
+    early = lake.collector.plan(None, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
+    lake.upload("users/ann", b"two")
+    plan = erase(lake, "users/ann")
+    lake.collector.apply(None, early.run_id)
+
+    made = certify(lake, plan)
+
+    assert old in lake.addresses()
+    assert "garbage" in stands(made)
+
+
+def test_a_collection_that_is_only_planned_proves_nothing(lake: Lakeside) -> None:
+    lost(lake)
+    made = erased(lake)
+    plan = lake.collector.plan(None, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
+
+    assert f"run {plan.run_id} has not ended" in stands(again(lake, made))["garbage"]
+
+
+def test_an_optimised_collection_proves_nothing(lake: Lakeside) -> None:
+    collect(lake)
+    old = lost(lake)
+    made = erased(lake)
+    collect(lake, mode=Mode.OPTIMISED)
+
+    assert old not in lake.addresses()
+    assert "was not a clean one" in stands(again(lake, made))["garbage"]
+
+
+def test_what_a_collection_keeps_for_a_window_stands_until_it_is_purged(lake: Lakeside) -> None:
+    old = lost(lake)
+    made = erased(lake)
+    run = collect(lake, window="7d")
+    assert f"run {run} has not ended: it keeps its objects until 20" in stands(again(lake, made))["garbage"]
+
+    lake.end_window(run)
+    lake.collector.purge(None)
+
+    assert old not in lake.addresses()
+    assert stands(again(lake, made)) == {}
+
+
+def test_what_an_earlier_collection_keeps_for_a_window_stands_until_it_is_purged(lake: Lakeside) -> None:
+    old = lost(lake)
+    early = collect(lake, window="7d")
+    made = erased(lake)
+    collect(lake)
+    assert old in lake.addresses()
+    assert f"took nothing that run {early} had, which has not ended" in stands(again(lake, made))["garbage"]
+
+    lake.end_window(early)
+    lake.collector.purge(None)
+
+    assert old not in lake.addresses()
+    assert stands(again(lake, made)) == {}
+
+
+def test_an_address_that_is_still_handed_out_stands(lake: Lakeside) -> None:
+    lost(lake)
+    old = handed_out(lake)
+    made = erased(lake)
+    collect(lake)
+
+    assert old in lake.addresses()
+    assert "kept 1 object of uploads or copies" in stands(again(lake, made))["garbage"]
+
+
+def test_an_address_that_is_handed_out_later_and_what_is_staged_elsewhere_do_not_stand(lake: Lakeside) -> None:
+    lost(lake)
+    staged = lake.upload("users/bob", b"bob")
+    made = erased(lake)
+    later = handed_out(lake)
+    collect(lake)
+
+    assert {staged, later} <= lake.addresses()
+    assert stands(again(lake, made)) == {}
+
+
+def test_what_the_rules_keep_for_its_age_stands(lake: Lakeside) -> None:
+    old = lost(lake)
+    lake.wait(lake.service.rules.write(Rules(default="1d", uncommitted_min_age="7d")))
+    made = erased(lake)
+    collect(lake)
+
+    assert old in lake.addresses()
+    assert "kept 1 object of uploads or copies, or for their age" in stands(again(lake, made))["garbage"]
+
+
+def test_what_lies_in_a_slice_that_another_server_writes_to_stands(lake: Lakeside) -> None:
+    other = lake.server("other")
+    lake.upload("users/ann", b"last")
+    lake.commit()
+    old = lake.upload("users/bob", b"one", by=other)
+    lake.upload("users/bob", b"two")
+    made = erased(lake, "users/ann", "users/bob")
+    collect(lake)
+    assert old in lake.addresses()
+    assert "left 1 slice out: still written to" in stands(again(lake, made))["garbage"]
+
+    lake.wait(other.slices.end())
+    collect(lake)
+
+    assert old not in lake.addresses()
+    assert stands(again(lake, made)) == {}
+
+
+def test_what_a_legal_hold_keeps_from_collections_stands(lake: Lakeside) -> None:
+    lost(lake)
+    hold(lake, "contracts/")
+    made = erased(lake)
+    plan = lake.collector.plan(None, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
+    with pytest.raises(HeldBack):
+        lake.collector.apply(None, plan.run_id)
+
+    assert "has not ended" in stands(again(lake, made))["garbage"]
+
+
+def test_a_proof_stays_though_the_files_of_the_collection_go(lake: Lakeside) -> None:
+    lost(lake)
+    made = erased(lake)
+    run = collect(lake)
+    lake.collector.on(None).certify(made.run_id, by="ann")
+    shutil.rmtree(lake.folder / "_lakefs/retention/gc/uncommitted" / run)
+
+    proven = lake.collector.on(None).certify(made.run_id, by="ann")
+
+    assert proven.collected is not None
+    assert proven.collected.run_id == run
+    assert "garbage" in stands(again(lake, made)), "it was made without the proof"
+
+
+def test_an_erasure_that_an_earlier_release_planned_says_to_plan_again(lake: Lakeside) -> None:
+    lost(lake)
+    plan = erase(lake, "users/ann")
+    made = certify(lake, plan)
+    with Files(Lake(uri=lake.uri, options=lake.options)) as files:
+        files.act(lambda store: write_plan(store, replace(plan, slices=None)))
+    collect(lake)
+
+    assert "erase once more" in stands(again(lake, made))["garbage"]
