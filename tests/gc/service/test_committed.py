@@ -485,7 +485,7 @@ async def test_expiring_touches_the_branches_that_the_commits_were_made_for(lake
 async def test_branches_are_bumped_in_pages_before_staging_is_read(
     lake: Lake, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiring, "TOUCHED_A_PAGE", 1)
+    monkeypatch.setattr(expiring, "BUMPED_A_PAGE", 1)
     await lake.versions.refs.create_branch("side", "main")
     await lake.put("side", "d")
     on_side = await lake.commit("side", "D")
@@ -504,7 +504,7 @@ async def test_pages_of_bumps_that_are_repeated_leave_the_list_of_closed_slices(
     lake: Lake, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slice that was closed while staging was read may have an object that the reading missed."""
-    monkeypatch.setattr(expiring, "TOUCHED_A_PAGE", 1)
+    monkeypatch.setattr(expiring, "BUMPED_A_PAGE", 1)
     await lake.versions.refs.create_branch("side", "main")
     await lake.put("side", "d")
     on_side = await lake.commit("side", "D")

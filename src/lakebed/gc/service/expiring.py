@@ -66,7 +66,7 @@ from .runs import RunBook
 
 WRITE_BATCH = 1_000
 
-TOUCHED_A_PAGE = 64 * AT_ONCE
+BUMPED_A_PAGE = 64 * AT_ONCE
 """Branches bumped in one request. It ends before its caller gives up, also where each bump waits for a network."""
 
 
@@ -93,7 +93,7 @@ class Expiring:
         if body.continuation_token is None:
             record = await self._publish(run_id, inputs, body)
             await self._write_before_staging(inputs, record.attempt)
-            cursor = Cursor(name=uncommitted_name(record.attempt), phase=Phase.TOUCH)
+            cursor = Cursor(name=uncommitted_name(record.attempt), phase=Phase.BUMP_FIRST)
         else:
             record, _ = await self._runs.read_as(run_id, body.kind, RunState.EXPIRING)
             cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
@@ -101,9 +101,9 @@ class Expiring:
                 raise BadContinuation("this token is of another list of commits", run_id=run_id)
         whole: Manifest | None = None
         further: Cursor | None = cursor
-        if cursor.phase is Phase.TOUCH:
+        if cursor.phase is Phase.BUMP_FIRST:
             further = await self._touch(inputs, body, cursor)
-        if further is not None and further.phase is not Phase.TOUCH:
+        if further is not None and further.phase is not Phase.BUMP_FIRST:
             page = await self._reading.read_page(inputs, further)
             further, whole = page.cursor, page.whole
         if further is not None:
@@ -133,7 +133,7 @@ class Expiring:
     async def _touch(self, inputs: Inputs, body: Expire, cursor: Cursor) -> Cursor:
         """Step 3, of some branches behind `cursor.branch`. After the last of them the reading of staging begins."""
         ahead = [name for name in await self._made_for(await self._commits(inputs, body)) if name > cursor.branch]
-        branches = ahead[:TOUCHED_A_PAGE]
+        branches = ahead[:BUMPED_A_PAGE]
         await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
         if len(branches) < len(ahead):
             return replace(cursor, branch=branches[-1])

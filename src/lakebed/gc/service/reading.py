@@ -49,7 +49,7 @@ STEPS_MAX: Final = 256
 
 
 class Phase(StrEnum):
-    TOUCH = "touch"
+    BUMP_FIRST = "bump_first"
     CELLS = "cells"
     BUMP = "bump"
     UPLOADS = "uploads"
@@ -60,7 +60,7 @@ class Phase(StrEnum):
 class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Say where a reading goes on.
 
-    TOUCH is no phase of a reading: a run that publishes bumps branches first (expiring.py).
+    BUMP_FIRST is no phase of a reading: a run that publishes bumps branches first (expiring.py).
     `branch` is being read (`inside`), or was the last one read. `tokens` are still to be read of it, the first from
     `key` on; `read` are the frozen tokens that were read already. In the last phases `key` is a record's. `pages` is a
     digest over the manifests of the pages before.
@@ -131,7 +131,7 @@ class Reading:
 
     async def step(self, cursor: Cursor, rows: Rows) -> Cursor:
         """Do one scan, or look at up to AT_ONCE branches."""
-        assert cursor.phase is not Phase.TOUCH, "no reading"
+        assert cursor.phase is not Phase.BUMP_FIRST, "no reading"
         match cursor.phase:
             case Phase.CELLS:
                 return await self._step_cells(cursor, rows)
