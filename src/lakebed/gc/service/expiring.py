@@ -102,7 +102,7 @@ class Expiring:
         whole: Manifest | None = None
         further: Cursor | None = cursor
         if cursor.phase is Phase.BUMP_FIRST:
-            further = await self._touch(inputs, body, cursor)
+            further = await self._bump_first(inputs, body, cursor)
         if further is not None and further.phase is not Phase.BUMP_FIRST:
             page = await self._reading.read_page(inputs, further)
             further, whole = page.cursor, page.whole
@@ -130,7 +130,7 @@ class Expiring:
         table = await inputs.read_table(EXPIRED, body.commits)
         return [CommitId(id_) for id_ in table.column("id").to_pylist()]
 
-    async def _touch(self, inputs: Inputs, body: Expire, cursor: Cursor) -> Cursor:
+    async def _bump_first(self, inputs: Inputs, body: Expire, cursor: Cursor) -> Cursor:
         """Step 3, of some branches behind `cursor.branch`. After the last of them the reading of staging begins."""
         ahead = [name for name in await self._made_for(await self._commits(inputs, body)) if name > cursor.branch]
         branches = ahead[:BUMPED_A_PAGE]
