@@ -7,6 +7,7 @@ Maven, a JDK or Go, with which the others are loaded and built.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import signal
@@ -19,7 +20,9 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -51,15 +54,29 @@ USER = 65534
 """The user `nobody`: some servers refuse to run as root."""
 
 
+RUN = f"{os.getpid()}_{os.urandom(2).hex()}_"
+"""Begins the names of a run's stores where a server of others keeps what earlier runs left."""
+_numbers = itertools.count()
+
+
 class OnServer(RemoteStoreContract):
-    """Keep the contract on the server of a module's fixture `server`."""
+    """Keep the contract on the server of a module's fixture `server`, by the URIs of its `uri_of(port, name=…)`."""
+
+    not_killed: ClassVar[str] = ""
+    """Why the server must not be killed; empty where it may."""
 
     @pytest.fixture
     def server_port(self, server: Server) -> int:
         return server.port
 
     @pytest.fixture
+    def uri_at(self, request: pytest.FixtureRequest) -> Callable[..., str]:
+        return partial(request.module.uri_of, name=f"test{next(_numbers)}")
+
+    @pytest.fixture
     def restart(self, server: Server) -> Callable[[], None]:
+        if self.not_killed:
+            pytest.skip(self.not_killed)
         return server.restart
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -30,8 +28,6 @@ from lakebed.kv.drivers import gcloud
 from lakebed.kv.drivers.remote import Passing
 from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, bigtable
 
-_numbers = itertools.count()
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -39,29 +35,22 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, table: str, wait_s: float = 60) -> str:
-    return f"bigtable://tests/tests/{table}?endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
+def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
+    return f"bigtable://tests/tests/{name}?endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
 
 
 class TestBigtable(OnServer):
     program_steps = 60
     increments = 20
-
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, table=f"test{next(_numbers)}")
-
-    @pytest.fixture
-    def restart(self) -> Callable[[], None]:
-        pytest.skip("the emulator keeps all in memory")
+    not_killed = "the emulator keeps all in memory"
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    await a_value_put_back_is_noticed(uri_of(server.port, table="back"))
+    await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
 
 
 async def test_a_table_of_another_release_is_refused(server: Server) -> None:
-    uri = uri_of(server.port, table="later")
+    uri = uri_of(server.port, name="later")
     await open_store(uri).close()
     database = bigtable_driver._from(StoreUri(uri.replace("&wait_s=60", "")), 10)
     await database._mutate([(b"format", bigtable_driver._set(b"2", b""))])
@@ -89,12 +78,12 @@ async def test_a_table_whose_collection_takes_cells_by_their_age_is_refused(serv
     ):
         make_table(server, name, rule)
         with pytest.raises(StoreUnavailable, match=f"column family c has the rule {name}"):
-            open_store(uri_of(server.port, table=name))
+            open_store(uri_of(server.port, name=name))
 
     make_table(server, "several", GcRule(max_num_versions=3))
-    await open_store(uri_of(server.port, table="several")).close()
+    await open_store(uri_of(server.port, name="several")).close()
     make_table(server, "never", GcRule())
-    await open_store(uri_of(server.port, table="never")).close()
+    await open_store(uri_of(server.port, name="never")).close()
 
 
 def chunk(**fields: object) -> object:

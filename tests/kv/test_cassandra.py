@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -34,7 +32,6 @@ ALONE = pytest.mark.skipif(
     "LAKEBED_TEST_CASSANDRA" not in os.environ,
     reason="its transactions time out beside other tests: LAKEBED_TEST_CASSANDRA=alone runs this one",
 )
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +40,8 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, table: str, keyspace: str = "tests", wait_s: float = 60) -> str:
-    return f"cassandra://127.0.0.1:{port}/{keyspace}?table={table}&replicas=1&wait_s={wait_s}"
+def uri_of(port: int, *, name: str, keyspace: str = "tests", wait_s: float = 60) -> str:
+    return f"cassandra://127.0.0.1:{port}/{keyspace}?table={name}&replicas=1&wait_s={wait_s}"
 
 
 class TestCassandra(OnServer):
@@ -52,10 +49,6 @@ class TestCassandra(OnServer):
     program_steps = 60
     increments = 20
     cuts_s = (0.1, 0.3)
-
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, table=f"test{next(_numbers)}")
 
     @ALONE
     async def test_processes_that_open_it_at_the_same_moment_lose_no_increment(self, store_uri: str) -> None:
@@ -79,11 +72,11 @@ def run(server: Server, *statements: str) -> None:
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    await a_value_put_back_is_noticed(uri_of(server.port, table="back"))
+    await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
 
 
 async def test_a_partition_whose_last_key_is_deleted_is_gone(server: Server) -> None:
-    uri = uri_of(server.port, table="emptied")
+    uri = uri_of(server.port, name="emptied")
     store = open_store(uri)
     await store.set(b"p", b"key", b"A")
     assert store_partitions(uri) == [b"p"]
@@ -95,11 +88,11 @@ async def test_a_partition_whose_last_key_is_deleted_is_gone(server: Server) -> 
 
 
 async def test_settings_that_would_lose_answered_writes_are_refused_by_their_names(server: Server) -> None:
-    await open_store(uri_of(server.port, table="any", keyspace="lossy")).close()
+    await open_store(uri_of(server.port, name="any", keyspace="lossy")).close()
     run(server, "ALTER KEYSPACE lossy WITH durable_writes = false")
 
     with pytest.raises(StoreUnavailable, match="durable_writes is false"):
-        open_store(uri_of(server.port, table="any", keyspace="lossy"))
+        open_store(uri_of(server.port, name="any", keyspace="lossy"))
     settings: dict[str, Any] = {
         "release": "5.0.4",
         "is_durable": True,
@@ -126,18 +119,18 @@ async def test_settings_that_would_lose_answered_writes_are_refused_by_their_nam
 
 
 async def test_a_later_format_is_refused_and_so_is_a_table_of_another_program(server: Server) -> None:
-    store = open_store(uri_of(server.port, table="later"))
+    store = open_store(uri_of(server.port, name="later"))
     await store.set(bytes(1024), b"format", b"2")  # beside the mark
-    await open_store(uri_of(server.port, table="later")).close()
+    await open_store(uri_of(server.port, name="later")).close()
     await store.close()
     mark = bytes(1025).hex()
     run(server, f"UPDATE tests.later SET v = 0x32 WHERE p = 0x{mark} AND k = 0x{b'format'.hex()} IF EXISTS")
     run(server, "CREATE TABLE tests.theirs (id int PRIMARY KEY)")
 
     with pytest.raises(StoreFormat, match="in format b'2'"):
-        open_store(uri_of(server.port, table="later"))
+        open_store(uri_of(server.port, name="later"))
     with pytest.raises(StoreUnavailable, match="Undefined column"):
-        open_store(uri_of(server.port, table="theirs"))
+        open_store(uri_of(server.port, name="theirs"))
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -25,10 +23,7 @@ from lakebed.kv.drivers.remote import Passing, RemoteStore
 from lakebed.testing.contracts.network import held_port
 from tests.kv.consul_double import Consul
 from tests.kv.doubles import Answer, Request, served
-from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, consul
-
-_run = f"{os.getpid()}-{os.urandom(2).hex()}-"  # a real agent keeps what earlier runs left
-_numbers = itertools.count()
+from tests.kv.servers import RUN, OnServer, Server, a_value_put_back_is_noticed, answering_http, consul
 
 
 @pytest.fixture(scope="module")
@@ -38,22 +33,15 @@ def server() -> Iterator[Server]:
 
 
 def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
-    return f"consul://127.0.0.1:{port}?name={_run}{name}&wait_s={wait_s}"
+    return f"consul://127.0.0.1:{port}?name={RUN}{name}&wait_s={wait_s}"
 
 
 class TestConsul(OnServer):
     program_steps = 60
     increments = 20
-
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, name=f"test{next(_numbers)}")
-
-    @pytest.fixture
-    def restart(self, server: Server) -> Callable[[], None]:
-        if os.environ.get("LAKEBED_TEST_CONSUL", "build") != "build":
-            pytest.skip("an agent of others is not ours to kill")
-        return server.restart
+    not_killed = (
+        "an agent of others is not ours to kill" if os.environ.get("LAKEBED_TEST_CONSUL", "build") != "build" else ""
+    )
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
@@ -184,7 +172,7 @@ async def test_an_agent_that_limits_its_rate_is_asked_again() -> None:
 
 
 def test_a_key_of_another_program_and_senseless_options_are_refused(server: Server) -> None:
-    name = f"{_run}foreign"
+    name = f"{RUN}foreign"
     theirs = [{"KV": {"Verb": "set", "Key": f"{name}/format", "Value": "dGhlaXJz", "Flags": 0}}]
     assert httpx.put(f"http://127.0.0.1:{server.port}/v1/txn", json=theirs).status_code == 200
 

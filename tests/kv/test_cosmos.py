@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,6 @@ from tests.kv.cosmos_double import Cosmos
 from tests.kv.doubles import Answer, Request, served
 from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, double
 
-_numbers = itertools.count()
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -43,10 +39,6 @@ class TestCosmos(OnServer):
     many = 1100
     program_steps = 60
     increments = 10
-
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, name=f"test{next(_numbers)}")
 
 
 if service := os.environ.get("LAKEBED_TEST_COSMOS_URI"):

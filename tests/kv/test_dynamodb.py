@@ -6,10 +6,9 @@ import asyncio
 import itertools
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -29,8 +28,6 @@ from lakebed.kv.drivers import dynamodb as dynamodb_driver
 from lakebed.kv.drivers.remote import RemoteStore
 from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, dynamodb
 
-_numbers = itertools.count()
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -47,25 +44,23 @@ def credentials() -> Iterator[None]:
         yield
 
 
-def uri_of(port: int, *, table: str, wait_s: float = 60) -> str:
-    return f"dynamodb://eu-central-1/{table}?endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
+def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
+    return f"dynamodb://eu-central-1/{name}?endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
 
 
 class TestDynamoDB(OnServer):
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, table=f"test{next(_numbers)}")
+    pass
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    await a_value_put_back_is_noticed(uri_of(server.port, table="back"))
+    await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
 
 
 @asynccontextmanager
 async def answering(*answers: tuple[int, str]) -> AsyncIterator[str]:
     """Answer requests with these, as DynamoDB would. Yields the URI of a store there."""
     async with answering_http(*answers) as port:
-        yield uri_of(port, table="answers")
+        yield uri_of(port, name="answers")
 
 
 THROTTLED = (400, '{"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException", "message": "slower"}')

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -25,8 +23,6 @@ from lakebed.kv.drivers.remote import RemoteStore
 from lakebed.testing.contracts.network import held_port
 from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, etcd
 
-_numbers = itertools.count()
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -39,9 +35,7 @@ def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
 
 
 class TestEtcd(OnServer):
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, name=f"test{next(_numbers)}")
+    pass
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:

@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 import httpx
@@ -28,9 +27,8 @@ from lakebed.kv import (
 from lakebed.kv.drivers import hbase as hbase_driver
 from lakebed.kv.drivers.remote import Passing, RemoteStore
 from tests.kv.doubles import Answer, Request, Service, served
-from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, hbase
+from tests.kv.servers import RUN, OnServer, Server, a_value_put_back_is_noticed, hbase
 
-_run = f"{os.getpid()}_{os.urandom(2).hex()}_"  # a real cluster keeps what earlier runs left
 _numbers = itertools.count()
 
 
@@ -40,32 +38,23 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, table: str, wait_s: float = 60) -> str:
-    return f"hbase://127.0.0.1:{port}/{_run}{table}?wait_s={wait_s}"
+def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
+    return f"hbase://127.0.0.1:{port}/{RUN}{name}?wait_s={wait_s}"
 
 
 class TestHBase(OnServer):
     many = 1000
     program_steps = 60
     increments = 20
-
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, table=f"test{next(_numbers)}")
-
-    @pytest.fixture
-    def restart(self, server: Server) -> Callable[[], None]:
-        if "LAKEBED_TEST_HBASE" in os.environ:
-            pytest.skip("a cluster of others is not ours to kill")
-        return server.restart
+    not_killed = "a cluster of others is not ours to kill" if "LAKEBED_TEST_HBASE" in os.environ else ""
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    await a_value_put_back_is_noticed(uri_of(server.port, table="back"))
+    await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
 
 
 async def test_a_write_within_the_same_millisecond_as_a_deletion_is_kept(server: Server) -> None:
-    store = open_store(uri_of(server.port, table="quick"))
+    store = open_store(uri_of(server.port, name="quick"))
     for number in range(100):
         await store.set(b"p", b"key", b"%d" % number)
         await store.delete(b"p", b"key")
@@ -100,7 +89,7 @@ def away(how: str, folder: Path) -> Iterator[int]:
 @pytest.mark.parametrize("how", ["refuses", "hangs", "unavailable"])
 async def test_a_server_that_is_away_is_passed_over(server: Server, tmp_path: Path, how: str) -> None:
     with away(how, tmp_path) as port:
-        uri = uri_of(server.port, table="passed", wait_s=30)
+        uri = uri_of(server.port, name="passed", wait_s=30)
         await open_store(uri).close()
         store = open_store(uri.replace("//", f"//127.0.0.1:{port},"))
 
@@ -111,7 +100,7 @@ async def test_a_server_that_is_away_is_passed_over(server: Server, tmp_path: Pa
 
 
 async def test_a_server_that_fails_several_requests_at_once_is_passed_over_once(server: Server, tmp_path: Path) -> None:
-    uri = uri_of(server.port, table="passed_once")
+    uri = uri_of(server.port, name="passed_once")
     await open_store(uri).close()
     with away("refuses", tmp_path) as port:
         direct = uri.partition("?")[0].replace("//", f"//127.0.0.1:{port},")
@@ -125,8 +114,8 @@ async def test_a_server_that_fails_several_requests_at_once_is_passed_over_once(
 
 
 def make_table(server: Server, name: str, family: dict[str, str], **settings: str) -> None:
-    schema = {**settings, "name": f"{_run}{name}", "ColumnSchema": [family]}
-    made = httpx.put(f"http://127.0.0.1:{server.port}/{_run}{name}/schema", json=schema, timeout=60)
+    schema = {**settings, "name": f"{RUN}{name}", "ColumnSchema": [family]}
+    made = httpx.put(f"http://127.0.0.1:{server.port}/{RUN}{name}/schema", json=schema, timeout=60)
     assert made.status_code == 201, made.text
 
 
@@ -139,11 +128,11 @@ async def test_settings_that_would_lose_answered_writes_are_refused_by_their_nam
     ):
         make_table(server, name, family, **settings)
         with pytest.raises(StoreUnavailable, match=f"hbase: {name} of the") as refused:
-            open_store(uri_of(server.port, table=name))
+            open_store(uri_of(server.port, name=name))
         assert refused.value.facts["setting"] == name
 
     make_table(server, "right", {**right, "VERSIONS": "3"}, DURABILITY="SYNC_WAL")
-    await open_store(uri_of(server.port, table="right")).close()
+    await open_store(uri_of(server.port, name="right")).close()
 
 
 def test_a_release_whose_answers_of_absence_prove_nothing_is_refused() -> None:
@@ -155,7 +144,7 @@ def test_a_release_whose_answers_of_absence_prove_nothing_is_refused() -> None:
 
 
 async def test_a_table_of_another_release_or_program_is_refused(server: Server) -> None:
-    uri = uri_of(server.port, table="later")
+    uri = uri_of(server.port, name="later")
     await open_store(uri).close()
     database = hbase_driver._from(StoreUri(uri.partition("?")[0]), 10)
     mark = hbase_driver._cells((await database._multiget([hbase_driver.MARK]))[0])
@@ -164,7 +153,7 @@ async def test_a_table_of_another_release_or_program_is_refused(server: Server) 
     make_table(server, "theirs", {"name": "cf"})
 
     with pytest.raises(StoreFormat, match="no column family c"):
-        open_store(uri_of(server.port, table="theirs"))
+        open_store(uri_of(server.port, name="theirs"))
     with pytest.raises(StoreFormat, match="in format b'2'"):
         open_store(uri)
 
@@ -191,7 +180,7 @@ def between(server: Server, folder: Path, table: str, *, wait_s: float = 60) -> 
     """Yield what stands between, and the URI of a store behind it."""
     service = Between(folder, server.port)
     with closing(service.there), served(service) as port:
-        yield service, uri_of(port, table=table, wait_s=wait_s)
+        yield service, uri_of(port, name=table, wait_s=wait_s)
 
 
 def is_scan(request: Request) -> bool:
@@ -280,7 +269,7 @@ async def test_a_write_that_another_one_replaced_before_it_was_repeated_succeeds
 ) -> None:
     with between(server, tmp_path, "replaced") as (service, uri):
         store = open_store(uri)
-        direct = uri_of(server.port, table="replaced").partition("?")[0]
+        direct = uri_of(server.port, name="replaced").partition("?")[0]
         other = hbase_driver._from(StoreUri(direct), 10)
 
         async def replace() -> None:
@@ -308,7 +297,7 @@ def write_beside(server: Server, table: str, value: bytes | None) -> None:
     """Replace or delete the key `key` without what stands between."""
 
     async def write() -> None:
-        other = hbase_driver._from(StoreUri(uri_of(server.port, table=table).partition("?")[0]), 60)
+        other = hbase_driver._from(StoreUri(uri_of(server.port, name=table).partition("?")[0]), 60)
         if value is None:
             await other.remove(b"p", [b"key"])
         else:
@@ -464,7 +453,7 @@ async def test_a_batch_of_which_a_part_is_refused_is_unknown(server: Server, tmp
 
 
 async def test_a_value_that_hbase_does_not_take_is_refused(server: Server) -> None:
-    store = open_store(uri_of(server.port, table="large"))
+    store = open_store(uri_of(server.port, name="large"))
 
     with pytest.raises(StoreUnavailable, match="KeyValue size too large"):
         await store.set(b"p", b"key", bytes(11 << 20))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -24,13 +21,10 @@ from lakebed.kv import (
 )
 from lakebed.kv.drivers import mongodb as mongodb_driver
 from lakebed.kv.drivers.remote import Passing, partitions_of
-from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, mongodb
+from tests.kv.servers import RUN, OnServer, Server, a_value_put_back_is_noticed, mongodb
 
 # The client leaves a socket unclosed when its connection is refused on the way.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-_run = f"{os.getpid()}_{os.urandom(2).hex()}_"  # a real server keeps what earlier runs left
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -40,21 +34,14 @@ def server() -> Iterator[Server]:
 
 
 def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
-    return f"mongodb://127.0.0.1:{port}/tests?name=run{_run}{name}&wait_s={wait_s}"
+    return f"mongodb://127.0.0.1:{port}/tests?name=run{RUN}{name}&wait_s={wait_s}"
 
 
 class TestMongoDB(OnServer):
     program_steps = 60
     increments = 20
     notices_s = 1.5  # its client asks each half second; a real server of MongoDB pushes its state
-
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, name=f"test{next(_numbers)}")
-
-    @pytest.fixture
-    def restart(self) -> Callable[[], None]:
-        pytest.skip("mongo-java-server keeps all in memory, and a server of others is not ours to kill")
+    not_killed = "mongo-java-server keeps all in memory, and a server of others is not ours to kill"
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
@@ -63,7 +50,7 @@ async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
 
 def test_a_collection_of_another_release_is_refused(server: Server) -> None:
     with MongoClient[dict[str, Any]]("127.0.0.1", server.port) as client:
-        client["tests"][f"run{_run}later"].insert_one({"_id": "format", "v": b"2", "n": b""})
+        client["tests"][f"run{RUN}later"].insert_one({"_id": "format", "v": b"2", "n": b""})
 
     with pytest.raises(StoreFormat, match="is not in format 1"):
         open_store(uri_of(server.port, name="later"))

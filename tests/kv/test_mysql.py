@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import aiomysql
 import pytest
@@ -13,8 +11,6 @@ from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, compact_s
 from lakebed.testing.contracts.network import faulty_network
 from tests.kv.servers import OnServer, Server, mariadb
 
-_numbers = itertools.count()
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -22,14 +18,12 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, prefix: str, wait_s: float = 60) -> str:
-    return f"mysql://root@127.0.0.1:{port}/mysql?prefix={prefix}&wait_s={wait_s}"
+def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
+    return f"mysql://root@127.0.0.1:{port}/mysql?prefix={name}&wait_s={wait_s}"
 
 
 class TestMariadb(OnServer):
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, prefix=f"test{next(_numbers)}")
+    pass
 
 
 async def statement(server: Server, *sql: str) -> None:
@@ -47,14 +41,14 @@ async def test_a_setting_that_would_lose_answered_writes_is_refused_by_its_name(
     await statement(server, f"SET GLOBAL {setting} = {unsafe}")
     try:
         with pytest.raises(StoreUnavailable, match=f"{setting} is {unsafe}"):
-            open_store(uri_of(server.port, prefix="unsafe"))
+            open_store(uri_of(server.port, name="unsafe"))
     finally:
         await statement(server, f"SET GLOBAL {setting} = 1")
 
 
 async def test_a_primary_that_has_become_a_replica_is_not_read_over_new_connections(server: Server) -> None:
     with faulty_network(server.port) as network:
-        store = open_store(uri_of(network.port, prefix="demoted", wait_s=3))
+        store = open_store(uri_of(network.port, name="demoted", wait_s=3))
         await store.set(b"p", b"key", b"value")
         await statement(server, "SET GLOBAL read_only = 1")
         try:
@@ -72,7 +66,7 @@ async def test_a_primary_that_has_become_a_replica_is_not_read_over_new_connecti
 
 
 async def test_a_primary_that_has_become_a_replica_is_not_read_over_connections_that_it_kept(server: Server) -> None:
-    store = open_store(uri_of(server.port, prefix="kept", wait_s=3))
+    store = open_store(uri_of(server.port, name="kept", wait_s=3))
     await store.set(b"p", b"key", b"value")
     await statement(server, "SET GLOBAL read_only = 1")
     try:
@@ -87,18 +81,18 @@ async def test_a_primary_that_has_become_a_replica_is_not_read_over_connections_
 
 
 async def test_a_replica_is_refused_and_so_are_a_later_format_and_a_wrong_password(server: Server) -> None:
-    await open_store(uri_of(server.port, prefix="later")).close()
+    await open_store(uri_of(server.port, name="later")).close()
     await statement(server, "UPDATE later_format SET format = 2", "SET GLOBAL read_only = 1")
     try:
         with pytest.raises(StoreUnavailable, match="read_only is ON"):
-            open_store(uri_of(server.port, prefix="fresh", wait_s=0))
+            open_store(uri_of(server.port, name="fresh", wait_s=0))
     finally:
         await statement(server, "SET GLOBAL read_only = 0")
 
     with pytest.raises(StoreFormat, match="written in format 2 by another release"):
-        open_store(uri_of(server.port, prefix="later"))
+        open_store(uri_of(server.port, name="later"))
     with pytest.raises(StoreUnavailable, match="Access denied"):
-        open_store(uri_of(server.port, prefix="fresh").replace("root@", "root:wrong@"))
+        open_store(uri_of(server.port, name="fresh").replace("root@", "root:wrong@"))
     with pytest.raises(StoreUnavailable, match="Unknown database"):
         open_store(f"mysql://root@127.0.0.1:{server.port}/absent")
 
@@ -110,7 +104,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
 
 
 async def test_a_store_tells_its_size_and_gives_free_space_back(server: Server) -> None:
-    uri = uri_of(server.port, prefix="sized")
+    uri = uri_of(server.port, name="sized")
     store = open_store(uri)
     await store.set_many(b"p", [(b"%d" % number, bytes(10_000)) for number in range(1000)])
     await store.delete_many(b"p", [b"%d" % number for number in range(1, 1000)])
@@ -125,4 +119,4 @@ async def test_a_store_tells_its_size_and_gives_free_space_back(server: Server) 
 @pytest.mark.parametrize("ask", [store_size, compact_store])
 def test_what_is_no_store_is_neither_measured_nor_compacted(server: Server, ask: Callable[[str], object]) -> None:
     with pytest.raises(StoreFormat, match="there is no table"):
-        ask(uri_of(server.port, prefix="absent"))
+        ask(uri_of(server.port, name="absent"))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,6 @@ from lakebed.kv.drivers import postgres as postgres_driver
 from tests.kv.servers import OnServer, Server, postgres, wait_until_it_answers
 
 TARGET = "target_session_attrs"
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +35,18 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def uri_of(port: int, *, schema: str, wait_s: float = 60) -> str:
-    return f"postgres://lakebed@127.0.0.1:{port}/postgres?schema={schema}&wait_s={wait_s}"
+def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
+    return f"postgres://lakebed@127.0.0.1:{port}/postgres?schema={name}&wait_s={wait_s}"
 
 
 class TestPostgres(OnServer):
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, schema=f"test{next(_numbers)}")
+    pass
 
 
 @pytest.mark.parametrize("setting", ["fsync=off", "full_page_writes=off", "synchronous_commit=off"])
 def test_a_setting_that_would_lose_answered_writes_is_refused_by_its_name(setting: str) -> None:
     with postgres(setting) as unsafe, pytest.raises(StoreUnavailable, match=setting.replace("=", " is ")):
-        open_store(uri_of(unsafe.port, schema="unsafe"))
+        open_store(uri_of(unsafe.port, name="unsafe"))
 
 
 @pytest.mark.parametrize(
@@ -88,18 +83,18 @@ async def statement(server: Server, sql: str) -> None:
 
 
 async def test_a_later_format_and_a_table_of_another_program_are_refused(server: Server) -> None:
-    await open_store(uri_of(server.port, schema="later")).close()
+    await open_store(uri_of(server.port, name="later")).close()
     await statement(server, "UPDATE later.format SET format = 2")
     await statement(server, "CREATE SCHEMA foreign_one; CREATE TABLE foreign_one.kv (id int)")
 
     with pytest.raises(StoreFormat, match="written in format 2 by another release"):
-        open_store(uri_of(server.port, schema="later"))
+        open_store(uri_of(server.port, name="later"))
     with pytest.raises(StoreFormat, match="a table of another program"):
-        open_store(uri_of(server.port, schema="foreign_one"))
+        open_store(uri_of(server.port, name="foreign_one"))
 
 
 async def test_an_administrator_who_ends_connections_disturbs_no_reader(server: Server) -> None:
-    store = open_store(uri_of(server.port, schema="ended"))
+    store = open_store(uri_of(server.port, name="ended"))
     await store.set(b"p", b"key", b"value")
 
     await statement(server, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lakebed'")
@@ -118,7 +113,7 @@ async def connections_of(server: Server, name: str) -> list[asyncpg.Record]:
 
 async def database_in(server: Server, name: str) -> str:
     await statement(server, f"CREATE DATABASE {name}")
-    return uri_of(server.port, schema="lakebed").replace("/postgres?", f"/{name}?")
+    return uri_of(server.port, name="lakebed").replace("/postgres?", f"/{name}?")
 
 
 async def test_connections_that_one_caller_does_not_need_end_after_a_burst(
@@ -233,7 +228,7 @@ async def test_conditional_writes_at_once_lock_their_rows_in_one_order(server: S
 
 async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
     with postgres() as server:
-        store = open_store(uri_of(server.port, schema="demoted", wait_s=3))
+        store = open_store(uri_of(server.port, name="demoted", wait_s=3))
         await store.set(b"p", b"key", b"value")
         (server.folder / "data" / "standby.signal").touch()
         server.restart()
@@ -247,7 +242,7 @@ async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
 
 
 async def test_closing_waits_for_what_a_cancelled_caller_asked(server: Server) -> None:
-    store = open_store(uri_of(server.port, schema="closing"))
+    store = open_store(uri_of(server.port, name="closing"))
     await store.set(b"p", b"key", b"old")
     other = await asyncpg.connect(host="127.0.0.1", port=server.port, user="lakebed", database="postgres")
     blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted AND $1 = ANY(pg_blocking_pids(pid))"
@@ -269,7 +264,7 @@ async def test_closing_waits_for_what_a_cancelled_caller_asked(server: Server) -
 
 
 async def test_the_size_of_a_store_is_that_of_its_table(server: Server) -> None:
-    uri = uri_of(server.port, schema="sized")
+    uri = uri_of(server.port, name="sized")
     store = open_store(uri)
     empty = store_size(uri).size_bytes
     await store.set_many(b"p", [(b"%d" % number, bytes(1000)) for number in range(1000)])
@@ -286,11 +281,11 @@ async def test_the_size_of_a_store_is_that_of_its_table(server: Server) -> None:
 @pytest.mark.parametrize("ask", [store_size, compact_store])
 def test_what_is_no_store_is_neither_measured_nor_compacted(server: Server, ask: Callable[[str], object]) -> None:
     with pytest.raises(StoreFormat, match="holds no store"):
-        ask(uri_of(server.port, schema="absent"))
+        ask(uri_of(server.port, name="absent"))
 
 
 def test_migrating_makes_the_schema_in_a_new_database_and_leaves_one_that_is_there(server: Server) -> None:
-    uri = uri_of(server.port, schema="migrated")
+    uri = uri_of(server.port, name="migrated")
 
     migrate_store(uri)
     migrate_store(uri)
@@ -299,7 +294,7 @@ def test_migrating_makes_the_schema_in_a_new_database_and_leaves_one_that_is_the
 
 
 async def test_a_snapshot_is_of_one_moment_while_others_write(server: Server, tmp_path: Path) -> None:
-    uri, written = uri_of(server.port, schema="snapshot"), 0
+    uri, written = uri_of(server.port, name="snapshot"), 0
     store = open_store(uri)
     old = {b"old %05d" % number: bytes(200) for number in range(3000)}
     await store.set_many(b"p", list(old.items()))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 
 import pytest
 from redis.asyncio import ConnectionPool, Redis
@@ -28,8 +26,6 @@ from lakebed.kv.drivers.remote import RemoteStore
 from lakebed.testing.contracts.network import held_port
 from tests.kv.servers import OnServer, Server, redis
 
-_numbers = itertools.count()
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -42,9 +38,7 @@ def uri_of(port: int, *, name: str, wait_s: float = 60, options: str = "") -> st
 
 
 class TestRedis(OnServer):
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, name=f"test{next(_numbers)}")
+    pass
 
 
 @pytest.mark.parametrize(

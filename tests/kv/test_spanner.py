@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 
@@ -31,7 +29,6 @@ from lakebed.testing.contracts.processes import COUNTER, PARTITION, increment
 from lakebed.testing.contracts.store import held
 from tests.kv.servers import SPANNER, OnServer, Server, a_value_put_back_is_noticed, spanner
 
-_numbers = itertools.count()
 DATABASE = "projects/tests/instances/tests/databases/tests"
 
 
@@ -55,31 +52,24 @@ def no_session_is_left(server: Server) -> None:
             client.delete_session(name=session.name)
 
 
-def uri_of(port: int, *, table: str, wait_s: float = 60) -> str:
+def uri_of(port: int, *, name: str, wait_s: float = 60) -> str:
     """Wait long: the emulator takes one writing transaction at a time, and other processes wait for their turns."""
-    return f"{SPANNER}?table={table}&endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
+    return f"{SPANNER}?table={name}&endpoint=http://127.0.0.1:{port}&wait_s={wait_s}"
 
 
 class TestSpanner(OnServer):
     program_steps = 60
     increments = 10
-
-    @pytest.fixture
-    def uri_at(self) -> Callable[..., str]:
-        return partial(uri_of, table=f"test{next(_numbers)}")
-
-    @pytest.fixture
-    def restart(self) -> Callable[[], None]:
-        pytest.skip("the emulator keeps all in memory")
+    not_killed = "the emulator keeps all in memory"
 
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
-    await a_value_put_back_is_noticed(uri_of(server.port, table="back"))
+    await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
 
 
 async def test_commits_that_spanner_aborts_are_begun_again_and_none_is_done_twice() -> None:
     with spanner("--enable_fault_injection") as faulty:
-        store = open_store(uri_of(faulty.port, table="aborts"))
+        store = open_store(uri_of(faulty.port, name="aborts"))
 
         await asyncio.gather(*(increment(store, 10) for _ in range(5)))
 
@@ -90,7 +80,7 @@ async def test_commits_that_spanner_aborts_are_begun_again_and_none_is_done_twic
 
 
 async def test_sessions_in_which_a_transaction_may_be_open_are_deleted(server: Server) -> None:
-    uri = uri_of(server.port, table="spoilt")
+    uri = uri_of(server.port, name="spoilt")
     store = open_store(uri)
     predicate = await store.set_if(b"p", b"key", b"value", None)
     database = store._database  # type: ignore[attr-defined]  # a RemoteStore
@@ -108,7 +98,7 @@ async def test_sessions_in_which_a_transaction_may_be_open_are_deleted(server: S
 async def test_a_transaction_whose_beginning_was_not_answered_is_undone_before_the_next_request(server: Server) -> None:
     """An idle session would do for the next request, but the transaction's locks stand in its way."""
     with faulty_network(server.port) as network:
-        store = open_store(uri_of(network.port, table="begun"))
+        store = open_store(uri_of(network.port, name="begun"))
         predicate = await store.set_if(b"p", b"key", b"value", None)
         await asyncio.gather(*(store.scan(b"p", b"", 1) for _ in range(3)))
         database = store._database  # type: ignore[attr-defined]  # a RemoteStore
@@ -122,9 +112,9 @@ async def test_a_transaction_whose_beginning_was_not_answered_is_undone_before_t
 
 
 async def test_a_session_that_could_not_be_deleted_is_deleted_later(server: Server) -> None:
-    await open_store(uri_of(server.port, table="kept")).close()
+    await open_store(uri_of(server.port, name="kept")).close()
     with faulty_network(server.port) as network:
-        store = open_store(uri_of(network.port, table="kept", wait_s=0))
+        store = open_store(uri_of(network.port, name="kept", wait_s=0))
         await store.set(b"p", b"key", b"value")
         network.refuse()
         for _ in range(3):
@@ -153,7 +143,7 @@ def sessions_of(server: Server) -> int:
 
 async def test_a_session_that_has_ended_is_replaced(server: Server) -> None:
     """Spanner ends one that was idle for an hour."""
-    store = open_store(uri_of(server.port, table="ended"))
+    store = open_store(uri_of(server.port, name="ended"))
     await store.set(b"p", b"key", b"value")
     database = store._database  # type: ignore[attr-defined]  # a RemoteStore
     database._idle = [f"{each}0" for each in database._idle]
@@ -166,7 +156,7 @@ async def test_a_session_that_has_ended_is_replaced(server: Server) -> None:
 
 
 async def test_a_table_of_another_release_or_program_is_refused(server: Server) -> None:
-    uri = uri_of(server.port, table="later")
+    uri = uri_of(server.port, name="later")
     await open_store(uri).close()
     database = spanner_driver._from(StoreUri(uri.replace("&wait_s=60", "")), 10)
     await database._commit([database._put("update", b"", b"format", b"2")])
@@ -186,14 +176,14 @@ def test_settings_that_would_lose_answered_writes_are_refused_by_their_names(ser
         admin.update_database_ddl(database=DATABASE, statements=[make])
 
     with pytest.raises(StoreUnavailable, match="ROW DELETION POLICY"):
-        open_store(uri_of(server.port, table="aged"))
+        open_store(uri_of(server.port, name="aged"))
     with pytest.raises(StoreUnavailable, match="database_dialect is POSTGRESQL"):
         spanner_driver._check_dialect(DatabaseDialect.POSTGRESQL)
 
 
 def test_a_database_that_is_missing_is_refused_as_not_found(server: Server) -> None:
     with pytest.raises(StoreUnavailable, match="NOT_FOUND"):
-        open_store(uri_of(server.port, table="t").replace("tests?", "missing?"))
+        open_store(uri_of(server.port, name="t").replace("tests?", "missing?"))
 
 
 async def parts(*each: tuple[Sequence[str], bool]) -> AsyncIterator[PartialResultSet]:

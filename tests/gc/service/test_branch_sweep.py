@@ -91,10 +91,21 @@ class Watching(NoHooks):
 
     def __init__(self) -> None:
         self.act: Any = None
+        self.asked = 0
 
     async def before(self, event: Event) -> None:
         if self.act is not None and event.type == "pre-delete-branch":
+            self.asked += 1
             await self.act()
+
+    def fail_at(self, number: int, error: LakebedError) -> None:
+        """Raise `error` at the branch of this number, counted from 1."""
+
+        async def fail() -> None:
+            if self.asked == number:
+                raise error
+
+        self.act = fail
 
 
 @pytest.fixture
@@ -361,6 +372,16 @@ async def planned(lakes: Installation, **rule: Any) -> PlannedBranch:
     return old
 
 
+async def idle(lakes: Installation, *names: str) -> list[PlannedBranch]:
+    """The plan of branches that all go."""
+    for name in names:
+        await lakes.branch(name)
+    await lakes.policy(**{"*": {"idle": "10d"}})
+    lakes.days(11)
+    plan = await lakes.plan()
+    return [plan[name] for name in names]
+
+
 async def test_a_branch_that_was_used_since_the_plan_stays_though_it_is_idle_again(lakes: Installation) -> None:
     old = await planned(lakes)
     await lakes.commit("old", "b")
@@ -458,21 +479,10 @@ async def test_a_policy_that_changes_while_a_hook_is_asked_keeps_the_branch(lake
 
 
 async def test_a_hook_that_refuses_keeps_the_branch_and_no_other(lakes: Installation) -> None:
-    for name in ("one", "two"):
-        await lakes.branch(name)
-    await lakes.policy(**{"*": {"idle": "10d"}})
-    lakes.days(11)
-    plan = await lakes.plan()
-    asked: list[str] = []
+    plan = await idle(lakes, "one", "two")
+    lakes.hooks.fail_at(1, HookRefused("not this one"))
 
-    async def refuse_first() -> None:
-        asked.append("")
-        if len(asked) == 1:
-            raise HookRefused("not this one")
-
-    lakes.hooks.act = refuse_first
-
-    assert await lakes.sweep([plan["one"], plan["two"]]) == {"one": "not this one", "two": "deleted"}
+    assert await lakes.sweep(plan) == {"one": "not this one", "two": "deleted"}
 
 
 async def test_a_branch_that_stays_bears_no_mark(lakes: Installation) -> None:
@@ -564,22 +574,10 @@ async def test_a_branch_that_is_merged_while_a_sweep_runs_stays(lakes: Installat
 async def test_an_error_at_one_branch_is_its_row_and_the_others_go(
     lakes: Installation, error: type[LakebedError]
 ) -> None:
-    for name in ("one", "two", "three"):
-        await lakes.branch(name)
-    await lakes.policy(**{"*": {"idle": "10d"}})
-    lakes.days(11)
-    plan = await lakes.plan()
-    asked = 0
+    plan = await idle(lakes, "one", "two", "three")
+    lakes.hooks.fail_at(2, error("the store is away"))
 
-    async def fail_at_the_second() -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 2:
-            raise error("the store is away")
-
-    lakes.hooks.act = fail_at_the_second
-
-    swept = await lakes.sweep([plan["one"], plan["two"], plan["three"]])
+    swept = await lakes.sweep(plan)
 
     assert swept == {"one": "deleted", "two": "not known whether it went: the store is away", "three": "deleted"}
 
@@ -587,30 +585,19 @@ async def test_an_error_at_one_branch_is_its_row_and_the_others_go(
 async def test_a_sweep_ends_where_the_store_is_away_and_says_which_branches_it_did_not_try(
     lakes: Installation,
 ) -> None:
-    for name in ("one", "two", "three"):
-        await lakes.branch(name)
-    await lakes.policy(**{"*": {"idle": "10d"}})
-    lakes.days(11)
-    plan = await lakes.plan()
-    asked: list[str] = []
+    plan = await idle(lakes, "one", "two", "three")
+    lakes.hooks.fail_at(2, StoreUnavailable("connection refused"))
 
-    async def fail_at_the_second() -> None:
-        asked.append("asked")
-        if len(asked) == 2:
-            raise StoreUnavailable("connection refused")
-
-    lakes.hooks.act = fail_at_the_second
-
-    swept = await lakes.sweep([plan["one"], plan["two"], plan["three"]])
+    swept = await lakes.sweep(plan)
 
     assert swept == {
         "one": "deleted",
         "two": "not known whether it went: connection refused",
         "three": "not tried: the key-value store was away at a branch before it",
     }
-    assert len(asked) == 2
+    assert lakes.hooks.asked == 2
     lakes.hooks.act = None
-    assert await lakes.sweep([plan["two"], plan["three"]]) == {"two": "deleted", "three": "deleted"}
+    assert await lakes.sweep(plan[1:]) == {"two": "deleted", "three": "deleted"}
 
 
 @pytest.mark.parametrize("opened", ["made", "reopened"])
