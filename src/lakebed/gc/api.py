@@ -188,8 +188,7 @@ class Collector:
                 finish(check_planning(service, request.kinds, request.rules))
             case ApplyRequest(run_id=run_id):
                 grace_s_of(self._lake().uri, _grace_s(request))
-                with Files(self._lake()) as files:
-                    files.act(lambda store: check_apply(service, store, run_id))
+                self._read(lambda store: check_apply(service, store, run_id))
             case RunRequest():
                 grace_s_of(self._lake().uri, _grace_s(request))
                 finish(check_planning(service, request.kinds, None))
@@ -314,8 +313,7 @@ class Collector:
 
     def certificate(self, run_id: str) -> Certificate | None:
         """Return the certificate of a run, None where there is none."""
-        with Files(self._lake()) as files:
-            data = files.act(lambda store: find(store, certificate_path(check_run_id(run_id))))
+        data = self._read(lambda store: find(store, certificate_path(check_run_id(run_id))))
         return None if data is None else decode_certificate(data)
 
     def _planned(self, request: PlanRequest | RunRequest, kind: RunKind) -> Plan | None:
@@ -430,8 +428,7 @@ class Collector:
             PlanMissing: there is none.
         """
         check_run_id(run_id)
-        with Files(self._lake()) as files:
-            return files.act(lambda store: read_plan(store, run_id))
+        return self._read(lambda store: read_plan(store, run_id))
 
     def objects(self, run_id: str, *, prefix: str = "") -> Iterator[GarbageObject]:
         """The objects of a plan whose path or address begins with `prefix`, as they are read; without Spark.
@@ -451,8 +448,7 @@ class Collector:
             PlanMissing, BadInput: there is no such plan, or something it rests on is missing or changed.
         """
         plan = self.show(run_id)
-        with Files(self._lake()) as files:
-            found = files.act(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
+        found = self._read(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
         return [self._with_message(commit) for commit in found]
 
     def garbage(self, run_id: str) -> DataFrame:
@@ -468,8 +464,7 @@ class Collector:
             BadInput: the report is unreadable.
         """
         name = report_path(self.show(run_id).kind, check_run_id(run_id))
-        with Files(self._lake()) as files:
-            data = files.act(lambda store: find(store, name))
+        data = self._read(lambda store: find(store, name))
         view = None if data is None else self.status(run_id)
         if data is None or view is None:
             return None
@@ -537,9 +532,8 @@ class Collector:
 
     def listed(self, *, limit: int = 100) -> list[ListedRun]:
         """Runs and plans with what they take, the newest first."""
-        with Files(self._lake()) as files:
-            views = self.runs()
-            return files.act(lambda store: list_runs(store, LiveTasks(), views, limit=limit))
+        views = self.runs()
+        return self._read(lambda store: list_runs(store, LiveTasks(), views, limit=limit))
 
     def _with_message(self, commit: ExpiringCommit) -> ExpiringCommit:
         try:
@@ -549,20 +543,17 @@ class Collector:
         return msgspec.structs.replace(commit, message=message, author=author)
 
     def _objects_of(self, plan: Plan) -> pa.Table:
-        with Files(self._lake()) as files:
-            return files.act(lambda store: read_input(store, LiveTasks(), plan.garbage, protocol.GARBAGE))
+        return self._read(lambda store: read_input(store, LiveTasks(), plan.garbage, protocol.GARBAGE))
 
     def _commits_of(self, plan: Plan) -> pa.Table:
         expiring = plan.expired
         if expiring is None:
             return protocol.arrow_schema(protocol.EXPIRED).empty_table()
-        with Files(self._lake()) as files:
-            return files.act(lambda store: read_input(store, LiveTasks(), expiring, protocol.EXPIRED))
+        return self._read(lambda store: read_input(store, LiveTasks(), expiring, protocol.EXPIRED))
 
     def plans(self) -> list[str]:
         """Ids of the runs with a finished plan, oldest first."""
-        with Files(self._lake()) as files:
-            return files.act(list_plans)
+        return self._read(list_plans)
 
     def runs(self) -> tuple[RunView, ...]:
         """The runs that the server knows, newest first. A committed run is not among them before it is applied."""
@@ -574,9 +565,8 @@ class Collector:
 
     def unfinished(self) -> list[UnfinishedRun]:
         """Runs whose deletes may have begun and that have not ended. Another process may be applying one just now."""
-        with Files(self._lake()) as files:
-            views = self.runs()
-            return files.act(lambda store: unfinished_runs(store, LiveTasks(), views))
+        views = self.runs()
+        return self._read(lambda store: unfinished_runs(store, LiveTasks(), views))
 
     def run_status(self, run_id: str) -> RunStatus:
         """Return how far a run has come.
@@ -586,8 +576,7 @@ class Collector:
             BadInput: a file of it is unreadable.
         """
         view = self.status(run_id)
-        with Files(self._lake()) as files:
-            return files.act(lambda store: run_status_of(store, LiveTasks(), run_id, view))
+        return self._read(lambda store: run_status_of(store, LiveTasks(), run_id, view))
 
     def abandon(self, run_id: str) -> RunView:
         """End a run that was left behind before its deletes began; it can never be applied.
@@ -634,6 +623,11 @@ class Collector:
 
         with Files(lake) as files:
             return files.act(with_store)
+
+    def _read(self, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
+        """Run work over the files of the namespace alone, in this thread."""
+        with Files(self._lake()) as files:
+            return files.act(work)
 
     def _service(self) -> Service:
         return Service(HttpRequests(self.client, self.repository, deleted=self.deleted))

@@ -26,6 +26,7 @@ from . import checksums, operations
 from .bodies import SIZE_BYTES_MAX, Payload, declared_algorithm, sent_checksums
 from .buckets import iso, xml
 from .checksums import ALGORITHMS, COMPOSITE, COMPOSITE_ALGORITHMS, FULL_OBJECT, FULL_OBJECT_ALGORITHMS, SIZES
+from .conditions import check_source_conditions, write_conditions
 from .documents import Element, MalformedXml, Node, document, parse
 from .errors import S3Error, as_s3
 from .objects import (
@@ -33,14 +34,12 @@ from .objects import (
     SYSTEM,
     Objects,
     acknowledged,
-    check_source_conditions,
     check_upload_headers,
     checksum_headers,
     checksum_type,
     keep_checksums,
     metadata_of,
     stored_checksums,
-    write_conditions,
 )
 from .operations import S3Operation
 from .options import S3Options

@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from email.utils import formatdate, parsedate_to_datetime
+from email.utils import formatdate
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -28,6 +27,7 @@ from . import checksums, operations
 from .bodies import SMALL_BYTES_MAX, Payload
 from .buckets import iso, refuse_acl, xml
 from .checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT, part_count
+from .conditions import CONDITIONS, check_conditions, check_source_conditions, write_conditions
 from .documents import Element, MalformedXml, Node, parse
 from .errors import NotImplementedByName, S3Error, as_s3
 from .operations import S3Operation
@@ -116,7 +116,7 @@ class Objects:
         _check_part_number(request)
         repository, entry = await self._find(request, request.place())
         headers = self._headers(request, entry)
-        if request.has_any_header(_CONDITIONS) and not check_conditions(request, entry):
+        if request.has_any_header(CONDITIONS) and not check_conditions(request, entry):
             kept = (b"etag", b"last-modified", b"cache-control")
             return RawResponse(304, [(name, headers[name]) for name in kept if name in headers])
         span = self._span(request, entry)
@@ -440,7 +440,6 @@ class Objects:
         return failed
 
 
-_CONDITIONS: Final = frozenset({b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since"})
 _FIXED_HEADERS: Final = {
     b"accept-ranges": b"bytes",
     # A page of the object's must not run as one of this server, whose cookie the browser may have.
@@ -514,69 +513,6 @@ def _typed_checksum_headers(found: Mapping[str, str]) -> dict[bytes, bytes]:
     return headers | ({b"x-amz-checksum-type": checksum_type(found).encode()} if headers else {})
 
 
-# Conditions
-
-
-@dataclass(frozen=True, slots=True)
-class _Conditions:
-    if_match: str | None
-    if_none_match: str | None
-    modified_since_s: int | None
-    unmodified_since_s: int | None
-
-    def fails(self, entry: Entry) -> bool:
-        """The precedence of RFC 9110: an ETag goes before a date."""
-        if self.if_match is not None:
-            return not _names(self.if_match, entry.checksum)
-        return self.unmodified_since_s is not None and entry.modified_ms // 1000 > self.unmodified_since_s
-
-    def is_unchanged(self, entry: Entry) -> bool:
-        if self.if_none_match is not None:
-            return _names(self.if_none_match, entry.checksum)
-        return self.modified_since_s is not None and entry.modified_ms // 1000 <= self.modified_since_s
-
-
-def _conditions(request: S3Request, prefix: bytes = b"") -> _Conditions:
-    return _Conditions(
-        request.header(prefix + b"if-match"),
-        request.header(prefix + b"if-none-match"),
-        _date(request.header(prefix + b"if-modified-since")),
-        _date(request.header(prefix + b"if-unmodified-since")),
-    )
-
-
-def check_conditions(request: S3Request, entry: Entry) -> bool:
-    """Hold the conditions of a read, and return whether the client needs the object (else 304).
-
-    Raises:
-        S3Error: a condition does not hold.
-    """
-    conditions = _conditions(request)
-    if conditions.fails(entry):
-        raise S3Error("PreconditionFailed", Condition="If-Match" if conditions.if_match else "If-Unmodified-Since")
-    return not conditions.is_unchanged(entry)
-
-
-def check_source_conditions(request: S3Request, entry: Entry) -> None:
-    conditions = _conditions(request, b"x-amz-copy-source-")
-    if conditions.fails(entry) or conditions.is_unchanged(entry):
-        raise S3Error("PreconditionFailed")
-
-
-def write_conditions(request: S3Request) -> tuple[bool, str | None]:
-    """Return If-None-Match: * and the ETag of If-Match.
-
-    Raises:
-        S3Error: another condition, which S3 does not have for writes.
-    """
-    if_none_match, if_match = request.header(b"if-none-match"), request.header(b"if-match")
-    if if_none_match is not None and if_none_match.strip() != "*":
-        raise NotImplementedByName("the header If-None-Match of a write with another value than *")
-    if if_match is not None and (if_none_match is not None or if_match.strip() == "*"):
-        raise NotImplementedByName("the header If-Match of a write with *, or beside If-None-Match")
-    return if_none_match is not None, None if if_match is None else if_match.strip().strip('"')
-
-
 def check_upload_headers(request: S3Request) -> None:
     """
     Raises:
@@ -622,20 +558,6 @@ def _to_delete(node: Node) -> tuple[str, S3Error | None]:
     if version not in {None, "", "null"}:
         return key, S3Error("InvalidArgument", "Invalid version id specified")
     return key, None
-
-
-def _names(tags: str, checksum: str) -> bool:
-    return any(tag.strip().removeprefix("W/").strip('"') in {checksum, "*"} for tag in tags.split(","))
-
-
-def _date(text: str | None) -> int | None:
-    """Read a date of HTTP. As RFC 9110 has it, a condition with another one is not there."""
-    if text is None:
-        return None
-    try:
-        return int(parsedate_to_datetime(text).timestamp())
-    except (ValueError, OverflowError):
-        return None
 
 
 def _http_date(unix_ms: int) -> str:
