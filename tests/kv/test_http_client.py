@@ -16,7 +16,6 @@ from lakebed.kv.drivers.http_client import (
     HttpClient,
     NotSent,
     Origin,
-    with_query,
 )
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -185,8 +184,3 @@ async def test_a_request_that_finds_no_free_connection_in_time_was_not_sent() ->
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"address|port|label|Port"):
         Origin.of(url)
-
-
-def test_what_is_asked_is_encoded_behind_the_path() -> None:
-    assert with_query("/table/*", {}) == "/table/*"
-    assert with_query("/a b", {"row": ["x/1", "é"], "n": "2"}) == "/a%20b?row=x%2F1&row=%C3%A9&n=2"

@@ -50,4 +50,3 @@ _OURS: Final = (collectors, deleted, hard_delete, holds, lifecycle, moves, opera
 OURS: Final = frozenset({history.COUNT_EXPIRED, *(operation for file in _OURS for operation in _of(file))})
 """The operations that the contract does not have."""
 CONTRACT: Final = frozenset(OPERATIONS) - OURS
-BY_ID: Final[Mapping[str, AnyOperation]] = {operation.id: operation for operation in OPERATIONS}

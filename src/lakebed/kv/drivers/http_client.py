@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import httptools
 
@@ -266,8 +266,3 @@ class _Connection(asyncio.Protocol):
         self.is_reusable = self._parser.should_keep_alive()
         self.used_at = self._loop.time()
         self._succeed()
-
-
-def with_query(path: str, asked: Mapping[str, str | Sequence[str]]) -> str:
-    """Encode a path and what is asked behind it, in the order given; a list is asked once for each of its items."""
-    return quote(path, safe="/%:*") + (f"?{urlencode(asked, doseq=True, quote_via=quote)}" if asked else "")

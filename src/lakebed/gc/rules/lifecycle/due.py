@@ -113,11 +113,6 @@ def _add_to_ancestry(found: Mapping[CommitId, set[str]], history: History, head:
             todo += history.commits[commit].parents
 
 
-def due_by_rule(rule: LifecycleRule, branches: Iterable[str], written_ms: int) -> int:
-    """Return from when an entry with this date is due by the rule on all these branches."""
-    return max(_due_on(rule, branch, written_ms) for branch in branches)
-
-
 def _due_on(rule: LifecycleRule, branch: str, written_ms: int) -> int:
     periods = {rule.period, *rule.periods()} if branch == NO_BRANCH else {rule.period_of(branch)}
     return max(NEVER_MS if period is None else parse_period(period).due_ms(written_ms) for period in periods)
