@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from lakebed.cli.gc.report import certificate_html
 from lakebed.gc.protocol import BadInput, Certificate, decode_certificate, encode_certificate
 from lakebed.objectstore import MemoryObjectStore, ObjectStoreOptions, keeps_versions, open_objectstore
+from lakebed.runtime import LiveClock
 from tests.gc.test_erasure import deferred, erase, versions_of
 from tests.gc.test_holds import hold
 from tests.objectstore.s3_servers import client_of, make_bucket, serve_moto
@@ -46,6 +48,34 @@ def test_a_certificate_names_each_object_and_that_it_is_absent(lake: Lakeside) -
     assert (made.made_by, made.why) == ("ann", "request 12")
     assert len(made.ledger) == 1
     assert lake.collector.certificate(made.run_id) == made
+
+
+def test_a_certificate_says_when_by_which_ledger_and_what_remains_as_a_name(lake: Lakeside) -> None:
+    versions_of(lake)
+    before_ms = LiveClock().now_ms()
+
+    made = certified(lake, "users/ann")
+
+    [(key, digest)] = made.ledger.items()
+    assert digest == hashlib.sha256((lake.folder / key).read_bytes()).hexdigest()
+    assert before_ms <= made.made_ms <= LiveClock().now_ms()
+    assert made.namespace == lake.uri
+    assert any("names in commits, ranges" in one for one in made.remains)
+    assert any("backups" in one for one in made.remains)
+
+
+def test_bytes_that_are_at_an_erased_address_again_are_not_absent(lake: Lakeside) -> None:
+    """The store is asked each time: nothing is believed because a run deleted it."""
+    address = lake.upload("users/ann", b"secret")
+    lake.commit()
+    made = certified(lake, "users/ann")
+    assert [one.is_absent for one in made.objects] == [True]
+
+    lake.wait(lake.objectstore.put(address, b"secret"))
+    again = lake.collector.on(None).verify(made, by="bob")
+
+    assert [one.is_absent for one in again.objects] == [False]
+    assert [(one.what, one.where) for one in again.stands] == [("object", address)]
 
 
 def test_a_copy_with_the_same_content_stands(lake: Lakeside) -> None:

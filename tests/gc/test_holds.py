@@ -87,6 +87,16 @@ def test_a_held_commit_keeps_all_that_it_has(lakeside: Lakeside, old: dict[str, 
     assert old["logs/b"] not in lakeside.addresses()
 
 
+def test_a_commit_is_held_by_its_id(lakeside: Lakeside, old: dict[str, str]) -> None:
+    first = list(lakeside.wait(lakeside.versions.history.log("main", limit=9))[0])[-2]
+    hold(lakeside, commits=(first.id,))
+
+    lakeside.collector.apply(None, plan(lakeside, None).run_id)
+
+    assert {old["legal/a"], old["logs/a"]} <= lakeside.addresses()
+    assert old["logs/b"] not in lakeside.addresses()
+
+
 def test_a_hold_that_comes_after_the_plan_ends_the_run(lakeside: Lakeside, old: dict[str, str]) -> None:
     made = plan(lakeside, None)
     hold(lakeside, "legal/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -29,6 +30,7 @@ from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import InvalidPolicy
 from lakebed.gc.service import HoldBook, PolicyBook
 from lakebed.gc.simulate import BadDays
+from lakebed.runtime import LiveClock
 from lakebed.versions import Commit, PathExpired
 from tests.gc.test_erasure import apply, erase
 from tests.spark.lakeside import Lakeside
@@ -59,6 +61,10 @@ def set_policy(lakeside: Lakeside, policy: dict[str, Any]) -> None:
 
 def address_of(lakeside: Lakeside, name: str, ref: str = "main") -> str:
     return lakeside.wait(lakeside.versions.staging.get(ref, name.encode())).address
+
+
+def day_of(ms: int) -> date:
+    return datetime.fromtimestamp(ms / 1000, UTC).date()
 
 
 def test_a_plan_has_what_is_due_on_every_branch_and_says_by_which_rule(
@@ -189,6 +195,7 @@ def test_an_apply_leaves_the_documents_tables(spark: SparkSession | None, lake: 
     set_policy(lake, LOGS)
     old = address_of(lake, "logs/old")
     plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    day_before = day_of(LiveClock().now_ms())
 
     lake.collector.apply(spark, plan.run_id)
 
@@ -203,6 +210,10 @@ def test_an_apply_leaves_the_documents_tables(spark: SparkSession | None, lake: 
         ("logs", "logs/", ""),
         ("logs", "logs/", "dev"),
     ]
+    today = day_of(lake.clock.ms)
+    ten_days, two_days = (one["date_to_be_deleted"] for one in rows)
+    assert (ten_days.date(), two_days.date()) == (today - timedelta(days=10), today - timedelta(days=2))
+    assert addresses.parent.name in {f"date={day}" for day in (day_before, day_of(LiveClock().now_ms()))}
     assert (addresses.parent.name, stats.stem) == (stats.parent.name, plan.run_id)
     header, one = csv.reader(stats.read_text().splitlines())
     assert dict(zip(header, one, strict=True)) | {"began": "", "ended": ""} == {
@@ -257,6 +268,19 @@ def test_what_was_taken_is_in_no_later_plan(spark: SparkSession | None, lake: La
     assert lake.collector.taken(lake.collector.plan(spark, RunKind.LIFECYCLE).run_id) == {
         address_of(lake, "logs/young")
     }
+
+
+def test_two_plans_are_compared_object_by_object(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    first = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    lake.clock.ms += 6 * DAY_MS
+    second = lake.collector.plan(spark, RunKind.LIFECYCLE)
+
+    found = lake.collector.on(spark).diff(first.run_id, second.run_id)
+
+    assert (found.kind, found.both.objects) == (RunKind.LIFECYCLE, 1)
+    assert (found.only_a.all.objects, found.only_b.all.objects) == (0, 1)
+    assert [row.address for row in found.objects] == [address_of(lake, "logs/young")]
 
 
 def test_the_next_run_goes_on_from_the_one_before(spark: SparkSession | None, lake: Lakeside) -> None:

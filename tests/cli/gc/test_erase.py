@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+import lakebed
+from lakebed.gc.protocol import decode_certificate
+from lakebed.lake.filesystem import LakebedFileSystem
 from tests.cli.conftest import Shell
+
+Put = Callable[[str, str], None]
+
+
+def erase(shell: Shell, lake: str, data: Path, path: str) -> str:
+    """Returns the run's id."""
+    here = ("--engine", "local", "--data", str(data))
+    [plan] = shell.ok("erase", "plan", lake, path, "--why", "request 12", *here, "-o", "json").json
+    shell.ok("erase", "apply", lake, plan["run_id"], *here, "--yes", "--readers-grace", "0")
+    run_id: str = plan["run_id"]
+    return run_id
 
 
 def test_an_erasure_is_planned_applied_certified_and_verified(
@@ -112,3 +129,104 @@ def test_an_erasure_of_nothing_is_refused(shell: Shell, lake: str, data: Path) -
     outcome = shell("erase", "plan", lake, "users/nan", "--why", "none", *here)
     assert (outcome.code, outcome.out) == (3, "")
     assert "nothing was planned" in outcome.err
+
+
+def test_who_brings_an_erased_object_to_a_branch_is_told_or_refused(
+    shell: Shell, lake: str, data: Path, put: Put
+) -> None:
+    branches = {name: f"{lake}/{name}" for name in ("merged", "picked", "moved")}
+    for branch in branches.values():
+        shell.ok("branch", "create", branch)
+    put(f"{lake}/main/users/ann", "secret")
+    put(f"{lake}/main/users/bob", "other")
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+    branches["reverted"] = f"{lake}/reverted"
+    shell.ok("branch", "create", branches["reverted"])
+    shell.ok("object", "rm", f"{lake}/reverted/users/ann", "--yes")
+    shell.ok("commit", f"{lake}/reverted", "-m", "without")
+    erase(shell, lake, data, "users/ann")
+    commands = {
+        "merged": ("merge", f"{lake}/main", f"{lake}/merged"),
+        "picked": ("branch", "cherry-pick", f"{lake}/picked", "main"),
+        "moved": ("branch", "reset", f"{lake}/moved", "--to", "main", "--yes"),
+        "reverted": ("branch", "revert", f"{lake}/reverted", "reverted", "--yes"),
+    }
+    before = {name: shell.ok("branch", "show", branch).out for name, branch in branches.items()}
+    difference = shell.ok("diff", f"{lake}/merged", f"{lake}/main").out
+
+    refused = {name: shell(*command, "--refuse-expired") for name, command in commands.items()}
+    stayed = {name: shell.ok("branch", "show", branch).out for name, branch in branches.items()}
+    told = {name: shell.ok(*command).err for name, command in commands.items()}
+
+    assert [line.endswith("(erased)") for line in difference.splitlines()] == [True, False]
+    assert {outcome.code for outcome in refused.values()} == {4}
+    assert all("1 object that lifecycle runs took: nothing changed" in outcome.err for outcome in refused.values())
+    assert stayed == before
+    assert {name for name, err in told.items() if "it brought 1 object that a lifecycle policy let go" in err} == {
+        *told
+    }
+
+
+def test_a_file_system_says_which_run_erased_a_file_and_lists_it(
+    shell: Shell, lake: str, data: Path, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ann", "bob"):
+        put(f"{lake}/main/users/{name}", name)
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+    run_id = erase(shell, lake, data, "users/ann")
+    folder = f"{lake.removeprefix('lakefs://')}/main/users"
+
+    for name, value in shell.environment.items():
+        monkeypatch.setenv(name, value)
+    with lakebed.connect() as opened:
+        files = LakebedFileSystem(lake=opened, skip_instance_cache=True)
+        listed = sorted(str(name).rpartition("/")[2] for name in files.ls(folder, detail=False))
+        other = files.cat_file(f"{folder}/bob")
+        with pytest.raises(FileNotFoundError, match=f"erased by run {run_id}"):
+            files.cat_file(f"{folder}/ann")
+
+    assert (listed, other) == (["ann", "bob"], b"bob")
+
+
+def test_what_stands_after_an_erasure_is_named_and_makes_the_exit_code_1(
+    shell: Shell, lake: str, data: Path, tmp_path: Path, put: Put
+) -> None:
+    here = ("--engine", "local", "--data", str(data))
+    for name, content in (("users/ann", "secret"), ("users/bea", "own"), ("backup", "secret"), ("users/cid", "cid")):
+        put(f"{lake}/main/{name}", content)
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+    paths, cert, page = (tmp_path / name for name in ("paths", "cert.json", "cert.html"))
+    paths.write_text("users/ann\nusers/bea\n")
+    [plan] = shell.ok("erase", "plan", lake, "--from", str(paths), "--why", "query 3", *here, "-o", "json").json
+
+    applied = shell(
+        *("erase", "apply", lake, plan["run_id"], *here, "--yes", "--readers-grace", "0"),
+        *("--out", str(cert), "--html", str(page)),
+    )
+
+    assert applied.code == 1
+    assert "2 of 2 objects absent" in applied.out
+    assert "stands copy" in applied.out
+    words = " ".join(applied.out.split())
+    assert "remains: paths stay as names in commits, ranges, plans and the ledger" in words
+    assert "backups of the namespace or the key-value store" in words
+    made = decode_certificate(cert.read_bytes())
+    assert [(one.what, one.why) for one in made.stands] == [("copy", "has an erased checksum, at backup")]
+    assert '<p class="stands">copy ' in page.read_text()
+    assert ".stands { color: #c0392b; }" in page.read_text()
+    assert shell.ok("object", "cat", f"{lake}/main/users/cid").out == "cid"
+
+
+def test_an_erasure_is_by_digest_and_by_metadata(shell: Shell, lake: str, data: Path, put: Put) -> None:
+    here = ("--why", "request 12", "--engine", "local", "--data", str(data), "-o", "json")
+    for name in ("a", "b"):
+        put(f"{lake}/main/{name}", "same")
+    shell.ok("object", "upload", "-", f"{lake}/main/c", "--meta", "class=pii", stdin="other")
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+    digest = shell.ok("object", "stat", f"{lake}/main/a", "-o", "json").json["checksum"]
+
+    [same] = shell.ok("erase", "plan", lake, "--digest", digest, *here).json
+    [personal] = shell.ok("erase", "plan", lake, "--metadata", "class=pii", *here).json
+
+    assert [plan["totals"]["all"]["objects"] for plan in (same, personal)] == [2, 1]
+    assert shell("erase", "plan", lake, "--metadata", "pii", *here).code == 2

@@ -110,7 +110,35 @@ def test_a_plan_and_a_simulation_show_what_would_go(shell: Shell, lake: str, dat
     assert [(one["kind"], one["totals"]["all"]["objects"]) for one in plan] == [("lifecycle", 0)]
     assert [(row["rule"], row["branch"], row["objects"]) for row in found["rows"]] == [("logs: logs/ 10d", "main", 1)]
     assert text.splitlines()[0].split() == ["DAY", "RULE", "LAST", "KEPT", "BY", "OBJECTS", "BYTES"]
+    [row] = found["rows"]
+    assert [line.split() for line in text.splitlines() if line.startswith(row["date"])][-1] == [
+        row["date"],
+        "█" * 40,
+        "4",
+        "B",
+    ]
     assert "1 object, 4 B, within 30 days" in text
+
+
+def test_plans_are_shown_and_compared_as_those_of_other_kinds(
+    shell: Shell, lake: str, data: Path, put: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    here = ("--engine", "local", "--data", str(data))
+    put(f"{lake}/main/logs/a", "data")
+    shell.ok("commit", f"{lake}/main", "-m", "logs")
+    shell.ok("lifecycle", "policy", "set", lake, written(tmp_path, LOGS))
+    first, second = (shell.ok("lifecycle", "plan", lake, *here, "-o", "json").json[0]["run_id"] for _ in range(2))
+
+    shown = shell.ok("gc", "show", lake, "latest-lifecycle", *here[2:], "-o", "json").json
+    compared = shell.ok("gc", "diff", lake, first, second, *here[2:], "-o", "json").json
+    unruled = shell("lifecycle", "plan", lake, *here, "--active-only")
+
+    assert (shown["run_id"], shown["kind"], shown["rules_version"]) == (second, "lifecycle", 1)
+    assert compared["kind"] == "lifecycle"
+    assert (unruled.code, "no retention rules are set" in unruled.err) == (2, True)
+    shell.ok("gc", "rules", "set-default", lake, "30d")
+    [active] = shell.ok("lifecycle", "plan", lake, *here, "--active-only", "-o", "json").json
+    assert active["active_only"]
 
 
 def test_a_simulation_shows_the_branches_that_sweeps_would_delete(

@@ -572,6 +572,16 @@ def test_pins_keep_commits_tags_and_prefixes() -> None:
     assert numbers(judge(wide({"prefixes": ["logs/keep/"]}, logs=rule), history, contents)) == [1, 2]
 
 
+def test_a_pinned_commit_keeps_what_it_names() -> None:
+    pinned = "a" * 64
+    history = history_of({pinned: (), "b": (pinned,)}, {"main": "b"})
+    contents = {pinned: [entry("logs/a", 1), entry("logs/b", 2)], "b": [entry("logs/b", 2), entry("logs/c", 3)]}
+    rule: TEXT = {"prefix": "logs/", "period": "10d"}
+
+    assert numbers(judge(wide(logs=rule), history, contents)) == [1, 2, 3]
+    assert numbers(judge(wide({"commits": [pinned]}, logs=rule), history, contents)) == [3]
+
+
 def test_the_newest_versions_of_a_path_stay_on_each_branch() -> None:
     history = history_of({"a": (), "b": ("a",), "c": ("b",), "side": ("a",)}, {"main": "c", "dev": "side"})
     contents = {

@@ -188,6 +188,26 @@ async def test_potential_commits_are_found_once_and_read_by_the_page(
     assert (await http.get(f"{at}/none?page=0")).status_code == 404
 
 
+async def test_each_potential_commit_is_on_one_page_with_its_branches(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(potential, "PAGE_COMMITS", 2)
+    at = "repositories/lake/lifecycle/potential"
+    await http.put(POLICY, **body_of(LOGS))
+    ids = [await made_on(http, "main") for _ in range(3)]
+    await http.post("repositories/lake/branches", json={"name": "dev", "source": ids[1]})
+    ids.append(await made_on(http, "dev"))
+
+    begun = (await http.post(at)).json()
+    pages = [(await http.get(f"{at}/{begun['run_id']}?page={page}")).json() for page in range(begun["pages"])]
+
+    found = [(id_, page["sets"][str(number)]) for page in pages for id_, number in page["commits"]]
+    both, main, dev = ["dev", "main"], ["main"], ["dev"]
+    assert [len(page["commits"]) for page in pages] == [2, 2, 1]
+    assert begun["commits"] == len(found) == 5
+    assert {id_: sets for id_, sets in found if id_ in ids} == dict(zip(ids, (both, both, main, dev), strict=True))
+
+
 async def test_a_collection_of_metadata_knows_the_folder_of_potential_commits_for_that_of_a_run(lake: Lake) -> None:
     """So it takes the folder once it is old, though no record names the run."""
     await PolicyBook(lake.versions).write(LOGS, by="ann")
