@@ -43,7 +43,7 @@ from lakebed.gc.protocol import (
     Unstage,
 )
 from lakebed.gc.rules import DAY_MS, days_rules
-from lakebed.gc.service import CollectionService, Restoring, Searches, ServiceOptions
+from lakebed.gc.service import CollectionService, PolicyBook, Restoring, Searches, ServiceOptions
 from lakebed.gc.service.runs import RunBook
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
@@ -280,7 +280,8 @@ class Lakeside:
         body = msgspec.to_builtins(json)
         if words[-2:] == ["lifecycle", "branches"]:
             # Sweeps of branches need a catalog: tests/gc/service/test_branch_sweep.py.
-            return {"repository": "repo", "policy_version": 1, "now_ms": self.clock.ms, "branches": []}
+            version = self.wait(PolicyBook(self.versions).read()).version
+            return {"repository": "repo", "policy_version": version, "now_ms": self.clock.ms, "branches": []}
         if words == ["gc", "planning"]:
             return {"has_rules": self.wait(self.service.rules.read()).rules is not None}
         if words == ["gc", "purging"]:

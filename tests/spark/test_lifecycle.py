@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Conflict
-from lakebed.gc import NoRules, OtherUnfinished
+from lakebed.gc import NoRules, OtherUnfinished, PolicyChanged
 from lakebed.gc.kinds.lifecycle import NoPolicy
 from lakebed.gc.protocol import (
     Fate,
@@ -118,6 +119,19 @@ def test_a_simulation_says_on_which_day_each_object_goes(spark: SparkSession | N
     assert days == [0, 6]
     assert found.policy_version == 1
     assert today == found.now_ms // DAY_MS
+
+
+def test_a_simulation_of_a_policy_that_changes_meanwhile_is_refused(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+
+    def change(text: str) -> None:
+        if "will go within" in text:
+            set_policy(lake, {"rules": {}, "branches": {"*": {"idle": "1d"}}})
+
+    collector = dataclasses.replace(lake.collector, progress=change).on(spark)
+
+    with pytest.raises(PolicyChanged, match="simulate again"):
+        collector.simulate(days=60)
 
 
 def test_a_simulation_may_go_by_a_policy_that_is_not_saved(spark: SparkSession | None, lake: Lakeside) -> None:

@@ -66,7 +66,7 @@ from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.runtime import LiveTasks, live_ports
 
 from . import flow
-from .branches import plan_branches, sweep_branches
+from .branches import PolicyChanged, plan_branches, sweep_branches
 from .certifying import certify, verify
 from .context import Progress, RunContext, find, list_plans, read_input, read_plan
 from .engines.spark import frame, open_engine
@@ -265,6 +265,7 @@ class Collector:
         Raises:
             Denied: the caller may not plan.
             BadDays, NoPolicy, InvalidPolicy: nothing can be simulated. Nothing was read.
+            PolicyChanged: the policy changed meanwhile.
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
         """
         check_days(days)
@@ -274,6 +275,8 @@ class Collector:
         if policy:
             return found
         planned = plan_branches(self.client, self.repository)
+        if planned.policy_version != found.policy_version:
+            raise PolicyChanged("the policy changed while it was simulated; simulate again")
         return msgspec.structs.replace(found, branches=simulate_branches(planned, days=days))
 
     def plan_erasure(self, order: ErasureOrder, *, engine: EngineName | None = None, tasks: int | None = None) -> Plan:

@@ -33,7 +33,7 @@ PAGE: Final = 1_000
 
 
 class PolicyChanged(Conflict):
-    """The pages of a plan are by several versions of the policy: plan again."""
+    """Parts of an answer are by several versions of the policy: ask again."""
 
 
 def plan_branches(client: Caller, repository: str, *, prefix: str = "") -> BranchesPlan:
