@@ -2,8 +2,8 @@
 
 Two forms of JSON mean the same kind of policy. That of the design document maps rule ids to `prefix`, `days`, `enabled`
 and `branch_days`; rules that overlap are refused there. The wide form is `{"rules": {…}, "pins": {…}}`, whose rules
-may also have `path` (a glob), `period`, `branches`, `min_size`, `metadata` and `keep_versions`. There the most specific
-rule that matches an entry wins, and no other counts. Beside them `branches` has rules for branches themselves
+may also have `path` (a glob), `period`, `branches`, `min_size`, `metadata`, `when` and `keep_versions`. There the most
+specific rule that matches an entry wins, and no other counts. Beside them `branches` has rules for branches themselves
 (branches.py).
 
 A policy is checked as a whole: `read_policy` returns every problem, with the rule's id and the place in the JSON.
@@ -23,6 +23,7 @@ from lakebed.gc.rules.durations import DAYS_MAX, InvalidDuration, parse_duration
 from lakebed.gc.rules.patterns import InvalidPattern, check_pattern, is_glob, matches, plain_name, specificity
 
 from .branches import IdleRule
+from .conditions import Condition, InvalidCondition, condition_text, parse_condition
 from .paths import PathPattern, wrong_in_glob
 
 POLICY_BYTES_MAX: Final = 100_000
@@ -30,12 +31,13 @@ POLICY_BYTES_MAX: Final = 100_000
 RULES_MAX: Final = 1_000
 BRANCHES_MAX: Final = 1_000
 VERSIONS_MAX: Final = 1_000
+SIZE_MAX: Final = 1 << 53
 ID_MAX: Final = 128
 PREFIX_BYTES_MAX: Final = 1_024
 PROBLEMS_MAX: Final = 100
 
 _OF_DOCUMENT: Final = frozenset({"prefix", "days", "enabled", "branch_days"})
-_OF_WIDE: Final = _OF_DOCUMENT | {"path", "period", "branches", "min_size", "metadata", "keep_versions"}
+_OF_WIDE: Final = _OF_DOCUMENT | {"path", "period", "branches", "min_size", "metadata", "when", "keep_versions"}
 _PINS: Final = ("tags", "commits", "prefixes")
 _OF_BRANCH: Final = frozenset({"idle", "merged", "into", "uncommitted", "enabled"})
 _UNCOMMITTED: Final = ("keep", "drop")
@@ -93,10 +95,12 @@ class LifecycleRule(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.pattern.specificity(), -len(self.metadata), -self.min_size, self.id)
 
     def text(self) -> str:
-        """Return the rule in one line for people: `rule1: foo/bar 10d`."""
+        """Return the rule in one line for people: `rule1: foo/bar 10d, dev 5d when metadata.class == "pii"`."""
         others = [f"{branch} {period}" for branch, period in self.branches]
         own = [] if self.period is None else [self.period]
-        return f"{self.id}: {self.pattern.text} {', '.join((*own, *others))}"
+        condition = condition_text(dict(self.metadata), self.min_size)
+        when = f" when {condition}" if condition else ""
+        return f"{self.id}: {self.pattern.text} {', '.join((*own, *others))}{when}"
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,13 +278,14 @@ class _Reader:
         for name in sorted(found.keys() - allowed):
             self.refuse(id_, f"{at}.{name}", _unknown(name, "a rule has", sorted(allowed)))
         pattern = self._pattern(id_, found, at)
+        condition = self._condition(id_, found, at)
         rule = LifecycleRule(
             id=id_,
             pattern=pattern or PathPattern("", True),
             period=self._own_period(id_, found, at),
             branches=self._branch_periods(id_, found, at),
-            min_size=self._number(id_, found, at, "min_size", least=0, most=1 << 53),
-            metadata=self._metadata(id_, found, at),
+            min_size=condition.min_size,
+            metadata=tuple(sorted(condition.metadata.items())),
             keep_versions=self._number(id_, found, at, "keep_versions", least=0, most=VERSIONS_MAX),
         )
         if not any(found.get(name) not in (None, {}) for name in ("days", "period", "branch_days", "branches")):
@@ -375,12 +380,36 @@ class _Reader:
             return 0
         return value
 
-    def _metadata(self, id_: str, found: Mapping[str, Any], at: str) -> tuple[tuple[str, str], ...]:
+    def _condition(self, id_: str, found: Mapping[str, Any], at: str) -> Condition:
+        """Read `when`, or the fields `metadata` and `min_size`."""
+        if "when" not in found:
+            min_size = self._number(id_, found, at, "min_size", least=0, most=SIZE_MAX)
+            return Condition(self._metadata(id_, found, at), min_size)
+        text, place = found["when"], f"{at}.when"
+        if found.keys() & {"metadata", "min_size"}:
+            self.refuse(id_, place, "a rule has when, or metadata and min_size, not both")
+        if not isinstance(text, str):
+            self.refuse(id_, place, f"{text!r} is no text, such as metadata.class == 'pii'")
+            return Condition({})
+        try:
+            condition = parse_condition(text)
+        except InvalidCondition as error:
+            self.refuse(id_, place, str(error))
+            return Condition({})
+        if condition.min_size > SIZE_MAX:
+            self.refuse(id_, place, f"size is a whole number, 0 to {SIZE_MAX:,}")
+        if not _is_unicode(condition.metadata):
+            self.refuse(id_, place, "a text is not valid Unicode")
+        return condition
+
+    def _metadata(self, id_: str, found: Mapping[str, Any], at: str) -> dict[str, str]:
         wanted = found.get("metadata", {})
         if not isinstance(wanted, dict) or not all(isinstance(value, str) for value in wanted.values()):
-            self.refuse(id_, f"{at}.metadata", "metadata is a JSON object of texts")
-            return ()
-        return tuple(sorted(wanted.items()))
+            self.refuse(id_, f"{at}.metadata", "metadata is a JSON object of texts; a condition is a text in when")
+            return {}
+        if not _is_unicode(wanted):
+            self.refuse(id_, f"{at}.metadata", "a text is not valid Unicode")
+        return wanted
 
     def _pins(self, found: Any) -> Pins:
         if not isinstance(found, dict):
@@ -440,6 +469,14 @@ def _unknown(name: str, has: str, known: Sequence[str]) -> str:
 
 def _holds_rules(found: Any) -> bool:
     return isinstance(found, dict) and all(isinstance(one, dict) for one in found.values())
+
+
+def _is_unicode(metadata: Mapping[str, str]) -> bool:
+    try:
+        "".join((*metadata, *metadata.values())).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _wrong_with_path(text: Any) -> str | None:
