@@ -34,6 +34,7 @@ from lakebed.gc.kinds.committed import Committed
 from lakebed.gc.mark import ROWS_PER_PART
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import sweep_part
+from lakebed.gc.tables import no_others
 from lakebed.objectstore import open_deleter
 from lakebed.runtime import live_ports
 
@@ -63,6 +64,7 @@ def plan_of(names: list[str], objects: int) -> pa.Table:
     }
     same = {"reason": "unreferenced", "rule": "", "path": ""}
     columns |= {name: pa.repeat(text, rows) for name, text in same.items()}
+    columns |= no_others(rows)
     schema = protocol.arrow_schema(protocol.GARBAGE)
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 

@@ -98,6 +98,31 @@ def test_a_foreign_key_is_compared_as_a_whole_string() -> None:
     ]
 
 
+RULES = [Cause(reason="lifecycle", rule=name, branch=branch) for name in "ab" for branch in ("main", "dev")]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("xyz"), st.sampled_from(RULES), st.integers(0, 2))))
+def test_all_paths_and_rules_of_an_object_are_kept_where_they_are_asked_for(
+    rows: list[tuple[int, str, Cause, int]],
+) -> None:
+    packed = [numbered(n, seen_ms=at, cause=cause, paths=[path]) for n, path, cause, at in rows]
+    foreign = [pack_foreign([f"k{n}"], [1], [at], cause, paths=pa.array([path])) for n, path, cause, at in rows]
+    candidates = pa.concat_tables([CANDIDATES.schema.empty_table(), *packed, *foreign])
+
+    found = subtract(candidates, NOTHING, all_names=True).to_pylist()
+    plain = subtract(candidates, NOTHING).to_pylist()
+
+    nothing = {"other_paths": None, "other_rules": None}
+    assert [row | nothing for row in found] == plain
+    wanted = {n: ({p for m, p, _, _ in rows if m == n}, {c.rule for m, _, c, _ in rows if m == n}) for n, *_ in rows}
+    assert len(found) == 2 * len(wanted)
+    for row in found:
+        paths, rules = [row["path"], *(row["other_paths"] or [])], [row["rule"], *(row["other_rules"] or [])]
+        number = row["sequence"] if row["slice"] != FOREIGN_SLICE else int(row["address"][1:])
+        assert (set(paths), set(rules)) == wanted[number]
+        assert len(paths) + len(rules) == len(set(paths)) + len(set(rules))
+
+
 def test_an_object_goes_under_the_path_that_the_commit_seen_last_had_it_under() -> None:
     older = numbered(3, 1, seen_ms=5, paths=["old/3", "old/1"])
     newer = numbered(1, 2, seen_ms=9, paths=["new/1", "new/2"])

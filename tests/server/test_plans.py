@@ -25,6 +25,8 @@ def garbage(addresses: list[str]) -> pa.Table:
         "rule": ["main: 7d"] * rows,
         "last_seen_at": [0] * rows,
         "path": ["a/b"] * rows,
+        "other_paths": [None] * rows,
+        "other_rules": [None] * rows,
     }
     schema = protocol.arrow_schema(protocol.GARBAGE)
     return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)

@@ -204,6 +204,8 @@ class Lakeside:
             "rule": [""] * len(places),
             "last_seen_at": [self.clock.ms] * len(places),
             "path": [""] * len(places),
+            "other_paths": [None] * len(places),
+            "other_rules": [None] * len(places),
         }
         with Files(Lake(uri=self.uri, options=self.options)) as files:
             table = pa.table(rows, protocol.arrow_schema(protocol.GARBAGE))

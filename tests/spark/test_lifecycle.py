@@ -243,6 +243,44 @@ def test_an_apply_leaves_the_documents_tables(spark: SparkSession | None, lake: 
     assert lake.collector.plan(spark, RunKind.METADATA).unknown_files == ()
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_the_table_of_addresses_has_all_paths_and_rules_as_in_the_document(
+    spark: SparkSession | None, lake: Lakeside, goes_on: bool
+) -> None:
+    """The document's example of deduplication. A later run goes on from the one before, and joins nothing."""
+    paths = {"foo/bar/a": 1, "foo/bar/b": 4, "foo/tar/a": 1, "foo/tar/b": 2, "foo/other/c": 2}
+    objects: dict[int, str] = {}
+    policy = {"one": {"prefix": "foo/bar/", "days": 10}, "two": {"prefix": "foo/tar/", "days": 10}}
+    set_policy(lake, policy)
+    if goes_on:
+        lake.collector.apply(spark, lake.collector.plan(spark, RunKind.LIFECYCLE).run_id)
+    for path, number in paths.items():
+        if number in objects:
+            lake.copy("main", next(name for name in paths if paths[name] == number), path)
+        else:
+            objects[number] = upload(lake, path, days=20)
+    lake.commit()
+    # A copy has a date of its own, and for a while it keeps the object.
+    lake.clock.ms += 11 * DAY_MS
+    lake.wait(lake.versions.cleanup.clean())
+
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    lake.collector.apply(spark, plan.run_id)
+
+    rows = [
+        row
+        for file in lake.files("_lakefs/retention/lc/addresses/date=*/*.parquet")
+        for row in pq.ParquetFile(file).read().to_pylist()
+    ]
+    one, two = "one: foo/bar/ 10d", "two: foo/tar/ 10d"
+    assert {row["address"]: (row["paths"], row["matched_rules"]) for row in rows} == {
+        objects[1]: (["foo/bar/a", "foo/tar/a"], [one, two]),
+        objects[4]: (["foo/bar/b"], [one]),
+    }
+    assert {row["run_id"] for row in rows} == {plan.run_id}
+    assert plan.mode is (RunMode.OPTIMISED if goes_on else RunMode.CLEAN)
+
+
 def test_each_run_writes_a_file_of_its_own_about_itself_so_that_none_loses_a_row_to_another(
     spark: SparkSession | None, lake: Lakeside
 ) -> None:

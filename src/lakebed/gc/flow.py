@@ -247,7 +247,7 @@ async def apply(
     # Before the run ends, so that one that has ended always has a report.
     await context.store.put(report_path(plan.kind, RunId(run_id)), encode_report(report))
     if plan.policy:
-        await write_tables(context, plan, ledger, report)
+        await write_tables(context, plan, garbage, ledger, report)
     if swept.objects_failed:
         return report
     # By the table of its record, of which the look may have left some rows out.

@@ -157,4 +157,6 @@ class _Batch:
         causes = pa.table({name: pa.array(column, pa.string()) for name, column in zip(CAUSE, texts, strict=True)})
         *numbers, paths = zip(*self._rows, strict=True)
         slices, sequences, sizes, seen_ms, of_rows = (np.concatenate(column) for column in numbers)
-        return each_once(causes, Rows(slices, sequences, sizes, seen_ms, of_rows, pa.concat_arrays(paths)))
+        return each_once(
+            causes, Rows(slices, sequences, sizes, seen_ms, of_rows, pa.concat_arrays(paths)), all_names=True
+        )

@@ -4,7 +4,7 @@
     _lakefs/retention/lc/addresses/date=<day>/<run>-<part>    what was deleted: run_id, address, paths, matched_rules
     _lakefs/retention/lc/stats/date=<day>/<run>.csv           a row about the run, below a header
 
-The design document names them (docs/design/0003-lifecycle.md). Of several paths of an object the run knows one.
+The design document names them (docs/design/0003-lifecycle.md). The paths of an object are those of the plan.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakebed.gc import protocol
 from lakebed.objectstore import ObjectStore
 
 from .context import RunContext, sizes
 from .engines import Effort, Task
-from .protocol import LC_PREFIX, LedgerState, Plan, RunReport, decode_ledger
+from .protocol import LC_PREFIX, LedgerState, Manifest, Plan, RunReport, decode_ledger
 from .recording import Ledger
 from .rules.lifecycle import PolicyRow, check_policy, policy_table
-from .tables import Table, required
+from .tables import OTHERS, Table, read_part, required
 
 _TEXTS: Final = pa.list_(pa.field("element", pa.string(), nullable=False))
 ADDRESSES: Final = Table(
@@ -47,8 +48,10 @@ STATS: Final = ("run_id", "policy_version", "state", "objects", "bytes", "failed
 _FILES: Final = Table("a file of the ledger", required(("name", pa.string())))
 
 
-async def write_tables(context: RunContext, plan: Plan, ledger: Ledger, report: RunReport) -> None:
-    """Write the tables of a run that deleted. Done again they are the same, for an apply is the only one at work."""
+async def write_tables(context: RunContext, plan: Plan, garbage: Manifest, ledger: Ledger, report: RunReport) -> None:
+    """Write the tables of a run that deleted `garbage`. Done again they are the same, for an apply is the only one at
+    work.
+    """
     rows = policy_table(check_policy(plan.policy.encode()), run_id=plan.run_id, now_ms=plan.now_ms)
     columns = {name: [getattr(row, name) for row in rows] for name in PolicyRow.__struct_fields__}
     await context.store.put(f"{LC_PREFIX}policy/{plan.run_id}.parquet", _parquet(POLICY.rows({**columns})))
@@ -57,31 +60,40 @@ async def write_tables(context: RunContext, plan: Plan, ledger: Ledger, report: 
     files = {name: size for name, size in (await sizes(context.store, prefix)).items() if name.startswith("part-")}
     names = pa.table({"name": sorted(files)}, schema=_FILES.schema)
     folder = f"{LC_PREFIX}addresses/date={ledger.date}/{plan.run_id}-"
+    parts = {part.name: part for part in garbage.parts}
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         for name in share["name"].to_pylist():
             found = decode_ledger(await task.store.get(prefix + name), name=name)
             went = found.filter(pc.equal(found["state"], LedgerState.DELETED.value))
             if went.num_rows:
-                await task.store.put(folder + name, _parquet(_addresses(went)))
+                part = parts[name]
+                data = await read_part(task.store, garbage.folder, part)
+                others = protocol.read_part(garbage, protocol.GARBAGE, part, data, ["address", *OTHERS])
+                await task.store.put(folder + name, _parquet(_addresses(went, others)))
         yield _FILES.schema.empty_table()
 
     await context.engine.run(work, names, _FILES, effort=Effort(requests=len(files), size_bytes=sum(files.values())))
     await _write_stats(context.store, plan, ledger.date, report)
 
 
-def _addresses(went: pa.Table) -> pa.Table:
-    one_each = pa.array(range(went.num_rows + 1), pa.int32())
-    texts = {name: went[name].combine_chunks() for name in ("path", "rule")}
-    lists = {name: pa.ListArray.from_arrays(one_each, column, type=_TEXTS) for name, column in texts.items()}
-    return ADDRESSES.rows(
-        {
-            "run_id": went["run_id"],
-            "address": went["address"],
-            "paths": lists["path"],
-            "matched_rules": lists["rule"],
-        }
+def _addresses(went: pa.Table, others: pa.Table) -> pa.Table:
+    """ADDRESSES of these LEDGER rows. `others` has for each address the columns OTHERS."""
+    others = others.take(pc.index_in(went["address"], value_set=others["address"].combine_chunks()).combine_chunks())
+    paths, rules = (
+        _lists(went[own], others[name].combine_chunks()) for own, name in zip(("path", "rule"), OTHERS, strict=True)
     )
+    return ADDRESSES.rows(
+        {"run_id": went["run_id"], "address": went["address"], "paths": paths, "matched_rules": rules}
+    )
+
+
+def _lists(own: pa.ChunkedArray, others: pa.ListArray) -> pa.Array:
+    """Return each text with its others, in order."""
+    if others.null_count == len(others):
+        return pa.ListArray.from_arrays(pa.array(range(len(own) + 1), pa.int32()), own.combine_chunks(), type=_TEXTS)
+    rows = zip(own.to_pylist(), others.to_pylist(), strict=True)
+    return pa.array([sorted({text, *(more or ())}) for text, more in rows], _TEXTS)
 
 
 async def _write_stats(store: ObjectStore, plan: Plan, date: str, report: RunReport) -> None:

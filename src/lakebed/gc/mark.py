@@ -49,12 +49,14 @@ from .ranges import deal_ranges, in_closed_slices, read_ranges
 from .tables import (
     CANDIDATES,
     LIVE,
+    OTHERS,
     PARTS,
     VERDICTS,
     check_numbered,
     check_whole,
     decode,
     encode,
+    no_others,
     parts_of,
     read_part,
     rows_by_key,
@@ -161,15 +163,21 @@ async def mark_keys(
 
 
 async def mark_expired(
-    engine: Engine, expired: Bucketed, live: Sequence[Bucketed], *, into: str, now_ms: int
+    engine: Engine,
+    expired: Bucketed,
+    live: Sequence[Bucketed],
+    *,
+    into: str,
+    now_ms: int,
+    all_names: bool = False,
 ) -> tuple[Manifest, Totals]:
-    """Find what of the candidates (CANDIDATES) no side of LIVE names."""
+    """Find what of the candidates (CANDIDATES) no side of LIVE names, by `all_names` with all its paths and rules."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async def verdicts() -> AsyncIterator[pa.Table]:
             async for _, (ours, theirs) in in_shares(task, share, ([expired], CANDIDATES), (live, LIVE)):
                 named = pa.concat_tables([LIVE.schema.empty_table(), *theirs])
-                yield subtract(pa.concat_tables(ours), named).cast(VERDICTS.schema)
+                yield subtract(pa.concat_tables(ours), named, all_names=all_names).cast(VERDICTS.schema)
 
         async for part in write_portions(task, into, verdicts(), now_ms=now_ms):
             yield part
@@ -261,6 +269,7 @@ def _verdicts_of_keys(rows: pa.Table, cause: Cause) -> pa.Table:
     seen_us = pc.multiply(rows["seen_ms"], 1000)
     return VERDICTS.rows(
         same
+        | no_others(rows.num_rows)
         | {
             "address": rows["key"],
             "slice": np.full(rows.num_rows, FOREIGN_SLICE, np.int64),
@@ -341,6 +350,7 @@ async def look_again(
         [await deal_ranges(context, plan, fresh, folder=folder_in(plan, f"live.tasks.{name}")), staged],
         into=folder_in(plan, f"{protocol.GARBAGE.name}.{name}"),
         now_ms=plan.now_ms,
+        all_names=plan.kind is protocol.RunKind.LIFECYCLE,
     )
 
 
@@ -464,10 +474,25 @@ def _label(name: str | int) -> str:
 
 def _pack(rows: pa.Table) -> Iterator[pa.Table]:
     """GARBAGE rows as CANDIDATES again. Branch and prefix are not in a plan's parts, and stay empty."""
+    rows = pa.concat_tables([rows, *(_others(rows, others, own) for others, own in zip(OTHERS, _OWN, strict=True))])
     causes = rows.select(["reason", "rule"]).group_by(["reason", "rule"]).aggregate([]).to_pylist()
     for cause in sorted(causes, key=lambda row: (row["reason"], row["rule"])):
         same = pc.and_(pc.equal(rows["reason"], cause["reason"]), pc.equal(rows["rule"], cause["rule"]))
         yield from pack_garbage(rows.filter(same), Cause(**cause))
+
+
+_OWN: Final = ("path", "rule")
+
+
+def _others(rows: pa.Table, others: str, own: str) -> pa.Table:
+    """Return a row for each of the `others` of these GARBAGE rows, in place of its `own` path or rule."""
+    lists = rows[others].combine_chunks()
+    found = rows.take(pc.list_parent_indices(lists))
+    # Seen a little earlier, so that the path and rule of the plan go on to speak for the object.
+    seen_at = pc.subtract(found["last_seen_at"], pa.scalar(1, pa.duration("ms")))
+    changed = {own: pc.list_flatten(lists), "last_seen_at": seen_at.cast(found.schema.field("last_seen_at").type)}
+    columns = {name: changed.get(name, found[name]) for name in found.schema.names}
+    return pa.table(columns, schema=found.schema)
 
 
 def pack_garbage(part: pa.Table, cause: Cause) -> Iterator[pa.Table]:

@@ -12,7 +12,7 @@ length mean that a reader is broken, and the run stops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -27,7 +27,7 @@ from lakebed.gc.rules import one_piece
 
 from .bucketed import buckets_of
 from .places import Namespace, Place
-from .tables import CANDIDATES, LIVE, VERDICTS, check_whole
+from .tables import CANDIDATES, LIVE, OTHERS, VERDICTS, check_whole, no_others
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
@@ -360,11 +360,13 @@ def _unions(live: pa.Table, buckets: pa.ChunkedArray) -> dict[int, npt.NDArray[n
 
 
 CAUSE: Final = ("reason", "rule", "branch", "prefix")
+_TEXTS: Final = VERDICTS.schema.field(OTHERS[0]).type
 
 
-def subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
+def subtract(candidates: pa.Table, live: pa.Table, *, all_names: bool = False) -> pa.Table:
     """VERDICTS: each object of the CANDIDATES that no LIVE row names, once; by bucket, then by sequence or address.
-    `live` must hold all rows there are of every bucket that the candidates are of.
+    `live` must hold all rows there are of every bucket that the candidates are of. With `all_names` a verdict also has
+    the paths and rules of the other candidates for its object.
 
     Raises:
         BadInput: a null, arrays that do not run in parallel, a sequence that no address has.
@@ -374,15 +376,16 @@ def subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
     is_foreign = pc.less(candidates["bucket"], 0)
     found = [VERDICTS.schema.empty_table()]
     if pc.any(is_foreign).as_py():
-        found.append(_subtract_foreign(candidates.filter(is_foreign), live.filter(pc.less(live["bucket"], 0))))
+        named = live.filter(pc.less(live["bucket"], 0))
+        found.append(_subtract_foreign(candidates.filter(is_foreign), named, all_names=all_names))
         candidates = candidates.filter(pc.invert(is_foreign))
     if candidates.num_rows:
         objects = unpack(candidates)
-        found.append(verdicts_of(objects, ~named_by(live, objects)))
+        found.append(verdicts_of(objects, ~named_by(live, objects), all_names=all_names))
     return pa.concat_tables(found)
 
 
-def _subtract_foreign(candidates: pa.Table, live: pa.Table) -> pa.Table:
+def _subtract_foreign(candidates: pa.Table, live: pa.Table, *, all_names: bool) -> pa.Table:
     counts = pc.list_value_length(candidates["addresses"]).to_numpy().astype(np.int64)
     check_parallel(candidates, counts)
     names, rows = _strings(candidates), np.repeat(np.arange(len(counts)), counts)
@@ -390,10 +393,13 @@ def _subtract_foreign(candidates: pa.Table, live: pa.Table) -> pa.Table:
     kept = np.flatnonzero(~pc.is_in(names, value_set=_strings(live)).to_numpy(zero_copy_only=False))
     names, rows, paths = names.take(pa.array(kept)), rows[kept], _paths(candidates, counts, kept)
     ranks = pc.rank(names, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
-    last = _last_of_each([ranks], seen_ms[kept], _ranks(candidates)[rows], paths)
+    chosen = _last_of_each([ranks], seen_ms[kept], _ranks(candidates)[rows], paths)
+    last = chosen.last
+    others = _others(chosen, paths, _rules(candidates, rows)) if all_names else {}
     return _verdicts(
         candidates,
         rows[last],
+        others,
         address=names.take(pa.array(last)),
         slice=np.full(len(last), FOREIGN_SLICE, np.int64),
         sequence=np.zeros(len(last), np.int64),
@@ -403,8 +409,8 @@ def _subtract_foreign(candidates: pa.Table, live: pa.Table) -> pa.Table:
     )
 
 
-def verdicts_of(objects: Unpacked, gone: npt.NDArray[np.bool_]) -> pa.Table:
-    """VERDICTS: each object that goes, once; by bucket, then by sequence.
+def verdicts_of(objects: Unpacked, gone: npt.NDArray[np.bool_], *, all_names: bool = False) -> pa.Table:
+    """VERDICTS: each object that goes, once; by bucket, then by sequence. See `subtract` for `all_names`.
 
     Raises:
         BadInput: a sequence that no address has.
@@ -421,6 +427,7 @@ def verdicts_of(objects: Unpacked, gone: npt.NDArray[np.bool_]) -> pa.Table:
             causes=rows,
             paths=_paths(candidates, objects.counts, kept),
         ),
+        all_names=all_names,
     )
 
 
@@ -438,17 +445,20 @@ class Rows(NamedTuple):
     paths: pa.Array | None
 
 
-def each_once(causes: pa.Table, rows: Rows) -> pa.Table:
-    """VERDICTS: each object once; by slice, then by sequence. `causes` has the columns CAUSE, and may have others.
+def each_once(causes: pa.Table, rows: Rows, *, all_names: bool = False) -> pa.Table:
+    """VERDICTS: each object once; by slice, then by sequence. `causes` has the columns CAUSE, and may have others. See
+    `subtract` for `all_names`.
 
     Raises:
         BadInput: a sequence that no address has.
     """
-    last = _last_of_each([rows.sequences, rows.slices], rows.seen_ms, _ranks(causes)[rows.causes], rows.paths)
+    chosen = _last_of_each([rows.sequences, rows.slices], rows.seen_ms, _ranks(causes)[rows.causes], rows.paths)
+    last = chosen.last
     slices, sequences = rows.slices[last], rows.sequences[last]
     return _verdicts(
         causes,
         rows.causes[last],
+        _others(chosen, rows.paths, _rules(causes, rows.causes)) if all_names else {},
         address=_format(slices, sequences),
         slice=slices,
         sequence=sequences,
@@ -458,11 +468,20 @@ def each_once(causes: pa.Table, rows: Rows) -> pa.Table:
     )
 
 
-def _verdicts(table: pa.Table, rows: npt.NDArray[np.int64], *, sequence: Any, seen_ms: Any, **columns: Any) -> pa.Table:
+def _verdicts(
+    table: pa.Table,
+    rows: npt.NDArray[np.int64],
+    others: Mapping[str, pa.Array],
+    *,
+    sequence: Any,
+    seen_ms: Any,
+    **columns: Any,
+) -> pa.Table:
     """`rows` are those of a table with CAUSE, in parallel with the columns."""
     causes = {name: table[name].take(pa.array(rows)).combine_chunks() for name in CAUSE}
     last_seen_at = pa.array(seen_ms * 1000, pa.timestamp("us", tz="UTC"))
-    return VERDICTS.rows({**columns, **causes, "sequence": sequence.astype(np.int32), "last_seen_at": last_seen_at})
+    numbers = {"sequence": sequence.astype(np.int32), "last_seen_at": last_seen_at}
+    return VERDICTS.rows({**columns, **causes, **numbers, **no_others(len(rows)), **others})
 
 
 def _strings(table: pa.Table, name: str = "addresses") -> pa.Array:
@@ -490,17 +509,26 @@ def _paths(candidates: pa.Table, counts: npt.NDArray[np.int64], kept: npt.NDArra
     return pc.fill_null(_strings(candidates, "paths").take(places), "")
 
 
+class _Chosen(NamedTuple):
+    """`last` are the positions that speak for each object. `order` sorts all rows by object, the speaker last.
+
+    `is_last` runs in parallel with `order`. Both are None where each object comes once.
+    """
+
+    last: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64] | None = None
+    is_last: npt.NDArray[np.bool_] | None = None
+
+
 def _last_of_each(
     objects: list[npt.NDArray[np.int64]],
     seen_ms: npt.NDArray[np.int64],
     ranks: npt.NDArray[np.int64],
     paths: pa.Array | None,
-) -> npt.NDArray[np.int64]:
-    """Return the position that speaks for each object. Parallel arrays name an object; the last is the first to sort
-    by.
-    """
+) -> _Chosen:
+    """Choose which row speaks for each object. Parallel arrays name an object; the last is the first to sort by."""
     if _ascend(objects):
-        return np.arange(len(ranks))
+        return _Chosen(np.arange(len(ranks)))
     keys = (ranks, seen_ms, *objects)
     order = np.lexsort(keys)
     if paths is not None:
@@ -509,7 +537,51 @@ def _last_of_each(
         same = pc.equal(paths.take(pa.array(order[tied])), paths.take(pa.array(order[tied + 1])))
         if not pc.all(same, min_count=0).as_py():
             order = np.lexsort((pc.rank(paths, tiebreaker="dense").to_numpy(), *keys))
-    return order[np.r_[_differs(objects, order), True]] if len(order) else order
+    is_last = np.r_[_differs(objects, order), True]
+    return _Chosen(order[is_last], order, is_last)
+
+
+def _others(chosen: _Chosen, paths: pa.Array | None, rules: pa.DictionaryArray) -> dict[str, pa.Array]:
+    """Return OTHERS: of each object the paths and rules of its rows that do not speak for it; null where none differs.
+
+    `paths` and `rules` run in parallel with the rows.
+    """
+    order, is_last = chosen.order, chosen.is_last
+    if order is None or is_last is None or is_last.all():
+        return {}
+    ends = np.flatnonzero(is_last)
+    others = np.flatnonzero(~is_last)
+    # By position among the speakers.
+    objects = np.searchsorted(ends, others)
+    rows, speakers = order[others], chosen.last[objects]
+    codes = rules.indices.to_numpy()
+    found = {}
+    if paths is not None:
+        differs = pc.not_equal(paths.take(pa.array(rows)), paths.take(pa.array(speakers))).to_numpy(
+            zero_copy_only=False
+        )
+        found[OTHERS[0]] = _texts_of_each(objects[differs], paths.take(pa.array(rows[differs])), len(ends))
+    differs = codes[rows] != codes[speakers]
+    texts = rules.dictionary.take(pa.array(codes[rows[differs]]))
+    found[OTHERS[1]] = _texts_of_each(objects[differs], texts, len(ends))
+    return found
+
+
+def _texts_of_each(objects: npt.NDArray[np.int64], texts: pa.Array, count: int) -> pa.Array:
+    """Return for each of `count` objects its texts, each once and in order, null where it has none."""
+    if not len(objects):
+        return pa.nulls(count, _TEXTS)
+    pairs = pa.table({"object": objects, "text": texts}).group_by(["object", "text"]).aggregate([])
+    pairs = pairs.sort_by([("object", "ascending"), ("text", "ascending")])
+    counts = np.bincount(pairs["object"].to_numpy(), minlength=count)
+    offsets = pa.array(np.r_[0, np.cumsum(counts)].astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, pairs["text"].combine_chunks(), type=_TEXTS, mask=pa.array(counts == 0))
+
+
+def _rules(causes: pa.Table, rows: npt.NDArray[np.int64]) -> pa.DictionaryArray:
+    """Return the rule of each row, whose causes are rows of that table."""
+    encoded = causes["rule"].combine_chunks().dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices.take(pa.array(rows)), encoded.dictionary)
 
 
 def _ascend(objects: list[npt.NDArray[np.int64]]) -> bool:

@@ -82,6 +82,14 @@ VERDICTS: Final = Table(
     pa.schema([*GARBAGE.schema, *required(("branch", pa.string()), ("prefix", pa.string()))]),
 )
 
+OTHERS: Final = ("other_paths", "other_rules")
+
+
+def no_others(count: int) -> dict[str, pa.Array]:
+    """Return the columns OTHERS of so many verdicts that each have one path and one rule."""
+    return {name: pa.nulls(count, GARBAGE.schema.field(name).type) for name in OTHERS}
+
+
 CANDIDATES: Final = Table(
     "packed: objects of one bucket that go unless something names them, and why; an object may come several times",
     required(

@@ -146,7 +146,9 @@ async def _plan(
     ]
     if learned.known is None:
         due, stays = await _deal(context, run, policy, learned.ranges, closed=closed)
-        garbage, totals = await mark_expired(context.engine, due, [*stays, *keeps], into=into, now_ms=run.now_ms)
+        garbage, totals = await mark_expired(
+            context.engine, due, [*stays, *keeps], into=into, now_ms=run.now_ms, all_names=True
+        )
     else:
         await learned.known.take(context, gone)
         garbage, totals = await mark_known(context, run, policy, learned, keeps, closed=closed, into=into)
@@ -283,7 +285,7 @@ async def mark_known(
         engine, chosen.due, judging, groups=groups, going=written, folder=folder_in(run, "due.tasks")
     )
     whole = await deal_ranges(context, run, chosen.whole, folder=folder_in(run, "live.tasks"))
-    return await mark_expired(engine, due, [stays, whole, *keeps], into=into, now_ms=run.now_ms)
+    return await mark_expired(engine, due, [stays, whole, *keeps], into=into, now_ms=run.now_ms, all_names=True)
 
 
 async def _deal(
@@ -353,6 +355,7 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
         [*stays, staged, await deal_tables(context, plan, held, protocol.GARBAGE, f"held{suffix}")],
         into=folder_in(plan, f"{protocol.GARBAGE.name}{suffix}"),
         now_ms=plan.now_ms,
+        all_names=True,
     )
     return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
 

@@ -43,7 +43,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.ranges import read_listed
 from lakebed.gc.rules import MetadataRule, RunFacts, WrittenFacts, old_runs, old_written, unnamed_files
-from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS
+from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS, no_others
 from lakebed.gc.unknown_files import (
     DUMPS,
     LAST_FILE,
@@ -280,7 +280,7 @@ def _garbage(
         "prefix": [stat.key[: stat.key.index("/", len(SPECIAL_PREFIX)) + 1] for stat, _ in stats],
     }
     nothing = {name: [""] * count for name in VERDICTS.schema.names if name not in columns}
-    return VERDICTS.rows({**columns, **nothing})
+    return VERDICTS.rows({**columns, **nothing, **no_others(count)})
 
 
 def _key(item: tuple[ObjectStat, str]) -> str:

@@ -136,7 +136,7 @@ LEFTOVERS: Final = Table(
 
 GARBAGE: Final = Table(
     name="garbage",
-    version=2,
+    version=3,
     meaning="one object to delete, and why; each address once",
     columns=_columns(
         ("address", "string"),  # relative to the namespace, always
@@ -147,7 +147,12 @@ GARBAGE: Final = Table(
         ("rule", "string"),  # the retention rule that let it go; empty for uncommitted data
         ("last_seen_at", "timestamp_ms"),  # committed: creation of the newest commit that held it; else last written
     )
-    + _columns(("path", "string"), since=2),  # under which that commit had it; empty for uncommitted data
+    + _columns(("path", "string"), since=2)  # under which that commit had it; empty for uncommitted data
+    # Of lifecycle runs, null where there are none: its other paths, and the rules of those that `rule` is not.
+    + (
+        Column(name="other_paths", type="list<string>", nullable=True, since=3),
+        Column(name="other_rules", type="list<string>", nullable=True, since=3),
+    ),
 )
 
 LEDGER: Final = Table(
