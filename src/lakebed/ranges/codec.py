@@ -6,7 +6,7 @@ Each step checks what it reads:
 - Opening a file checks its footer: seal, format, id (`sealed.py`).
 - Reading columns or row groups checks the sections that hold them, by the digests in the footer. A row group has
   three: the keys, the digests, and the rest. Sections that are not read are not checked.
-- Decoding with `verify` also computes the id anew from the columns. The cache does so on first load. Diffs and the
+- Decoding a whole range also computes the id anew from the columns. The cache does so on first load. Diffs and the
   rewriting of ranges rely on the sections: they read each file once, and a diff reads little of it.
 - `summary_of` needs the footer alone, which `read_end` finds.
 """
@@ -132,17 +132,17 @@ def encode_range(entries: pa.Table, *, salt: str = "") -> tuple[RangeInfo, bytes
     return info, data
 
 
-def decode_range(id_: RangeId, data: bytes, columns: Sequence[str] | None = None, verify: bool = True) -> pa.Table:
-    """Return the entries of a range, or some columns of them, after a check of all that is read.
+def decode_range(id_: RangeId, data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the entries of a range, or these columns of them, after a check of all that is read.
 
-    With `verify` and all columns, the id is also computed anew.
+    Without `columns` the id is also computed anew.
 
     Raises:
         RangeCorrupt: the data are not the range of that id, whole and unaltered.
     """
     file = RangeFile(id_, data)
     table = file.table(columns)
-    if verify and columns is None:
+    if columns is None:
         found = digest_columns(salted(RANGE_TITLE, file.salt), table)
         if found != id_:
             raise RangeCorrupt(id_, f"its entries are those of range {found}", found_id=found)

@@ -325,8 +325,8 @@ def refuse_acl(request: S3Request) -> None:
         raise S3Error("AccessControlListNotSupported")
 
 
-def xml(root: Element, status: int = 200) -> Response:
-    return Response(document(root), status, media_type="application/xml")
+def xml(root: Element) -> Response:
+    return Response(document(root), media_type="application/xml")
 
 
 def iso(unix_ms: int) -> str:
