@@ -149,6 +149,27 @@ def test_inside_gc_each_file_imports_its_own_layer_or_a_lower_one() -> None:
     assert violations == []
 
 
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports in functions and for types count, too. A folder's door imports its files, and they never the door."""
+    imported = {file: files_imported(file, tree) for file, tree in sources()}
+    ordered: set[Path] = set()
+    while ready := {file for file, others in imported.items() if file not in ordered and others <= ordered}:
+        ordered |= ready
+
+    assert sorted(map(str, set(imported) - ordered)) == []
+
+
+def files_imported(file: Path, tree: ast.Module) -> set[Path]:
+    """The files that a file imports: for `lakebed.kv.Store` the front door of `kv`, for `lakebed.cli.kv` that file."""
+    found: set[Path] = set()
+    for name in imported_names(tree, *file.parts[:-1]):
+        path = Path(*name.split(".")[1:])
+        # What a name stands for is the longest part of it that is a file or a folder.
+        choices = (f"{path}.py", f"{path}/__init__.py", f"{path.parent}.py", f"{path.parent}/__init__.py")
+        found |= set([Path(one) for one in choices if (SRC / one).is_file()][:1])
+    return found - {file}
+
+
 def file_of_gc(name: str) -> str:
     """The file or folder below `gc` that `lakebed.gc.flow.plan` names; of `lakebed.gc` its front door."""
     first = name.removeprefix("lakebed.gc").removeprefix(".").partition(".")[0]

@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Sized
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lakebed.base import Denied, LakebedError, NotFound, Unavailable
 
@@ -19,15 +19,20 @@ from .uris import SCHEME, is_uri
 if TYPE_CHECKING:
     from lakebed.client import Client
 
-    from .session import Session
-
 LOOKED_AT_MAX: Final = 1000
 _NO_DELETED: Final = "no deleted repository"
 _TWO: Final = re.compile(r"(lakefs://\S+) or (lakefs://\S+): not found")
 _URI: Final = re.compile(r"lakefs://\S+?(?=[:,.]?(?:\s|$))")
 
 
-def naming_one(session: Session, message: str) -> str:
+class Connected(Protocol):
+    """Reach the server. The client is made when it is first asked for, so that may fail."""
+
+    @property
+    def client(self) -> Client: ...
+
+
+def naming_one(session: Connected, message: str) -> str:
     """Return the message about the one that is missing, where it leaves open which of two is."""
     two = _TWO.fullmatch(message)
     with contextlib.suppress(Unavailable, Denied):
@@ -49,7 +54,7 @@ def _parts(uri: str) -> tuple[str, str, str]:
     return repository, ref, path
 
 
-def what_is_near(session: Session, message: str, values: Iterable[object]) -> str:
+def what_is_near(session: Connected, message: str, values: Iterable[object]) -> str:
     """Return a sentence about the first URI, in the message or the arguments, whose missing part the message names.
 
     Empty where there is none.
@@ -65,7 +70,7 @@ def what_is_near(session: Session, message: str, values: Iterable[object]) -> st
     return ""
 
 
-def _hint(session: Session, message: str, uri: str) -> str:
+def _hint(session: Connected, message: str, uri: str) -> str:
     client = session.client
     repository, _, rest = uri.removeprefix(SCHEME).partition("/")
     ref, slash, path = rest.partition("/")
