@@ -81,6 +81,27 @@ async def test_what_comes_during_a_request_begins_after_it_together(
     assert request_.begun == [[1], [2, 3]]
 
 
+async def test_what_its_callers_ask_next_goes_with_what_waited_for_a_request(
+    gathered: Gathered[int, int], request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.kv.drivers.gathered.PATIENCE_S", 600)
+
+    async def one_after_the_other() -> None:
+        await gathered.do(1)
+        await gathered.do(2)
+
+    request_.is_open.clear()
+    first = asyncio.ensure_future(one_after_the_other())
+    await request_.arrivals.acquire()
+    later = asyncio.ensure_future(gathered.do(3))
+    await asyncio.sleep(0)
+
+    request_.is_open.set()
+    await asyncio.gather(first, later)
+
+    assert request_.begun == [[1], [3, 2]]
+
+
 async def test_a_request_that_hangs_holds_nothing_up_for_long(gathered: Gathered[int, int], request_: Request) -> None:
     request_.is_open.clear()
     first = asyncio.ensure_future(gathered.do(1))

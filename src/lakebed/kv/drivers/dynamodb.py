@@ -15,6 +15,7 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
@@ -386,6 +387,19 @@ class DynamoDatabase:
         return self._client
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stem:
+    """All of a signature that requests of one kind share within a second of Unix time."""
+
+    second: int
+    credentials: auth.AwsCredentials
+    headers: dict[str, str]
+    canonical: str
+    to_sign: str
+    key: bytes
+    authorization: str
+
+
 class _Signer:
     """Sign requests by Signature Version 4, with the credentials that AWS's own chain finds.
 
@@ -399,6 +413,8 @@ class _Signer:
         self._chain_since_s = -math.inf
         self._credentials: Any = None
         self._asked_at_s = 0.0
+        self._stems: dict[str, _Stem] = {}
+        """By what is asked: a handful."""
 
     async def headers(self, target: str, content: bytes) -> dict[str, str]:
         """Make the headers of a request. The host goes without saying.
@@ -426,22 +442,33 @@ class _Signer:
             self._credentials = None
 
     def signed(self, target: str, content: bytes, credentials: auth.AwsCredentials, now: datetime) -> dict[str, str]:
-        moment = now.strftime("%Y%m%dT%H%M%SZ")
+        second, stem = int(now.timestamp()), self._stems.get(target)
+        if stem is None or stem.second != second or stem.credentials is not credentials:
+            stem = self._stems[target] = self._stem(target, second, credentials)
+        canonical = stem.canonical + hashlib.sha256(content).hexdigest()
+        to_sign = stem.to_sign + hashlib.sha256(canonical.encode()).hexdigest()
+        signature = hmac.digest(stem.key, to_sign.encode(), "sha256").hex()
+        return {**stem.headers, "authorization": stem.authorization + signature}
+
+    def _stem(self, target: str, second: int, credentials: auth.AwsCredentials) -> _Stem:
+        moment = datetime.fromtimestamp(second, UTC).strftime("%Y%m%dT%H%M%SZ")
         headers = {"content-type": CONTENT_TYPE, "x-amz-date": moment}
         headers |= {"x-amz-security-token": session} if (session := credentials.session_token) else {}
         headers["x-amz-target"] = target
         signed = {"content-type": CONTENT_TYPE, "host": self._host, **headers}
         names = ";".join(signed)
         lines = "".join(f"{name}:{value}\n" for name, value in signed.items())
-        canonical = f"POST\n/\n\n{lines}\n{names}\n{hashlib.sha256(content).hexdigest()}"
         scope = f"{moment[:8]}/{self._region}/dynamodb/aws4_request"
-        to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-        signature = hmac.digest(_signing_key(credentials.secret_access_key, scope), to_sign.encode(), "sha256").hex()
         credential = f"{credentials.access_key_id}/{scope}"
-        headers["authorization"] = (
-            f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
+        return _Stem(
+            second=second,
+            credentials=credentials,
+            headers=headers,
+            canonical=f"POST\n/\n\n{lines}\n{names}\n",
+            to_sign=f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n",
+            key=_signing_key(credentials.secret_access_key, scope),
+            authorization=f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature=",
         )
-        return headers
 
 
 _signing_key: Final = lru_cache(maxsize=16)(aws_signing_key)

@@ -1,7 +1,8 @@
 """Carry out calls together that wait at the same time: one request to the database instead of one each.
 
-- What comes within one turn of the event loop begins together, at the end of it.
-- What comes while that is under way waits until it has ended, at most PATIENCE_S. Then all that wait begin together.
+- What comes within one turn of the event loop or the next begins together: callers come from sockets one by one.
+- What comes while that is under way waits until it has ended, at most PATIENCE_S. Then all that wait begin together,
+  a turn later: so those whose answers it brought come along with what they ask next.
 - So a call's work begins after the call, always: a read that begins then sees all that was answered before.
 - A caller that is cancelled takes only its own answer along. The work of the others goes on.
 
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Final, Generic, TypeVar
 
 from lakebed.base import LakebedError
@@ -53,14 +53,25 @@ class Gathered(Generic[A, R]):
         answer: asyncio.Future[R] = loop.create_future()
         self._waiting.append((asked, answer))
         if self._timer is None:
-            begin_in_time = partial(loop.call_later, PATIENCE_S) if self._under_way else loop.call_soon
-            self._timer = begin_in_time(self._begin)
+            if self._under_way:
+                self._timer = loop.call_later(PATIENCE_S, self._begin)
+            else:
+                self._begin_soon(loop)
         return answer
 
     async def ended(self) -> None:
         """Return once all that began has ended. It may go on after its callers were cancelled."""
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    def _begin_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin in the turn after the next one."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_soon(self._begin_in_next_turn, loop)
+
+    def _begin_in_next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         """Carry all out that wait, in tasks of their own: no caller's end is that of the others."""
@@ -101,7 +112,7 @@ class Gathered(Generic[A, R]):
         finally:
             self._under_way -= 1
             if self._waiting:
-                self._begin()
+                self._begin_soon(asyncio.get_running_loop())
         for (_, answer), found in zip(calls, answers, strict=True):
             if answer.done():  # cancelled meanwhile
                 continue

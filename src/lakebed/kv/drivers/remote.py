@@ -227,6 +227,9 @@ class RemoteStore:
         self._under_way = 0
         self._idle = asyncio.Event()
         self.shares_reads = database.reads_together
+        # To ask this of a Protocol costs more than the rest of a call.
+        self._reads_places = database if isinstance(database, ReadsPlaces) else None
+        self._writes_together = database if isinstance(database, WritesTogether) else None
         self._gets = Gathered(self._get_together, database.batch_keys_max, equal_share=True)
         self._set_ifs = Gathered(self._set_if_together, database.batch_keys_max)
 
@@ -246,8 +249,8 @@ class RemoteStore:
         if len(places) == 1:
             return [await _outcome(self._get_alone(places[0]))]
         found: dict[Place, Held | Exception | None] = {}
-        if isinstance(self._database, ReadsPlaces):
-            await self._get_some(list(dict.fromkeys(places)), self._database.read_places, found)
+        if self._reads_places is not None:
+            await self._get_some(list(dict.fromkeys(places)), self._reads_places.read_places, found)
         else:
             by_partition: dict[bytes, list[Place]] = {}
             for place in dict.fromkeys(places):
@@ -317,7 +320,7 @@ class RemoteStore:
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
         check_key(partition, key)
         with self._counted():
-            if isinstance(self._database, WritesTogether):
+            if self._writes_together is not None:
                 written = await self._waited(lambda: self._set_ifs.do((partition, key, value, predicate)))
             else:
                 written = await self._waited(lambda: self._database.write_if(partition, key, value, predicate))
@@ -354,10 +357,10 @@ class RemoteStore:
 
     async def _set_if_batch(self, batch: Sequence[SetIf]) -> Sequence[Predicate | Exception | None]:
         database = self._database
-        assert isinstance(database, WritesTogether)
+        assert self._writes_together is not None
         if len(batch) > 1:
             try:
-                return await database.write_ifs(batch)
+                return await self._writes_together.write_ifs(batch)
             except (Passing, OutcomeUnknown) as error:
                 return [copied(error) for _ in batch]
             except (StoreUnavailable, StoreFormat):
