@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,11 @@ from pathlib import Path
 import httpx
 
 _SERVE = """
-import json, sys
+import json, sys, time
 from pathlib import Path
+# The clock of the machine, as this process sees it.
+real, ahead_ns = time.time_ns, int(sys.argv[3]) * 10**9
+time.time_ns = lambda: real() + ahead_ns
 from lakebed.server import options_of, serve
 options = options_of(Path(sys.argv[1]), json.loads(sys.argv[2]))
 serve(options, port=0, on_ready=lambda url: print(url, flush=True))
@@ -32,13 +35,19 @@ class Server:
 @contextmanager
 def serving(folder: Path, **settings: str) -> Iterator[Server]:
     """Run a server with these settings and no others, and make its first user, `esti`."""
-    command = [sys.executable, "-c", _SERVE, str(folder), json.dumps(settings)]
+    with listening(folder, settings) as url:
+        pair = httpx.post(url + "/api/v1/setup_lakefs", json={"username": "esti"}).json()
+        yield Server(url, pair["access_key_id"], pair["secret_access_key"], folder)
+
+
+@contextmanager
+def listening(folder: Path, settings: Mapping[str, str], *, days_ago: int = 0) -> Iterator[str]:
+    """Run a server whose clock is so many days behind, and yield its URL."""
+    command = [sys.executable, "-c", _SERVE, str(folder), json.dumps(settings), str(-86_400 * days_ago)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        url = process.stdout.readline().strip()
-        pair = httpx.post(url + "/api/v1/setup_lakefs", json={"username": "esti"}).json()
-        yield Server(url, pair["access_key_id"], pair["secret_access_key"], folder)
+        yield process.stdout.readline().strip()
     finally:
         process.terminate()
         process.stdout.close()
