@@ -18,7 +18,7 @@ from lakebed.gc.resume import recheck_of, unfinished_runs
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService
 from lakebed.gc.showing import ledger_rows_of
-from lakebed.gc.unknown_files import run_file, tree_file
+from lakebed.gc.special import run_file, tree_file
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import Versions
 

@@ -32,8 +32,8 @@ from lakebed.gc.protocol import (
     Totals,
     UnknownAnswer,
 )
+from lakebed.gc.special import unknown_files_among
 from lakebed.gc.tables import VERDICTS
-from lakebed.gc.unknown_files import unknown_files_among
 from lakebed.objectstore import ObjectStoreOptions
 
 PATH = "_lakefs/retention/gc/committed/r1/plan.json"

@@ -6,8 +6,9 @@ import asyncio
 
 import httpx
 
-from lakebed.gc.unknown_files import find_unknown_files, written_file
+from lakebed.gc.special import find_unknown_files, written_file
 from lakebed.objectstore import ObjectStore, open_objectstore
+from tests.gc.garbage import context_of
 from tests.server.test_dumps import commit, put
 
 
@@ -99,7 +100,7 @@ async def test_collections_know_the_files(client: httpx.AsyncClient, repo: str, 
 
     store = open_objectstore(namespace)
     keys = [stat.key async for page in store.list("_lakefs/") for stat in page]
-    assert (await find_unknown_files(store)).count == 0
+    assert (await find_unknown_files(context_of(store).engine, store)).count == 0
     groups = [found[0].partition("/")[0] for key in keys if (found := written_file(key))]
     assert sorted(groups) == ["refs", "refs", "refs", "symlinks", "symlinks"]
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lakebed.base import Conflict, Corrupt, Invalid, MetarangeId
 from lakebed.gc import Mode, PlanMissing
-from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc.engines.spark import open_engine
+from lakebed.gc.files import Lake
+from lakebed.gc.protocol import EngineName, RunKind, RunState
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService, ServiceOptions
+from lakebed.gc.special import Special, list_special
 from lakebed.ranges import overlay
 from lakebed.versions import CommitExpired, keys
 from lakebed.versions.commits.committer import Note
@@ -293,6 +297,45 @@ def test_an_unknown_file_in_the_folder_of_an_old_run_survives(spark: SparkSessio
 
     assert f"{old.folder}notes.txt" in plan.unknown_files
     assert [file.name for file in (lakeside.folder / old.folder).iterdir()] == ["notes.txt"]
+
+
+def test_tasks_list_what_the_driver_would(
+    spark: SparkSession | None, lakeside: Lakeside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        strand(lakeside, f"b/{number}")
+    for name in ("_lakefs/mine", "_lakefs/ranges/notes.txt", "_lakefs/sublists/f/x"):
+        (stray := lakeside.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        stray.write_text("x")
+    store = lakeside.versions.objectstore
+    # In a test as in a large folder: pages end, folders are cut, and listings begin in the middle of one.
+    monkeypatch.setattr("lakebed.objectstore.drivers.local.PAGE_KEYS", 1)
+    monkeypatch.setattr("lakebed.gc.special.KEYS_A_STRETCH", 1)
+    monkeypatch.setattr("lakebed.gc.special.FROM_THE_START", ())
+    monkeypatch.setattr("lakebed.gc.engines.spark.JOB_S", -1)
+    engine = open_engine(
+        EngineName.LOCAL if spark is None else EngineName.SPARK,
+        Lake(uri=store.uri, options=lakeside.collector.objectstore),
+        store,
+        session=lambda: spark or pytest.fail("no session was needed here"),
+        tasks=2,
+    )
+
+    async def listed(here: int) -> tuple[Special, list[dict[str, Any]]]:
+        monkeypatch.setattr("lakebed.gc.special.LISTED_HERE", here)
+        found = await list_special(engine, store, folder="_lakefs/retention/gc/metadata/r1/special/")
+        rows = [row async for files in found.tree_files(store) for row in files.to_pylist()]
+        return found, sorted(rows, key=itemgetter("key"))
+
+    by_driver, expected = lakeside.wait(listed(1000))
+    by_tasks, found = lakeside.wait(listed(1))
+
+    assert found == expected
+    assert len(found) >= 8
+    assert by_tasks.unknown_files == by_driver.unknown_files
+    assert by_driver.unknown_files.keys == ("_lakefs/mine", "_lakefs/ranges/notes.txt", "_lakefs/sublists/f/x")
+    assert not by_driver.file_parts.parts
+    assert len(by_tasks.file_parts.parts) > 1
 
 
 @pytest.mark.parametrize("harm", ["remove", "cut", "flip", "version"])

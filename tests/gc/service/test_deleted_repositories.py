@@ -44,7 +44,7 @@ from lakebed.gc.service import (
     WrongKind,
     open_deleted,
 )
-from lakebed.gc.unknown_files import is_metadata
+from lakebed.gc.special import is_metadata
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStore

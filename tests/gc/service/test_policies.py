@@ -13,7 +13,7 @@ from lakebed.gc.protocol import RunKind, run_folder
 from lakebed.gc.rules.lifecycle import InvalidPolicy
 from lakebed.gc.service import PolicyBook, PolicyNotFound, PotentialCommits, RulesMoved, potential
 from lakebed.gc.service.policies import POLICY_KEY
-from lakebed.gc.unknown_files import run_file
+from lakebed.gc.special import run_file
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore

@@ -36,7 +36,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.ranges import deal_expired, deal_ranges, read_ranges
 from lakebed.gc.rules import Rules, check_rules
-from lakebed.gc.unknown_files import find_unknown_files
+from lakebed.gc.special import find_unknown_files
 
 from .kind import Look, SweepRule
 
@@ -104,7 +104,7 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
     ids = pa.table({"id": judged.expired_ids()})
-    unknown = await find_unknown_files(context.store)
+    unknown = await find_unknown_files(context.engine, context.store)
     return Plan(
         **plan_frame(context, run, prepared),
         expired=await write_input(context.store, folder_in(run, protocol.EXPIRED.name), protocol.EXPIRED, ids),

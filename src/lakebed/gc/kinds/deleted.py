@@ -15,7 +15,8 @@ marks of installations, and the folders of runs of this kind stay.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -33,17 +34,25 @@ from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     CommitCounts,
     Expire,
+    Part,
     Pieces,
     Plan,
     RangeCounts,
     RunKind,
     StartedRun,
 )
+from lakebed.gc.special import (
+    SPECIAL_PREFIX,
+    Special,
+    find_unknown_files_around,
+    is_metadata,
+    list_special,
+    read_tree_files,
+    unknown_files_of,
+)
 from lakebed.gc.tables import CANDIDATES, PARTS, decode, parts_of, read_part, rows_by_key
-from lakebed.gc.unknown_files import SPECIAL_PREFIX, find_unknown_files_around, is_metadata, unknown_files_of
 
 from .kind import Look, SweepRule
-from .metadata import Special, read_special
 
 CAUSE: Final = Cause(reason="deleted-repository", rule="deleted")
 
@@ -66,7 +75,7 @@ class Deleted:
         context.progress(f"listing {len(run.closed_slices):,} slices")
         slices = slice_numbers(run.closed_slices)
         listed, found = await list_slices(context.engine, slices, folder=folder_in(run, "listed"), cause=CAUSE)
-        special = await read_special(context.store)
+        special = await list_special(context.engine, context.store, folder=folder_in(run, "special"))
         context.progress("looking for names of its objects in other repositories")
         named = await context.service.uncommitted(run.run_id)
         prepared = await context.service.commits(run.run_id)
@@ -83,7 +92,7 @@ class Deleted:
             uncommitted=named,
             listing=found,
             commit_counts=CommitCounts(all=0, kept=0, expired=0, swept=0),
-            range_counts=RangeCounts(live=0, expired=special.files.num_rows),
+            range_counts=RangeCounts(live=0, expired=special.files_count),
             garbage=garbage,
             totals=totals,
             delete_from_ms=run.delete_from_ms,
@@ -113,42 +122,61 @@ class Deleted:
 
 async def _candidates(context: RunContext, run: StartedRun, listed: Pieces, special: Special) -> Bucketed:
     """CANDIDATES: what was listed in slices, and Lakebed's own files."""
-    folder = folder_in(run, "again.tasks")
+    folder, of_trees = folder_in(run, "again.tasks"), special.file_parts
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         dealer = Dealer(CANDIDATES)
-        for part in parts_of(share):
-            dealer.add(decode(CANDIDATES, await read_part(task.store, "", part), part))
+        async for rows in _each_candidates(task, parts_of(share), of_trees.folder):
+            dealer.add(rows)
             if dealer.held >= HELD_MAX:
                 yield await dealer.write(task.store, folder)
         if dealer.has_rows:
             yield await dealer.write(task.store, folder)
 
-    rows = rows_by_key([listed])
-    effort = Effort(size_bytes=listed.size_bytes)
+    rows = rows_by_key([listed, of_trees])
+    effort = Effort(size_bytes=listed.size_bytes + of_trees.size_bytes)
     dealt = files_of(folder, await context.engine.run(work, rows, PARTS, effort=effort))
     dealer = Dealer(CANDIDATES)
-    for prefix, (keys, sizes, seen_ms) in _own_files(special).items():
-        dealer.add(pack_foreign(keys, sizes, seen_ms, CAUSE, prefix))
+    for packed in _own_files(special):
+        dealer.add(packed)
     if not dealer.has_rows:
         return dealt
     more = files_of(folder, await dealer.write(context.store, folder))
     return Bucketed(folder=folder, files=(*dealt.files, *more.files))
 
 
-def _own_files(special: Special) -> dict[str, tuple[list[str], list[int], list[int]]]:
-    """Keys, sizes and dates of Lakebed's own files that go, by the folder that totals show."""
-    columns = (special.files[name].to_pylist() for name in ("key", "size_bytes", "modified_ms"))
-    files = list(zip(*columns, strict=True))
+async def _each_candidates(task: Task, parts: Sequence[Part], of_trees: str) -> AsyncIterator[pa.Table]:
+    """Yield CANDIDATES of these parts, each named by its whole key. In the folder `of_trees` are TREE_FILES."""
+    for part in parts:
+        if part.name.startswith(of_trees):
+            async for files in read_tree_files(task.store, Pieces(folder="", parts=(part,))):
+                for packed in _pack_files(_facts_of_files(files)):
+                    yield packed
+        else:
+            yield decode(CANDIDATES, await read_part(task.store, "", part), part)
+
+
+def _own_files(special: Special) -> Iterator[pa.Table]:
+    """CANDIDATES: Lakebed's own files that go, but for those in parts."""
+    facts = [_facts_of_files(special.files)]
     for (kind, _), stats in special.runs.items():
         if kind != RunKind.DELETED:
-            files += [(stat.key, stat.size_bytes, stat.modified_ms) for stat in stats]
-    for stats in special.written.values():
-        files += [(stat.key, stat.size_bytes, stat.modified_ms) for stat in stats]
+            facts.append((stat.key, stat.size_bytes, stat.modified_ms) for stat in stats)
+    facts += [((stat.key, stat.size_bytes, stat.modified_ms) for stat in stats) for stats in special.written.values()]
+    return _pack_files(chain.from_iterable(facts))
+
+
+def _facts_of_files(files: pa.Table) -> Iterable[tuple[str, int, int]]:
+    return zip(*(files[name].to_pylist() for name in ("key", "size_bytes", "modified_ms")), strict=True)
+
+
+def _pack_files(facts: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
+    """CANDIDATES of keys with their sizes and dates, by the folder that totals show."""
     found: dict[str, tuple[list[str], list[int], list[int]]] = {}
-    for key, size_bytes, modified_ms in files:
+    for key, size_bytes, modified_ms in facts:
         keys, sizes, seen_ms = found.setdefault(key[: key.index("/", len(SPECIAL_PREFIX)) + 1], ([], [], []))
         keys.append(key)
         sizes.append(size_bytes)
         seen_ms.append(modified_ms)
-    return found
+    for prefix, columns in found.items():
+        yield pack_foreign(*columns, CAUSE, prefix)

@@ -43,19 +43,18 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.ranges import read_listed
 from lakebed.gc.rules import MetadataRule, RunFacts, WrittenFacts, old_runs, old_written, unnamed_files
-from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS, no_others
-from lakebed.gc.unknown_files import (
+from lakebed.gc.special import (
     DUMPS,
     LAST_FILE,
     SPECIAL_PREFIX,
-    UnknownFiles,
+    TREE_FILES,
+    Special,
     find_unknown_files_around,
     is_metadata,
+    list_special,
     run_file,
-    tree_file,
-    unknown_files_among,
-    written_file,
 )
+from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS, no_others
 from lakebed.objectstore import ObjectCorrupt, ObjectStat, ObjectStore
 from lakebed.ranges import metarange_key, range_key, sublist_key
 
@@ -66,30 +65,16 @@ OLD_RUN: Final = "old-run"
 OLD_DUMP: Final = "old-dump"
 OLD_SYMLINKS: Final = "old-symlinks"
 _FILES_OF_A_DUMP: Final = 3
+HELD_MAX: Final = 2_000_000
+"""How many files of trees the driver looks up at a time."""
 _OF_TREES: Final = ("_lakefs/ranges/", "_lakefs/sublists/")
 """Files in these folders are named by other files: those of a tree that cannot be read stay."""
-
-TREE_FILES: Final = pa.schema(
-    [("id", pa.string()), ("key", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
-)
 
 
 class SymlinksFile(msgspec.Struct, frozen=True):
     """Read from the last file of symlinks what a collection needs (docs/formats/addresses.md)."""
 
     branch: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Special:
-    """Hold what lies under `_lakefs/`: files of trees (TREE_FILES), of which there may be millions; files of runs by
-    kind and id; those that were written on request, by group and id; and unknown files.
-    """
-
-    files: pa.Table
-    runs: dict[tuple[str, str], list[ObjectStat]]
-    written: dict[tuple[str, str], list[ObjectStat]]
-    unknown_files: UnknownFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +94,7 @@ class Metadata:
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
         """The plan, with the list of what it wants (table LEFTOVERS)."""
         context.progress("listing ranges, metaranges and run folders")
-        special = await read_special(context.store)
+        special = await list_special(context.engine, context.store, folder=folder_in(run, "special"))
 
         async def decide(prepared: PreparedCommits) -> Plan:
             return await self._plan(context, run, special, prepared)
@@ -124,7 +109,7 @@ class Metadata:
         listed = await read_listed(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
         ranges = int(pc.sum(pc.greater(listed["count"], 0)).as_py() or 0)
         check_live(metaranges, ranges)
-        nameless = without_ids(special.files, metaranges["metarange_id"], listed["range_id"])
+        nameless = await without_ids(context.store, special, metaranges["metarange_id"], listed["range_id"])
         if prepared.has_lost_trees:
             for folder in _OF_TREES:
                 nameless = nameless.filter(pc.invert(pc.starts_with(nameless["key"], folder)))
@@ -199,41 +184,31 @@ async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:
         raise ObjectCorrupt(f"{last.key} does not say which branch it is of: {error}", key=last.key) from error
 
 
-async def read_special(store: ObjectStore) -> Special:
-    """One listing, of which stays what is ours to judge. A file with a name that we do not give belongs to nothing,
-    wherever it lies.
+async def without_ids(store: ObjectStore, special: Special, *named: pa.ChunkedArray) -> pa.Table:
+    """Return the TREE_FILES whose ids are in none of the columns. Holds no more of the others than HELD_MAX at a time.
+
+    Raises:
+        BadInput: a part is missing or was changed.
     """
-    trees, unknown_files = [TREE_FILES.empty_table()], UnknownFiles()
-    runs: dict[tuple[str, str], list[ObjectStat]] = {}
-    written: dict[tuple[str, str], list[ObjectStat]] = {}
-    async for page in store.list(SPECIAL_PREFIX):
-        files = [(id_, stat) for stat in page if (id_ := tree_file(stat.key)) is not None]
-        trees.append(_tree_files(files))
-        for stat in page:
-            if (run := run_file(stat.key)) is not None:
-                runs.setdefault(run, []).append(stat)
-            elif (one := written_file(stat.key)) is not None:
-                written.setdefault(one, []).append(stat)
-        unknown_files = unknown_files.plus(unknown_files_among(stat.key for stat in page))
-    return Special(files=pa.concat_tables(trees), runs=runs, written=written, unknown_files=unknown_files)
+    left, held, count = [TREE_FILES.schema.empty_table()], list[pa.Table](), 0
 
+    def sift() -> None:
+        files = pa.concat_tables(held)
+        for ids in named:
+            value_set = ids.cast(pa.string()).combine_chunks()
+            files = files.filter(pc.invert(pc.is_in(files["id"], value_set=value_set)))
+        left.append(files)
 
-def _tree_files(files: Sequence[tuple[str, ObjectStat]]) -> pa.Table:
-    columns = {
-        "id": [id_ for id_, _ in files],
-        "key": [stat.key for _, stat in files],
-        "size_bytes": [stat.size_bytes for _, stat in files],
-        "modified_ms": [stat.modified_ms for _, stat in files],
-    }
-    return pa.table(columns, schema=TREE_FILES)
-
-
-def without_ids(files: pa.Table, *named: pa.ChunkedArray) -> pa.Table:
-    """Return those of these TREE_FILES whose ids are in none of the columns."""
-    for ids in named:
-        value_set = ids.cast(pa.string()).combine_chunks()
-        files = files.filter(pc.invert(pc.is_in(files["id"], value_set=value_set)))
-    return files
+    async for files in special.tree_files(store):
+        held.append(files)
+        count += files.num_rows
+        # A look-up table of the ids is made anew each time, so rarely.
+        if count >= HELD_MAX:
+            sift()
+            held, count = [], 0
+    if held:
+        sift()
+    return pa.concat_tables(left)
 
 
 def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:

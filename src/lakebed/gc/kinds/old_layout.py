@@ -50,7 +50,7 @@ from lakebed.gc.protocol import (
 from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.resume import held_tables, runs_over
 from lakebed.gc.rules import DAY_MS, slice_of
-from lakebed.gc.unknown_files import unknown_files_of
+from lakebed.gc.special import unknown_files_of
 from lakebed.objectstore import ObjectStat, ObjectStore
 
 from .kind import Look, SweepRule, begin_unpublished

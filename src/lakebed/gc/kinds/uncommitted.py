@@ -54,8 +54,8 @@ from lakebed.gc.protocol import (
 from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.resume import held_tables, runs_over
 from lakebed.gc.rules import DAY_MS
+from lakebed.gc.special import UnknownFiles, find_unknown_files, unknown_files_of
 from lakebed.gc.tables import CLOSED, RANGE_IDS
-from lakebed.gc.unknown_files import UnknownFiles, find_unknown_files, unknown_files_of
 
 from .kind import Look, SweepRule, begin_unpublished
 from .saving import Base, NoSavedState, read_base
@@ -145,7 +145,7 @@ class Uncommitted:
         swept = int(pc.sum(committed.commits["swept"]).as_py() or 0)
         count = committed.commits.num_rows
         # The special folders hold as much as all commits: clean runs look through them.
-        around = UnknownFiles() if base else await find_unknown_files(context.store)
+        around = UnknownFiles() if base else await find_unknown_files(context.engine, context.store)
         return Plan(
             **plan_frame(context, run, prepared),
             uncommitted=uncommitted,
