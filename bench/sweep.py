@@ -74,15 +74,14 @@ def keys_of(names: list[str], objects: int) -> list[str]:
 
 
 async def write_plan(lake: Lake, rows: pa.Table) -> protocol.Manifest:
-    """In as many parts as there are tasks at once."""
+    """In parts as plans have them."""
     store, folder, parts = (
         lake.open(),
         protocol.input_folder(protocol.RunKind.UNCOMMITTED, RunId("bench"), "garbage"),
         [],
     )
-    each = min(ROWS_PER_PART, -(-rows.num_rows // TASKS))
-    for number, start in enumerate(range(0, rows.num_rows, each)):
-        part_rows = rows.slice(start, each)
+    for number, start in enumerate(range(0, rows.num_rows, ROWS_PER_PART)):
+        part_rows = rows.slice(start, ROWS_PER_PART)
         data = protocol.encode_part(protocol.GARBAGE, part_rows)
         parts.append(protocol.part_of(protocol.part_name(number), data, rows=part_rows.num_rows))
         await store.put(folder + parts[-1].name, data)
@@ -95,9 +94,15 @@ async def sweep(lake: Lake, plan: protocol.Manifest) -> None:
     deleter = open_deleter(lake.uri, lake.options)
     task, rule = Task(store=store, ports=live_ports()), Committed().rule
     one = partial(sweep_part, rule=rule, fence=Fence(key=protocol.next_claim([])), held=Held())
-    swept = await asyncio.gather(*(one(task, deleter, plan, part, ledger) for part in plan.parts))
+
+    async def share(number: int) -> int:
+        """The work of one task: its parts, one after the other."""
+        swept = [await one(task, deleter, plan, part, ledger) for part in plan.parts[number::TASKS]]
+        return sum(each.objects_deleted for each in swept)
+
+    deleted = await asyncio.gather(*map(share, range(TASKS)))
     await store.close()
-    assert sum(each.objects_deleted for each in swept) == plan.rows, swept
+    assert sum(deleted) == plan.rows, deleted
 
 
 async def delete_bare(client: S3Store, keys: list[str]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
+import pyarrow as pa
 import pytest
 
 from lakebed.base import format_address
@@ -11,12 +12,14 @@ from lakebed.gc import protocol
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.fencing import Overtaken, claim
 from lakebed.gc.holding import Held
+from lakebed.gc.mark import ROWS_PER_PART, sum_parts, write_portions
 from lakebed.gc.protocol import part_name
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import BATCH_KEYS, sweep
+from lakebed.gc.tables import VERDICTS
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStoreUnavailable
 from lakebed.runtime import LiveClock, live_ports
-from tests.gc.garbage import FOLDER, plan_of, rule_of, sweep_part
+from tests.gc.garbage import FOLDER, SEEN, SEEN_MS, plan_of, rule_of, sweep_part, task_of
 
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 
@@ -185,8 +188,59 @@ async def test_a_sweep_begins_no_part_once_another_apply_began(store: StubbornOb
     assert await keys_in(store) == {keys[1]}
 
 
+class Died(BaseException):
+    """The executor was killed."""
+
+
+@pytest.mark.parametrize("calls", [1, 13, 34])
+async def test_a_sweep_that_died_asks_again_for_ten_thousand_objects_at_most(
+    store: StubbornObjectStore, calls: int
+) -> None:
+    """It goes on behind the last part that is recorded, however large the plan is."""
+    plan = await planned(store, 35_000)
+    fence, _ = await claim(store, LiveClock(), "r1")
+
+    class Dying(StubbornObjectStore):
+        async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+            if len(store.asked) == calls:
+                raise Died
+            return await store.delete(keys)
+
+    dying = LocalEngine(store, live_ports(), open_deleter=Dying)
+    with pytest.raises(Died):
+        await sweep(dying, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+    before = {key for batch in store.asked for key in batch}
+    store.asked.clear()
+    engine = LocalEngine(store, live_ports(), open_deleter=lambda: store)
+    swept = await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+
+    asked = [key for batch in store.asked for key in batch]
+    assert len(before) == calls * BATCH_KEYS
+    assert len(before.intersection(asked)) == calls * BATCH_KEYS % ROWS_PER_PART <= 10_000
+    assert len(asked) == len({*asked})
+    assert len(before.union(asked)) == swept.objects_deleted == 35_000
+
+
+async def planned(store: StubbornObjectStore, count: int) -> protocol.Manifest:
+    """A plan of so many objects of one slice, in parts as a task writes them."""
+    same = {name: pa.repeat("", count) for name in ("reason", "rule", "branch", "prefix", "path")}
+    columns: dict[str, object] = {
+        "address": [format_address(7, number) for number in range(count)],
+        "slice": [7] * count,
+        "sequence": [*range(count)],
+        "size_bytes": [4] * count,
+        "last_seen_at": [SEEN] * count,
+    }
+
+    async def verdicts() -> AsyncIterator[pa.Table]:
+        yield VERDICTS.rows(columns | same)
+
+    parts = [rows async for rows in write_portions(task_of(store), FOLDER, verdicts(), now_ms=SEEN_MS)]
+    return sum_parts(pa.concat_tables(parts), FOLDER)[0]
+
+
 async def test_a_sweep_deletes_no_further_batch_of_a_part_once_another_apply_began(store: StubbornObjectStore) -> None:
-    """A part has up to a hundred batches. The first one goes, and is recorded."""
+    """A part has up to ten batches. The first one goes, and is recorded."""
     keys = [format_address(7, number) for number in range(BATCH_KEYS + 1)]
     for key in keys:
         await store.put(key, b"1234")

@@ -46,7 +46,7 @@ from lakebed.gc.going import mark_going
 from lakebed.gc.history import only_active as only_active_rows
 from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
-from lakebed.gc.mark import ROWS_PER_PART, mark_expired
+from lakebed.gc.mark import mark_expired
 from lakebed.gc.named import deal_live, from_tables
 from lakebed.gc.packing import LiveSet
 from lakebed.gc.ranges import effort_of_ends, from_ranges
@@ -573,13 +573,13 @@ def test_hours_that_contradict_the_rows_stop_the_run(engines: Engines, tmp_path:
             known_run(engines, built, "second", NOW_MS + 3 * DAY_MS, wrong, {}, ways=[rows_max])
 
 
-@pytest.mark.parametrize("rows_max", [ROWS_PER_PART, 1])
+@pytest.mark.parametrize("rows_max", [going.HELD_MAX, 1])
 @pytest.mark.parametrize("engines", ["local"], indirect=True)
 def test_what_several_ranges_name_is_in_a_plan_once(
     engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_max: int
 ) -> None:
     """Whichever task reads them, and however many rows it holds at a time."""
-    monkeypatch.setattr(going, "ROWS_PER_PART", rows_max)
+    monkeypatch.setattr(going, "HELD_MAX", rows_max)
     built = Built(chain(), tmp_path)
 
     marked, _ = known_run(engines, built, "first", NOW_MS + 3 * DAY_MS, None, {})

@@ -22,10 +22,13 @@ from lakebed.gc.protocol import BadInput, Manifest, Pieces, Totals
 
 from .due import LIFECYCLE, Bitmap, Judging, due_rows, goes_of, match_rules, open_range, read_columns, read_going
 from .engines import Engine, Task
-from .mark import ROWS_PER_PART, sum_parts, write_ordered
+from .mark import sum_parts, write_ordered
 from .packing import CAUSE, Integers, Rows, each_once
 from .ranges import effort_of_whole, first_folders, get_range, texts_of
 from .tables import PARTS, Table, required
+
+HELD_MAX: Final = 100_000
+"""How many objects of whole portions a task holds before it writes them down."""
 
 PORTIONS: Final = Table("some ranges, and all that they alone name", required(("portion", pa.int64())))
 
@@ -81,7 +84,7 @@ async def mark_going(
             async for name, data in task.ahead(ids, lambda id_: get_range(task.store, RangeId(id_))):
                 batch.add(name, data, facts[name], groups[name], bitmaps)
                 # Between portions alone: an object may be in several ranges of one.
-                if name in last and batch.held >= ROWS_PER_PART:
+                if name in last and batch.held >= HELD_MAX:
                     yield batch.verdicts()
                     batch = _Batch(judging)
             if batch.held:

@@ -285,8 +285,9 @@ TOTALS_MAX: Final = 1000
 
 WAYS: Final = ("reason", "rule", "branch", "prefix", "slice", "age")
 
-ROWS_PER_PART: Final = 100_000
-"""How much of a plan is done or not done: a sweep that is resumed begins with the first part that is not recorded."""
+ROWS_PER_PART: Final = 10_000
+"""How much of a plan is done or not done: what a core loses with its executor, and the least that two cores share. A
+plan of ten million objects has a thousand parts; tenfold parts take half the bytes, and 2 s of CPU less in all."""
 
 
 def sum_parts(written: pa.Table, folder: str) -> tuple[Manifest, Totals]:
