@@ -22,6 +22,7 @@ from lakebed.gc.kinds.old_layout import OldLayout
 from lakebed.gc.protocol import Service
 from lakebed.gc.recording import Ledger, Swept
 from lakebed.gc.rules import MetadataRule
+from lakebed.gc.tables import no_others
 from lakebed.objectstore import (
     Deleter,
     MemoryObjectStore,
@@ -114,6 +115,7 @@ async def plan_of(
             "rule": ["main: 1 days"] * len(keys),
             "last_seen_at": [seen or seen_at for _, seen_at in facts],
             "path": paths or [f"events/{number}" if with_paths else "" for number in range(len(keys))],
+            **no_others(len(keys)),
         }
     )
     data = protocol.encode_part(protocol.GARBAGE, rows.cast(protocol.arrow_schema(protocol.GARBAGE)))

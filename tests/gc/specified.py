@@ -198,6 +198,8 @@ def plan_of(garbage: frozenset[str], *, reason: str) -> pa.Table:
         [""] * count,
         [0] * count,
         [""] * count,
+        [None] * count,
+        [None] * count,
     ]
     schema = arrow_schema(GARBAGE)
     return pa.table(

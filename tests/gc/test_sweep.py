@@ -16,7 +16,7 @@ from lakebed.gc.mark import ROWS_PER_PART, sum_parts, write_portions
 from lakebed.gc.protocol import part_name
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import BATCH_KEYS, sweep
-from lakebed.gc.tables import VERDICTS
+from lakebed.gc.tables import VERDICTS, no_others
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStoreUnavailable
 from lakebed.runtime import LiveClock, live_ports
 from tests.gc.garbage import FOLDER, SEEN, SEEN_MS, plan_of, rule_of, sweep_part, task_of
@@ -233,7 +233,7 @@ async def planned(store: StubbornObjectStore, count: int) -> protocol.Manifest:
     }
 
     async def verdicts() -> AsyncIterator[pa.Table]:
-        yield VERDICTS.rows(columns | same)
+        yield VERDICTS.rows(columns | same | no_others(count))
 
     parts = [rows async for rows in write_portions(task_of(store), FOLDER, verdicts(), now_ms=SEEN_MS)]
     return sum_parts(pa.concat_tables(parts), FOLDER)[0]
