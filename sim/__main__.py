@@ -29,6 +29,7 @@ from .exploring import Explored, TooManyStates, explore
 from .histories.command import main as record_histories
 from .histories.storm import main as storm
 from .hunting import MUTANTS, Hunt, hunt, known_killers, write_killers
+from .meetings import Meetings
 from .scheduling import run_seed
 from .swarms import SWARM_FAULTS, swarm
 from .worlds import World, small_worlds
@@ -148,14 +149,15 @@ def _walk(world: World, states_max: int | None, memory_gib: int, sending: Connec
 
 def swarms(seeds: int, *, first: int = 0, has_due: bool = False, statistics: bool = False) -> dict[str, Any]:
     """Run this many seeds of swarms; `has_due`: of those with lifecycle runs and erasures. With statistics it is
-    counted how often each guard was reached (exercised.py)."""
+    counted how often each guard was reached (exercised.py), and who met whom (meetings.py)."""
     total = {"seeds": seeds, "first": first, "steps": 0, "faults": 0, "violations": 0}
     kinds: Counter[str] = Counter()
-    reached = Exercised(MUTANTS)
+    reached, meetings = Exercised(MUTANTS), Meetings()
+    run_one = meetings.run_seed if statistics else run_seed
     for seed in range(first, first + seeds):
         try:
             with reached if statistics else nullcontext():
-                run = run_seed(swarm(seed, has_due=has_due), seed, faults=SWARM_FAULTS)
+                run = run_one(swarm(seed, has_due=has_due), seed, faults=SWARM_FAULTS)
         except Violation as violation:
             total["violations"] += 1
             print(violation, flush=True)
@@ -166,7 +168,14 @@ def swarms(seeds: int, *, first: int = 0, has_due: bool = False, statistics: boo
         if (seed - first) % 1000 == 999:
             print(f"{seed - first + 1:>9,} seeds {total['steps']:>12,} steps {total['faults']:>10,} faults", flush=True)
     found = {**total, "kinds_of_faults": dict(kinds)}
-    return {**found, "guards": dict(reached.guards), "unreached": reached.unreached} if statistics else found
+    if not statistics:
+        return found
+    met = {"met": _sorted(meetings.pairs), "faults_met": _sorted(meetings.faults)}
+    return {**found, "guards": dict(reached.guards), "unreached": reached.unreached, **met}
+
+
+def _sorted(counted: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counted.items()))
 
 
 def mutants(*, seeds_max: int, only: str = "", anew: bool = False) -> dict[str, float]:

@@ -19,7 +19,7 @@ from lakebed.gc.special import tree_file
 from lakebed.ranges import CutRule, metarange_key, range_key, sublist_key
 from lakebed.versions import Commit, RefState, decode_record, keys
 
-from .actors import BLOCKS, Actor, Ending, Quick, Scene, Violation
+from .actors import BLOCKS, Actor, Ending, Quick, Scene, StepCheck, Violation
 from .checkers import ALWAYS
 from .collecting import FENCING, PRIVATE_BESIDE_TREES, Collecting
 from .deeds import (
@@ -153,10 +153,16 @@ def optimised_scenes() -> Iterator[Scene]:
 # Windows
 
 
-def nothing_names_what_waits(ending: Ending) -> None:
-    """Check that no entry names what a deferred run holds: it may be deleted once its window is over."""
-    if named := reachable(ending.disk) & deferred(ending.disk, ended=True):
-        raise Violation(f"an entry names what a run deletes: {sorted(named)}")
+def nothing_names_what_waits(*due: bytes) -> Callable[[Ending], None]:
+    """Check that no entry names what a deferred run holds: it may be deleted once its window is over. Commits may have
+    it at paths that are due.
+    """
+
+    def check(ending: Ending) -> None:
+        if named := reachable(ending.disk, due=frozenset(due)) & deferred(ending.disk, ended=True):
+            raise Violation(f"an entry names what a run deletes: {sorted(named)}")
+
+    return check
 
 
 def bytes_are_there(*uploaded: str) -> Callable[[Ending], None]:
@@ -172,15 +178,22 @@ def bytes_are_there(*uploaded: str) -> Callable[[Ending], None]:
     return check
 
 
-def deletes_wait(disk: Disk, partition: bytes, key: bytes, _: bytes | None, after: bytes | None) -> None:
-    """Check that no object goes that a deferred run holds, before its window is over."""
-    if partition == BLOCKS and after is None and key.decode() in disk.objectstore.keys() & waiting(disk):
-        raise Violation(f"deleted within the window: {key.decode()}")
+def deletes_wait(*, erased: bytes = b"") -> StepCheck:
+    """Check that no object goes that a deferred run holds, before its window is over; but for those at this path."""
+
+    def check(disk: Disk, partition: bytes, key: bytes, _: bytes | None, after: bytes | None) -> None:
+        is_delete = partition == BLOCKS and after is None
+        if is_delete and key.decode() in disk.objectstore.keys() & waiting(disk, erased=erased.decode()):
+            raise Violation(f"deleted within the window: {key.decode()}")
+
+    return check
 
 
-def deferring(made: Scene, *checks: Callable[[Ending], None]) -> Scene:
-    checks = (*made.checks, nothing_names_what_waits, *checks)
-    return replace(made, checks=checks, step_checks=(*made.step_checks, deletes_wait))
+def deferring(made: Scene, *checks: Callable[[Ending], None], due: Sequence[bytes] = (), erased: bytes = b"") -> Scene:
+    """Check a scene with deferred runs, too. `due`: paths at which commits may have what these hold; `erased`: one of
+    which an erasure takes what they hold."""
+    checks = (*made.checks, nothing_names_what_waits(*due), *checks)
+    return replace(made, checks=checks, step_checks=(*made.step_checks, deletes_wait(erased=erased)))
 
 
 DEFERRED: Final = (

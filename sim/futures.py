@@ -68,7 +68,7 @@ class Futures:
             return NO_READ
         found: set[tuple[Key, bool]] = set()
         for _, effect, _ in moves:
-            read = _read(effect)
+            read = read_by(effect)
             if read is None:
                 return NO_READ
             found |= read
@@ -78,7 +78,7 @@ class Futures:
         if not self.is_used:
             return 0
         return self._writes.setdefault(
-            frozenset(key for _, effect, _ in moves for key in _written(effect)), len(self._writes)
+            frozenset(key for _, effect, _ in moves for key in written_by(effect)), len(self._writes)
         )
 
     def begin(self, automata: Sequence[Learnt]) -> None:
@@ -159,7 +159,7 @@ class Futures:
         found = np.zeros((len(self._writes), self._words), np.uint64)
         keys = {key for written in self._writes for key in written}
         met: dict[Key, list[int]] = {
-            key: [number for places, number in self._reads.items() if any(_meets(place, key) for place in places)]
+            key: [number for places, number in self._reads.items() if any(meets(place, key) for place in places)]
             for key in keys
         }
         for written, row in self._writes.items():
@@ -177,12 +177,12 @@ def _sized(words: Words, rows: int, columns: int) -> Words:
     return found
 
 
-def _meets(place: tuple[Key, bool], key: Key) -> bool:
+def meets(place: tuple[Key, bool], key: Key) -> bool:
     (partition, begins), is_prefix = place
     return partition == key[0] and (key[1].startswith(begins) if is_prefix else key[1] == begins)
 
 
-def _read(effect: Effect) -> set[tuple[Key, bool]] | None:
+def read_by(effect: Effect) -> set[tuple[Key, bool]] | None:
     """Return the keys that an effect reads, and whether all that begin so; None if it is more than a read."""
     if type(effect[-1]) is Riders:
         return None
@@ -207,10 +207,10 @@ def _kind(partition: bytes, start: bytes) -> bytes:
     return b"" if b"/" in partition or b"/" not in start else start[: start.index(b"/") + 1]
 
 
-def _written(effect: Effect) -> Iterator[Key]:
+def written_by(effect: Effect) -> Iterator[Key]:
     if type(effect[-1]) is Riders:
         for rider in effect[-1]:
-            yield from _written(rider)
+            yield from written_by(rider)
         effect = effect[:-1]
     match effect[0]:
         case name if name not in WRITES:

@@ -21,13 +21,18 @@ UNORDERED: Final = frozenset({"run", "clean", "fence", "expire", "close", "issue
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`name` is unique in a scene; `kind` is what checkers go by."""
+    """`name` is unique in a scene; `kind` is what checkers go by; `what`, if given, what statistics call it."""
 
     name: str
     kind: str
     branch: str = ""
     key: bytes = b""
     value: Hashable = None
+    what: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.what or self.kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,12 +222,12 @@ def deferred(disk: Disk, *, ended: bool = False) -> set[str]:
     return _held(disk, lambda run: ended or run.state is not RunState.ENDED)
 
 
-def waiting(disk: Disk) -> set[str]:
-    """Return addresses that runs hold whose windows are not over."""
-    return _held(disk, lambda run: not run.purging and run.state is not RunState.ENDED)
+def waiting(disk: Disk, *, erased: str = "") -> set[str]:
+    """Return addresses that runs hold whose windows are not over; but for those that they hold for this path."""
+    return _held(disk, lambda run: not run.purging and run.state is not RunState.ENDED, but=erased)
 
 
-def _held(disk: Disk, holds: Callable[[RunRecord], bool]) -> set[str]:
+def _held(disk: Disk, holds: Callable[[RunRecord], bool], *, but: str = "") -> set[str]:
     held = disk.cells.get(PARTITION, {})
     found: set[str] = set()
     for key, value in held.items():
@@ -239,7 +239,8 @@ def _held(disk: Disk, holds: Callable[[RunRecord], bool]) -> set[str]:
             garbage = decode_deferred(table[0], run_id).garbage
             for part in garbage.parts:
                 rows = read_part(garbage, GARBAGE, part, disk.objectstore[garbage.folder + part.name][0])
-                found.update(rows["address"].to_pylist())
+                held_rows = zip(rows["address"].to_pylist(), rows["path"].to_pylist(), strict=True)
+                found.update(address for address, path in held_rows if not but or path != but)
     return found
 
 

@@ -7,7 +7,7 @@ after the other. Values are unique in a scene, so that every byte found later ca
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from lakebed.base import Entry
@@ -51,6 +51,10 @@ class Do:
 
     async def awaited(self, repo: Versions) -> str | None:
         return await self.act(repo)
+
+    def called(self, what: str) -> Do:
+        """Have statistics call it so."""
+        return Do(replace(self.operation, what=what), self.act)
 
 
 NARROW: Final = CutRule(strong=1, weak=1, weak_from=1, rows_max=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -80,10 +81,11 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
         kinds = {kind: share for kind, share in kinds.items() if kind not in _WITHOUT_GRACE}
     if resets_objects := rng.random() < 0.2:
         kinds["reset object"] = 1
-    # An erasure also takes what runs hold for a window, against which restores are checked.
     if restores := rng.random() < 0.2 and not is_graceful and not has_due:
         kinds |= {"restore": 1.5, "run deferring": 1, "purge": 0.5}
     # Drawn apart, so that all other seeds stay what they are.
+    if restores_due := has_due and not is_graceful and random.Random(f"restore {seed}").random() < 0.3:
+        kinds |= {"restore of what was due": 2, "lifecycle run deferring": 1, "purge": 1}
     is_hard = random.Random(f"hard {drawn_from}").random() < (0.5 if has_due else 0.2)
     # The worker waits for no reader here.
     is_hard = is_hard and not (has_due and is_graceful)
@@ -103,7 +105,7 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
             )
         )
     if is_hard:
-        clients.append(client("i", work("i0"), clean_claims("i1"), work("i2"), again=[work("i9")]))
+        clients.append(client("i", *_worked(work("i0"), clean_claims("i1"), work("i2")), again=_worked(work("i9"))))
     mover = random.Random(f"rename {drawn_from}")
     if is_moving := mover.random() < (0.5 if has_due else 0.15):
         moved = [_moved(mover, name, paths) for name in ("m1", "m2", "m9")]
@@ -117,6 +119,7 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
             *(DEFERRED if restores else [RULED]),
             *([turn_on("hd0")] if is_hard else []),
             *([set_policy("q1")] if has_due else []),
+            *(_DEFERRED_BY_POLICY if restores_due else ()),
         ],
         committed=committed,
         beside=[write("t0", "z", "t0", branch=SIDE)],
@@ -130,11 +133,22 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
     if is_hard:
         made = replace(made, step_checks=(*made.step_checks, nothing_queued_is_named))
     if has_due:
-        kept = nothing_undue_is_deleted(DUE)
+        kept = nothing_undue_is_deleted(*_EVER_DUE)
         made = replace(made, checks=[kept if one is nothing_reachable_is_deleted else one for one in made.checks])
+    if restores_due:
+        # An erasure also takes what a run holds for a window, where it holds it for the path of the order.
+        return deferring(made, due=_EVER_DUE, erased=DUE)
     return deferring(made) if restores else made
 
 
+DEFERRED_DUE: Final = "ab"
+"""A path that is due, of which a lifecycle run holds an object until its window is over."""
+_EVER_DUE: Final = (DUE, DEFERRED_DUE.encode())
+_DEFERRED_BY_POLICY: Final = (
+    upload("v1", DEFERRED_DUE, "1"),
+    commit("v2"),
+    collect("v3", RunKind.LIFECYCLE, window="7d"),
+)
 _PATHS: Final = "xxy"
 """A client draws one of these. Of the first path there is a committed version that it may write again."""
 _WITH_DUE: Final = "aab"
@@ -173,9 +187,15 @@ def _moved(rng: random.Random, name: str, paths: str) -> tuple[Do, Do]:
     """Move within the branch, or to it from another one."""
     first, second = paths[0], paths[-1]
     source, branch = rng.choice(((first, MAIN), (second, MAIN), ("z", SIDE)))
-    return move(name, source, rng.choice((first, second, "v")), branch=branch)
+    copies, takes = move(name, source, rng.choice((first, second, "v")), branch=branch)
+    return copies.called("move"), takes.called("move")
 
 
+def _worked(*deeds: Do) -> Sequence[Do]:
+    return [do.called("hard delete") for do in deeds]
+
+
+_CALLED: Final = {"run": "uncommitted run"}
 _LETTING_GO: Final = frozenset({"write", "delete", "reset_object"})
 _WITHOUT_GRACE: Final = ("committed run", "optimised run", "metadata run", "resume", "purge")
 
@@ -183,8 +203,17 @@ _WITHOUT_GRACE: Final = ("committed run", "optimised run", "metadata run", "resu
 def _drawn(
     rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, float], *, paths: str, is_graceful: bool
 ) -> Do:
-    key, first, second = rng.choice(paths), paths[0], paths[-1]
-    match rng.choices(list(kinds), list(kinds.values()))[0]:
+    key = rng.choice(paths)
+    kind = rng.choices(list(kinds), list(kinds.values()))[0]
+    do = _made(rng, kind, name, clocks_agree, key=key, paths=paths, is_graceful=is_graceful)
+    return do if kind == "side" else do.called(_CALLED.get(kind, kind))
+
+
+def _made(
+    rng: random.Random, kind: str, name: str, clocks_agree: bool, *, key: str, paths: str, is_graceful: bool
+) -> Do:
+    first, second = paths[0], paths[-1]
+    match kind:
         case "write":
             # Now and then what may be there already: a write that changes nothing.
             return write(name, key, name if rng.random() < 0.8 else {first: "w0", second: "v0"}[key])
@@ -223,6 +252,8 @@ def _drawn(
             return create_tag(name, rng.choice(("main", "main~1", f"{SIDE}~1")))
         case "restore":
             return restore(name, key="a", content=b"1", overwrite=rng.random() < 0.5)
+        case "restore of what was due":
+            return restore(name, key=DEFERRED_DUE, content=b"1", overwrite=rng.random() < 0.5)
         case "run deferring":
             return committed_run(name, window="7d")
         case "purge":

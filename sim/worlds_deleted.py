@@ -26,7 +26,7 @@ from lakebed.gc.rules import Selection
 from lakebed.gc.service import CollectionService, PolicyBook, QueueWorker, ServiceOptions, open_deleted
 from lakebed.objectstore import DeleteFailure
 from lakebed.ranges import metarange_key
-from lakebed.versions import BranchRecord, Commit, Note, RefState, decode_cell, decode_record, is_gone, keys
+from lakebed.versions import BranchRecord, Commit, Note, RefState, Versions, decode_cell, decode_record, is_gone, keys
 
 from .actors import Actor, Ending, Program, Quick, Scene, Violation
 from .collecting import OPTIONS
@@ -48,6 +48,13 @@ class NamespaceDeleter(SimDeleter):
 
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
         return await super().delete([f"{ONE}/{key}" for key in keys])
+
+
+class _Refusing(NamespaceDeleter):
+    """Deletes nothing."""
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        return [DeleteFailure(key=key, reason="refused") for key in keys]
 
 
 async def upload_to(handle: Repository, path: str, data: bytes) -> str:
@@ -102,11 +109,25 @@ async def _prepare_erased(ports: SimPorts) -> None:
     await made.versions.slices.end()
 
 
+async def _prepare_ordered(ports: SimPorts) -> None:
+    """Make the same, and plan its erasure."""
+    await _prepare_erased(ports)
+    await _plan_erasure(_over(ports, CollectionService((await catalog_of(ports).get(NAME)).versions, OPTIONS)))
+
+
 async def _prepare_planned(ports: SimPorts) -> None:
     """Make the same, plan its erasure, and delete it."""
+    await _prepare_ordered(ports)
+    await catalog_of(ports).delete(NAME)
+
+
+async def _prepare_sweeping(ports: SimPorts) -> None:
+    """Make the same, begin to apply an erasure of it whose deletes all fail, and delete the repository."""
     await _prepare_erased(ports)
     catalog = catalog_of(ports)
-    await _plan_erasure(_over(ports, CollectionService((await catalog.get(NAME)).versions, OPTIONS)))
+    context = _over(ports, CollectionService((await catalog.get(NAME)).versions, OPTIONS), fails=True)
+    report = await flow.apply(context, await _plan_erasure(context), grace_s=0)
+    assert report.objects_failed, "the run sweeps still"
     await catalog.delete(NAME)
 
 
@@ -125,13 +146,14 @@ async def _context(ports: SimPorts, catalog: Catalog) -> RunContext:
     return _over(ports, await open_deleted(catalog, NAME, "", options=ServiceOptions(scan_page=100)))
 
 
-def _over(ports: SimPorts, service: CollectionService) -> RunContext:
+def _over(ports: SimPorts, service: CollectionService, *, fails: bool = False) -> RunContext:
     store = Namespace(ports, ONE)
     own = ports.objectstore.own
+    kind = _Refusing if fails else NamespaceDeleter
     return RunContext(
         repository=NAME,
         service=Service(service),
-        engine=LocalEngine(store, ports.ports, open_deleter=lambda: NamespaceDeleter(own)),
+        engine=LocalEngine(store, ports.ports, open_deleter=lambda: kind(own)),
         store=store,
         ports=ports.ports,
         progress=lambda _: None,
@@ -154,7 +176,7 @@ async def _take_due(ports: SimPorts) -> None:
     handle = await catalog_of(ports).get(NAME)
     context = _over(ports, CollectionService(handle.versions, OPTIONS))
     plan = await flow.plan(context, Lifecycle(Mode.CLEAN))
-    await flow.apply(context, plan.run_id)
+    await flow.apply(context, plan.run_id, grace_s=0)
 
 
 async def _lifecycle(ports: SimPorts) -> None:
@@ -169,20 +191,31 @@ async def _plan_erasure(context: RunContext) -> str:
 async def _take_selected(ports: SimPorts) -> None:
     handle = await catalog_of(ports).get(NAME)
     context = _over(ports, CollectionService(handle.versions, OPTIONS))
-    await flow.apply(context, await _plan_erasure(context))
+    await flow.apply(context, await _plan_erasure(context), grace_s=0)
+
+
+async def _apply_ordered(ports: SimPorts) -> None:
+    await _apply_all(ports, (await catalog_of(ports).get(NAME)).versions)
 
 
 async def _apply_late(ports: SimPorts) -> None:
     """Be a process that had its handle before the repository was deleted, and applies the erasure now."""
-    _, versions = await catalog_of(ports).open_deleted(NAME, "")
+    await _apply_all(ports, (await catalog_of(ports).open_deleted(NAME, ""))[1])
+
+
+async def _apply_all(ports: SimPorts, versions: Versions) -> None:
     context = _over(ports, CollectionService(versions, OPTIONS))
     for run_id in await list_plans(context.store):
         with suppress(NotFound, Conflict, Denied):
-            await flow.apply(context, run_id)
+            await flow.apply(context, run_id, grace_s=0)
 
 
 async def _late_eraser(ports: SimPorts) -> None:
     await ports.operations.run(Operation(f"{ports.actor}{ports.life}", "run"), _apply_late(ports))
+
+
+async def _applier(ports: SimPorts) -> None:
+    await ports.operations.run(Operation(f"{ports.actor}{ports.life}", "run"), _apply_ordered(ports))
 
 
 async def _eraser(ports: SimPorts) -> None:
@@ -198,6 +231,17 @@ async def _work(ports: SimPorts, *, overwrites: bool) -> None:
             await upload_to(handle, "a", b"new")
     for _ in range(2):
         await QueueWorker(handle.versions, NamespaceDeleter(ports.objectstore.own), linger_ms=0).work()
+
+
+async def _copy_again(ports: SimPorts) -> None:
+    """Be a server's process with a handle of before the deletion, and copy what the path has in the commit."""
+    handle = await catalog_of(ports).get(NAME)
+    with suppress(NotFound):
+        await handle.versions.copies.copy("main~0", b"a", "main", b"x", shallow=True)
+
+
+async def _copier(ports: SimPorts) -> None:
+    await ports.operations.run(Operation(f"{ports.actor}{ports.life}c", "write", what="copy"), _copy_again(ports))
 
 
 async def _worker(ports: SimPorts, *, overwrites: bool = False) -> None:
@@ -225,6 +269,12 @@ async def _deleter_reusing(ports: SimPorts) -> None:
     """Delete the repository, collect it, and use its namespace again."""
     await _deleter(ports)
     await _reuser(ports)
+
+
+async def _copier_back(ports: SimPorts) -> None:
+    """Copy, then delete the repository and bring it back."""
+    await _copier(ports)
+    await _deleter_back(ports)
 
 
 async def _undeleter(ports: SimPorts) -> None:
@@ -404,17 +454,42 @@ def deleted_scenes() -> Iterator[Scene]:
             quick=Quick.NO_FAULT if "committer" in name else Quick.ALL,
         )
     undue = partial(nothing_named_is_deleted, due=b"a")
-    yield Scene(
-        name="apply of an erasure that slept, collector of its deleted repository",
-        actors=(Actor("e", _late_eraser), collector),
-        prepare=_prepare_planned,
-        tidy=_finish_all,
-        checks=(undue, one_of_both),
-        tidy_checks=(undue, one_of_both, nothing_is_left, no_record_is_left),
-        is_lock_free=False,
-        # Two whole flows, whose files the other one lists: too many states to walk. Seeds have faults.
-        quick=Quick.NEVER,
-    )
+    for name, prepare in (("slept", _prepare_planned), ("sweeps still", _prepare_sweeping)):
+        yield Scene(
+            name=f"apply of an erasure that {name}, collector of its deleted repository",
+            actors=(Actor("e", _late_eraser), collector),
+            prepare=prepare,
+            tidy=_finish_all,
+            checks=(undue, one_of_both),
+            tidy_checks=(undue, one_of_both, nothing_is_left, no_record_is_left),
+            is_lock_free=False,
+            keeps_order=False,
+            foresees=True,
+            # Two whole flows, whose files the other one lists: too many states to walk. Seeds have faults.
+            quick=Quick.NEVER,
+        )
+    applier = Actor("r", _applier)
+    for name, others, quick in (
+        ("apply of an erasure, copier that deletes its repository and undeletes", {"d": _copier_back}, Quick.NO_FAULT),
+        (
+            "apply of an erasure, copier of a repository, deleter that undeletes",
+            {"w": _copier, "d": _deleter_back},
+            Quick.NEVER,
+        ),
+    ):
+        yield Scene(
+            name=name,
+            actors=(applier, *(Actor(letter, program) for letter, program in others.items())),
+            prepare=_prepare_ordered,
+            tidy=_finish_all,
+            checks=(undue, one_of_both),
+            tidy_checks=(undue, one_of_both),
+            private=PRIVATE,
+            is_lock_free=False,
+            keeps_order=False,
+            foresees=True,
+            quick=quick,
+        )
     deleters = {
         "deleter that undeletes": _deleter_back,
         "deleter that collects": _deleter,
@@ -438,6 +513,9 @@ def deleted_scenes() -> Iterator[Scene]:
                 # A deleted repository's collection lists and deletes the run's files.
                 private=PRIVATE if other is _deleter_back else (),
                 is_lock_free=False,
+                keeps_order=False,
+                foresees=True,
+                quick=Quick.NO_LOSS if other is _deleter_back else Quick.NEVER,
             )
         for what, program in (
             ("queue worker", _worker),

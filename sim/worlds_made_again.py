@@ -23,12 +23,13 @@ from lakebed.gc import flow
 from lakebed.gc.context import RunContext, list_plans
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
-from lakebed.gc.protocol import APPLYING_PREFIX, RunKind, Service, UncommittedOptions
-from lakebed.gc.rules import MetadataRule, Rules
+from lakebed.gc.kinds.erasure import Erasure
+from lakebed.gc.protocol import APPLYING_PREFIX, ErasureOrder, RunKind, Service, UncommittedOptions
+from lakebed.gc.rules import MetadataRule, Rules, Selection
 from lakebed.gc.service import CollectionService
 from lakebed.gc.service.rules import RuleBook
 from lakebed.objectstore import DeleteFailure, ObjectStat
-from lakebed.versions import Note, Versions, keys
+from lakebed.versions import Note, Versions, decode_cell, is_gone, keys
 
 from .actors import Actor, Ending, Quick, Scene, Violation
 from .collecting import OPTIONS
@@ -42,6 +43,8 @@ _NOTES: Final = b"(made again)"
 """A partition of the simulation's own: the ids of the dump, and whether the repository was made again."""
 _IDS: Final = b"ids"
 _MADE: Final = b"made"
+_COPIED: Final = b"copied"
+"""There if a client copies, in the repository of before and in that of now."""
 
 
 class _Noting(Namespace):
@@ -111,6 +114,27 @@ async def _prepare(ports: SimPorts) -> None:
     assert plan.totals.all.objects == 1, "the object of the first commit"
 
 
+async def _prepare_ordered(ports: SimPorts) -> None:
+    """Make a repository that has `b` in its head, a dump of it, a copy of that staged at `a`, and an erasure of `a`
+    that takes the object though `b` shares it.
+    """
+    made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
+    await upload_to(made, "b", b"1")
+    await made.versions.commits.commit("main", Note(message="m", committer="sim"))
+    ids = await made.dumps.dump()
+    await ports.store.set(_NOTES, _IDS, msgspec.json.encode([ids.commits, ids.tags, ids.branches]))
+    await _copy(made.versions)
+    await ports.store.set(_NOTES, _COPIED, b"")
+    await made.versions.slices.end()
+    order = ErasureOrder(selection=Selection(paths=("a",)), why="simulated", takes_shared=True)
+    plan = await flow.plan(await _context(ports), Erasure(order))
+    assert plan.totals.all.objects == 1, "the object of both"
+
+
+async def _copy(versions: Versions) -> None:
+    await versions.copies.copy("main", b"b", "main", b"a", shallow=True)
+
+
 async def _context(ports: SimPorts) -> RunContext:
     store = _Noting(ports)
     return RunContext(
@@ -149,6 +173,8 @@ async def _make_again(ports: SimPorts) -> None:
     await ports.store.set(_NOTES, _MADE, b"")
     await made.dumps.restore(DumpIds(commits=commits, tags=tags, branches=branches))
     await CollectionService(made.versions, OPTIONS).adopting()
+    if await ports.store.get(_NOTES, _COPIED) is not None:
+        await _copy(made.versions)
 
 
 async def _restorer(ports: SimPorts) -> None:
@@ -165,10 +191,23 @@ def nothing_of_before_is_carried_out(ending: Ending) -> None:
             raise Violation(f"the repository of now has {runs}, of the one before")
 
 
+def what_is_staged_now_stays(ending: Ending) -> None:
+    """
+    Raises:
+        Violation: the repository of now lost a staged entry to an erasure that was ordered in the one before.
+    """
+    tokens = [cells for partition, cells in ending.disk.cells.items() if partition.startswith(_NOW)]
+    staged = [decode_cell(cells[b"a"]) for cells in tokens if b"a" in cells]
+    if ending.acknowledged("restore") and all(is_gone(flags) for flags, _ in staged):
+        raise Violation("an erasure of the repository before deleted what is staged in the one of now")
+
+
 def made_again_scenes() -> Iterator[Scene]:
-    for name, by_name in (
-        ("apply that waits, maker of its repository again", False),
-        ("apply that asks by name, maker of its repository again", True),
+    checks = (nothing_of_before_is_carried_out,)
+    for name, by_name, prepare in (
+        ("apply that waits, maker of its repository again", False, _prepare),
+        ("apply that asks by name, maker of its repository again", True, _prepare),
+        ("apply of an erasure that asks by name, maker of its repository again", True, _prepare_ordered),
     ):
 
         async def applier(ports: SimPorts, *, by_name: bool = by_name) -> None:
@@ -177,8 +216,8 @@ def made_again_scenes() -> Iterator[Scene]:
         yield Scene(
             name=name,
             actors=(Actor("r", applier), Actor("n", _restorer)),
-            prepare=_prepare,
-            checks=(nothing_of_before_is_carried_out,),
+            prepare=prepare,
+            checks=checks if prepare is _prepare else (*checks, what_is_staged_now_stays),
             is_lock_free=False,
             keeps_order=False,
             foresees=True,

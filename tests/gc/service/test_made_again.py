@@ -24,6 +24,7 @@ from lakebed.gc.protocol import (
     RunKind,
     Sweep,
     UncommittedOptions,
+    Unstage,
 )
 from lakebed.gc.rules import MetadataRule, Selection, days_rules
 from lakebed.gc.service import OtherRepository, PolicyBook
@@ -151,3 +152,5 @@ async def test_each_step_of_an_apply_is_refused_in_the_repository_made_again(her
         await service.sweep(plan.run_id, Sweep(plan=plan.garbage, commits=plan.commits, uid=uid))
     with pytest.raises(OtherRepository):
         await service.retire(plan.run_id, RetireLeftovers(leftovers=leftovers, uid=uid))
+    with pytest.raises(OtherRepository):
+        await service.unstage(plan.run_id, Unstage(entries=(), uid=uid))

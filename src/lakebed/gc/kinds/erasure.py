@@ -86,7 +86,7 @@ class Erasure:
         staged = [one for one in self.order.staged if not one.is_sealed and not holds.of(path=one.path)]
         going = await _that_go(context, plan, self.order, staged)
         if going:
-            count = await context.service.unstage(plan.run_id, going)
+            count = await context.service.unstage(plan.run_id, going, uid=plan.uid)
             context.progress(f"deleted {count_of(count, 'staged entry', 'staged entries')}")
         nothing = protocol.arrow_schema(protocol.EXPIRED).empty_table()
         commits = await write_input(context.store, folder_in(plan, protocol.EXPIRED.name), protocol.EXPIRED, nothing)

@@ -86,9 +86,13 @@ class StagedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unstage(msgspec.Struct, frozen=True, kw_only=True):
-    """Delete these entries, at most 500, where they still are what is staged. Uploads in parts are given up."""
+    """Delete these entries, at most 500, where they still are what is staged. Uploads in parts are given up.
+
+    `uid` is that of the repository in which they were found; another one refuses.
+    """
 
     entries: tuple[StagedEntry, ...]
+    uid: str = ""
 
 
 class Unstaged(msgspec.Struct, frozen=True, kw_only=True):

@@ -165,12 +165,14 @@ class Service:
             if token is None:
                 return tuple(found)
 
-    async def unstage(self, run_id: str, entries: Sequence[StagedEntry]) -> int:
-        """Delete these entries from their branches, where they still are what they were, and return how many went."""
+    async def unstage(self, run_id: str, entries: Sequence[StagedEntry], *, uid: str = "") -> int:
+        """Delete these entries of the repository `uid` from their branches, where they still are what they were, and
+        return how many went.
+        """
         count = 0
         for start in range(0, len(entries), UNSTAGED_AT_ONCE):
             batch = tuple(entries[start : start + UNSTAGED_AT_ONCE])
-            count += (await self._requests.unstage(run_id, Unstage(entries=batch))).count
+            count += (await self._requests.unstage(run_id, Unstage(entries=batch, uid=uid))).count
         return count
 
     async def marked(self, run_id: str, plan: Manifest) -> RunView:

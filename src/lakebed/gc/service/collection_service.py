@@ -345,6 +345,7 @@ class CollectionService:
     async def unstage(self, run_id: str, body: Unstage) -> Unstaged:
         """See `Erasing.unstage`."""
         check_run_id(run_id)
+        self._check_uid(body.uid)
         await self._installation.check()
         return await self._erasing.unstage(body)
 
