@@ -35,8 +35,8 @@ OBJECTS = {"small": 2_000, "full": 100_000}
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=1)
 
 
-def rows(count: int) -> list[tuple[bytes, Entry]]:
-    """A table of daily partitions, as a lake has them; addresses dense in slices of 10,000."""
+def rows(count: int, *, first: int = 0) -> list[tuple[bytes, Entry]]:
+    """Rows from number `first` on of a table of daily partitions; addresses dense in slices of 10,000."""
     return [
         (
             key := f"events/day={n // 400:04d}/part-{n % 400:05d}-{n * 2654435761 % 2**32:08x}.parquet".encode(),
@@ -47,7 +47,7 @@ def rows(count: int) -> list[tuple[bytes, Entry]]:
                 modified_ms=1_790_000_000_000 + n * 37,
             ),
         )
-        for n in range(count)
+        for n in range(first, first + count)
     ]
 
 
