@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakebed.base import Entry, Ports, RepositoryUid, slice_name
 from lakebed.catalog import (
@@ -34,6 +36,7 @@ from lakebed.objectstore import (
     Stored,
     open_objectstore,
 )
+from lakebed.objectstore.opening import without_account
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from tests.objectstore.s3_servers import make_bucket, serve_s3
 
@@ -279,6 +282,22 @@ def test_a_namespace_overlaps_another_spelling_of_itself() -> None:
     assert overlap("az://container/lake/inner", url)
     assert overlap(url, "az://container/lake")
     assert not overlap(url, "az://container/lakes")
+
+
+_URIS = st.builds(
+    lambda scheme, names: scheme + "/".join(names),
+    st.sampled_from(["s3://", "az://", "https://acct.blob.core.windows.net/"]),
+    st.lists(st.sampled_from(["a", "aa", "b", "a\nb", "s3:"]), min_size=1, max_size=4),
+)
+
+
+@given(_URIS, st.lists(_URIS, max_size=6))
+def test_the_first_namespace_that_overlaps_is_found_whatever_lies_beside_it(uri: str, others: list[str]) -> None:
+    def touches(other: str) -> bool:
+        one, two = without_account(uri) + "/", without_account(other) + "/"
+        return one.startswith(two) or two.startswith(one)
+
+    assert first_overlap(uri, others) == next(filter(touches, others), None)
 
 
 def test_a_namespace_is_held_against_all_others_at_once() -> None:

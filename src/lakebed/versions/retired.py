@@ -15,13 +15,13 @@ from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from lakebed.base import CommitId, OutcomeUnknown, RunId, RunState
-from lakebed.kv import Held, PredicateFailed
+from lakebed.kv import SCAN_PAGE, Held, PredicateFailed, scan_pages
 from lakebed.ranges import FileCorrupt
 
 from . import keys
 from .context import Context
 from .errors import CommitExpired, ContentsGone
-from .records import RunRecord, SweptRecord, decode_record, encode_record
+from .records import RunRecord, SweptRecord, decode_record, decode_records, encode_record
 from .trees.files import MISSING
 
 P = ParamSpec("P")
@@ -33,6 +33,7 @@ TAKING = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 class Retired:
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._runs_seen = 0
 
     async def check_not_expiring(self, commits: Iterable[CommitId]) -> None:
         """Costs a scan of the runs, and for each commit one `get` and one more for each run that expires just now.
@@ -153,10 +154,15 @@ class Retired:
 
     async def runs(self) -> list[tuple[RunId, RunRecord]]:
         """Return every run, oldest first."""
-        return [
-            (RunId(key[len(keys.RUN) :].decode()), record)
-            async for key, record in self._context.records(RunRecord, keys.RUN)
-        ]
+        found: list[tuple[RunId, RunRecord]] = []
+        # As many as there were, and one that shows the end: makers of refs ask, and mostly there are few runs.
+        async for names, values in scan_pages(
+            self._context.store, self._context.partition, keys.RUN, first=min(self._runs_seen + 1, SCAN_PAGE)
+        ):
+            ids = [RunId(key[len(keys.RUN) :].decode()) for key in names]
+            found += zip(ids, decode_records(RunRecord, values), strict=True)
+        self._runs_seen = len(found)
+        return found
 
     async def find_run(self, run: RunId) -> tuple[RunRecord, Held] | None:
         held = await self._context.get(keys.RUN + run.encode())
