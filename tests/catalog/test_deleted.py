@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.base import Ports
+from lakebed.base import AT_ONCE, Ports
 from lakebed.catalog import (
     Catalog,
     DefaultBranchKept,
@@ -23,7 +23,7 @@ from lakebed.catalog import (
 from lakebed.gc.protocol import NewHold
 from lakebed.gc.service import HoldBook
 from lakebed.kv import Store
-from lakebed.versions import BranchNotFound, Note
+from lakebed.versions import BranchNotFound, Note, keys
 
 DAY_MS = 86_400_000
 CASE_7 = NewHold(name="case-7", globs=("contracts/",), why="a lawsuit")
@@ -57,6 +57,25 @@ async def test_a_deleted_repository_is_listed_until_it_is_back(
     assert (listed.uid, listed.record.name, listed.record.deleted_by) == (repository.record.uid, "repo", "esti")
     assert (listed.record.deleted_ms, listed.record.kept_until_ms) == (now_ms, now_ms + 7 * DAY_MS)
     assert await catalog.deleted.list() == []
+
+
+async def test_a_repository_of_many_branches_stops_whole_and_comes_back_whole(
+    catalog: Catalog, repository: Repository, store: Store
+) -> None:
+    refs = repository.versions.refs
+    for number in range(2 * AT_ONCE + 1):
+        await refs.create_branch(f"b{number:03}", "main")
+    await catalog.delete("repo")
+
+    with pytest.raises(BranchNotFound):
+        await refs.get_branch(f"b{2 * AT_ONCE:03}")
+    back = await catalog.undelete("repo")
+    names, _ = await back.versions.refs.list_branches(limit=1000)
+
+    assert len(names) == 2 * AT_ONCE + 2
+    await catalog.delete("repo")
+    uid = await catalog.deleted.forget("repo")
+    assert (await store.scan(keys.repository_partition(uid), b"", 10)).keys == []
 
 
 async def test_its_name_may_be_used_meanwhile_and_it_comes_back_under_another(

@@ -20,7 +20,7 @@ through a whole deletion and its undoing finds nothing as it was.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,8 +28,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import OutcomeUnknown, Ports, RepositoryId, RepositoryUid, RunId, StagingToken, check_repository
-from lakebed.kv import Held, Page, PredicateFailed, Store, scan_prefix
+from lakebed.base import (
+    AT_ONCE,
+    OutcomeUnknown,
+    Ports,
+    RepositoryId,
+    RepositoryUid,
+    RunId,
+    StagingToken,
+    check_repository,
+    in_waves,
+)
+from lakebed.kv import Held, Page, PredicateFailed, Store, scan_pages, scan_prefix
 from lakebed.versions import BranchRecord, ClaimRecord, RefState, decode_record, encode_record, keys
 
 from .errors import DeletedNotFound, DeleteProtected, RepositoryExists, SeveralDeleted, WindowNotOver
@@ -113,11 +123,12 @@ class DeletedRepositories:
 
     async def _suspend(self, name: RepositoryId, uid: RepositoryUid, held: Held) -> None:
         partition = keys.repository_partition(uid)
-        async for key, _ in scan_prefix(self._store, partition, keys.BRANCH):
+
+        async def suspend(key: bytes) -> None:
             while (found := await self._store.get(partition, key)) is not None:
                 branch = decode_record(BranchRecord, found.value)
                 if branch.state is RefState.SUSPENDED:
-                    break
+                    return
                 # After the branch was read: a process that sleeps here until the repository is in use again finds
                 # that the branch has another epoch.
                 if not await self._is_still(name, held):
@@ -128,6 +139,14 @@ class DeletedRepositories:
                     else:
                         suspended = encode_record(replace(branch, state=RefState.SUSPENDED))
                         await self._store.set_if(partition, key, suspended, found.predicate)
+
+        await self._each_branch(uid, suspend)
+
+    async def _each_branch(self, uid: RepositoryUid, act: Callable[[bytes], Awaitable[None]]) -> None:
+        """Act on the key of each branch, some at once."""
+        partition = keys.repository_partition(uid)
+        async for branches, _ in scan_pages(self._store, partition, keys.BRANCH, first=AT_ONCE):
+            await in_waves(self._ports.tasks, branches, act)
 
     async def _keep(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
         before = await self._store.get(DELETED_REPOSITORIES, record.uid.encode())
@@ -247,17 +266,20 @@ class DeletedRepositories:
 
     async def _resume(self, uid: RepositoryUid, held: Held) -> None:
         partition = keys.repository_partition(uid)
-        async for key, _ in scan_prefix(self._store, partition, keys.BRANCH):
+
+        async def resume(key: bytes) -> None:
             while (found := await self._store.get(partition, key)) is not None:
                 branch = decode_record(BranchRecord, found.value)
                 if branch.state is not RefState.SUSPENDED:
-                    break
+                    return
                 now = await self._store.get(DELETED_REPOSITORIES, uid.encode())
                 if now is None or now.value != held.value:
                     return
                 active = replace(branch, state=RefState.ACTIVE, epoch=branch.epoch + 1)
                 with suppress(PredicateFailed):
                     await self._store.set_if(partition, key, encode_record(active), found.predicate)
+
+        await self._each_branch(uid, resume)
 
     async def settle(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
         """Step 5 for a repository that is `restoring`; or remove the claim of a process that came too late."""
@@ -465,10 +487,9 @@ class DeletedRepositories:
             await self._note(uid, _tokens(page), noted)
             branches = {key for key in page.keys if key.startswith(keys.BRANCH)}
             await self._store.delete_many(partition, [key for key in page.keys if key not in branches])
-            for key in sorted(branches):
-                await self._remove_branch(uid, key, noted)
-        for token in sorted(noted):
-            await self._purge_partition(keys.token_partition(uid, token))
+            await in_waves(self._ports.tasks, sorted(branches), lambda key: self._remove_branch(uid, key, noted))
+        tokens = [keys.token_partition(uid, token) for token in sorted(noted)]
+        await in_waves(self._ports.tasks, tokens, self._purge_partition)
 
     async def _remove_branch(self, uid: RepositoryUid, key: bytes, noted: set[StagingToken]) -> None:
         """Remove a branch only as it was when its tokens were noted.

@@ -35,6 +35,7 @@ from lakebed.base import (
     check_branch,
     check_tag,
     count_of,
+    in_waves,
     parse_slice_name,
 )
 from lakebed.objectstore import ObjectMissing, ObjectStore
@@ -352,9 +353,11 @@ class Dumps:
         there: Mapping[str, DumpedRef],
         make: Callable[[str, str], Awaitable[CommitId]],
     ) -> None:
-        for name, ref in wanted.items():
-            if name not in there:
-                await make(name, ref.commit_id)
+        missing = [(name, ref.commit_id) for name, ref in wanted.items() if name not in there]
+        # The last one when all others are there.
+        await in_waves(self._ports.tasks, missing[:-1], lambda one: make(*one))
+        for one in missing[-1:]:
+            await make(*one)
 
 
 def _refs_file(dump: str, kind: DumpKind, refs: Mapping[str, DumpedRef]) -> DumpWriter:

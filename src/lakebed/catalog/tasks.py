@@ -90,9 +90,10 @@ class Tasks:
     async def clean(self) -> None:
         """Forget tasks that ended, or were given up, long ago."""
         now_ms = self._ports.clock.now_ms()
-        async for key, record in self._records.records(TaskRecord, TASK):
-            if now_ms - record.updated_ms >= KEPT_MS:
-                await self._records.delete(key)
+        tasks = self._records.records(TaskRecord, TASK)
+        old = [key async for key, record in tasks if now_ms - record.updated_ms >= KEPT_MS]
+        if old:
+            await self._records.store.delete_many(self._records.partition, old)
 
     async def _find(self, task_id: str) -> TaskRecord | None:
         held = await self._records.get(_key(task_id))

@@ -17,6 +17,7 @@ from lakebed.versions import Record, Versions
 RUN: Final = b"hook-run/"
 OUTPUT: Final = b"hook-output/"
 KEPT_MS: Final = 90 * 24 * 3_600_000
+RUNS_A_BATCH: Final = 100
 """Runs that are older are forgotten."""
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
 _REVERSED: Final = str.maketrans(_DIGITS, _DIGITS[::-1])
@@ -115,10 +116,14 @@ class Runs:
             async for key, record in self._context.records(ActionRunRecord, RUN)
             if now_ms - record.ended_ms >= KEPT_MS
         ]
-        for key, record in old:
-            for hook in record.hooks:
-                await self._context.delete(_output_key(key[len(RUN) :].decode(), hook.id))
-            await self._context.delete(key)
+        store, partition = self._context.store, self._context.partition
+        for start in range(0, len(old), RUNS_A_BATCH):
+            batch = old[start : start + RUNS_A_BATCH]
+            outputs = [_output_key(key[len(RUN) :].decode(), hook.id) for key, one in batch for hook in one.hooks]
+            # The outputs first: without its run none would be found.
+            if outputs:
+                await store.delete_many(partition, outputs)
+            await store.delete_many(partition, [key for key, _ in batch])
         return len(old)
 
 

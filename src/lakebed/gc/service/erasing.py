@@ -7,7 +7,7 @@ entry still names the object that was planned, so what was written to the path s
 
 from __future__ import annotations
 
-from lakebed.base import NotFound, from_row, key_to_path, path_to_key
+from lakebed.base import NotFound, from_row, in_waves, key_to_path, path_to_key
 from lakebed.gc.protocol import FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
 from lakebed.gc.rules import Selection, check_selection
 from lakebed.ranges import TOMBSTONE_ROW
@@ -114,13 +114,11 @@ class Erasing:
 
     async def unstage(self, body: Unstage) -> Unstaged:
         """Stage a tombstone in place of each entry that still names its object, and give up uploads in parts."""
-        count = 0
-        for multipart_id in sorted({entry.multipart_id for entry in body.entries} - {""}):
+        uploads = sorted({entry.multipart_id for entry in body.entries} - {""})
+        for multipart_id in uploads:
             await self._versions.parts.end(multipart_id)
-            count += 1
-        for entry in body.entries:
-            if entry.multipart_id:
-                continue
+
+        async def hide(entry: StagedEntry) -> bool:
             try:
                 await self._versions.staging.write(
                     entry.branch,
@@ -130,6 +128,9 @@ class Erasing:
                     condition=Condition(if_address=entry.address),
                 )
             except (NotFound, PreconditionFailed):
-                continue
-            count += 1
-        return Unstaged(count=count)
+                return False
+            return True
+
+        staged = [entry for entry in body.entries if not entry.multipart_id]
+        hidden = await in_waves(self._versions.ports.tasks, staged, hide)
+        return Unstaged(count=len(uploads) + sum(hidden))

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import OutcomeUnknown
+from lakebed.base import OutcomeUnknown, in_waves
 from lakebed.kv import PredicateFailed
 from lakebed.versions import keys
 from lakebed.versions.context import Context, Retry
@@ -183,9 +183,13 @@ class Parts:
         await self._give_up_parts(multipart_id)
 
     async def _give_up_parts(self, multipart_id: str) -> None:
-        for number, part in await self.every(multipart_id):
+        async def give_up(one: tuple[int, PartRecord]) -> None:
+            number, part = one
             await self.drop(part.address)
             await self._context.delete(_part_key(multipart_id, number))
+
+        # An upload has up to 10,000 parts, and each takes writes one after the other.
+        await in_waves(self._context.ports.tasks, await self.every(multipart_id), give_up)
 
     async def clean(self) -> int:
         """Forget uploads that are too old, and parts that a crash left without theirs. Returns how many uploads."""
