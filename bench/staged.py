@@ -106,7 +106,7 @@ def figures(count: int, repeat: int) -> list[Figure]:
         statistics.median(values) for values in zip(*((one.cpu_s, one.wall_s) for one in took), strict=True)
     )
     longest_ms = [one.longest_ms for one in took]
-    what = f"commit {count:,} staged"
+    what = f"staged {count:,}"
     peak_mib = own_peak_mib()
     return [
         Figure(
