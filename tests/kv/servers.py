@@ -601,7 +601,8 @@ def database(name: str) -> Iterator[Callable[[str], str]]:
             with mariadb() as server:
                 yield lambda store: f"mysql://root@127.0.0.1:{server.port}/mysql?prefix={store}"
         case "postgres":
-            with postgres() as server:
+            # A benchmark's 64 callers have a connection each, and so have those of the client beside them.
+            with postgres("max_connections=200") as server:
                 yield lambda store: f"postgres://lakebed@127.0.0.1:{server.port}/postgres?schema={store}"
         case "redis":
             with redis() as server:

@@ -302,7 +302,7 @@ class RemoteStore:
             if len(more) < wanted:
                 break
         next_start = rows.pop()[0] if len(rows) > limit else None
-        return Page([key for key, _ in rows], [value for _, value in rows], next_start)
+        return Page([row[0] for row in rows], [row[1] for row in rows], next_start)
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         check_key(partition, key)
