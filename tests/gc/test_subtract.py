@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, format_address, slice_number
-from lakebed.gc.packing import Cause, LiveSet, bitmap_of, foreign_bucket, is_set, pack_foreign, pack_numbered, subtract
+from lakebed.gc.named import LiveSet
+from lakebed.gc.packing import Cause, bitmap_of, foreign_bucket, is_set, pack_foreign, pack_numbered, subtract
 from lakebed.gc.places import Namespace, may_be_deleted
 from lakebed.gc.protocol import BadInput
 from lakebed.gc.tables import CANDIDATES, LIVE
@@ -65,7 +66,7 @@ def test_a_bitmap_answers_for_every_number(numbers: set[int], asked: int) -> Non
 def test_a_live_set_grows_and_keeps_what_it_had() -> None:
     found = LiveSet()
     for number in (3, 5000, 64, 70_000, 3):
-        found.add((SLICE, number))
+        found.add_numbers(np.array([SLICE]), np.array([number]))
 
     left = subtract(numbered(2, 3, 64, 5000, 70_000, 70_001), found.rows())
 
@@ -89,7 +90,7 @@ def test_a_foreign_key_is_compared_as_a_whole_string() -> None:
     bucket = foreign_bucket(key)
     alike = next(f"data/old/{n}" for n in range(10_000) if foreign_bucket(f"data/old/{n}") == bucket)
     found = LiveSet()
-    found.add(alike)
+    found.add_addresses(pa.array([alike]), Namespace("mem://lake"))
 
     left = subtract(pack_foreign([key, alike], [1, 2], [3, 4], OLD), found.rows())
 

@@ -47,8 +47,7 @@ from lakebed.gc.history import only_active as only_active_rows
 from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
 from lakebed.gc.mark import mark_expired
-from lakebed.gc.named import deal_live, from_tables
-from lakebed.gc.packing import LiveSet
+from lakebed.gc.named import LiveSet, deal_live, from_tables
 from lakebed.gc.ranges import effort_of_ends, from_ranges
 from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
@@ -591,7 +590,7 @@ def test_what_several_ranges_name_is_in_a_plan_once(
 def test_what_is_held_is_in_no_plan_for_all_that_hours_say(engines: Engines, tmp_path: Path) -> None:
     built = Built(chain(), tmp_path)
     held = LiveSet()
-    held.add((sorted(SLICES)[1], 1))
+    held.add_numbers(np.array([sorted(SLICES)[1]]), np.array([1]))
 
     marked, _ = known_run(engines, built, "first", NOW_MS + 3 * DAY_MS, None, {}, held=held.rows())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,7 +19,9 @@ from lakebed.gc.context import RunContext
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.kinds.saving import save
 from lakebed.gc.kinds.uncommitted import Choice, choose
-from lakebed.gc.packing import Cause, LiveSet, pack_foreign
+from lakebed.gc.named import LiveSet
+from lakebed.gc.packing import Cause, pack_foreign
+from lakebed.gc.places import Namespace
 from lakebed.gc.protocol import (
     Pieces,
     Plan,
@@ -272,7 +275,7 @@ def with_foreign(piece: str) -> Callable[[Path], None]:
         saved = decode_saved(file.read_bytes(), file.parent.name)
         pieces = saved.failed if piece == "failed" else getattr(saved.keeps, piece)
         live = LiveSet()
-        live.add("data/old")
+        live.add_addresses(pa.array(["data/old"]), Namespace("mem://lake"))
         table, rows = (
             (LIVE, live.rows()) if piece == "committed" else (CANDIDATES, pack_foreign(["data/old"], [1], [1], OLD))
         )

@@ -41,8 +41,8 @@ from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
 from .engines import Engine, Task
-from .named import read_live
-from .packing import Cause, Integers, LiveSet, in_slices, is_set
+from .named import LiveSet, read_live
+from .packing import Cause, Integers, in_slices, is_set
 from .places import Namespace
 from .ranges import effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
 from .selecting import matching, with_metadata

@@ -33,7 +33,8 @@ from lakebed.ranges import SliceSummary
 
 from .due import DUE_RANGES, MIXED, Periods, Ranges, match_rules, open_range, read_columns
 from .engines import Engine, Task
-from .packing import Integers, LiveSet, in_slices
+from .named import LiveSet
+from .packing import Integers, in_slices
 from .places import Namespace
 from .ranges import effort_of_whole, get_range, read_summary
 from .tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part

@@ -29,7 +29,8 @@ from .engines import Effort, Engine, Task
 from .holding import metaranges_of, ranges_of
 from .mark import pack_garbage
 from .mark import read_rows as read_garbage
-from .packing import Cause, LiveSet
+from .named import LiveSet
+from .packing import Cause
 from .places import Namespace
 from .ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
 from .selecting import Flags, read_rows, selected, selected_paths

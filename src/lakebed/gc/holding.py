@@ -32,8 +32,8 @@ from .bucketed import Bucketed
 from .context import Cleared, RunContext, folder_in
 from .engines import Effort, Engine, Task
 from .history import Judged, spare
-from .named import Named, deal_live, merge_live, read_live
-from .packing import LiveSet, is_set
+from .named import LiveSet, Named, deal_live, merge_live, read_live
+from .packing import is_set
 from .ranges import each_tree, effort_of_whole, from_ranges, get_range
 from .recording import HELD
 from .selecting import Flags, read_rows, selected, selected_paths

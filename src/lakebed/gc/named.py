@@ -13,8 +13,10 @@ go through a listing read all of it, and the listing itself, a hundred times as 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,12 +25,91 @@ from lakebed.gc import protocol
 from lakebed.gc.protocol import Manifest, Pieces, Plan, StartedRun
 from lakebed.objectstore import ObjectStore
 
-from .bucketed import HELD_MAX, NAMED, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from .bucketed import HELD_MAX, NAMED, Bucketed, Dealer, buckets_of, effort_of, files_of, in_shares, rows_of_shares
 from .context import RunContext, folder_in
 from .engines import Effort, Engine, Task
-from .packing import Integers, LiveSet
+from .packing import Integers, bitmap_of, lists_of, starts_of
 from .places import Namespace
 from .tables import LIVE, PARTS, check_table, check_whole, decode, encode, parts_of, read_part, rows_by_key, write_part
+
+
+class LiveSet:
+    """Everything one task found to be named: a bitmap a slice, and foreign keys. Grows; order does not matter.
+
+    Keys that are compared by the million do not come here, but into files (bucketed.py)."""
+
+    def __init__(self) -> None:
+        self._words: dict[int, npt.NDArray[np.uint64]] = {}
+        self._keys: list[pa.Array] = []
+
+    def room(self, slice_: int, words: int) -> npt.NDArray[np.uint64]:
+        """Return the slice's bitmap to set bits in, at least `words` 64-bit words long. Good until the next call."""
+        have = self._words.get(slice_)
+        if have is None or len(have) < words:
+            grown = np.zeros(max(words, 2 * len(have) if have is not None else 0), np.uint64)
+            if have is not None:
+                grown[: len(have)] = have
+            self._words[slice_] = have = grown
+        return have
+
+    def add_numbers(self, slices: Integers, sequences: Integers) -> None:
+        """Two arrays in parallel."""
+        order = np.argsort(slices, kind="stable")
+        slices, sequences = slices[order], sequences[order]
+        starts = starts_of(slices)
+        for slice_, part in zip(slices[starts].tolist(), np.split(sequences, starts[1:]), strict=False):
+            self.add_bits(slice_, bitmap_of(part))
+
+    def add_bits(self, slice_: int, bits: npt.NDArray[np.uint8]) -> None:
+        self.room(slice_, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
+
+    def add_addresses(self, addresses: pa.Array, namespace: Namespace) -> None:
+        """Foreign addresses, as entries have them."""
+        keys, numbers = namespace.places_of(addresses)
+        self._keys.append(keys)
+        self._add_places(numbers)
+
+    def add_numbers_among(self, addresses: pa.Array, namespace: Namespace) -> None:
+        """Add those foreign addresses that are a slice and a sequence, spelt otherwise; leave the keys out."""
+        self._add_places(namespace.numbers_of(addresses))
+
+    def _add_places(self, places: Sequence[tuple[int, int]]) -> None:
+        if places:
+            slices, sequences = np.array(places, np.int64).T
+            self.add_numbers(slices, sequences)
+
+    def add_rows(self, live: pa.Table) -> None:
+        """LIVE rows, without nulls."""
+        for bucket, bitmap in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
+            if bucket >= 0:
+                self.add_bits(bucket, np.frombuffer(bitmap, np.uint8))
+        self._keys += pc.list_flatten(live["addresses"]).chunks
+
+    @property
+    def keys_held(self) -> int:
+        return sum(map(len, self._keys))
+
+    def take_keys(self) -> pa.Table:
+        """LIVE: the keys so far, one row a bucket. They are held no longer."""
+        keys = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *self._keys]))
+        self._keys = []
+        buckets = -1 - buckets_of(keys).astype(np.int64)
+        order = np.argsort(buckets, kind="stable")
+        starts = starts_of(buckets[order])
+        return _live(buckets[order][starts], addresses=lists_of(keys, order, starts))
+
+    def rows(self) -> pa.Table:
+        """LIVE: one row a bucket. The keys are held no longer."""
+        slices = sorted(self._words)
+        bitmaps = [self._words[slice_].tobytes().rstrip(b"\0") for slice_ in slices]
+        return pa.concat_tables([self.take_keys(), _live(slices, bitmap=bitmaps)])
+
+
+def _live(buckets: Any, **columns: Any) -> pa.Table:
+    """LIVE rows with one of their columns, the others being empty."""
+    nothing: dict[str, Any] = {"bitmap": b"", "addresses": []}
+    empty = {name: [value] * len(buckets) for name, value in nothing.items()}
+    return LIVE.rows({"bucket": buckets, **empty, **columns})
 
 
 class Named(NamedTuple):

@@ -26,8 +26,7 @@ from lakebed.gc.protocol import BadInput
 from lakebed.gc.rules import one_piece
 
 from .bucketed import buckets_of
-from .places import Namespace, Place
-from .tables import CANDIDATES, LIVE, OTHERS, VERDICTS, check_whole, no_others
+from .tables import CANDIDATES, OTHERS, VERDICTS, check_whole, no_others
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
@@ -59,9 +58,9 @@ def pack_numbered(
     if (slices[1:] < slices[:-1]).any():
         order = np.argsort(slices, kind="stable")
         slices, sequences, sizes, seen_ms = slices[order], sequences[order], sizes[order], seen_ms[order]
-    starts = _starts(slices)
+    starts = starts_of(slices)
     packed = (_cuts(array, starts, kind) for array, kind in ((sequences, "<u4"), (sizes, "<i8"), (seen_ms, "<i8")))
-    named = _lists(paths, order, starts)
+    named = lists_of(paths, order, starts)
     return _candidates(slices[starts].tolist(), packed, [[] for _ in starts], cause, prefix, named)
 
 
@@ -78,20 +77,20 @@ def pack_foreign(
     buckets = -1 - buckets_of(texts).astype(np.int64)
     order = np.argsort(buckets, kind="stable")
     buckets = buckets[order]
-    starts = _starts(buckets)
+    starts = starts_of(buckets)
     numbers = [_cuts(np.asarray(array, np.int64)[order], starts, "<i8") for array in (sizes, seen_ms)]
     sequences = [b"" for _ in starts]
     return _candidates(
         buckets[starts].tolist(),
         (sequences, *numbers),
-        _lists(texts, order, starts),
+        lists_of(texts, order, starts),
         cause,
         prefix,
-        _lists(paths, order, starts),
+        lists_of(paths, order, starts),
     )
 
 
-def _starts(ordered: Integers) -> Integers:
+def starts_of(ordered: Integers) -> Integers:
     """Return where each run of equal numbers begins."""
     return np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.empty(0, np.int64)
 
@@ -100,7 +99,7 @@ def _cuts(array: Integers, starts: Integers, kind: str) -> list[bytes]:
     return [part.astype(kind).tobytes() for part in np.split(array, starts[1:])] if len(starts) else []
 
 
-def _lists(texts: pa.Array | None, order: Integers | None, starts: Integers) -> Any:
+def lists_of(texts: pa.Array | None, order: Integers | None, starts: Integers) -> Any:
     """One list a bucket, in the order in which all else is packed."""
     if texts is None or not len(texts):
         return [[] for _ in starts]
@@ -132,95 +131,6 @@ def _candidates(
             "prefix": [prefix] * count,
         }
     )
-
-
-class LiveSet:
-    """Everything one task found to be named: a bitmap a slice, and foreign keys. Grows; order does not matter.
-
-    Keys that are compared by the million do not come here, but into files (bucketed.py)."""
-
-    def __init__(self) -> None:
-        self._words: dict[int, npt.NDArray[np.uint64]] = {}
-        self._keys: list[pa.Array] = []
-
-    def room(self, slice_: int, words: int) -> npt.NDArray[np.uint64]:
-        """Return the slice's bitmap to set bits in, at least `words` 64-bit words long. Good until the next call."""
-        have = self._words.get(slice_)
-        if have is None or len(have) < words:
-            grown = np.zeros(max(words, 2 * len(have) if have is not None else 0), np.uint64)
-            if have is not None:
-                grown[: len(have)] = have
-            self._words[slice_] = have = grown
-        return have
-
-    def add_numbers(self, slices: Integers, sequences: Integers) -> None:
-        """Two arrays in parallel."""
-        order = np.argsort(slices, kind="stable")
-        slices, sequences = slices[order], sequences[order]
-        starts = _starts(slices)
-        for slice_, part in zip(slices[starts].tolist(), np.split(sequences, starts[1:]), strict=False):
-            self.add_bits(slice_, bitmap_of(part))
-
-    def add_bits(self, slice_: int, bits: npt.NDArray[np.uint8]) -> None:
-        self.room(slice_, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
-
-    def add(self, place: Place) -> None:
-        """One object; outside the namespace is nothing to us."""
-        match place:
-            case (slice_, sequence):
-                self.add_numbers(np.array([slice_]), np.array([sequence]))
-            case str(key):
-                self._keys.append(pa.array([key], pa.string()))
-            case None:
-                pass
-
-    def add_addresses(self, addresses: pa.Array, namespace: Namespace) -> None:
-        """Foreign addresses, as entries have them."""
-        keys, numbers = namespace.places_of(addresses)
-        self._keys.append(keys)
-        self._add_places(numbers)
-
-    def add_numbers_among(self, addresses: pa.Array, namespace: Namespace) -> None:
-        """Add those foreign addresses that are a slice and a sequence, spelt otherwise; leave the keys out."""
-        self._add_places(namespace.numbers_of(addresses))
-
-    def _add_places(self, places: Sequence[tuple[int, int]]) -> None:
-        if places:
-            slices, sequences = np.array(places, np.int64).T
-            self.add_numbers(slices, sequences)
-
-    def add_rows(self, live: pa.Table) -> None:
-        """LIVE rows, without nulls."""
-        for bucket, bitmap in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
-            if bucket >= 0:
-                self.add_bits(bucket, np.frombuffer(bitmap, np.uint8))
-        self._keys += pc.list_flatten(live["addresses"]).chunks
-
-    @property
-    def keys_held(self) -> int:
-        return sum(map(len, self._keys))
-
-    def take_keys(self) -> pa.Table:
-        """LIVE: the keys so far, one row a bucket. They are held no longer."""
-        keys = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *self._keys]))
-        self._keys = []
-        buckets = -1 - buckets_of(keys).astype(np.int64)
-        order = np.argsort(buckets, kind="stable")
-        starts = _starts(buckets[order])
-        return _live(buckets[order][starts], addresses=_lists(keys, order, starts))
-
-    def rows(self) -> pa.Table:
-        """LIVE: one row a bucket. The keys are held no longer."""
-        slices = sorted(self._words)
-        bitmaps = [self._words[slice_].tobytes().rstrip(b"\0") for slice_ in slices]
-        return pa.concat_tables([self.take_keys(), _live(slices, bitmap=bitmaps)])
-
-
-def _live(buckets: Any, **columns: Any) -> pa.Table:
-    """LIVE rows with one of their columns, the others being empty."""
-    nothing: dict[str, Any] = {"bitmap": b"", "addresses": []}
-    empty = {name: [value] * len(buckets) for name, value in nothing.items()}
-    return LIVE.rows({"bucket": buckets, **empty, **columns})
 
 
 def in_slices(slices: Integers) -> Iterator[tuple[int, Any]]:

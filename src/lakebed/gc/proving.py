@@ -48,7 +48,8 @@ from lakebed.gc.protocol import (
 
 from .context import RunContext, find, read_plan, slice_numbers
 from .listing import SIZE_UNKNOWN
-from .packing import LiveSet, named_by, unpack
+from .named import LiveSet
+from .packing import named_by, unpack
 from .resume import garbage_of
 from .tables import CANDIDATES, CLOSED, Table, decode, read_part
 

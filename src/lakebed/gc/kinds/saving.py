@@ -21,8 +21,8 @@ from lakebed.base import Conflict
 from lakebed.gc import protocol
 from lakebed.gc.context import RunContext, find, read_garbage, slice_numbers, write_piece
 from lakebed.gc.listing import UNREFERENCED
-from lakebed.gc.named import read_live
-from lakebed.gc.packing import LiveSet, pack_numbered
+from lakebed.gc.named import LiveSet, read_live
+from lakebed.gc.packing import pack_numbered
 from lakebed.gc.protocol import (
     DELETES_ALLOWED,
     BadInput,
