@@ -2,6 +2,9 @@
 
 The order selects the path `a`. A cell that names the object, or a commit that has it at another path, keeps it. When
 all is quiet, one more erasure takes what the first had to leave.
+
+Some erasers then collect what no entry names, and certify. Where a certificate says that nothing stands, no object may be
+left that an acknowledged write had put at the path before that erasure began.
 """
 
 from __future__ import annotations
@@ -11,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from lakebed.base import RunKind
+from lakebed.base import Entry, RunKind
 from lakebed.gc import flow
-from lakebed.gc.certifying import NothingSelected
+from lakebed.gc.certifying import NothingSelected, certify
 from lakebed.gc.kinds.erasure import Erasure
-from lakebed.gc.protocol import ErasureOrder, Unstage, Unstaged
+from lakebed.gc.protocol import ErasureOrder, Unstage, Unstaged, certificate_path
 from lakebed.gc.rules import Selection
 from lakebed.versions import PathNotFound, Versions
 
@@ -42,13 +45,17 @@ from .flows import DEFERRED, RULED, deferring
 from .operations import Operation
 from .ports import SimPorts
 from .reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted, reachable
-from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, client, commit, delete, merge, scene, upload, versions
+from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, client, commit, delete, merge, reset, scene, upload, versions
 from .worlds_hard_delete import hard, turn_on
 from .worlds_holds import add_hold, what_is_held_stays
 from .worlds_lifecycle import set_policy
 from .worlds_moves import move
 
 PATH: Final = b"a"
+HAD: Final = b"(had the path)"
+"""A partition of the simulation's own: addresses that acknowledged writes put at the path."""
+CERTIFIED: Final = b"(certified)"
+"""Likewise: those that had it before an erasure of which the certificate says that nothing stands."""
 _PAST: Final = [upload("w1", "a", "1"), commit("p1")]
 _OLD: Final = [*_PAST, upload("w2", "a", "2"), commit("p2"), RULED, set_policy("q2")]
 
@@ -60,8 +67,11 @@ def erase(name: str, *, shared: bool = False, has_grace: bool = False, plans_onl
     return Do(Operation(name, "run"), act)
 
 
-def erase_staged(name: str, *, has_grace: bool = False) -> Do:
-    """Erase a staged path. To the checkers it is a delete, which fails where another write was faster."""
+def erase_staged(name: str, *, has_grace: bool = False, everywhere: bool = False) -> Do:
+    """Erase a staged path. To the checkers it is a delete, which fails where another write was faster.
+
+    `everywhere`: then collect what no entry names, and certify.
+    """
 
     async def act(repo: Versions) -> None:
         collecting = Collecting(repo, has_grace=has_grace)
@@ -74,18 +84,46 @@ def erase_staged(name: str, *, has_grace: bool = False) -> Do:
             return done
 
         setattr(collecting.service, "unstage", counted)  # noqa: B010  # mypy refuses to assign to a method
-        await _erase(collecting)
+        if everywhere:
+            await _erase_everywhere(repo, collecting)
+        else:
+            await _erase(collecting)
         if not sum(counts):
             raise PathNotFound("nothing was taken from the branch", key=PATH)
 
     return Do(Operation(name, "delete", MAIN, PATH), act)
 
 
-async def _erase(collecting: Collecting, *, shared: bool = False, plans_only: bool = False) -> None:
+async def _erase(collecting: Collecting, *, shared: bool = False, plans_only: bool = False) -> str:
+    """Return the run's id."""
     order = ErasureOrder(selection=Selection(paths=(PATH.decode(),)), why="simulated", takes_shared=shared)
     plan = await flow.plan(collecting.context, Erasure(order))
     if not plans_only:
         await collecting.apply(plan.run_id)
+    return plan.run_id
+
+
+async def _erase_everywhere(repo: Versions, collecting: Collecting) -> None:
+    had = (await repo.store.scan(HAD, b"", 100)).keys
+    run_id = await _erase(collecting)
+    await collecting.run(RunKind.UNCOMMITTED)
+    made = await certify(collecting.context, run_id, by="sim")
+    if not made.stands:
+        await repo.store.set_many(CERTIFIED, [(key, run_id.encode()) for key in had])
+
+
+def put(name: str, value: str) -> Do:
+    """Upload to the path, and note the address once the write is acknowledged."""
+
+    async def act(repo: Versions) -> None:
+        async def store_body(address: str) -> Entry:
+            stored = await repo.objectstore.put(address, value.encode())
+            return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=0)
+
+        entry = await repo.staging.upload(MAIN, PATH, store_body)
+        await repo.store.set(HAD, entry.address.encode(), b"")
+
+    return Do(Operation(name, "write", MAIN, PATH, value), act)
 
 
 def erasure_scenes() -> Iterator[Scene]:
@@ -141,9 +179,40 @@ def erasure_scenes() -> Iterator[Scene]:
     twice = client("q", apply_planned("q9")), client("r", apply_planned("r1"))
     yield _scene("two applies of an erasure", *twice, before=planned)
     yield _scene("copier from a commit, apply of an erasure", copier, twice[1], before=planned)
+    yield from _certified_scenes()
     held = scene("holder, erasure", client("h", add_hold("h1")), r, before=_PAST)
     # What is held is no leak, and no run that tidies up may begin.
     yield dataclasses.replace(held, checks=(what_is_held_stays,), tidy=_leave, tidy_checks=())
+
+
+def _certified_scenes() -> Iterator[Scene]:
+    """What lost its path while it was staged is found by no erasure, and collected."""
+    r = dataclasses.replace(client("r", erase_staged("r1", everywhere=True)), collecting=1)
+    past, staged = [put("w1", "1"), commit("p1")], [put("w2", "2")]
+    kept = [*staged, put("w4", "4"), uncommitted_run("u1", window="7d")]
+    for made in (
+        _scene("overwriter, erasure everywhere", client("w", put("w3", "3")), r, before=past, staged=staged),
+        _scene("deleter, erasure everywhere", client("d", delete("d1", "a")), r, before=past, staged=staged),
+        _scene("resetter, erasure everywhere", client("s", reset("s1")), r, before=past, staged=staged),
+        _scene("erasure everywhere, after a run that defers", r, before=past, staged=kept),
+    ):
+        yield dataclasses.replace(
+            made,
+            private=(*made.private, certificate_path("").removesuffix(".json")),
+            checks=(*made.checks, what_is_certified_is_gone),
+        )
+
+
+def what_is_certified_is_gone(ending: Ending) -> None:
+    """Check that of what a certificate speaks nothing is there but what a cell, or a commit at another path, names.
+
+    Raises:
+        Violation: something is.
+    """
+    certified = {key.decode() for key in ending.disk.cells.get(CERTIFIED, {})}
+    named = reachable(ending.disk, due=frozenset({PATH}))
+    if left := (certified & ending.disk.objectstore.keys()) - named:
+        raise Violation(f"certified as gone, and there: {sorted(left)}")
 
 
 def _scene(
