@@ -3,8 +3,8 @@
 The order selects the path `a`. A cell that names the object, or a commit that has it at another path, keeps it. When
 all is quiet, one more erasure takes what the first had to leave.
 
-Some erasers then collect what no entry names, and certify. Where a certificate says that nothing stands, no object may be
-left that an acknowledged write had put at the path before that erasure began.
+Some erasers then collect what no entry names, and certify. Where a certificate says that nothing stands, no object may
+be left that an acknowledged write had put at the path before that erasure began.
 """
 
 from __future__ import annotations
