@@ -7,6 +7,7 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from lakebed.base import CommitId, Conflict, Invalid, MetarangeId, from_row
@@ -29,20 +30,22 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"logs": {"prefix": "logs/", "days": 9, "branch_days": {"dev": 2}}},
     {"rules": {"all": {"path": "**", "period": "5d", "branches": {"audit": "forever"}}}},
     {"rules": {"all": {"path": "**/a", "period": "3d", "keep_versions": 2}}, "pins": {"prefixes": ["tmp/"]}},
-    {"rules": {"logs": {"prefix": "logs/", "period": "36h"}}},
+    {"rules": {"logs": {"prefix": "logs/", "period": "36h", "when": "size >= 4"}}},
 )
 
 
 @pytest.mark.parametrize("engine", [EngineName.LOCAL], indirect=True)
 def test_each_night_takes_what_the_specification_lets_go(spark: SparkSession | None, lakeside: Lakeside) -> None:
-    days = random.Random(2)  # a seed for a test
+    days = random.Random(7)  # a seed for a test
     for branch in BRANCHES[1:]:
         lakeside.branch(branch)
     taken: set[str] = set()
-    nights = optimised = 0
+    nights = optimised = shared = 0
     for day in range(DAYS):
         work(lakeside, days)
         if day % 7 == 0:
+            # Records of finished copies go, so what was copied may go too.
+            lakeside.wait(lakeside.versions.cleanup.clean())
             with suppress(InvalidPolicy):
                 lakeside.wait(PolicyBook(lakeside.versions).write(json.dumps(days.choice(POLICIES)).encode()))
         plan = lakeside.collector.plan(spark, RunKind.LIFECYCLE)
@@ -51,13 +54,16 @@ def test_each_night_takes_what_the_specification_lets_go(spark: SparkSession | N
 
         lakeside.collector.apply(spark, plan.run_id)
 
-        assert before - lakeside.addresses() == expected, f"day {day}"
-        taken |= expected
+        assert before - lakeside.addresses() == expected.keys(), f"day {day}"
+        assert written(lakeside, plan.run_id) == expected, f"day {day}"
+        taken |= expected.keys()
         nights += bool(expected)
+        shared += any(len(paths) > 1 for paths, _ in expected.values())
         optimised += plan.mode is RunMode.OPTIMISED
         lakeside.clock.ms += DAY_MS
-    assert nights > DAYS // 10
+    assert nights > DAYS // 12
     assert optimised > DAYS // 10, "runs that go on from the one before"
+    assert shared, "objects that go with several paths"
     assert lakeside.addresses() - taken
 
 
@@ -77,10 +83,24 @@ def work(lake: Lakeside, days: random.Random) -> None:
     if days.random() < 0.3:
         # What went is refused, and so is what is not there.
         with suppress(Exception):
-            lake.copy(other, days.choice(PATHS), "data/copy", branch=branch)
+            lake.copy(other, days.choice(PATHS), days.choice(("data/copy", "logs/copy")), branch=branch)
 
 
-def specified(lake: Lakeside, taken: set[str], *, now_ms: int) -> set[str]:
+Names = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+"""The paths and the ids of the rules of each object that goes, by address."""
+
+
+def written(lake: Lakeside, run_id: str) -> Names:
+    """Read the table for people."""
+    found: Names = {}
+    for file in lake.files(f"_lakefs/retention/lc/addresses/date=*/{run_id}-*.parquet"):
+        for row in pq.ParquetFile(file).read().to_pylist():
+            rules = (text.partition(":")[0] for text in row["matched_rules"])
+            found[row["address"]] = (tuple(row["paths"]), tuple(sorted(rules)))
+    return found
+
+
+def specified(lake: Lakeside, taken: set[str], *, now_ms: int) -> Names:
     """What goes now by the pure specification, from records and trees alone."""
     facts, contents, heads, named, closed = lake.wait(_read(lake))
     record = lake.wait(PolicyBook(lake.versions).read())
@@ -93,7 +113,7 @@ def specified(lake: Lakeside, taken: set[str], *, now_ms: int) -> set[str]:
         namespace=Namespace(uri=lake.objectstore.uri, closed=closed),
         taken=taken,
     )
-    return set(verdict.goes)
+    return {address: (one.paths, one.rules) for address, one in verdict.goes.items()}
 
 
 async def _read(

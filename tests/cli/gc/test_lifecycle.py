@@ -49,6 +49,36 @@ def test_a_file_is_checked_with_rule_and_place_and_changes_nothing(shell: Shell,
     assert shell.ok("lifecycle", "policy", "get", lake, "-o", "json").json["version"] == 0
 
 
+def test_every_bad_policy_is_refused_in_words_and_changes_nothing(
+    shell: Shell, lake: str, data: Path, tmp_path: Path
+) -> None:
+    here = ("--engine", "local", "--data", str(data))
+
+    def rule(**fields: object) -> object:
+        return {"r": {"prefix": "logs/", "days": 1, **fields}}
+
+    bad = [
+        ({"a": {"prefix": "x", "days": 1}, "b": {"prefix": "x/y", "days": 1}}, "b.prefix: 'x/y' overlaps with 'x'"),
+        (rule(branch_days={"gone": 1}), "r.branch_days.gone: there is no branch gone"),
+        (rule(days=-1), "r.days: -1 is not a whole number of days, 1 to 366,000"),
+        (rule(day=1), "r.day: unknown field; did you mean days?"),
+        (rule(prefix="logs/../a"), "r.prefix: paths have no .."),
+        ({f"r{n}": {} for n in range(1_001)}, "1,001 rules, at most 1,000"),
+        ({f"r{n}": {} for n in range(10_000)}, "the policy has 128,890 bytes, at most 100,000"),
+        (rule(prefix="x" * 1_000_000), "the policy has 1,000,032 bytes, at most 100,000"),
+        ({"rules": rule(when="metadata.a = 'b'")}, "rules.r.when: at character 12: expected == after the name"),
+    ]
+    for policy, words in bad:
+        file = written(tmp_path, policy)
+        refused = shell("lifecycle", "policy", "set", lake, file)
+        checked = shell("lifecycle", "policy", "validate", lake, file)
+        simulated = shell("lifecycle", "simulate", lake, *here, "--policy", file)
+        assert (refused.code, words in refused.err) == (1, True), (words, refused)
+        assert (checked.code, f"error: {words}" in " ".join(checked.out.split())) == (1, True), (words, checked)
+        assert (simulated.code, words in simulated.err) == (2, True), (words, simulated)
+    assert shell.ok("lifecycle", "policy", "get", lake, "-o", "json").json["version"] == 0
+
+
 def test_warnings_are_shown_and_refuse_nothing(shell: Shell, lake: str, tmp_path: Path) -> None:
     policy = {"logs": {"prefix": "logs", "days": 10}}
 
