@@ -75,7 +75,7 @@ def test_bytes_that_are_at_an_erased_address_again_are_not_absent(lake: Lakeside
     again = lake.collector.on(None).verify(made, by="bob")
 
     assert [one.is_absent for one in again.objects] == [False]
-    assert [(one.what, one.where) for one in again.stands] == [("object", address)]
+    assert [(one.what, one.where) for one in again.stands if one.what != "garbage"] == [("object", address)]
 
 
 def test_a_copy_with_the_same_content_stands(lake: Lakeside) -> None:
