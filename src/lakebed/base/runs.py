@@ -35,6 +35,11 @@ class RunKind(enum.StrEnum):
         return RunState.SWEEPING in RUN_MOVES[self]
 
     @property
+    def data(self) -> str:
+        """Name what it collects, for people."""
+        return "metadata" if self is RunKind.METADATA else f"{self.value} data"
+
+    @property
     def takes_objects(self) -> bool:
         """Its plans name users' objects."""
         return self is not RunKind.METADATA

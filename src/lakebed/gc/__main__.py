@@ -290,7 +290,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_option(action: argparse.ArgumentParser, name: str) -> None:
     if name == "kinds":
         for kind in RunKind:
-            help_text = f"only {kind.value} data; default: every kind, one after the other"
+            help_text = f"only {kind.data}; default: every kind, one after the other"
             action.add_argument(f"--{kind.value}", dest=name, action="append_const", const=kind.value, help=help_text)
     elif name == "mode":
         modes = action.add_mutually_exclusive_group()

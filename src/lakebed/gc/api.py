@@ -374,7 +374,7 @@ class Collector:
             except (Corrupt, OtherUnfinished) as error:
                 if not left:
                     raise
-                left.append(f"{kind.value} data: {error}")
+                left.append(f"{kind.data}: {error}")
         if left:
             raise NotFinished("; ".join(left))
 

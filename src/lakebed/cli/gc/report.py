@@ -129,7 +129,7 @@ def _head(plan: Plan, title: str, report: RunReport | None) -> Iterator[str]:
     from lakebed.gc import apply_command
 
     yield f"<h1>{text(title)}</h1>"
-    kind = f"{plan.kind.value} data, planned {human_time(plan.now_ms // 1000)}"
+    kind = f"{plan.kind.data}, planned {human_time(plan.now_ms // 1000)}"
     yield f'<p class="dim">{text(kind)} · {text(plan.namespace)}</p>'
     if report is not None:
         applied = human_time(report.run_end_time_ms // 1000)

@@ -100,7 +100,7 @@ class DeletedCollections(CollectionService):
             OtherInstallation: see `CollectionService.start`.
         """
         if body.kind is not _KIND:
-            raise WrongKind(f"a deleted repository has no collection of {body.kind.value} data")
+            raise WrongKind(f"a deleted repository has no collection of {body.kind.data}")
         delete_from_ms = await self._deleted.check_collectable(self._uid)
         await self._installation.step()
         slices = [name async for name, _ in self._versions.inventory.every(SliceRecord)]
