@@ -86,6 +86,9 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
     # Drawn apart, so that all other seeds stay what they are.
     if restores_due := has_due and not is_graceful and random.Random(f"restore {seed}").random() < 0.3:
         kinds |= {"restore of what was due": 2, "lifecycle run deferring": 1, "purge": 1}
+    if has_due and random.Random(f"policy {seed}").random() < 0.3:
+        # Refs are made and moved while what counts as due changes. Else these seldom meet a run (meetings.py).
+        kinds |= {"policy": 3, "side": 8, "lifecycle run": 4}
     is_hard = random.Random(f"hard {drawn_from}").random() < (0.5 if has_due else 0.2)
     # The worker waits for no reader here.
     is_hard = is_hard and not (has_due and is_graceful)
@@ -143,6 +146,7 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
 
 DEFERRED_DUE: Final = "ab"
 """A path that is due, of which a lifecycle run holds an object until its window is over."""
+_NOTHING_DUE: Final = b'{"due": {"prefix": "q", "days": 1}}'
 _EVER_DUE: Final = (DUE, DEFERRED_DUE.encode())
 _DEFERRED_BY_POLICY: Final = (
     upload("v1", DEFERRED_DUE, "1"),
@@ -268,6 +272,9 @@ def _made(
             return collect(name, RunKind.LIFECYCLE, has_grace=is_graceful)
         case "lifecycle run deferring":
             return collect(name, RunKind.LIFECYCLE, window="7d", has_grace=is_graceful)
+        case "policy":
+            # By the second one nothing is due that any path has.
+            return set_policy(name) if rng.random() < 0.5 else set_policy(name, _NOTHING_DUE)
         case "erasure":
             return erase_staged(name, has_grace=is_graceful)
         case "side":
