@@ -20,7 +20,7 @@ def erase(shell: Shell, lake: str, data: Path, path: str) -> str:
     """Returns the run's id."""
     here = ("--engine", "local", "--data", str(data))
     [plan] = shell.ok("erase", "plan", lake, path, "--why", "request 12", *here, "-o", "json").json
-    shell.ok("erase", "apply", lake, plan["run_id"], *here, "--yes", "--readers-grace", "0")
+    shell.ok("erase", "apply", lake, plan["run_id"], *here, "--everywhere", "--yes", "--readers-grace", "0")
     run_id: str = plan["run_id"]
     return run_id
 
@@ -200,7 +200,7 @@ def test_what_stands_after_an_erasure_is_named_and_makes_the_exit_code_1(
     [plan] = shell.ok("erase", "plan", lake, "--from", str(paths), "--why", "query 3", *here, "-o", "json").json
 
     applied = shell(
-        *("erase", "apply", lake, plan["run_id"], *here, "--yes", "--readers-grace", "0"),
+        *("erase", "apply", lake, plan["run_id"], *here, "--everywhere", "--yes", "--readers-grace", "0"),
         *("--out", str(cert), "--html", str(page)),
     )
 
