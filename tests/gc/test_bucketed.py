@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lakebed.gc import bucketed as module
 from lakebed.gc.bucketed import (
     BUCKETS,
+    HELD_IN_JOIN,
     LISTED,
     NAMED,
     SEGMENTS,
@@ -24,12 +25,15 @@ from lakebed.gc.bucketed import (
     Share,
     buckets_of,
     by_bucket,
+    effort_of,
     files_of,
     keep_unnamed,
     read_bucketed,
+    rows_of_shares,
     shares_of,
     write_bucketed,
 )
+from lakebed.gc.engines.spark import JOB_S
 from lakebed.gc.places import Namespace
 from lakebed.gc.protocol import BadInput
 from lakebed.objectstore import (
@@ -172,6 +176,23 @@ def test_shares_hold_no_more_than_they_may_as_long_as_a_bucket_does_not() -> Non
         Share(2 * width, 3 * width),
     ]
     assert len(shares_of(counted(10**9), [], most=8)) == width
+
+
+def test_a_join_of_some_millions_has_work_for_many_cores_and_a_small_one_for_one() -> None:
+    def shares(values: int) -> int:
+        return len(rows_of_shares(counted(*[values // SEGMENTS] * SEGMENTS)).to_pylist())
+
+    assert shares(72_000) == 1
+    assert 16 <= shares(4_700_000) <= 32
+    assert 32 <= shares(50_000_000) <= SEGMENTS
+    assert shares(10**9) * HELD_IN_JOIN >= 10**9
+
+
+def test_joining_a_million_packed_objects_is_no_small_step() -> None:
+    packed = Segment(1, 1_000_000, 20_000_000, "")
+    side = Bucketed(folder=FOLDER, files=(BucketFile(name="x", segments=(packed,) + (Segment(0, 0, 0, ""),) * 63),))
+
+    assert effort_of(side).seconds > JOB_S
 
 
 async def test_a_share_reads_what_it_needs_and_no_more() -> None:

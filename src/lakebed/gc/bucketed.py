@@ -6,8 +6,8 @@ compared. The hash decides nothing else: two keys with one hash are two keys. It
 1. First map: a task writes the rows that it found into the run's folder, in the order of their buckets, as files of
    *segments*. A segment holds a stretch of buckets, and is an Arrow IPC stream with LZ4 (a third of what Parquet takes
    to write and to read).
-2. The flow counts both sides and cuts the buckets into *shares*: as few as it takes for a task to hold no more than
-   HELD_IN_JOIN values (`shares_of`), however many there are in all.
+2. The flow counts both sides and cuts the buckets into *shares* (`rows_of_shares`): enough for the cores of a cluster
+   where there is work for them, and so small that a task holds at most HELD_IN_JOIN values, however many there are.
 3. Second map: a task reads what the files of both sides have of a share, one request for each file, and checks each
    segment against its digest.
 
@@ -43,6 +43,15 @@ into order takes twice as long, for they no longer fit a shared cache."""
 HELD_IN_JOIN: Final = 2_500_000
 """How many values of both sides a task holds when it joins some: 200 to 300 MB. More only if one bucket has more, which
 takes a thousand times as many in all."""
+
+HELD_LEAST: Final = 250_000
+"""A share of fewer values is not worth its requests, one for each file: joining them takes 0.3 s of a core."""
+
+SHARES_WANTED: Final = 32
+"""Into how many shares a join of more values is cut before shares grow."""
+
+_VALUES_A_REQUEST: Final = 1000
+"""To join so many values takes as long as a small request."""
 
 NAMED: Final = Table(
     "a key that something names",
@@ -265,13 +274,18 @@ def shares_of(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int = HEL
 
 def rows_of_shares(first: Bucketed, rest: Iterable[Bucketed] = ()) -> pa.Table:
     """SHARES: what the second map deals to tasks."""
-    shares = shares_of(first, rest)
+    rest = tuple(rest)
+    held = int(sum(map(_counts, rest), _counts(first)).sum())
+    shares = shares_of(first, rest, most=min(HELD_IN_JOIN, max(HELD_LEAST, held // SHARES_WANTED)))
     columns = zip(*shares, strict=True) if shares else ((), ())
     return SHARES.rows(dict(zip(Share._fields, columns, strict=True)))
 
 
 def effort_of(*sides: Bucketed) -> Effort:
-    return Effort(requests=sum(len(side.files) for side in sides), size_bytes=sum(side.size_bytes for side in sides))
+    """Estimate the effort of joining these sides. Their bytes alone say little: a million objects take 20 MB."""
+    values = sum(int(_counts(side).sum()) for side in sides)
+    requests = sum(len(side.files) for side in sides) + values / _VALUES_A_REQUEST
+    return Effort(requests=requests, size_bytes=sum(side.size_bytes for side in sides))
 
 
 def _counts(side: Bucketed) -> npt.NDArray[np.int64]:
