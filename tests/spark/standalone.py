@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import pyspark
 
@@ -138,7 +139,7 @@ def python_without_our_package(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def line_of(process: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
+def line_of(process: subprocess.Popen[Any], log: Path, pattern: str) -> str:
     """Wait for a line of the log, and return the group of the pattern."""
     while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
         assert process.poll() is None, log.read_text(errors="replace")

@@ -26,7 +26,7 @@ from lakebed.testing.contracts.network import FaultyNetwork, faulty_network
 from tests.objectstore.s3_servers import client_of, make_bucket, serve_s3, serve_versitygw
 
 from .served import REPOSITORY, Served, serving
-from .standalone import POLL_S, SPARK, Cluster, end_executors, standalone
+from .standalone import LOG4J, POLL_S, SPARK, Cluster, end_executors, line_of, standalone
 from .test_clusters import expire
 
 URI = f"lakefs://{REPOSITORY}"
@@ -217,6 +217,62 @@ def test_on_versitygw_a_plan_and_an_apply_outlive_a_killed_server_and_an_apply_a
         assert bucket.ledger() == sorted((address, "deleted") for address in garbage)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.environ.get("LAKEBED_TEST_CONNECT") != "kills",
+    reason="it takes some minutes: LAKEBED_TEST_CONNECT=kills runs this one",
+)
+def test_by_spark_connect_a_plan_and_an_apply_outlive_every_process_that_is_killed(
+    cluster: Cluster, bucket: Bucket, package: Path, tmp_path: Path
+) -> None:
+    """An executor, the server of Spark Connect, its client and our server, each in the middle."""
+    garbage, kept = bucket.garbage_in_slices(8)
+    (local,) = bucket.served.lakebed("gc", "plan", URI, "--uncommitted", "--clean", "--engine", "local")
+    (program := tmp_path / "program.py").write_text(PROGRAM)
+
+    with connect_server(cluster, package, tmp_path) as connect:
+        hold = bucket.network.hold(LISTED)
+        planning = connect.client(bucket.served, program, "plan", URI, "--uncommitted", "--clean")
+        with planning as application:
+            assert hold.wait_for(2, or_until=application.has_ended), application.finished()
+            (victim,) = cluster.workers[0].executors().values()
+            os.kill(victim, signal.SIGKILL)
+            bucket.served.restart()
+            while victim in cluster.workers[0].executors().values():
+                time.sleep(POLL_S)
+            hold.release()
+            plan = answer(application.finished())
+        assert plan["totals"]["all"]["objects"] == len(garbage)
+        assert shown(bucket.served, plan["run_id"]) == shown(bucket.served, local["run_id"])
+
+        apply = ("apply", URI, plan["run_id"], "--readers-grace", "0s")
+        hold = bucket.network.hold(b"?delete", after=1)
+        with connect.client(bucket.served, program, *apply) as application:
+            assert hold.wait_for(1, or_until=application.has_ended), application.finished()
+            while not bucket.keys(LEDGER):
+                assert not application.has_ended(), application.finished()
+                time.sleep(POLL_S)
+            connect.application.kill()
+            application.kill()
+        assert kept < bucket.keys("data/"), "they died in the middle"
+        while any(worker.executors() for worker in cluster.workers):
+            time.sleep(POLL_S)
+        hold.release()
+
+    with connect_server(cluster, package, tmp_path) as connect:
+        hold = bucket.network.hold(b"?delete")
+        with connect.client(bucket.served, program, *apply) as application:
+            assert hold.wait_for(1, or_until=application.has_ended), application.finished()
+            application.kill()
+        hold.release()
+        with connect.client(bucket.served, program, *apply) as application:
+            report = answer(application.finished())
+
+    assert (report["state"], report["objects_deleted"], report["objects_failed"]) == ("ended", len(garbage), 0)
+    assert bucket.keys("data/") == kept
+    assert bucket.ledger() == sorted((address, "deleted") for address in garbage)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Application:
     process: subprocess.Popen[str]
@@ -240,23 +296,57 @@ class Application:
 
 @contextlib.contextmanager
 def submitted(cluster: Cluster, served: Served, package: Path | None, *command: str | Path) -> Iterator[Application]:
+    with started(words(cluster, package, *command), environment(cluster, served)) as application:
+        yield application
+
+
+@contextlib.contextmanager
+def started(command: list[str], environ: dict[str, str]) -> Iterator[Application]:
     """An application, ended with the block, in a group of processes of its own."""
     # A file takes all that is written while no one reads; a pipe does not.
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(
-            words(cluster, package, *command),
-            env=environment(cluster, served),
-            stdout=out,
-            stderr=err,
-            text=True,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(command, env=environ, stdout=out, stderr=err, text=True, start_new_session=True)
         try:
             yield Application(process=process, out=out, err=err)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connect:
+    """A server of Spark Connect, which is the application that the cluster sees."""
+
+    application: Application
+    url: str
+
+    @contextlib.contextmanager
+    def client(self, served: Served, program: Path, *command: str) -> Iterator[Application]:
+        environ = {**os.environ, **served.environ}
+        with started([sys.executable, str(program), *command, "--remote", self.url], environ) as application:
+            yield application
+
+
+@contextlib.contextmanager
+def connect_server(cluster: Cluster, package: Path, folder: Path) -> Iterator[Connect]:
+    """Workers have the package as if it were installed."""
+    (log4j := folder / "connect.properties").write_text(LOG4J)
+    settings = {
+        **cluster.settings(),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j}",
+        "spark.executorEnv.PYTHONPATH": str(package),
+    }
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    main = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    # There it looks for the Python of its workers.
+    environ = {**cluster.environ, "PYSPARK_PYTHON": str(cluster.python)}
+    with started([str(SPARK / "bin" / "spark-submit"), "--class", main, *conf], environ) as application:
+        log = Path(f"/proc/self/fd/{application.err.fileno()}")
+        line = r"Spark Connect server started at: \S*?:(\d+)"
+        yield Connect(application=application, url=f"sc://127.0.0.1:{line_of(application.process, log, line)}")
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> Any:
