@@ -316,10 +316,10 @@ async def an_upload_older_than_the_listing(lake: Lake) -> None:
     assert await lake.objects() == {entry.address}
 
 
-async def _all_slices(self: Any) -> tuple[tuple[str, ...], int]:
+async def _all_slices(self: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     versions = self._versions
     found = [item async for item in versions.context.records(SliceRecord, keys.SLICE)]  # surgery
-    return tuple(key[len(keys.SLICE) :].decode() for key, _ in found), 0
+    return tuple(key[len(keys.SLICE) :].decode() for key, _ in found), ()
 
 
 LOSSES = (
