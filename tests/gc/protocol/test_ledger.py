@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,12 +31,6 @@ def parquet(rows: pa.Table) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(rows, buffer)
     return buffer.getvalue()
-
-
-def first_version(rows: pa.Table) -> bytes:
-    """Rows of GARBAGE as the first release wrote them."""
-    since = {column.name: column.since for column in GARBAGE.columns}
-    return parquet(rows.select([column for column in rows.column_names if since[column] == 1]))
 
 
 def ledger(*errors: str) -> pa.Table:
@@ -72,16 +67,21 @@ def test_what_is_no_ledger_file_is_refused_by_name(data: bytes) -> None:
         decode_ledger(data, name="ledger/x")
 
 
-def test_a_plan_of_the_first_version_is_read_without_paths() -> None:
+@pytest.mark.parametrize(("version", "path"), [(1, ""), (2, "known")])
+def test_a_plan_of_an_earlier_version_is_read_without_what_came_since(version: int, path: str) -> None:
     row = {"address": "data/x", "slice": -1, "sequence": 0, "size_bytes": 1, "reason": "r", "rule": ""}
-    rows = pa.table({**{name: [value] for name, value in row.items()}, "last_seen_at": [THEN], "path": ["lost"]})
-    data = first_version(rows.cast(arrow_schema(GARBAGE)))
+    others: dict[str, list[Any]] = {"other_paths": [["lost"]], "other_rules": [None]}
+    rows = pa.table({**{name: [value] for name, value in row.items()}, "last_seen_at": [THEN], "path": ["known"]})
+    rows = pa.table({**{name: rows[name] for name in rows.column_names}, **others}, schema=arrow_schema(GARBAGE))
+    data = parquet(rows.drop_columns([column.name for column in GARBAGE.later_than(version)]))
     part = part_of("part-0.parquet", data, rows=1)
     whole = manifest_of(GARBAGE, "x/", [part])
-    manifest = replace(whole, table_version=1)
+    manifest = replace(whole, table_version=version)
 
     assert check_manifest(manifest, name="x") is GARBAGE
-    assert read_part(manifest, GARBAGE, part, data)["path"].to_pylist() == [""]
+    found = read_part(manifest, GARBAGE, part, data)
+    assert found["path"].to_pylist() == [path]
+    assert (found["other_paths"].to_pylist(), found["other_rules"].to_pylist()) == ([None], [None])
     assert read_part(manifest, GARBAGE, part, data, ["address"])["address"].to_pylist() == ["data/x"]
 
 
