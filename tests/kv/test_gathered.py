@@ -11,7 +11,7 @@ import pytest
 from lakebed.base import LakebedError, OutcomeUnknown
 from lakebed.kv.drivers.gathered import Gathered
 from lakebed.kv.drivers.remote import Place, RemoteStore, SetIf
-from lakebed.kv.store import Held, Predicate, StoreFormat
+from lakebed.kv.store import Held, Predicate, PredicateFailed, StoreFormat
 
 
 class Request:
@@ -79,6 +79,20 @@ async def test_what_comes_during_a_request_begins_after_it_together(
 
     assert await asyncio.gather(first, *later) == [2, 4, 6]
     assert request_.begun == [[1], [2, 3]]
+
+
+async def test_a_call_that_equals_one_under_way_is_carried_out_after_it(request_: Request) -> None:
+    reads = Gathered(request_, most=2, equal_share=True)
+    request_.is_open.clear()
+    first = asyncio.ensure_future(reads.do(1))
+    await request_.arrivals.acquire()
+    second = asyncio.ensure_future(reads.do(1))
+    await asyncio.sleep(0)
+
+    request_.is_open.set()
+
+    assert [await first, await second] == [2, 2]
+    assert request_.begun == [[1], [1]]
 
 
 async def test_what_its_callers_ask_next_goes_with_what_waited_for_a_request(
@@ -164,14 +178,17 @@ class DamagedAtOneKey:
         found = {key: self.values[partition, key] for key in keys if (partition, key) in self.values}
         return {key: Held(value, value) for key, value in found.items()}
 
-    async def write_if(self, partition: bytes, key: bytes, value: bytes, _: Predicate | None) -> Predicate | None:
+    async def write_if(self, partition: bytes, key: bytes, value: bytes, held: Predicate | None) -> Predicate | None:
         self._check([key])
         await self.is_open.wait()
+        if self.values.get((partition, key)) != held:
+            return None
         self.values[partition, key] = value
         return value
 
     async def write_ifs(self, asked: Sequence[SetIf]) -> list[Predicate | Exception | None]:
         self._check([one[1] for one in asked])
+        assert len({one[:2] for one in asked}) == len(asked), "a request may have a key once"
         return [await self.write_if(*one) for one in asked]
 
     async def close(self) -> None: ...
@@ -220,3 +237,16 @@ async def test_a_damaged_key_takes_no_write_of_another_key_along(
 
     assert written == value == damaged.values[b"p", b"whole"]
     assert isinstance(lost, StoreFormat)
+
+
+async def test_of_two_conditional_writes_of_a_key_at_one_moment_one_fails(
+    damaged: DamagedAtOneKey, store: RemoteStore
+) -> None:
+    damaged.is_open.set()
+
+    outcomes = await asyncio.gather(
+        *(store.set_if(b"p", b"whole", value, None) for value in (b"1", b"2")), return_exceptions=True
+    )
+
+    assert sum(isinstance(one, PredicateFailed) for one in outcomes) == 1
+    assert damaged.values[b"p", b"whole"] in outcomes
