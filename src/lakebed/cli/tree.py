@@ -181,8 +181,10 @@ def noun(help_text: str) -> Group:
 class GroupThatRuns(Group):
     """Take a URI in place of a verb as `run`: `lakebed erase lakefs://lake a.csv` is `lakebed erase run lakefs://…`."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, ["run", *args] if args and "://" in args[0] else args)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, ["run", *args] if "://" in args[0] else args)
 
 
 def noun_that_runs(help_text: str) -> Group:
