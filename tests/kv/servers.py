@@ -204,6 +204,37 @@ def postgres(*settings: str) -> Iterator[Server]:
             yield server
 
 
+@contextmanager
+def replica_of(primary: Server) -> Iterator[Server]:
+    """Start a replica of a PostgreSQL. The primary answers no write before the replica has it, from now on."""
+    program_file = primary.command[0]
+    with folder_for("replica") as folder, held_port() as port:
+        data = folder / "data"
+        source = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "lakebed"]
+        copy = [str(Path(program_file).parent / "pg_basebackup"), *source, "-D", str(data), "-R", "-c", "fast", "-N"]
+        subprocess.run(as_user(copy), check=True, capture_output=True, cwd=folder)
+        options = ["-D", str(data), "-k", str(folder), f"--port={port}", "--listen_addresses=127.0.0.1"]
+        with running(Server([program_file, *options], folder, port)) as replica:
+            wait_until_it_answers(folder, port)
+            ask_as_administrator(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+            ask_as_administrator(primary, "SELECT pg_reload_conf()")
+            while ask_as_administrator(primary, "SELECT sync_state FROM pg_stat_replication") != "sync":
+                time.sleep(0.02)
+            yield replica
+
+
+def ask_as_administrator(server: Server, statement: str) -> str:
+    """Ask a PostgreSQL by its own command; returns the first column of all rows."""
+    place = ["-h", "127.0.0.1", "-p", str(server.port), "-U", "lakebed", "-d", "postgres"]
+    asked = ["psql", *place, "-q", "-A", "-t", "-c", statement]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def promote(replica: Server) -> None:
+    """Make the replica of a PostgreSQL the primary."""
+    ask_as_administrator(replica, "SELECT pg_promote()")
+
+
 def wait_until_it_answers(folder: Path, port: int) -> None:
     """PostgreSQL listens before it takes connections."""
     deadline = time.monotonic() + START_S

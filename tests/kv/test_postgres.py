@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
     InvalidStoreUri,
     PredicateFailed,
@@ -24,7 +26,7 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers import postgres as postgres_driver
-from tests.kv.servers import OnServer, Server, postgres, wait_until_it_answers
+from tests.kv.servers import OnServer, Server, postgres, promote, replica_of, wait_until_it_answers
 
 TARGET = "target_session_attrs"
 
@@ -238,6 +240,44 @@ async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
             with pytest.raises(StoreUnavailable, match="this is a replica"):
                 await reading
 
+        await store.close()
+
+
+async def test_writers_go_on_at_the_replica_that_takes_over_and_no_answered_write_is_lost() -> None:
+    """Each writer appends its marks to one value, and reads after a lost answer, as the callers of the port do."""
+    with postgres() as primary, replica_of(primary) as replica:
+        hosts = f"{primary.port},127.0.0.1:{replica.port}"
+        store = open_store(f"postgres://lakebed@127.0.0.1:{hosts}/postgres?schema=taken&wait_s=600")
+        half = asyncio.Event()
+        has_new_primary = asyncio.Event()
+
+        async def append(writer: int) -> None:
+            for number in range(20):
+                if number == 10:
+                    half.set()
+                if number == 15:
+                    await has_new_primary.wait()
+                mark = b"%d.%d " % (writer, number)
+                while True:
+                    found = await store.get(b"p", b"marks")
+                    if found is not None and mark in found.value:
+                        break  # also where the answer was lost
+                    value, predicate = (b"", None) if found is None else (found.value, found.predicate)
+                    with suppress(PredicateFailed, OutcomeUnknown):
+                        await store.set_if(b"p", b"marks", value + mark, predicate)
+                        break
+
+        async def take_over() -> None:
+            await half.wait()
+            await asyncio.to_thread(primary.kill)
+            await asyncio.to_thread(promote, replica)
+            has_new_primary.set()
+
+        await asyncio.gather(take_over(), *(append(writer) for writer in range(4)))
+
+        found = await store.get(b"p", b"marks")
+        assert found is not None
+        assert sorted(found.value.split()) == sorted(b"%d.%d" % (w, n) for w in range(4) for n in range(20))
         await store.close()
 
 

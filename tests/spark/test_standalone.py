@@ -94,6 +94,31 @@ def test_a_cluster_without_the_package_says_which_command_makes_it(
     assert "`lakebed gc package`" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "LAKEBED_TEST_ARCHIVE" not in os.environ,
+    reason="it needs packages of a registry: LAKEBED_TEST_ARCHIVE names an environment that venv-pack packed",
+)
+def test_a_cluster_whose_python_comes_as_an_archive_plans_and_applies(
+    cluster: Cluster, served: Served, package: Path, tmp_path: Path
+) -> None:
+    """The recipe of docs/guide/clusters.md. Workers unpack the environment, and there is no other at this path."""
+    expired, garbage = expire(served)
+    kept = served.files() - {expired, garbage}
+    (program := tmp_path / "program.py").write_text(PROGRAM)
+    shipped = ("--archives", f"{Path(os.environ['LAKEBED_TEST_ARCHIVE']).absolute()}#env")
+    python = ("--conf", "spark.pyspark.python=./env/bin/python")
+
+    done = submit(
+        *(cluster, served, package, *shipped, *python, program),
+        *("run", URI, "--uncommitted", "--clean", "--committed"),
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-1000:]
+    assert served.files() == kept
+    assert served.client.objects.read(REPOSITORY, "main", "b/1") == b"kept"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
     """A repository's bucket, behind a proxy that can hold requests back."""
