@@ -422,7 +422,7 @@ def _paths(candidates: pa.Table, counts: npt.NDArray[np.int64], kept: npt.NDArra
 class _Chosen(NamedTuple):
     """`last` are the positions that speak for each object. `order` sorts all rows by object, the speaker last.
 
-    `is_last` runs in parallel with `order`. Both are None where each object comes once.
+    `is_last` runs in parallel with `order`. Both are None where all rows of each object say the same.
     """
 
     last: npt.NDArray[np.int64]
@@ -441,13 +441,16 @@ def _last_of_each(
         return _Chosen(np.arange(len(ranks)))
     keys = (ranks, seen_ms, *objects)
     order = np.lexsort(keys)
+    is_last = np.r_[_differs(objects, order), True]
     if paths is not None:
         # One commit may have an object under several paths. Mostly it is one path, and there is nothing to choose.
         tied = np.flatnonzero(~_differs(keys, order))
         same = pc.equal(paths.take(pa.array(order[tied])), paths.take(pa.array(order[tied + 1])))
         if not pc.all(same, min_count=0).as_py():
             order = np.lexsort((pc.rank(paths, tiebreaker="dense").to_numpy(), *keys))
-    is_last = np.r_[_differs(objects, order), True]
+        elif len(tied) == len(order) - np.count_nonzero(is_last):
+            # Mostly every row of an object says the same, and then there is no need to look for what differs.
+            return _Chosen(order[is_last])
     return _Chosen(order[is_last], order, is_last)
 
 
@@ -457,7 +460,7 @@ def _others(chosen: _Chosen, paths: pa.Array | None, rules: pa.DictionaryArray) 
     `paths` and `rules` run in parallel with the rows.
     """
     order, is_last = chosen.order, chosen.is_last
-    if order is None or is_last is None or is_last.all():
+    if order is None or is_last is None:
         return {}
     ends = np.flatnonzero(is_last)
     others = np.flatnonzero(~is_last)
