@@ -14,7 +14,7 @@ from typing import Final
 from lakebed.base import Clock, Conflict, NotFound, Ports
 from lakebed.gc import flow
 from lakebed.gc.context import RunContext, list_plans
-from lakebed.gc.engines import LocalEngine
+from lakebed.gc.engines import ROWS_PER_PART, LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.protocol import (
     GC_PREFIX,
@@ -34,6 +34,7 @@ from lakebed.gc.service.installation import INSTALLATION_KEY
 from lakebed.gc.service.rules import RuleBook
 from lakebed.gc.service.runs import RunBook
 from lakebed.kv import Store
+from lakebed.objectstore import Deleter
 from lakebed.versions import Versions
 
 from .effects import effect
@@ -66,9 +67,17 @@ _RULE: Final = MetadataRule(file_age_ms_min=-1, runs_newest=0, run_age_ms_min=-1
 
 
 class Collecting:
-    """`has_grace`: an apply waits for those whom it sees reading."""
+    """`has_grace`: an apply waits for those whom it sees reading. A part of a plan has `rows_per_part` at most."""
 
-    def __init__(self, repo: Versions, options: ServiceOptions = OPTIONS, *, has_grace: bool = False) -> None:
+    def __init__(
+        self,
+        repo: Versions,
+        options: ServiceOptions = OPTIONS,
+        *,
+        has_grace: bool = False,
+        open_deleter: Callable[[], Deleter] | None = None,
+        rows_per_part: int = ROWS_PER_PART,
+    ) -> None:
         store: object = repo.objectstore
         assert isinstance(store, SimObjectStore)
         clock: Clock = repo.ports.clock
@@ -81,7 +90,12 @@ class Collecting:
         self.context = RunContext(
             repository="sim",
             service=Service(self.service),
-            engine=LocalEngine(repo.objectstore, repo.ports, open_deleter=lambda: SimDeleter(store.own)),
+            engine=LocalEngine(
+                repo.objectstore,
+                repo.ports,
+                open_deleter=open_deleter or (lambda: SimDeleter(store.own)),
+                rows_per_part=rows_per_part,
+            ),
             store=repo.objectstore,
             ports=Ports(clock, repo.ports.ids, repo.ports.tasks),
             progress=_ignore,

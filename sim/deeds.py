@@ -221,7 +221,7 @@ def collect(
 
     if days is None:
         days = 10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0
-    return _run(name, act, days=days)
+    return run_later(name, act, days=days)
 
 
 def uncommitted_run(name: str, **how: Any) -> Do:
@@ -240,7 +240,7 @@ def plan_only(name: str, kind: RunKind) -> Do:
     async def act(repo: Versions) -> None:
         await Collecting(repo).plan(kind)
 
-    return _run(name, act, days=10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0)
+    return run_later(name, act, days=10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0)
 
 
 def apply_planned(name: str, *, window: str | None = None) -> Do:
@@ -249,7 +249,7 @@ def apply_planned(name: str, *, window: str | None = None) -> Do:
     async def act(repo: Versions) -> None:
         await Collecting(repo).apply_all(window=window)
 
-    return _run(name, act, days=10)
+    return run_later(name, act, days=10)
 
 
 def apply_one(name: str, number: int, *, window: str | None = None) -> Do:
@@ -258,7 +258,7 @@ def apply_one(name: str, number: int, *, window: str | None = None) -> Do:
     async def act(repo: Versions) -> None:
         await Collecting(repo).apply_one(number, window=window)
 
-    return _run(name, act, days=10)
+    return run_later(name, act, days=10)
 
 
 def resume(name: str) -> Do:
@@ -267,7 +267,7 @@ def resume(name: str) -> Do:
     async def act(repo: Versions) -> None:
         await Collecting(repo).resume()
 
-    return _run(name, act, days=10)
+    return run_later(name, act, days=10)
 
 
 def purge(name: str) -> Do:
@@ -276,10 +276,10 @@ def purge(name: str) -> Do:
     async def act(repo: Versions) -> None:
         await Collecting(repo).purge()
 
-    return _run(name, act, days=30)
+    return run_later(name, act, days=30)
 
 
-def _run(name: str, act: Callable[[Versions], Awaitable[None]], *, days: int) -> Do:
+def run_later(name: str, act: Callable[[Versions], Awaitable[None]], *, days: int) -> Do:
     async def later(repo: Versions) -> None:
         clock = repo.ports.clock
         clock.ms += days * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene

@@ -65,6 +65,7 @@ from .worlds_holds import hold_scenes
 from .worlds_lifecycle import lifecycle_scenes
 from .worlds_made_again import made_again_scenes
 from .worlds_moves import move_scenes
+from .worlds_parts import part_scenes
 
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
@@ -128,6 +129,7 @@ def _scenes() -> Iterator[Scene]:
         installation_scenes,
         repository_scenes,
         process_scenes,
+        part_scenes,
     ):
         yield from scenes()
 

@@ -285,10 +285,6 @@ TOTALS_MAX: Final = 1000
 
 WAYS: Final = ("reason", "rule", "branch", "prefix", "slice", "age")
 
-ROWS_PER_PART: Final = 10_000
-"""How much of a plan is done or not done: what a core loses with its executor, and the least that two cores share. A
-plan of ten million objects has a thousand parts; tenfold parts take half the bytes, and 2 s of CPU less in all."""
-
 
 def sum_parts(written: pa.Table, folder: str) -> tuple[Manifest, Totals]:
     """Add up the PARTS that `write_portions` wrote into `folder` in all tasks."""
@@ -377,7 +373,7 @@ async def write_portions(
 ) -> AsyncIterator[pa.Table]:
     """In a task: VERDICTS become parts in `folder`; yields a row of PARTS for each, with its `Totals` as the note."""
     number = 0
-    async for rows in _portions(verdicts):
+    async for rows in _portions(verdicts, rows_max=task.rows_per_part):
         yield await _write_part(task, folder, number, _ordered(rows), now_ms=now_ms)
         number += 1
 
@@ -388,8 +384,8 @@ async def write_ordered(
     """Do what `write_portions` does, of tables that are each in the order of a part, and are not joined."""
     number = 0
     async for rows in verdicts:
-        for start in range(0, rows.num_rows, ROWS_PER_PART):
-            yield await _write_part(task, folder, number, rows.slice(start, ROWS_PER_PART), now_ms=now_ms)
+        for start in range(0, rows.num_rows, task.rows_per_part):
+            yield await _write_part(task, folder, number, rows.slice(start, task.rows_per_part), now_ms=now_ms)
             number += 1
 
 
@@ -408,12 +404,12 @@ def _ordered(rows: pa.Table) -> pa.Table:
     return rows.sort_by([("slice", "ascending"), ("sequence", "ascending"), ("address", "ascending")])
 
 
-async def _portions(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
+async def _portions(tables: AsyncIterator[pa.Table], *, rows_max: int) -> AsyncIterator[pa.Table]:
     held: list[pa.Table] = []
     rows = 0
     async for table in tables:
-        while rows + table.num_rows >= ROWS_PER_PART:
-            cut = ROWS_PER_PART - rows
+        while rows + table.num_rows >= rows_max:
+            cut = rows_max - rows
             yield pa.concat_tables([*held, table.slice(0, cut)])
             held, rows, table = [], 0, table.slice(cut)  # noqa: PLW2901 - what is left of it
         if table.num_rows:
