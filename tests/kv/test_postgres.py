@@ -152,10 +152,10 @@ async def test_callers_for_whom_the_database_has_no_connection_wait_for_those_th
     connect = asyncpg.connect
     store = open_store(f"{uri}&connections=4")
     await store.set(b"p", b"key", b"old")
-    while len(await connections_of(server, "fullness")) > 1:
-        pass
-    holder = await connect(f"postgresql://lakebed@127.0.0.1:{server.port}/fullness")
     async with asyncio.timeout(60):
+        while len(await connections_of(server, "fullness")) > 1:
+            pass
+        holder = await connect(f"postgresql://lakebed@127.0.0.1:{server.port}/fullness")
         async with holder.transaction():
             await holder.execute("UPDATE lakebed.kv SET value = 'held'")
             writing = [asyncio.create_task(store.set(b"p", b"key", b"new")) for _ in range(2)]
@@ -225,6 +225,31 @@ async def test_conditional_writes_at_once_lock_their_rows_in_one_order(server: S
     assert isinstance(refused, PredicateFailed)
     found = await store.get_many(b"p", [b"1", b"2", b"3"])
     assert [each and each.value for each in found] == [b"other", b"new", b"new"]
+    await store.close()
+
+
+async def test_a_deletion_of_several_keys_locks_its_rows_in_the_order_of_conditional_writes(server: Server) -> None:
+    uri = await database_in(server, "deletions")
+    for scan in ("indexscan", "indexonlyscan", "bitmapscan"):  # what is left reads the rows as they lie: 3 stands first
+        await statement(server, f"ALTER DATABASE deletions SET enable_{scan} = off")
+    store = open_store(uri)
+    held = {b"%d" % number: await store.set_if(b"p", b"%d" % number, b"old", None) for number in (3, 2, 1)}
+    holder = await asyncpg.connect(f"postgresql://lakebed@127.0.0.1:{server.port}/deletions")
+    async with asyncio.timeout(60):
+        async with holder.transaction():
+            await holder.execute("UPDATE lakebed.kv SET value = 'other' WHERE key = '1'")
+            deleting = asyncio.create_task(store.delete_many(b"p", list(held)))
+            while "Lock" not in {each["waits"] for each in await connections_of(server, "deletions")}:
+                assert not deleting.done()
+            writing = asyncio.gather(*(store.set_if(b"p", key, b"new", held[key]) for key in (b"3", b"2")))
+
+            # The deletion waits for the first row and holds none of the others.
+            await writing
+            assert not deleting.done()
+        await deleting
+        await holder.close()
+
+    assert (await store.scan(b"p", b"", 10)).keys == []
     await store.close()
 
 

@@ -83,8 +83,19 @@ SET_IFS: Final = """
     )
     SELECT partition, key FROM made UNION ALL SELECT partition, key FROM changed
 """
-"""Rows are made and locked in one order, or two statements could wait for each other: an UPDATE alone has none."""
-DELETE: Final = "DELETE FROM kv WHERE partition = $1 AND key = ANY($2::bytea[])"
+"""Rows are made and locked in one order, or two statements could wait for each other: an UPDATE alone has none.
+
+It makes all rows before it locks any, SET_MANY goes through all keys once: these two can still meet in a deadlock. The
+database ends one of them whole after its `deadlock_timeout`, and that one is `Passing`.
+"""
+DELETE: Final = "DELETE FROM kv WHERE partition = $1 AND key = $2"
+DELETE_MANY: Final = """
+    WITH locked AS (
+        SELECT key AS k FROM kv WHERE partition = $1 AND key = ANY($2::bytea[]) ORDER BY key FOR UPDATE
+    )
+    DELETE FROM kv USING locked WHERE partition = $1 AND key = k
+"""
+"""In one order, as SET_IFS locks. A DELETE alone takes rows in the order that its plan finds them."""
 DELETE_IF: Final = "DELETE FROM kv WHERE partition = $1 AND key = $2 AND value = $3"
 NEXT_PARTITION: Final = "SELECT partition FROM kv WHERE partition > $1 ORDER BY partition LIMIT 1"
 EVERYTHING: Final = "SELECT partition, key, value FROM kv ORDER BY partition, key"
@@ -233,7 +244,10 @@ class PostgresDatabase:
 
     async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
         async with self._connection() as connection:
-            await connection.execute(DELETE, partition, list(keys))
+            if len(keys) > 1:
+                await connection.execute(DELETE_MANY, partition, list(keys))
+            else:
+                await connection.execute(DELETE, partition, keys[0])
 
     async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
         async with self._connection() as connection:
