@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from lakebed.base import Conflict, LakebedError
+from lakebed.kv import open_store, store_partitions
 
 from .events import Event, calls_of, elle_lines, read_events, write_events
 from .judging import Verdict, judge
@@ -16,11 +20,17 @@ from .recording import Plan, Recording, record
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 if the recording keeps every promise, 1 if not."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     kills, errors = 0, 0
     if options.check is not None:
         events = read_events(options.check)
     else:
+        if options.kv is not None:
+            try:
+                asyncio.run(_check_empty(options.kv))
+            except LakebedError as error:
+                parser.error(f"--kv: {error}")
         recording = _record(options)
         events, kills, errors = recording.events, recording.kills, len(recording.server_errors)
         for text in sorted(set(recording.server_errors))[:5]:
@@ -38,6 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if verdict.is_valid else 1
 
 
+async def _check_empty(uri: str) -> None:
+    """Make the store of this URI where it is not there yet.
+
+    Raises:
+        Conflict: it holds records, of an installation or an earlier recording. They stay as they are.
+        InvalidStoreUri, StoreUnavailable, StoreFormat: as `open_store`.
+    """
+    store = open_store(uri)
+    try:
+        if found := store_partitions(uri):
+            raise Conflict(f"the store holds {len(found):,} partitions: name a new schema, prefix, table or name")
+    finally:
+        await store.close()
+
+
 def _record(options: argparse.Namespace) -> Recording:
     plan = Plan(
         seconds=options.seconds,
@@ -45,6 +70,7 @@ def _record(options: argparse.Namespace) -> Recording:
         processes=options.processes,
         clients=options.clients,
         is_killing=options.kill,
+        kv=options.kv,
     )
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(record(plan, Path(folder)))
@@ -74,6 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="what clients choose; the schedule is the machine's")
     parser.add_argument("--processes", type=int, default=3, help="servers over one folder")
     parser.add_argument("--clients", type=int, default=8, help="clients at once, each on all servers")
+    parser.add_argument(
+        "--kv",
+        metavar="URI",
+        default=os.environ.get("LAKEBED_STORE_URI") or None,
+        help="the servers' database, or LAKEBED_STORE_URI: an empty one. Without both: a file in the folder",
+    )
     parser.add_argument("--kill", action="store_true", help="kill -9 servers at random, and start them again")
     parser.add_argument(
         "--out",

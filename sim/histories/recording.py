@@ -41,6 +41,8 @@ class Plan:
     processes: int = 3
     clients: int = 8
     is_killing: bool = False
+    kv: str | None = None
+    """The URI of an empty store for the metadata. Without one the servers use a file in the folder."""
     patches: Sequence[Patch] = ()
 
 
@@ -54,7 +56,9 @@ class Recording:
 
 async def record(plan: Plan, folder: Path) -> Recording:
     """Start servers over a fresh folder, run the clients, read everything once more at the end."""
-    async with fleet(folder, plan.processes, plan.patches) as servers:
+    # By the variable, for others may read a command line, and the URI may have a password.
+    environment = {} if plan.kv is None else {"LAKEBED_STORE_URI": plan.kv}
+    async with fleet(folder, plan.processes, plan.patches, environment) as servers:
         recorder = _Recorder(plan, servers)
         async with servers.client() as client:
             body = {"name": REPOSITORY, "storage_namespace": "local://history/x"}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from lakebed.kv import sqlite_uri, store_partitions
 from sim.__main__ import main
 from sim.histories import Call, Verdict, calls_of, elle_lines, judge, read_events, write_events
 from sim.histories.events import BadRecording, Event, Micro
@@ -281,13 +283,26 @@ def recorded(folder: Path, plan: Plan) -> tuple[Recording, Verdict]:
     return recording, judge(calls_of(recording.events))
 
 
-def test_servers_that_are_killed_keep_every_promise(tmp_path: Path) -> None:
-    recording, verdict = recorded(tmp_path, Plan(seconds=4, processes=2, is_killing=True))
+def test_servers_that_are_killed_keep_every_promise_on_the_database_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = sqlite_uri(tmp_path / "kv.db")
+    command = ["histories", "--seconds", "4", "--processes", "2", "--kill", "--kv", uri]
 
-    assert [str(anomaly) for anomaly in verdict.forbidden] == []
-    assert recording.server_errors == []
-    assert recording.kills > 0
+    code = main([*command, "--out", str(tmp_path), "--json"])
+
+    shown = capsys.readouterr().out
+    found = json.loads(shown.splitlines()[-1])
+    verdict = judge(calls_of(read_events(tmp_path / "history.jsonl")))
+    assert (code, found["violations"], found["server_errors"]) == (0, 0, 0), shown
+    assert found["kills"] > 0
     assert all(verdict.calls[f"{f} ok"] for f in ("commit", "merge", "log", "upload", "delete", "read", "list"))
+    held = store_partitions(uri)
+    assert len(held) > 1
+    with pytest.raises(SystemExit):
+        main(command)
+    assert "--kv: the store holds" in capsys.readouterr().err
+    assert store_partitions(uri) == held
 
 
 @pytest.mark.slow
