@@ -12,7 +12,9 @@ import resource
 import stat
 import subprocess
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from lakebed.objectstore import (
     InvalidObjectKey,
     ObjectExists,
     ObjectMissing,
+    ObjectOutcomeUnknown,
     ObjectStore,
     ObjectStoreOptions,
     ObjectStoreUnavailable,
@@ -485,19 +488,43 @@ def test_a_directory_is_synchronised_once_for_all_who_wait_and_after_they_asked(
     assert (alone, len(began)) == (2, 3)
 
 
-def test_all_who_share_a_synchronisation_that_fails_fail(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_synchronisation_that_fails_fails_for_all_who_worked_in_the_directory(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_under_way, goes_on = threading.Event(), threading.Event()
+
     def failing(_: int) -> None:
         monkeypatch.setattr("os.fsync", lambda _: None)  # The kernel tells of a failure once.
+        is_under_way.set()
+        goes_on.wait()
         raise OSError(errno.EIO, "the disk is broken")
 
-    def other() -> None:
-        with pytest.raises(OSError, match="the disk is broken"):
-            folder.sync()
-        folder.sync()  # It begins after the failure, and makes nothing of before durable.
+    monkeypatch.setattr("os.fsync", failing)
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(folder.sync)
+        is_under_way.wait()
+        others = [threads.submit(folder.sync) for _ in range(2)]
+        goes_on.set()
+        failures = [one.exception() for one in (first, *others)]
+
+    assert [str(one) for one in failures] == ["[Errno 5] the disk is broken"] * 3
+    with pytest.raises(OSError, match="the disk is broken"):
+        folder.sync()  # What its caller did was there for the fsync that failed.
+
+
+async def test_puts_into_a_directory_go_on_once_a_synchronisation_failed(
+    objectstore: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await objectstore.put("data/first", b"1")
+
+    def failing(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            monkeypatch.undo()
+            raise OSError(errno.EIO, "the disk is broken")
 
     monkeypatch.setattr("os.fsync", failing)
-    monkeypatch.setattr(folder, "_turn", _Crowded(other))
+    with pytest.raises(ObjectOutcomeUnknown):
+        await objectstore.put("data/second", b"2")
+    await objectstore.put("data/third", b"3")
 
-    with pytest.raises(OSError, match="the disk is broken"):
-        folder.sync()
-    folder.sync()
+    assert await objectstore.get("data/third") == b"3"

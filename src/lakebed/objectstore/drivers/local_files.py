@@ -72,25 +72,28 @@ class Descriptor:
 class Folder(Descriptor):
     """An open directory. `is_linked`: that it exists is known to be durable, all the way up to the root."""
 
-    __slots__ = ("_began", "_failed", "_failure", "_turn", "is_linked")
+    __slots__ = ("_began", "_failure", "_turn", "is_linked")
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         self.is_linked = False
         self._turn = threading.Lock()
-        # How many calls of fsync began, and which of them was the last that failed.
-        self._began = self._failed = 0
-        self._failure = OSError()
+        self._began = 0
+        """How many calls of fsync began."""
+        self._failure: OSError | None = None
 
     def sync(self) -> None:
         """Make durable what was linked and unlinked here before this call. Calls that wait together share one fsync.
 
         It must begin after them all: one under way may have passed by what they did.
+
+        Raises:
+            OSError: this fsync failed, or one before it. The kernel tells each descriptor of a failure once, and that
+                fsync may have been the one for what the caller did here, even where it ended before this call.
         """
         before = self._began
         with self._turn:
-            if self._failed > before:
-                # The kernel tells of a failure once for each descriptor: another fsync may return without one.
+            if self._failure is not None:
                 raise OSError(self._failure.errno, self._failure.strerror)
             if self._began > before:
                 return
@@ -98,7 +101,7 @@ class Folder(Descriptor):
             try:
                 os.fsync(self.fd)
             except OSError as error:
-                self._failed, self._failure = self._began, error
+                self._failure = error
                 raise
 
 
@@ -164,7 +167,11 @@ class Folders:
         """
         if not self._durable:
             return
-        folder.sync()
+        try:
+            folder.sync()
+        except OSError:
+            self._forget(path, folder)  # whoever comes now opens it anew; all who worked in this one are refused
+            raise
         if folder.is_linked:
             return
         above = Folder(os.open(self._base, _DIRECTORY))
@@ -179,6 +186,11 @@ class Folders:
     def forget(self, path: str) -> None:
         with self._lock:
             self._open.pop(path, None)
+
+    def _forget(self, path: str, folder: Folder) -> None:
+        with self._lock:
+            if self._open.get(path) is folder:
+                del self._open[path]
 
     def close(self) -> None:
         with self._lock:
