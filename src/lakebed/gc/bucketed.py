@@ -51,7 +51,7 @@ SHARES_WANTED: Final = 32
 """Into how many shares a join of more values is cut before shares grow."""
 
 _VALUES_A_REQUEST: Final = 1000
-"""To join so many values takes as long as a small request."""
+"""To join this number of values takes as long as a small request."""
 
 NAMED: Final = Table(
     "a key that something names",

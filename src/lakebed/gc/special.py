@@ -97,7 +97,7 @@ FROM_THE_START: Final = ("local://", "az://")
 
 _PAGE_KEYS: Final = 1000
 _REQUESTS_A_PAGE: Final = 16
-"""A page takes as long as so many small reads."""
+"""A page takes as long as this number of small reads."""
 
 _DIGITS: Final = "0123456789abcdef"
 
@@ -318,7 +318,7 @@ def _end_of(folder: str) -> str:
 
 
 def _first_digits(keys: float) -> list[str]:
-    """Return where to cut a folder that has about so many keys: at no digit, at one, or at two."""
+    """Return where to cut a folder that has about this number of keys: at no digit, at one, or at two."""
     if keys <= KEYS_A_STRETCH:
         return []
     digits = [*_DIGITS]

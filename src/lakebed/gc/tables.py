@@ -86,7 +86,7 @@ OTHERS: Final = ("other_paths", "other_rules")
 
 
 def no_others(count: int) -> dict[str, pa.Array]:
-    """Return the columns OTHERS of so many verdicts that each have one path and one rule."""
+    """Return the columns OTHERS of this number of verdicts that each have one path and one rule."""
     return {name: pa.nulls(count, GARBAGE.schema.field(name).type) for name in OTHERS}
 
 

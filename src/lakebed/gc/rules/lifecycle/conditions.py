@@ -21,6 +21,7 @@ _VALUE: Final = re.compile(_TEXT.format("value") + r"\s*", re.DOTALL)
 _SIZE: Final = re.compile(r"size\s*")
 _LEAST: Final = re.compile(r">=\s*")
 _BYTES: Final = re.compile(r"(?P<bytes>[0-9]{1,18})\b\s*")
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _AND: Final = re.compile(r"(?:and\b|&&)\s*")
 
 
@@ -29,7 +30,7 @@ class InvalidCondition(ValueError):
 
 
 class Condition(NamedTuple):
-    """Say what an entry must have: these metadata, and at least so many bytes."""
+    """Say what an entry must have: these metadata, and at least `min_size` bytes."""
 
     metadata: dict[str, str]
     min_size: int = 0
@@ -53,7 +54,7 @@ def parse_condition(text: str) -> Condition:
             min_size = number
         else:
             key = reader.take(_KEY, 'metadata.NAME, metadata["NAME"] or size')
-            name = key["name"] if key["quoted"] is None else reader.unquoted(key["quoted"], start)
+            name = key["name"] if key["quoted"] is None else reader.unquoted(key["quoted"], key.start("quoted"))
             reader.take(_EQUALS, "== after the name")
             at = reader.at
             value = reader.take(_VALUE, 'a text in quotes, such as "pii"')["value"]
@@ -87,9 +88,15 @@ class _Reader:
         return found
 
     def unquoted(self, text: str, at: int) -> str:
-        """Return what a text in quotes says. In double quotes it is JSON, in others a backslash spares a character."""
+        """Return what a text in quotes says. In double quotes it is JSON. In others a backslash spares a quote or a
+        backslash, and nothing else: no one who writes `\\n` means an `n`.
+        """
         if text[0] == "'":
-            return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL)
+            for escape in _ESCAPE.finditer(text):
+                if escape[1] not in "'\"\\":
+                    place = at + escape.start()
+                    raise self.error("in single quotes a backslash stands before a quote or a backslash", place)
+            return _ESCAPE.sub(r"\1", text[1:-1])
         try:
             return str(json.loads(text, strict=False))
         except ValueError:
