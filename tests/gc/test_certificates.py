@@ -89,6 +89,22 @@ def test_a_copy_with_the_same_content_stands(lake: Lakeside) -> None:
     assert stands(made) == {"copy": "has an erased checksum, at old/backup"}
 
 
+def test_a_copy_that_is_staged_stands_in_the_plan_and_in_the_certificate(lake: Lakeside) -> None:
+    lake.upload("users/ann", b"secret")
+    lake.commit()
+    copy = lake.upload("backup/ann", b"secret")
+    lake.upload("users/bob", b"other")
+    plan = erase(lake, "users/ann")
+    lake.collector.apply(None, plan.run_id)
+
+    made = lake.collector.on(None).certify(plan.run_id, by="ann")
+
+    why = "has an erased checksum, is staged on branch main at backup/ann"
+    assert stands(made) == {"copy": why}
+    assert plan.outlook is not None
+    assert [(one.what, one.where, one.why) for one in plan.outlook.stands] == [("copy", copy, why)]
+
+
 def test_an_object_that_another_entry_names_stands(lake: Lakeside) -> None:
     lake.upload("users/ann")
     lake.commit()

@@ -309,7 +309,7 @@ def test_what_waits_in_the_queue_of_hard_delete_goes_too(lake: Lakeside) -> None
     old = lake.upload("users/ann", b"one")
     lake.upload("users/ann", b"two")
     beside = lake.upload("users/bob", b"one")
-    lake.upload("users/bob", b"two")
+    lake.upload("users/bob", b"three")
 
     plan = erase(lake, "users/ann")
     apply(lake, plan)

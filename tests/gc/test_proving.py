@@ -15,7 +15,7 @@ from lakebed.gc.files import Files, Lake
 from lakebed.gc.holding import HeldBack
 from lakebed.gc.protocol import Certificate, Mode, Plan, RunKind
 from lakebed.gc.rules import DAY_MS, Rules
-from lakebed.versions import PathExists
+from lakebed.versions import PathExists, keys
 from tests.gc.test_erasure import begin_in_parts, erase
 from tests.gc.test_holds import hold
 from tests.spark.lakeside import Lakeside
@@ -262,6 +262,40 @@ def test_what_lies_in_a_slice_that_another_server_writes_to_stands(lake: Lakesid
     assert stands(again(lake, made)) == {}
 
 
+@pytest.mark.parametrize("folder", ["data/0123456789abc/", "data/gc1ab2/"])
+def test_what_lies_in_a_folder_on_no_record_stands_until_it_is_removed(lake: Lakeside, folder: str) -> None:
+    """As after a restore of a dump, for what was written between the dump and the copy of the namespace."""
+    lake.wait(lake.objectstore.put(f"{folder}00000000", b"one"))
+    lost(lake)
+    made = erased(lake)
+    collect(lake)
+    standing = again(lake, made)
+    assert set(stands(standing)) == {"unlisted"}
+    assert [one.where for one in standing.stands] == [folder]
+    assert "no slice record names 1 folder or file of data/" in stands(standing)["unlisted"]
+
+    (lake.folder / folder / "00000000").unlink()
+
+    assert stands(again(lake, made)) == {}
+
+
+def test_a_slice_that_comes_on_record_after_the_collection_stands(lake: Lakeside) -> None:
+    other = lake.server("other")
+    lost(lake)
+    old = lake.upload("users/bob", b"one", by=other)
+    lake.wait(other.slices.end())
+    store, place = lake.versions.store, (lake.versions.partition, keys.SLICE + old.split("/")[1].encode())
+    held = lake.wait(store.get(*place))
+    assert held is not None
+    lake.wait(store.delete(*place))
+    made = erased(lake)
+    collect(lake)
+    assert "unlisted" in stands(again(lake, made))
+    lake.wait(store.set(*place, held.value))
+
+    assert "left 1 slice out" in stands(again(lake, made))["garbage"]
+
+
 def test_what_a_legal_hold_keeps_from_collections_stands(lake: Lakeside) -> None:
     lost(lake)
     hold(lake, "contracts/")
@@ -285,6 +319,18 @@ def test_a_proof_stays_though_the_files_of_the_collection_go(lake: Lakeside) -> 
     assert proven.collected is not None
     assert proven.collected.run_id == run
     assert "garbage" in stands(again(lake, made)), "it was made without the proof"
+
+
+def test_a_proof_of_less_is_sought_again(lake: Lakeside) -> None:
+    lost(lake)
+    made = erased(lake)
+    run = collect(lake)
+    proven = again(lake, made)
+    assert proven.collected is not None
+    shutil.rmtree(lake.folder / "_lakefs/retention/gc/uncommitted" / run)
+
+    assert stands(again(lake, proven)) == {}
+    assert "garbage" in stands(again(lake, replace(proven, collected=replace(proven.collected, proof=0))))
 
 
 def test_an_erasure_that_an_earlier_release_planned_says_to_plan_again(lake: Lakeside) -> None:

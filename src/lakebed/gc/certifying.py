@@ -8,6 +8,7 @@ A certificate looks at the store for each object that was selected:
 4. Ask what is staged at the paths, what waits in the queue of hard delete, what deferred runs and legal
    holds keep, and whether the bucket keeps versions.
 5. Find the collection which proves that no garbage is left from before the erasure (proving.py).
+6. List the folders of `data/`. What lies in one that is on no record was in no collection.
 
 A plan's outlook is the same look before anything goes, at what the plan does not take. It reads all ranges only where
 these have few rows, or on request. Neither publishes or deletes anything.
@@ -29,7 +30,9 @@ from lakebed.gc import protocol
 from lakebed.gc.protocol import (
     CLOCK_KEY,
     COPIES_ROWS_MAX,
+    DATA_PREFIX,
     LEDGER_PREFIX,
+    PROOF,
     STANDING_MAX,
     BadInput,
     Certificate,
@@ -47,7 +50,7 @@ from lakebed.gc.protocol import (
     encode_certificate,
 )
 from lakebed.gc.rules import Holds, Selection
-from lakebed.objectstore import ObjectMissing, keeps_versions
+from lakebed.objectstore import Level, ObjectMissing, keeps_versions
 
 from .context import RunContext, find, read_plan, slice_numbers
 from .engines import Task
@@ -63,6 +66,10 @@ NAMES: Final = Table(
     required(("path", pa.string()), ("address", pa.string()), ("checksum", pa.string()), ("size_bytes", pa.int64())),
 )
 _GARBAGE: Final = "bytes that no entry names may have been at these paths"
+_ON_NO_RECORD: Final = (
+    "No collection takes a slice without a record: look at it, and remove it with the store's own tools. Of the rest"
+    " `lakebed gc run --uncommitted --old-layout` takes what nothing names"
+)
 GARBAGE_STAYS: Final = (
     "bytes that were overwritten, deleted or reset away before a commit had them have no path on record: apply with"
     " --everywhere, which deletes for good all that no entry of the repository names, whatever its path was"
@@ -72,6 +79,7 @@ REMAINS: Final = (
     "bytes that come later to an address handed out before have no path on record until they are linked",
     "of an object that was copied or moved while it was staged, only the paths where it is now are on record",
     "unfinished uploads that the bucket itself keeps, as S3 does until a rule of the bucket ends them",
+    "files of other names than Lakebed gives, inside of slices and outside of data/, were not looked at",
     "backups of the namespace or the key-value store, and copies in other buckets, were not looked at",
 )
 
@@ -138,16 +146,18 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     """
     if before.namespace != context.store.uri.rstrip("/"):
         raise BadInput(f"the certificate is of {before.namespace}, not of {context.store.uri}", input="certificate")
+    # First: a slice has its record before it has an object.
+    data = await context.store.level(DATA_PREFIX)
     run = await context.service.start(RunKind.ERASURE)
 
     async def look(prepared: PreparedCommits) -> Certificate:
-        return await _look(context, before, prepared, run, by=by)
+        return await _look(context, before, prepared, run, data, by=by)
 
     return await context.reread(lambda: context.service.commits_for_erasure(run.run_id), look)
 
 
 async def _look(
-    context: RunContext, before: Certificate, prepared: PreparedCommits, run: StartedRun, *, by: str
+    context: RunContext, before: Certificate, prepared: PreparedCommits, run: StartedRun, data: Level, *, by: str
 ) -> Certificate:
     run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
     commits = await context.read(prepared.commits, protocol.COMMITS)
@@ -174,10 +184,9 @@ async def _look(
         for address in sorted(there)
     ]
     stands += (await _copies(context, others, checksums, objects))[:STANDING_MAX]
-    stands += [
-        Standing(what="staged", where=one.path, why=one.where)
-        for one in await context.service.staged(run_id, before.selection)
-    ]
+    staged = await context.service.staged(run_id, before.selection)
+    stands += (await _staged_copies(context, run_id, checksums, objects, beside=staged))[:STANDING_MAX]
+    stands += [Standing(what="staged", where=one.path, why=one.where) for one in staged]
     queued = {one.address: one.path for one in await queued_of(context, run_id, before.selection, narrowed=True)}
     waiting = await _there(context, queued.keys() - objects.keys())
     stands += [
@@ -186,10 +195,12 @@ async def _look(
     ]
     stands += await _deferred(context, before.selection)
     stands += await _deferred_at_paths(context, before.selection, known=objects)
-    proof = before.collected or await find_proof(context, before.run_id, run)
+    is_proven = before.collected is not None and before.collected.proof == PROOF
+    proof = before.collected if is_proven else await find_proof(context, before.run_id, run)
     collected = proof if isinstance(proof, Collected) else None
     if isinstance(proof, str):
         stands.append(Standing(what="garbage", where=context.store.uri, why=f"{_GARBAGE}: {proof}"))
+    stands += await _on_no_record(context, data, run)
     bucket, unknown = await _bucket(context)
     stands += bucket
     return replace(
@@ -260,6 +271,7 @@ async def foresee(
     ]
     known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
     stands += await _copies(context, others, wanted, known)
+    stands += await _staged_copies(context, run.run_id, wanted, known, beside=order.staged)
     stands += [
         Standing(what="staged", where=one.path, why=f"a commit of branch {one.branch} may be taking it: plan again")
         for one in order.staged
@@ -344,6 +356,54 @@ async def _copies(
         Standing(what="copy", where=address, why=f"has an erased checksum, at {', '.join(sorted(copies[address])[:3])}")
         for address in sorted(left)
     ]
+
+
+async def _staged_copies(
+    context: RunContext,
+    run_id: str,
+    checksums: Collection[str],
+    known: Collection[str],
+    *,
+    beside: Sequence[StagedEntry],
+) -> list[Standing]:
+    """Return likewise what is staged, but for the entries `beside`, which are selected."""
+    if not checksums:
+        return []
+    places = frozenset((one.branch, one.path) for one in beside)
+    staged = await context.service.staged(run_id, Selection(digests=tuple(checksums)))
+    copies = {
+        one: address
+        for one in staged
+        if (one.branch, one.path) not in places and (address := key_of(one, context.store.uri)) not in known
+    }
+    there = await _there(context, frozenset(copies.values()))
+    return [
+        Standing(what="copy", where=address, why=f"has an erased checksum, {one.where} at {one.path}")
+        for one, address in copies.items()
+        if address in there
+    ]
+
+
+async def _on_no_record(context: RunContext, data: Level, run: StartedRun) -> list[Standing]:
+    """Return the folders and files of `data/` that no slice record names: no collection lists them as slices. As after
+    a restore of a dump or a backup, for what was written later.
+    """
+    names = run.closed_slices if (found := run.all_slices()) is None else found
+    known = frozenset(f"{DATA_PREFIX}{name}/" for name in names)
+
+    async def has_objects(folder: str) -> bool:
+        # Some stores show a folder for a while after the last object in it went.
+        async for _ in context.store.list(folder):
+            return True
+        return False
+
+    folders = [folder for folder in data.folders if folder not in known]
+    found_in = [folder async for folder, found in context.ports.tasks.ahead(folders, has_objects) if found]
+    left = [*sorted(found_in), *data.keys]
+    if not left:
+        return []
+    why = f"{_GARBAGE}: no slice record names {count_of(len(left), 'folder or file', 'folders or files')} of data/"
+    return [Standing(what="unlisted", where=", ".join(left[:3]), why=f"{why}. {_ON_NO_RECORD}")]
 
 
 async def queued_of(

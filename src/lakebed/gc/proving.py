@@ -7,7 +7,7 @@ all, and proves that none is left, where
 
 1. the erasure's plan was complete when it began to look, as the erasure was published by then
 2. it ended by its record, so each of its deletes was done; what waited for a window was, too
-3. it listed each slice that there was when the erasure began
+3. it listed each slice that there was when the erasure began, and that is on record; any other stands (certifying.py)
 4. it kept nothing of these slices but what is staged: no upload, no copy, nothing for its age
 5. the runs of whose objects it took none have ended likewise, or are deferred and have paths on record
 
@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, count_of
 from lakebed.gc import protocol
 from lakebed.gc.protocol import (
+    PROOF,
     UNCOMMITTED,
     BadInput,
     Collected,
@@ -82,7 +83,9 @@ async def find_proof(context: RunContext, erasure: str, now: StartedRun) -> Coll
         except BadInput as error:
             doubt = str(error)
         if not doubt:
-            return Collected(run_id=view.run_id, began_ms=plan.now_ms, plan=view.plan, total=plan.totals.all)
+            return Collected(
+                run_id=view.run_id, began_ms=plan.now_ms, plan=view.plan, total=plan.totals.all, proof=PROOF
+            )
         why = why or f"run {view.run_id} {doubt}"
     return why or NO_RUN
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from lakebed.base import Conflict, count_of, human_size
+from lakebed.base import Conflict, count_of, human_size, parse_slice_name
 from lakebed.gc import protocol
 from lakebed.gc.certifying import foresee, queued_of
 from lakebed.gc.context import (
@@ -38,6 +38,7 @@ from lakebed.gc.mark import deal_again, mark_expired
 from lakebed.gc.named import deal_tables
 from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
+    DATA_PREFIX,
     CommitCounts,
     ErasureOrder,
     Expire,
@@ -179,7 +180,11 @@ async def _write_slices(context: RunContext, run: StartedRun) -> Pieces | None:
     names = run.all_slices()
     if names is None:
         return None
-    rows = CLOSED.rows({"bucket": slice_numbers(names)})
+    # Also those without a record: one that a restore makes later must have been listed, too.
+    data = await context.store.level(DATA_PREFIX)
+    found = {folder[len(DATA_PREFIX) : -1] for folder in data.folders}
+    lying = {name for name in found if parse_slice_name(name) is not None}
+    rows = CLOSED.rows({"bucket": slice_numbers(sorted(lying.union(names)))})
     return await write_piece(context.store, folder_in(run, "slices"), protocol.part_name(0), CLOSED, rows)
 
 

@@ -19,6 +19,7 @@ from .branches import (
 )
 from .certificates import (
     CERTIFICATE_KEY,
+    PROOF,
     Certificate,
     Collected,
     ErasedObject,
@@ -267,6 +268,7 @@ __all__ = [
     "MANIFEST_FORMAT",
     "POTENTIAL",
     "POTENTIAL_SETS",
+    "PROOF",
     "REFS",
     "REPORT_FORMAT",
     "REQUESTS",

@@ -17,6 +17,8 @@ from .erasures import Standing
 from .plans import Total, seal, unseal
 
 CERTIFICATE_FORMAT: Final = 1
+PROOF: Final = 1
+"""What a proof proves, as a number: one of another number is sought again. Raise it where proving.py asks for more."""
 CERTIFICATES_PREFIX: Final = "_lakefs/retention/erasures/"
 CERTIFICATE_KEY: Final = rf"{CERTIFICATES_PREFIX}[0-9a-z][0-9a-z-]*\.json"
 
@@ -33,13 +35,14 @@ class ErasedObject(msgspec.Struct, frozen=True, kw_only=True):
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
     """The run of uncommitted data which proves that no garbage is left from before the erasure. It took `total`, by the
-    plan of digest `plan`; `began_ms` is when it began.
+    plan of digest `plan`; `began_ms` is when it began. `proof` is PROOF of the release that found it.
     """
 
     run_id: str
     began_ms: int
     plan: str
     total: Total
+    proof: int = 0
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):

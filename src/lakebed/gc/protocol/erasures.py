@@ -52,7 +52,7 @@ class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Something of the erased content can still be read, or may be: `what` is object, copy, staged, queued,
-    deferred, garbage or bucket."""
+    deferred, garbage, unlisted (bytes that no collection lists) or bucket."""
 
     what: str
     where: str
