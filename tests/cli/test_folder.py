@@ -64,6 +64,13 @@ def test_the_size_of_the_metadata_is_shown_and_its_free_space_given_back(folder:
     assert compacted.out.startswith("compacted: ")
 
 
+def test_a_database_that_is_not_compacted_from_here_says_what_does_it(tmp_path: Path) -> None:
+    refused = Shell(environment={})("kv", "compact", "--data", str(tmp_path), "--kv", "mem://")
+
+    assert refused.code != 0
+    assert refused.err == "error: mem: there is nothing to compact from here: nothing of it lies on a disk\n"
+
+
 def test_a_sound_installation_passes_every_check(folder: Path) -> None:
     shell = Shell(environment={})
 

@@ -138,6 +138,7 @@ async def test_users_log_in() -> None:
         for method, body in (
             ("user/add", {"name": "root", "password": "a/b@c"}),
             ("user/grant", {"user": "root", "role": "root"}),
+            ("user/add", {"name": "guest", "password": "word"}),
             ("enable", {}),
         ):
             await asyncio.to_thread(post, api + method, body)
@@ -148,6 +149,8 @@ async def test_users_log_in() -> None:
             open_store(open_uri.replace("//", "//root:wrong@"))
         with pytest.raises(StoreUnavailable, match="user name is empty"):
             open_store(open_uri)
+        with pytest.raises(StoreUnavailable, match="permission denied: etcd asks for its user root"):
+            await asyncio.to_thread(compact_store, open_uri.replace("//", "//guest:word@"))
         await store.close()
 
 

@@ -66,8 +66,15 @@ def test_each_driver_does_it_or_says_what_its_database_does_instead(module: str)
 def test_a_store_that_is_not_measured_or_compacted_from_here_says_why() -> None:
     with pytest.raises(InvalidStoreUri, match=r"does not tell its size: .*nodetool tablestats"):
         store_size("cassandra://127.0.0.1/lakebed")
-    with pytest.raises(InvalidStoreUri, match="nothing to compact from here: DynamoDB frees the room"):
-        compact_store("dynamodb://eu-central-1/lakebed")
+
+    for uri, instead in (
+        ("mem://", "nothing of it lies on a disk"),
+        ("s3://bucket/lakebed", "each key is an object"),
+        ("cassandra://127.0.0.1/lakebed", "`nodetool compact` on each node does it at once"),
+        ("dynamodb://eu-central-1/lakebed", "DynamoDB frees the room"),
+    ):
+        with pytest.raises(InvalidStoreUri, match=f"nothing to compact from here: .*{instead}"):
+            compact_store(uri)
 
 
 def test_an_option_that_the_driver_does_not_know_is_refused(tmp_path: Path) -> None:

@@ -104,13 +104,11 @@ def compact(session: Session, data: DataOption = None, kv: MetadataUri = None) -
     does all on a member of etcd. On MySQL and Redis servers go on. Other databases free their room by
     themselves, or with tools that the refusal names.
     """
-    from lakebed.kv import compact_store, store_size
+    from lakebed.kv import compact_store
     from lakebed.server import options_of
 
-    uri = options_of(session.data_folder(data), session.environment, kv).metadata_uri
-    before = store_size(uri).size_bytes
-    compact_store(uri)
-    after = store_size(uri).size_bytes
+    sizes = compact_store(options_of(session.data_folder(data), session.environment, kv).metadata_uri)
+    before, after = (size.size_bytes for size in sizes)
     session.done(f"compacted: {before:,} bytes before, {after:,} after", bytes_before=before, bytes_after=after)
 
 

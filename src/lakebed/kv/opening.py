@@ -181,15 +181,20 @@ def store_size(uri: str) -> StoreSize:
     return size
 
 
-def compact_store(uri: str) -> None:
+def compact_store(uri: str) -> tuple[StoreSize, StoreSize]:
     """Give free space of the store of this URI back to the disk. Blocks, and so do all writers until it is done.
+
+    Returns its size before and after.
 
     Raises:
         InvalidStoreUri: as `open_store`, and where the driver cannot.
         StoreUnavailable: as `open_store`; also where others keep it locked, or there is no room for a copy of it.
         StoreFormat: as `open_store`.
     """
-    _offered(uri, "compact_uri", "there is nothing to compact from here", "NO_COMPACTION")()
+    compact = _offered(uri, "compact_uri", "there is nothing to compact from here", "NO_COMPACTION")
+    before = store_size(uri)
+    compact()
+    return before, store_size(uri)
 
 
 def migrate_store(uri: str) -> None:

@@ -27,6 +27,8 @@ FORMAT: Final = b"1"
 CONNECTIONS: Final = 16
 COMPACT_S_MAX: Final = 3600.0
 NO_SPACE: Final = "NOSPACE"
+DENIED: Final = "auth: permission denied"
+"""Maintenance answers a user who is not root with this, and with the code of an unknown error."""
 
 RESOURCE_EXHAUSTED: Final = 8
 UNAUTHENTICATED: Final = 16
@@ -288,6 +290,8 @@ class EtcdDatabase:
             return Passing(message)
         if (refusal.code == RESOURCE_EXHAUSTED and "too many requests" in message) or "no leader" in message:
             return Passing(message)
+        if refusal.message == DENIED:
+            return StoreUnavailable(f"{message}: etcd asks for its user root here", code=refusal.code)
         if refusal.code in REFUSED | {UNAUTHENTICATED}:
             return StoreUnavailable(message, code=refusal.code)
         return OutcomeUnknown(message, code=refusal.code)
