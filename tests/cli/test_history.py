@@ -115,6 +115,27 @@ def test_a_cherry_pick_and_a_revert_that_conflict_name_the_paths(shell: Shell, b
     assert json.loads(reverted.err)["error"]["paths"] == ["a"]
 
 
+def test_a_conflict_stays_one_for_a_user_who_may_not_list_its_paths(shell: Shell, branched: str, put: Put) -> None:
+    for branch in ("main", "dev"):
+        put(f"{branched}/{branch}/a", branch)
+        shell.ok("commit", f"{branched}/{branch}", "-m", "mine")
+    statements = [
+        {"action": [action], "effect": effect, "resource": "*"}
+        for action, effect in (("fs:*", "allow"), ("fs:ListObjects", "deny"))
+    ]
+    shell.ok("auth", "policies", "create", "picks", "-", stdin=json.dumps(statements))
+    made = shell.ok("auth", "users", "create", "picker", "-o", "json").json
+    shell.ok("auth", "users", "attach", "picker", "picks")
+    keys = {f"LAKEBED_{name.upper()}": made[name] for name in ("access_key_id", "secret_access_key")}
+
+    picked = shell("branch", "cherry-pick", f"{branched}/main", "dev", **keys)
+    merged = shell("merge", f"{branched}/dev", f"{branched}/main", **keys)
+
+    assert (picked.code, merged.code) == (4, 4)
+    assert "conflict found" in picked.err
+    assert "conflict found" in merged.err
+
+
 def test_a_graph_is_drawn_for_people_only(shell: Shell, branched: str) -> None:
     refused = shell("log", f"{branched}/main", "--graph", "-o", "json")
 

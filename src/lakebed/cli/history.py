@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -452,9 +451,12 @@ def explaining_merge(session: Session, source: RefUri, destination: RefUri, othe
         with being_something(f"{destination} has all of {source}: there is nothing to merge. {otherwise}"):
             yield
     except Conflict as error:
-        if "conflict found" not in str(error):
+        paths: list[str] = []
+        with contextlib.suppress(LakebedError):  # The caller may lack the right to list: the conflict stays one.
+            if "conflict found" in str(error):
+                paths = _conflicts(session.client.history.diff(source.repository, destination.ref, source.ref))
+        if not paths:
             raise
-        paths = _conflicts(session.client.history.diff(source.repository, destination.ref, source.ref))
         raise Conflict(_conflict_text(paths, source, destination), paths=paths, **error.facts) from error
 
 
@@ -468,29 +470,41 @@ def explaining_pick(session: Session, branch: RefUri, ref: str, parent_number: i
     try:
         yield
     except Conflict as error:
-        history, repository = session.client.history, branch.repository
-        parents = history.get(repository, ref).parents if "conflict found" in str(error) else []
-        if len(parents) < max(parent_number, 1):
+        paths: list[str] = []
+        with contextlib.suppress(LakebedError):  # The caller may lack the right to list: the conflict stays one.
+            if "conflict found" in str(error):
+                paths = _pick_conflicts(session.client, branch, ref, parent_number)
+        if not paths:
             raise
-        parent = parents[max(parent_number, 1) - 1]
-        changed = [one.path for one in history.diff(repository, parent, ref, two_dot=True)]
-        sides = [
-            (one.path for one in history.diff(repository, branch.ref, side, two_dot=True)) for side in (parent, ref)
-        ]
-        paths = list(itertools.islice(_in_all(changed, *sides), CONFLICTS_SHOWN + 1))
         text = (
             f"both sides changed {_named(paths)}: nothing was committed. "
-            f"`lakebed diff --two-dot {branch} {RefUri(repository, ref)}` shows how they differ"
+            f"`lakebed diff --two-dot {branch} {RefUri(branch.repository, ref)}` shows how they differ"
         )
         raise Conflict(text, paths=paths, **error.facts) from error
 
 
-def _in_all(first: Sequence[str], *others: Iterable[str]) -> Iterator[str]:
-    """Yield what the first and all others have, which are sorted. Reads no other much further than the first goes."""
-    for path, found in itertools.groupby(heapq.merge(first, *others)):
-        if not first or path > first[-1]:
-            return
-        if len([*found]) > len(others):
+def _pick_conflicts(client: Client, branch: RefUri, ref: str, parent_number: int) -> list[str]:
+    """Return the first paths that the commit changed and that the branch has as neither side; none without a parent."""
+    history = client.history
+    parents, number = history.get(branch.repository, ref).parents, max(parent_number, 1)
+    if len(parents) < number:
+        return []
+    parent = parents[number - 1]
+    pairs = ((parent, ref), (branch.ref, parent), (branch.ref, ref))
+    changed = (
+        (one.path for one in history.diff(branch.repository, left, right, two_dot=True)) for left, right in pairs
+    )
+    return list(itertools.islice(_in_all(*changed), CONFLICTS_SHOWN + 1))
+
+
+def _in_all(first: Iterable[str], *others: Iterator[str]) -> Iterator[str]:
+    """Yield what the first and all others have, which are sorted. Reads each no further than it must."""
+    heads = [next(other, None) for other in others]
+    for path in first:
+        for number, other in enumerate(others):
+            while (head := heads[number]) is not None and head < path:
+                heads[number] = next(other, None)
+        if all(head == path for head in heads):
             yield path
 
 
