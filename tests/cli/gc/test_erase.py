@@ -101,6 +101,52 @@ def test_erasing_in_one_go_asks_before_it_plans(shell: Shell, lake: str, data: P
     assert (refused.code, "Add --yes" in refused.err or "add --yes" in refused.err) == (2, True)
 
 
+def test_an_erasure_that_could_not_end_as_asked_is_refused_before_it_plans(
+    shell: Shell, lake: str, data: Path, tmp_path: Path, put: Put
+) -> None:
+    put(f"{lake}/main/users/ann", "secret")
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+    new = tmp_path / "new"
+    given = ("--engine", "local", "--data", str(data), "--yes", "--html", str(new))
+
+    refusals = [
+        shell("erase", lake, "users/ann", *given, "--why", why, "--out", str(out), "--readers-grace", grace)
+        for why, out, grace in (
+            ("request 12", tmp_path / "absent" / "cert.json", "0"),
+            ("request 12", tmp_path, "0"),
+            ("request 12", new, "banana"),
+            (" ", new, "0"),
+        )
+    ]
+
+    assert [each.code for each in refusals] == [2, 2, 2, 2]
+    words = ("No such file", "Is a directory", "no time that readers can be given", "--why is empty")
+    assert [word for word, each in zip(words, refusals, strict=True) if word not in each.err] == []
+    assert shell.ok("gc", "list", lake, "--data", str(data), "-o", "json").json == []
+    assert not new.exists()
+    assert shell.ok("object", "cat", f"{lake}/main/users/ann").out == "secret"
+
+
+def test_an_erasure_whose_collection_is_held_back_is_certified_and_says_how_to_go_on(
+    shell: Shell, lake: str, data: Path, put: Put
+) -> None:
+    here = ("--engine", "local", "--data", str(data), "--readers-grace", "0", "--yes", "--everywhere")
+    for content in ("first", "second"):
+        put(f"{lake}/main/users/ann", content)
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+    shell.ok("hold", "add", lake, "case-8", "--path", "others/", "--why", "a lawsuit")
+
+    erased = shell("erase", lake, "users/ann", "--why", "request 12", *here)
+
+    assert erased.code == 1
+    assert "1 of 1 object absent" in erased.out
+    assert "stands garbage " in erased.out
+    assert re.search(
+        f"the collection did not end: legal hold case-8 .*`lakebed erase apply {lake} .*--everywhere` goes on",
+        erased.err,
+    )
+
+
 def test_a_hold_of_nothing_is_refused_before_it_is_sent(shell: Shell, lake: str) -> None:
     refused = shell("hold", "add", lake, "case-7", "--why", "audit")
 

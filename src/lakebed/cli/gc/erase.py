@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from lakebed.base import Conflict, count_of
+from lakebed.base import LakebedError, count_of
 from lakebed.cli.arguments import RepositoryArgument, YesOption
-from lakebed.cli.failures import FAILED, Misuse, describe
+from lakebed.cli.failures import FAILED, Failed, Misuse, describe
 from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun_that_runs
@@ -102,6 +102,7 @@ def apply(
     local_root: RootOption = None,
 ) -> None:
     """Erase what a plan names, and certify it. May be repeated after a crash, or to certify again."""
+    _check_writable(out, html)
     collector = checked_collector(session, uri, local_root)
     run = run_named(session, collector, run)
     found = read_run(collector, run)
@@ -133,7 +134,12 @@ def run(
     local_root: RootOption = None,
 ) -> None:
     """Plan, show the plan, apply it once you agree, and certify. `lakebed erase lakefs://…` does the same."""
+    from lakebed.gc.protocol import grace_seconds
+
     planning: Any = asked("plan", working, kinds=[])
+    if readers_grace is not None:
+        grace_seconds(readers_grace)
+    _check_writable(out, html)
     order = _order(_selection(paths or [], file, digests or [], metadata or []), why, shared=shared, copies=copies)
     session.check_can_ask(f"Erase from {uri} for good?", yes=yes)
     collector = checked_collector(session, uri, local_root)
@@ -149,6 +155,8 @@ def run(
 def _order(selection: Selection, why: str, *, shared: bool, copies: bool) -> ErasureOrder:
     from lakebed.gc.protocol import ErasureOrder
 
+    if not why.strip():
+        raise Misuse("--why is empty: the plan and the certificate name the reason")
     return ErasureOrder(selection=selection, why=why, takes_shared=shared, finds_copies=copies)
 
 
@@ -174,17 +182,25 @@ def _carried_out(
     if not is_done:
         session.note(report_text(collector.apply(request)))
     if collects:
-        _collect(session, collector, collecting, readers_grace=request.readers_grace)
+        _collect(session, collector, found.run_id, collecting, readers_grace=request.readers_grace)
     by = session.client.current_user()
     return collector.certify(found.run_id, by=by, engine=request.engine, tasks=request.tasks)
 
 
-def _collect(session: Session, collector: Collector, request: PlanRequest, *, readers_grace: str | None) -> None:
-    """Plan and apply it. What refuses that is noted, and the certificate says what stands."""
+def _collect(
+    session: Session, collector: Collector, erasure: str, request: PlanRequest, *, readers_grace: str | None
+) -> None:
+    """Plan and apply it. What fails is noted, and the certificate says what stands."""
     from lakebed.gc.protocol import ApplyRequest
 
+    again = f"`{_command_everywhere(collector, erasure)}` goes on"
+    plans: list[Plan] = []
     try:
-        for plan in collector.plan(request):
+        plans += collector.plan(request)
+    except LakebedError as error:
+        session.note(f"nothing was collected: {describe(error)}; {again}")
+    try:
+        for plan in plans:
             session.note(f"run {plan.run_id} deletes {amount(plan.totals.all)} that no entry names")
             session.note(
                 report_text(
@@ -198,8 +214,14 @@ def _collect(session: Session, collector: Collector, request: PlanRequest, *, re
                     )
                 )
             )
-    except Conflict as error:
-        session.note(f"nothing was collected: {error}")
+    except LakebedError as error:  # Some of it may be gone.
+        session.note(f"the collection did not end: {describe(error)}; {again}")
+
+
+def _command_everywhere(collector: Collector, run_id: str) -> str:
+    from lakebed.gc.protocol import RunKind
+
+    return f"{collector.command(run_id, RunKind.ERASURE)} --everywhere"
 
 
 @app.command("verify")
@@ -218,6 +240,7 @@ def verify(
     """Ask again what a certificate says: is each object absent, and what stands now."""
     from lakebed.gc.protocol import decode_certificate
 
+    _check_writable(out, html)
     request: Any = asked("plan", working, kinds=[])
     collector = checked_collector(session, uri, local_root)
     file = Path(certificate)
@@ -230,23 +253,42 @@ def verify(
 
 
 def _tell(session: Session, collector: Collector, made: Certificate, out: Path | None, html: Path | None) -> None:
-    from lakebed.gc.protocol import encode_certificate
+    from lakebed.gc.protocol import RunKind, encode_certificate
 
+    session.show(made, _certificate_text)
+    if any(one.what == "garbage" for one in made.stands):
+        again = _command_everywhere(collector, made.run_id)
+        session.note(f"to delete all that no entry names, and certify again: {again}")
     try:
         if out is not None:
             out.write_bytes(encode_certificate(made))
         if html is not None:
             html.write_text(certificate_html(made), encoding="utf-8")
     except OSError as error:
-        raise Misuse(describe(error)) from error
-    session.show(made, _certificate_text)
-    if any(one.what == "garbage" for one in made.stands):
-        from lakebed.gc.protocol import RunKind
-
-        again = f"{collector.command(made.run_id, RunKind.ERASURE)} --everywhere"
-        session.note(f"to delete all that no entry names, and certify again: {again}")
+        verify = collector.command(made.run_id, RunKind.ERASURE).replace("erase apply", "erase verify")
+        text = f"the certificate is not in its file: {describe(error)}. `{verify} --out FILE` writes it again"
+        raise Failed(text) from error
     if made.stands:
         raise click.exceptions.Exit(FAILED)
+
+
+def _check_writable(*files: Path | None) -> None:
+    """Run this before any deletion: a certificate without a place to go must stop the command.
+
+    Raises:
+        Misuse: one of them cannot be written.
+    """
+    for file in files:
+        if file is None or (file.exists() and not file.is_file() and not file.is_dir()):  # a pipe or a device
+            continue
+        is_new = not file.exists()
+        try:
+            with file.open("ab"):
+                pass
+            if is_new:
+                file.resolve().unlink()
+        except OSError as error:
+            raise Misuse(describe(error)) from error
 
 
 def _certificate_text(made: Certificate) -> Iterator[str]:
