@@ -17,8 +17,8 @@ from lakebed.versions import Record, Versions
 RUN: Final = b"hook-run/"
 OUTPUT: Final = b"hook-output/"
 KEPT_MS: Final = 90 * 24 * 3_600_000
-RUNS_A_BATCH: Final = 100
 """Runs that are older are forgotten."""
+RUNS_A_BATCH: Final = 100
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
 _REVERSED: Final = str.maketrans(_DIGITS, _DIGITS[::-1])
 

@@ -24,7 +24,7 @@ from .taken import Taken
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
 TOGETHER: Final = 500
-"""So many changes are looked up in other trees at once."""
+"""Look this many changes up in other trees at once."""
 
 
 class Difference(msgspec.Struct, frozen=True):
