@@ -148,6 +148,17 @@ def test_a_deferred_run_with_nothing_at_the_paths_does_not_stand(lake: Lakeside)
     assert stands(certified(lake, "users/ann")) == {}
 
 
+@pytest.mark.parametrize("other", ["all/ann", "zz/ann"])
+def test_a_deferred_object_that_stays_for_another_path_stands(lake: Lakeside, other: str) -> None:
+    old = deferred(lake, other)
+
+    made = certified(lake, "users/ann")
+
+    assert old in lake.addresses()
+    assert stands(made)["deferred"].endswith(f"entries that are not selected name it: {other}")
+    assert stands(certified(lake, "users/ann", shared=True)) == {}
+
+
 def test_what_waits_in_the_queue_of_hard_delete_stands_where_digests_or_metadata_select(lake: Lakeside) -> None:
     """The queue knows neither, so what it has at a selected path may be erased content."""
     lake.wait(lake.versions.hard_delete.change(by="ann", is_on=True, is_paused=True))

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Conflict
-from lakebed.gc import BadWindow, Plan, certifying
+from lakebed.gc import BadWindow, Plan, certifying, protocol
 from lakebed.gc.certifying import NothingSelected
 from lakebed.gc.protocol import ErasureOrder, InvalidRequest, PlanRequest, RunKind, RunState
 from lakebed.gc.rules import InvalidSelection, Selection
@@ -218,12 +218,31 @@ def test_a_hold_that_comes_after_the_plan_stops_the_erasure_before_anything_goes
     assert {name: address_of(lake, name) for name in drafts} == drafts
 
 
-def deferred(lake: Lakeside, **metadata: str) -> str:
-    """Return the address of an old `users/ann`, which a deferred run keeps and no commit has any more."""
+def test_a_hold_on_a_commit_that_comes_just_before_the_deletes_keeps_all_that_it_has(lake: Lakeside) -> None:
+    found = versions_of(lake)
+    plan = erase(lake, "users/ann")
+    first = list(lake.wait(lake.versions.history.log("main", limit=9))[0])[1]
+    lake.before["sweeping"] = lambda: hold(lake, commits=(first.id,))
+
+    report = lake.collector.apply(None, plan.run_id)
+
+    assert (report.objects_held, lake.addresses() & {*found}) == (1, {found[0]})
+
+
+def deferred(lake: Lakeside, *others: str, **metadata: str) -> str:
+    """Return the address of an old `users/ann`, which a deferred run keeps and no commit has any more.
+
+    Expired commits have it at these other paths, too.
+    """
     old = lake.upload("users/ann", metadata=metadata)
-    lake.commit(age_days=20)
-    lake.delete("users/ann")
+    lake.commit(age_days=21)
+    for other in others:
+        lake.copy("main", "users/ann", other)
+        lake.commit(age_days=20)
+    for name in ("users/ann", *others):
+        lake.delete(name)
     lake.commit(age_days=19)
+    lake.wait(lake.versions.cleanup.clean())
     lake.upload("data/now", b"now")
     lake.commit(age_days=1)
     lake.rules(10)
@@ -239,6 +258,69 @@ def test_what_a_deferred_run_keeps_goes_too(lake: Lakeside) -> None:
     apply(lake, erase(lake, "users/ann"))
 
     assert old not in lake.addresses()
+
+
+OTHERS = pytest.mark.parametrize("other", ["all/ann", "zz/ann"])
+
+
+@OTHERS
+def test_a_hold_on_any_path_of_a_deferred_object_keeps_it(lake: Lakeside, other: str) -> None:
+    old = deferred(lake, other)
+    hold(lake, other)
+
+    plan = erase(lake, "users/ann", shared=True)
+    apply(lake, plan)
+
+    assert old in lake.addresses()
+    assert [where for _, where, why in stands(plan) if "legal hold case-7 keeps it" in why] == [old]
+
+
+@OTHERS
+def test_a_hold_that_comes_just_before_the_deletes_keeps_a_deferred_object_by_any_path(
+    lake: Lakeside, other: str
+) -> None:
+    old = deferred(lake, other)
+    plan = erase(lake, "users/ann", shared=True)
+    assert lake.collector.taken(plan.run_id) == {old}
+    lake.before["sweeping"] = lambda: hold(lake, other)
+
+    apply(lake, plan)
+
+    assert old in lake.addresses()
+
+
+@OTHERS
+def test_another_path_keeps_a_deferred_object_unless_shared_ones_go_too(lake: Lakeside, other: str) -> None:
+    old = deferred(lake, other)
+
+    plan = erase(lake, "users/ann")
+    assert lake.collector.taken(plan.run_id) == set()
+    assert [where for _, where, why in stands(plan) if f"not selected name it: {other}" in why] == [old]
+    apply(lake, erase(lake, "users/ann", shared=True))
+
+    assert old not in lake.addresses()
+
+
+@OTHERS
+def test_a_deferred_object_all_of_whose_paths_are_selected_goes(lake: Lakeside, other: str) -> None:
+    old = deferred(lake, other)
+
+    apply(lake, erase(lake, "users/ann", other))
+
+    assert old not in lake.addresses()
+
+
+def test_a_deferred_run_that_may_lack_paths_keeps_its_objects_and_is_named(
+    lake: Lakeside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = deferred(lake)
+    monkeypatch.setattr(protocol, "ALL_PATHS_SINCE", protocol.GARBAGE.version + 1)
+
+    plan = erase(lake, "users/ann", shared=True)
+    apply(lake, plan)
+
+    assert old in lake.addresses()
+    assert "an earlier release planned it" in next(why for what, _, why in stands(plan) if what == "deferred")
 
 
 def test_what_a_deferred_run_keeps_stays_where_metadata_selects_for_it_is_not_on_record(lake: Lakeside) -> None:

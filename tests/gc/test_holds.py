@@ -118,7 +118,7 @@ def test_a_hold_says_for_which_runs_it_comes_too_late(lakeside: Lakeside, old: d
 
 
 def test_a_hold_on_another_path_of_the_object_keeps_it(lakeside: Lakeside, old: dict[str, str]) -> None:
-    """The plan knows one path of each object. Trees of the run's commits know all."""
+    """The plan has it under another path in the first place."""
     lakeside.upload("logs/c")
     lakeside.commit(age_days=19)
     lakeside.copy("main", "logs/c", "legal/copy")

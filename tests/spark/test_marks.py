@@ -58,6 +58,7 @@ from lakebed.gc.rules import (
     garbage_addresses,
     judge_commits,
 )
+from lakebed.gc.selecting import paths_of
 from lakebed.gc.tables import CANDIDATES, LIVE, Table, decode, encode
 from lakebed.objectstore import MemoryObjectStore, ObjectStore, ObjectStoreOptions
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
@@ -158,6 +159,16 @@ class Built:
         history = History(commits=facts, heads={"main": CommitId(f"c{self.ports.head}")})
         return commits_table(facts), history, Trees(ranges=ranges, addresses=addresses_of)
 
+    def paths_of(self, address: str) -> set[str]:
+        """The paths under which commits that were not swept have it."""
+        chosen = {number for numbers, _, _, swept in self.ports.commits if not swept for number in numbers}
+        return {
+            f"p{number}/{at}"
+            for number in chosen
+            for at, one in enumerate(self.ports.ranges[number])
+            if address in self.namespace.keys_of([one])
+        }
+
     def _write_uncommitted(self, files: Files) -> protocol.Manifest:
         places = [parse_address(address) or (-1, 0) for address in self.ports.uncommitted]
         count = len(places)
@@ -244,14 +255,19 @@ def examples(engines: Engines, drawn: st.SearchStrategy[T], check: Callable[[T],
 
 def addresses_of(lake: Lake, garbage: protocol.Manifest) -> set[str]:
     """Those of a plan's table, each of which must be there once."""
+    return {*paths_of_each(lake, garbage)}
+
+
+def paths_of_each(lake: Lake, garbage: protocol.Manifest) -> dict[str, set[str]]:
+    """All paths of each address of a plan's table, which must be there once."""
     with Files(lake) as files:
         tables = [
             protocol.read_part(garbage, protocol.GARBAGE, part, files.read(garbage.folder + part.name))
             for part in garbage.parts
         ]
-    found = [address for table in tables for address in table["address"].to_pylist()]
-    assert len(found) == len(set(found)), "each object once"
-    return set(found)
+    found = [pair for table in tables for pair in zip(table["address"].to_pylist(), paths_of(table), strict=True)]
+    assert len(found) == len(dict(found)), "each object once"
+    return {address: {*paths} for address, paths in found}
 
 
 async def live_of(engine: Engine, source: Source, rows: pa.Table, name: str) -> Pieces:
@@ -288,10 +304,12 @@ def test_the_committed_mark_equals_its_specification(engines: Engines, build: Ca
                 await deal_live(engine, source, named, uri=URI, folder="_lakefs/live/", with_keys=True, effort=effort)
                 for source, named in ((from_ranges, live), (staged, rows))
             ]
-            return (await mark_expired(engine, candidates, sides, into=GARBAGE, now_ms=NOW_MS))[0]
+            return (await mark_expired(engine, candidates, sides, into=GARBAGE, now_ms=NOW_MS, all_names=True))[0]
 
         def marked() -> set[str]:
-            return addresses_of(built.lake, engines.act(built.lake, mark))
+            found = paths_of_each(built.lake, engines.act(built.lake, mark))
+            assert found == {address: built.paths_of(address) for address in found}
+            return {*found}
 
         assert outcome(marked) == outcome(specified)
 

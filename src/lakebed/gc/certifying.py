@@ -54,11 +54,10 @@ from lakebed.objectstore import Level, ObjectMissing, keeps_versions
 
 from .context import RunContext, find, read_plan, slice_numbers
 from .engines import Task
-from .erasing import at_selected_paths, deferred_runs, held_paths, key_of, read_ranges_by_span
+from .erasing import at_selected_paths, deferred_runs, key_of, read_ranges_by_span
 from .proving import find_proof
 from .ranges import effort_of_whole, get_range
-from .resume import garbage_of
-from .selecting import Flags, matching, read_rows, selected
+from .selecting import Flags, matching, paths_of, read_rows, selected
 from .tables import Table, required
 
 NAMES: Final = Table(
@@ -94,11 +93,11 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
     if plan.erasure is None:
         raise BadInput(f"run {run_id} is no erasure", run_id=run_id)
     garbage = await context.read(plan.garbage, protocol.GARBAGE)
-    columns = (garbage[name].to_pylist() for name in ("address", "path", "size_bytes"))
+    columns = garbage["address"].to_pylist(), paths_of(garbage), garbage["size_bytes"].to_pylist()
     staged = {one.address: one.checksum for one in plan.erasure.staged}
     planned = tuple(
-        ErasedObject(address=address, paths=(path,), size_bytes=size, checksum=staged.get(address, ""))
-        for address, path, size in zip(*columns, strict=True)
+        ErasedObject(address=address, paths=paths, size_bytes=size, checksum=staged.get(address, ""))
+        for address, paths, size in zip(*columns, strict=True)
     )
     # What the plan could not take is selected all the same: only the store says that it is gone.
     asked = frozenset(one.address for one in planned)
@@ -194,7 +193,11 @@ async def _look(
         for address in sorted(waiting)
     ]
     stands += await _deferred(context, before.selection)
-    stands += await _deferred_at_paths(context, before.selection, known=objects)
+    if not (before.selection.digests or before.selection.metadata):  # `_deferred` names the runs.
+        kept = await _deferred_at_paths(
+            context, before.selection, prepared.holds, takes_shared=before.takes_shared, known=objects
+        )
+        stands += [standing for _, standing in kept.values()][:STANDING_MAX]
     is_proven = before.collected is not None and before.collected.proof == PROOF
     proof = before.collected if is_proven else await find_proof(context, before.run_id, run)
     collected = proof if isinstance(proof, Collected) else None
@@ -239,9 +242,10 @@ async def foresee(
     checksums = _texts(found["checksum"], [one.checksum for one in order.staged])
     deferred = await _deferred(context, selection)
     if not selection.metadata:
-        held = await _held_and_deferred(context, selection, prepared.holds)
-        paths = _texts(paths, [path for path, _ in held])
-        deferred += [standing for _, standing in held]
+        met = frozenset((*found["address"].to_pylist(), *taken["address"].to_pylist()))
+        kept = await _deferred_at_paths(context, selection, prepared.holds, takes_shared=order.takes_shared, known=met)
+        paths = _texts(paths, [path for names, _ in kept.values() for path in names])
+        deferred += [standing for _, standing in kept.values()]
     unmatched = _unmatched(selection, paths, checksums)
     if not (len(paths) or deferred):
         raise NothingSelected(
@@ -260,12 +264,12 @@ async def foresee(
     if there or wanted:
         uri = context.store.uri.rstrip("/")
         others = await _names(context, ranges, whole, lambda rows: _is_other(rows, selection, whole, there, uri))
-    closed, kept = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
+    closed, otherwise = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
     stands = [
         Standing(
             what="object",
             where=address,
-            why=_why(address, left[address], prepared.holds, others, _open_or(address, closed, kept)),
+            why=_why(address, left[address], prepared.holds, others, _open_or(address, closed, otherwise)),
         )
         for address in sorted(there)
     ]
@@ -432,47 +436,56 @@ async def _bucket(context: RunContext) -> tuple[list[Standing], list[str]]:
 
 
 async def _deferred(context: RunContext, selection: Selection) -> list[Standing]:
-    """Return the deferred runs that may keep selected objects: of what they keep, only the paths are on record."""
-    if not (selection.digests or selection.metadata):
-        return []  # An erasure by path alone takes what they keep.
+    """Return the deferred runs that may keep selected objects, as what selects these is not on their record."""
     found: list[Standing] = []
-    for view in await deferred_runs(context):
-        held = await garbage_of(context.store, view)
-        count = held.rows
-        if selection.is_by_path:
-            count = sum([rows.num_rows async for rows in at_selected_paths(context, held, selection)])
+    for run in await deferred_runs(context):
+        count, unknown = run.table.rows, "digests and metadata are not on record"
+        if not run.has_all_paths:
+            unknown = "an earlier release planned it, and not all of their paths are on record"
+        elif not (selection.digests or selection.metadata):
+            continue  # An erasure by path alone takes what they keep.
+        elif selection.is_by_path:
+            count = sum([rows.num_rows async for rows in at_selected_paths(context, run, selection)])
         if count:
             objects = count_of(count, "object")
-            why = f"is deferred and may keep erased content: {objects}, digests and metadata are not on record"
-            found.append(Standing(what="deferred", where=f"run {view.run_id}", why=why))
+            why = f"is deferred and may keep erased content: {objects}, {unknown}"
+            found.append(Standing(what="deferred", where=f"run {run.run_id}", why=why))
     return found
 
 
-async def _deferred_at_paths(context: RunContext, selection: Selection, *, known: Collection[str]) -> list[Standing]:
-    """Return what deferred runs keep at selected paths: held, or set aside while the erasure was planned."""
-    if selection.digests or selection.metadata:
-        return []  # `_deferred` names the runs.
-    found: list[Standing] = []
-    for view in await deferred_runs(context):
-        held = await garbage_of(context.store, view)
-        rows = [one async for one in at_selected_paths(context, held, selection)]
-        paths = {row["address"]: row["path"] for one in rows for row in one.select(["address", "path"]).to_pylist()}
-        found += [
-            Standing(what="deferred", where=address, why=f"run {view.run_id} keeps it, it was at {paths[address]}")
-            for address in sorted(await _there(context, paths.keys() - set(known)))
-        ]
-    return found[:STANDING_MAX]
-
-
-async def _held_and_deferred(context: RunContext, selection: Selection, holds: Holds) -> list[tuple[str, Standing]]:
-    """Return what legal holds keep at selected paths of what deferred runs hold, each with its path."""
-    found: list[tuple[str, Standing]] = []
-    for view in await deferred_runs(context) if holds.paths() else ():
-        async for rows in at_selected_paths(context, await garbage_of(context.store, view), selection):
-            for row in rows.filter(pa.array(held_paths(rows, holds))).select(["path", "address"]).to_pylist():
-                why = f"is deferred by run {view.run_id}; legal hold {', '.join(holds.of(path=row['path']))} keeps it"
-                found.append((row["path"], Standing(what="object", where=row["address"], why=why)))
+async def _deferred_at_paths(
+    context: RunContext, selection: Selection, holds: Holds, *, takes_shared: bool, known: Collection[str]
+) -> dict[str, tuple[Sequence[str], Standing]]:
+    """Return what deferred runs keep at selected paths, by address, with its paths: held, shared, or set aside while
+    the erasure was planned. Leaves out what is `known`, and what is not there.
+    """
+    left = frozenset(known)
+    found: dict[str, tuple[Sequence[str], Standing]] = {}
+    for run in await deferred_runs(context):
+        rows = [one async for one in at_selected_paths(context, run, selection)]
+        each = {
+            address: paths
+            for one in rows
+            for address, paths in zip(one["address"].to_pylist(), paths_of(one), strict=True)
+        }
+        for address in sorted(await _there(context, each.keys() - left)):
+            paths = each[address]
+            reasons = [f"run {run.run_id} keeps it, it was at {', '.join(paths[:3])}"]
+            others = [path for path in paths if not selection.selects_path(path)]
+            if names := holds.at_any(paths):
+                reasons.append(_held_by(names))
+            elif others and not takes_shared:
+                reasons.append(_named_by(others))
+            found[address] = (paths, Standing(what="deferred", where=address, why="; ".join(reasons)))
     return found
+
+
+def _held_by(names: Sequence[str]) -> str:
+    return f"legal hold {', '.join(names)} keeps it"
+
+
+def _named_by(paths: Sequence[str]) -> str:
+    return f"entries that are not selected name it: {', '.join(paths[:3])}"
 
 
 NAMES_OF_COPIES: Final = ("path", "address", "checksum")
@@ -554,13 +567,12 @@ async def _there(context: RunContext, addresses: Collection[str]) -> set[str]:
 def _why(address: str, paths: Sequence[str], in_force: Holds, others: pa.Table, otherwise: str) -> str:
     if "://" in address:
         return "lies outside of the storage namespace"
-    holds = sorted({name for path in paths for name in in_force.of(path=path)})
-    if holds:
-        return f"legal hold {', '.join(holds)} keeps it"
+    if holds := in_force.at_any(paths):
+        return _held_by(holds)
     rows = others.filter(pc.equal(others["address"], address))
     names = sorted(set(rows["path"].to_pylist()) - set(paths))
     if names:
-        return f"entries that are not selected name it: {', '.join(names[:3])}"
+        return _named_by(names)
     return otherwise
 
 

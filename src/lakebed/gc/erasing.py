@@ -3,7 +3,8 @@
 1. Read the metaranges of every commit that was not swept. A range whose span meets no selected path is read at its end
    only, for the objects that its entries keep.
 2. Read the others. A selected row is a candidate, and every other row keeps its object.
-3. Add what is staged, and what deferred runs hold at these paths.
+3. Add what is staged, and what deferred runs keep at these paths. Their tables name each path of an object: a legal
+   hold on any keeps it, and so does one that is not selected, unless shared objects go too.
 
 `gc/rules/erasure.py` is the specification; a property test holds both equal.
 """
@@ -11,14 +12,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, RangeId, RunState, key_inside, parse_address, path_to_key
-from lakebed.gc.protocol import Manifest, RunView, StagedEntry
+from lakebed.base import FOREIGN_SLICE, RangeId, RunKind, RunState, key_inside, parse_address, path_to_key
+from lakebed.gc import protocol
+from lakebed.gc.protocol import Manifest, StagedEntry
 from lakebed.gc.rules import EmptyLiveSet, Holds, Selection, Spans
 from lakebed.ranges import KnownRanges
 
@@ -27,13 +29,14 @@ from .context import RunContext
 from .due import in_side, side_of
 from .engines import Effort, Engine, Task
 from .holding import metaranges_of, ranges_of
-from .mark import pack_garbage
+from .mark import pack_garbage, with_others
 from .mark import read_rows as read_garbage
 from .named import LiveSet
 from .packing import Cause
 from .places import Namespace
 from .ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
-from .selecting import Flags, read_rows, selected, selected_paths
+from .resume import garbage_of
+from .selecting import Flags, read_rows, selected, selected_objects
 from .tables import CANDIDATES, LIVE, PARTS, RANGES, rows_of_parts
 
 ERASURE: Final = Cause(reason="erasure", rule="erasure")
@@ -111,31 +114,51 @@ def _keep(live: LiveSet, rows: pa.Table, namespace: Namespace) -> None:
         live.add_addresses(rows["address"].filter(pa.array(~own)).combine_chunks(), namespace)
 
 
-async def deferred_runs(context: RunContext) -> list[RunView]:
-    """Return the runs whose objects wait for the end of a window, or are being deleted after it."""
+class DeferredRun(NamedTuple):
+    """Name a run whose objects wait for the end of a window, or are being deleted after it; `table` (GARBAGE) has them.
+
+    Where the table may lack paths, nothing is known of the objects by path: they all may be selected, or held.
+    """
+
+    run_id: str
+    table: Manifest
+    has_all_paths: bool
+
+
+async def deferred_runs(context: RunContext) -> list[DeferredRun]:
     runs = await context.service.runs()
-    return [view for view in runs if view.until_ms is not None and view.state is not RunState.ENDED]
+    views = [view for view in runs if view.until_ms is not None and view.state is not RunState.ENDED]
+    tables = [(view, await garbage_of(context.store, view)) for view in views]
+    return [
+        # No commit had what an uncommitted run takes, under any path.
+        DeferredRun(
+            view.run_id, table, view.kind is RunKind.UNCOMMITTED or table.table_version >= protocol.ALL_PATHS_SINCE
+        )
+        for view, table in tables
+    ]
 
 
-async def at_selected_paths(context: RunContext, held: Manifest, selection: Selection) -> AsyncIterator[pa.Table]:
-    """Yield the rows (GARBAGE) of a deferred run's table whose path is selected by itself."""
+async def at_selected_paths(context: RunContext, run: DeferredRun, selection: Selection) -> AsyncIterator[pa.Table]:
+    """Yield the rows (GARBAGE) of a deferred run of which a path is selected by itself; none if it may lack paths."""
     task = Task(store=context.store, ports=context.ports)
-    async for rows in read_garbage(held)(task, rows_of_parts(held.parts)):
-        yield rows.filter(pa.array(selected_paths(rows["path"], selection)))
+    parts = run.table.parts if run.has_all_paths else ()
+    async for rows in read_garbage(run.table)(task, rows_of_parts(parts)):
+        yield rows.filter(pa.array(selected_objects(rows, selection)))
 
 
-def held_paths(rows: pa.Table, holds: Holds) -> Flags:
-    """Return for each row whether a legal hold keeps it by its path."""
-    return selected_paths(rows["path"], holds.paths() or Selection())
+def held_objects(rows: pa.Table, holds: Holds) -> Flags:
+    """Return for each row (GARBAGE) whether a legal hold keeps it by any of its paths."""
+    return selected_objects(rows, holds.paths() or Selection())
 
 
 async def add_others(
     context: RunContext,
     dealt: Bucketed,
     staged: Sequence[StagedEntry],
-    deferred: Sequence[Manifest],
+    deferred: Sequence[DeferredRun],
     selection: Selection,
     *,
+    takes_shared: bool,
     holds: Holds,
     uri: str,
     closed: Collection[int],
@@ -143,7 +166,7 @@ async def add_others(
     """Return `dealt` with staged objects, and those at selected paths that deferred runs hold (tables GARBAGE).
 
     Those tables know neither digests nor metadata: by these nothing is taken of them, and the certificate says so.
-    Neither a commit nor a tag keeps these, so a legal hold keeps them by their path alone.
+    Neither a commit nor a tag keeps these, so a legal hold keeps them by their paths alone.
     """
     slices = pa.array(sorted(closed), pa.int64())
     dealer = Dealer(CANDIDATES)
@@ -151,9 +174,13 @@ async def add_others(
     for packed in _pack(_rows_of(free), Namespace(uri)):
         dealer.add(in_closed_slices(packed, slices))
     # Metadata narrows a path down, so an object at a selected path may be one that was not selected.
-    for manifest in () if selection.metadata else deferred:
-        async for chosen in at_selected_paths(context, manifest, selection):
-            for packed in pack_garbage(chosen.filter(pa.array(~held_paths(chosen, holds))), ERASURE):
+    for run in () if selection.metadata else deferred:
+        async for chosen in at_selected_paths(context, run, selection):
+            goes = ~held_objects(chosen, holds)
+            if not takes_shared:
+                goes &= selected_objects(chosen, selection, wholly=True)
+            # With all their paths, for the sweep asks the holds once more.
+            for packed in pack_garbage(with_others(chosen.filter(pa.array(goes))), ERASURE):
                 dealer.add(in_closed_slices(packed, slices))
     if not dealer.has_rows:
         return dealt

@@ -13,7 +13,7 @@ missing stops the run: what it named may be held.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -36,7 +36,7 @@ from .named import LiveSet, Named, deal_live, merge_live, read_live
 from .packing import is_set
 from .ranges import each_tree, effort_of_whole, from_ranges, get_range
 from .recording import HELD
-from .selecting import Flags, read_rows, selected, selected_paths
+from .selecting import Flags, paths_of, read_rows, selected, selected_objects
 from .tables import METARANGES, RANGE_IDS, RANGES
 
 _CHANGED: Final = "legal holds changed meanwhile: apply again (if nothing changed, a backup was restored: `gc adopt`)"
@@ -65,13 +65,14 @@ class Held:
         if not self.holds.holds or not objects.num_rows:
             return {}
         paths = self.holds.paths()
-        by_path = selected_paths(objects["path"], paths) if paths else np.zeros(objects.num_rows, np.bool_)
+        by_path = selected_objects(objects, paths) if paths else np.zeros(objects.num_rows, np.bool_)
         by_commit = _named_rows(await read_live(store, self.live), objects)
-        rows = objects.filter(pa.array(by_path | by_commit)).select(["address", "path"])
-        return {row["address"]: f"{HELD} {self._names(row['path'])}" for row in rows.to_pylist()}
+        rows = objects.filter(pa.array(by_path | by_commit))
+        facts = zip(rows["address"].to_pylist(), paths_of(rows), strict=True)
+        return {address: f"{HELD} {self._names(names)}" for address, names in facts}
 
-    def _names(self, path: str) -> str:
-        names = self.holds.of(path=path) or tuple(hold.name for hold in self.holds.holds)
+    def _names(self, paths: Sequence[str]) -> str:
+        names = self.holds.at_any(paths) or tuple(hold.name for hold in self.holds.holds)
         return " or ".join(names)
 
 

@@ -347,7 +347,7 @@ async def look_again(
         [await deal_ranges(context, plan, fresh, folder=folder_in(plan, f"live.tasks.{name}")), staged],
         into=folder_in(plan, f"{protocol.GARBAGE.name}.{name}"),
         now_ms=plan.now_ms,
-        all_names=plan.kind is protocol.RunKind.LIFECYCLE,
+        all_names=True,
     )
 
 
@@ -471,7 +471,7 @@ def _label(name: str | int) -> str:
 
 def _pack(rows: pa.Table) -> Iterator[pa.Table]:
     """GARBAGE rows as CANDIDATES again. Branch and prefix are not in a plan's parts, and stay empty."""
-    rows = pa.concat_tables([rows, *(_others(rows, others, own) for others, own in zip(OTHERS, _OWN, strict=True))])
+    rows = with_others(rows)
     causes = rows.select(["reason", "rule"]).group_by(["reason", "rule"]).aggregate([]).to_pylist()
     for cause in sorted(causes, key=lambda row: (row["reason"], row["rule"])):
         same = pc.and_(pc.equal(rows["reason"], cause["reason"]), pc.equal(rows["rule"], cause["rule"]))
@@ -479,6 +479,11 @@ def _pack(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 _OWN: Final = ("path", "rule")
+
+
+def with_others(rows: pa.Table) -> pa.Table:
+    """Return these GARBAGE rows, and one for each other path or rule of an object."""
+    return pa.concat_tables([rows, *(_others(rows, others, own) for others, own in zip(OTHERS, _OWN, strict=True))])
 
 
 def _others(rows: pa.Table, others: str, own: str) -> pa.Table:

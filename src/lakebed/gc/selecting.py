@@ -64,6 +64,22 @@ def selected_paths(paths: pa.Array | pa.ChunkedArray, selection: Selection) -> F
     return found
 
 
+def selected_objects(objects: pa.Table, selection: Selection, *, wholly: bool = False) -> Flags:
+    """Return for each object (GARBAGE) whether one of its paths is selected by itself; `wholly`: whether each is."""
+    found, others = selected_paths(objects["path"], selection), objects["other_paths"].combine_chunks()
+    if others.null_count < len(others):
+        chosen = selected_paths(pc.list_flatten(others), selection)
+        rows = pc.list_parent_indices(others).to_numpy()
+        found[rows[~chosen if wholly else chosen]] = not wholly
+    return found
+
+
+def paths_of(objects: pa.Table) -> list[tuple[str, ...]]:
+    """Return all paths of each object (GARBAGE)."""
+    columns = zip(objects["path"].to_pylist(), objects["other_paths"].to_pylist(), strict=True)
+    return [tuple(sorted({path, *(others or ())})) for path, others in columns]
+
+
 def _is_in(texts: Any, wanted: Iterable[str]) -> Flags:
     return np.array(pc.is_in(texts, value_set=pa.array(sorted(wanted), pa.string())).to_numpy(zero_copy_only=False))
 

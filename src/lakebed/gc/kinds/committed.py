@@ -99,7 +99,12 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
     )
     named = await deal_ranges(context, run, live, folder=folder_in(run, "live.tasks"))
     garbage, totals = await mark_expired(
-        context.engine, candidates, [named], into=folder_in(run, protocol.GARBAGE.name), now_ms=run.now_ms
+        context.engine,
+        candidates,
+        [named],
+        into=folder_in(run, protocol.GARBAGE.name),
+        now_ms=run.now_ms,
+        all_names=True,
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")

@@ -9,7 +9,7 @@ Applied as a lifecycle run is (docs/design/protocols.md, "A lifecycle run"), wit
    go too), or a legal hold; the rest is a second table, `garbage.<recheck>`
 
 Entries stay where they are, and reading one says that it was erased. What a deferred run keeps for a window, or
-waits in the queue of hard delete, goes too, where its path alone selects it.
+waits in the queue of hard delete, goes too, where its paths alone select it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ from lakebed.gc.protocol import (
     StartedRun,
 )
 from lakebed.gc.ranges import deal_ranges
-from lakebed.gc.resume import garbage_of
 from lakebed.gc.rules import Holds
 from lakebed.gc.tables import CLOSED
 
@@ -142,13 +141,13 @@ async def _plan(
         folder=folder_in(run, "due.tasks"),
         closed=closed,
     )
-    deferred = [await garbage_of(context.store, view) for view in await deferred_runs(context)]
     candidates = await add_others(
         context,
         found,
         (*order.staged, *queued),
-        deferred,
+        await deferred_runs(context),
         order.selection,
+        takes_shared=order.takes_shared,
         holds=prepared.holds,
         uri=run.namespace,
         closed=closed,
@@ -157,7 +156,12 @@ async def _plan(
     if not order.takes_shared:
         sides += [stays, await deal_ranges(context, run, apart, folder=folder_in(run, "live.tasks"))]
     garbage, totals = await mark_expired(
-        context.engine, candidates, sides, into=folder_in(run, protocol.GARBAGE.name), now_ms=run.now_ms
+        context.engine,
+        candidates,
+        sides,
+        into=folder_in(run, protocol.GARBAGE.name),
+        now_ms=run.now_ms,
+        all_names=True,
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
@@ -219,5 +223,6 @@ async def _recheck(
         sides,
         into=folder_in(plan, f"{protocol.GARBAGE.name}{suffix}"),
         now_ms=plan.now_ms,
+        all_names=True,
     )
     return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)

@@ -201,6 +201,7 @@ from .rules import RulesHistory, RulesVersion, RulesWritten
 from .service import Requests, RunAbandoned, Service, UnknownAnswer
 from .simulation import SimulatedBranch, SimulatedRow, Simulation
 from .tables import (
+    ALL_PATHS_SINCE,
     COMMITS,
     EXPIRED,
     GARBAGE,
@@ -238,6 +239,7 @@ from .why import CommittedName, DueName, Fate, Question, UncommittedName, WhyAns
 
 __all__ = [
     "AGES",
+    "ALL_PATHS_SINCE",
     "APPLYING_PREFIX",
     "BRANCH_GONE",
     "BRANCH_IN_DOUBT",

@@ -136,7 +136,7 @@ LEFTOVERS: Final = Table(
 
 GARBAGE: Final = Table(
     name="garbage",
-    version=3,
+    version=4,
     meaning="one object to delete, and why; each address once",
     columns=_columns(
         ("address", "string"),  # relative to the namespace, always
@@ -148,12 +148,16 @@ GARBAGE: Final = Table(
         ("last_seen_at", "timestamp_ms"),  # committed: creation of the newest commit that held it; else last written
     )
     + _columns(("path", "string"), since=2)  # under which that commit had it; empty for uncommitted data
-    # Of lifecycle runs, null where there are none: its other paths, and the rules of those that `rule` is not.
+    # Null where there are none: its other paths, and the rules of those that `rule` is not. Before 4 only of lifecycle
+    # runs; see ALL_PATHS_SINCE.
     + (
         Column(name="other_paths", type="list<string>", nullable=True, since=3),
         Column(name="other_rules", type="list<string>", nullable=True, since=3),
     ),
 )
+
+ALL_PATHS_SINCE: Final = 4
+"""GARBAGE since this version has each path under which commits had an object when it was planned, in every run."""
 
 LEDGER: Final = Table(
     name="ledger",

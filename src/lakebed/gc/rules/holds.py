@@ -70,6 +70,10 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if (path and hold.keeps_path(path)) or (commit and commit in hold.commit_ids())
         )
 
+    def at_any(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of the holds that keep an object by any of these paths."""
+        return tuple(sorted({name for path in paths for name in self.of(path=path)}))
+
 
 def held_commits(history: History, contents: Mapping[MetarangeId, Sequence[Entry]], holds: Holds) -> set[CommitId]:
     """Return the commits that no run may expire: held by id, or with an entry at a held path."""
