@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,6 +14,7 @@ from lakebed.base import Unavailable
 from lakebed.catalog import Catalog
 from lakebed.gc.protocol import INSTALLATION_PREFIX
 from lakebed.gc.service import Installation
+from lakebed.lake import open_local
 from lakebed.server import AppState
 from lakebed.server.upkeep_loop import every_repository, run_upkeep, say_alive
 from lakebed.versions import keys
@@ -96,3 +100,38 @@ async def test_it_visits_every_repository_page_by_page(state: AppState, namespac
         await state.catalog.create(f"lake-{number}", storage_namespace=f"{namespace}/{number}")
 
     assert [repository.id async for repository in every_repository(state)] == ["lake-0", "lake-1", "lake-2"]
+
+
+# Main ends while its lake is open; then Python gives out no more threads, which object stores need.
+ENDS_WITH_ITS_LAKE_OPEN = """
+import asyncio, os, sys, threading
+from pathlib import Path
+from lakebed.server import opened, options_of
+from lakebed.server.upkeep_loop import run_upkeep
+
+async def outlive():
+    async with opened(options_of(Path(sys.argv[1]), {})) as state:
+        try:
+            while True:
+                await asyncio.to_thread(int)
+        except RuntimeError:
+            print("no more threads")
+        await asyncio.wait([asyncio.ensure_future(run_upkeep(state, interval_s=0))], timeout=0.2)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+threading.Thread(target=lambda: asyncio.run(outlive())).start()
+"""
+
+
+def test_a_program_that_ends_with_its_lake_open_prints_no_traceback(tmp_path: Path) -> None:
+    with open_local(tmp_path) as lake:
+        lake.create_repository("lake")
+
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS_WITH_ITS_LAKE_OPEN, tmp_path], capture_output=True, text=True, check=True
+    )
+
+    assert ended.stdout == "no more threads\n"
+    assert ended.stderr == ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Final, TypeAlias
@@ -99,6 +100,8 @@ async def _take(step: Step, state: AppState) -> None:
     except LakebedError as error:
         logger.warning("upkeep: %s: %s", getattr(step, "__name__", step), error)
     except Exception:  # a bug in one step must not end the others, nor the server
+        if not threading.main_thread().is_alive():
+            return  # The program ends with its lake open: there are no more threads to be had.
         logger.exception("upkeep: %s failed", getattr(step, "__name__", step))
 
 
