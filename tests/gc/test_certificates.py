@@ -13,6 +13,7 @@ import pytest
 
 from lakebed.cli.gc.report import certificate_html
 from lakebed.gc.protocol import BadInput, Certificate, decode_certificate, encode_certificate
+from lakebed.gc.rules import digests_in
 from lakebed.objectstore import MemoryObjectStore, ObjectStoreOptions, keeps_versions, open_objectstore
 from lakebed.runtime import LiveClock
 from tests.gc.test_erasure import deferred, erase, versions_of
@@ -272,3 +273,11 @@ class Numbered(MemoryObjectStore):
 async def test_of_other_services_it_cannot_be_asked() -> None:
     assert await keeps_versions(MemoryObjectStore("mem://m"), "clock") is False
     assert await keeps_versions(Numbered("gs://bucket"), "clock") is None
+
+
+def test_what_is_no_digest_is_asked_for_in_no_staging_area() -> None:
+    checksums = ["a" * 32, "x", "d41d8cd98f00b204e9800998ecf8427e", "two words"]
+
+    assert [asked.digests for asked in digests_in(checksums)] == [("a" * 32, "d41d8cd98f00b204e9800998ecf8427e")]
+    assert list(digests_in(["x"])) == []
+    assert [len(asked.digests) for asked in digests_in(f"{n:032x}" for n in range(100_001))] == [100_000, 1]

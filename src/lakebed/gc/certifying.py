@@ -49,7 +49,7 @@ from lakebed.gc.protocol import (
     decode_certificate,
     encode_certificate,
 )
-from lakebed.gc.rules import Holds, Selection
+from lakebed.gc.rules import Holds, Selection, digests_in
 from lakebed.objectstore import Level, ObjectMissing, keeps_versions
 
 from .context import RunContext, find, read_plan, slice_numbers
@@ -371,10 +371,8 @@ async def _staged_copies(
     beside: Sequence[StagedEntry],
 ) -> list[Standing]:
     """Return likewise what is staged, but for the entries `beside`, which are selected."""
-    if not checksums:
-        return []
     places = frozenset((one.branch, one.path) for one in beside)
-    staged = await context.service.staged(run_id, Selection(digests=tuple(checksums)))
+    staged = [one for asked in digests_in(checksums) for one in await context.service.staged(run_id, asked)]
     copies = {
         one: address
         for one in staged

@@ -35,7 +35,7 @@ from .rules import (
     read_rules,
     with_days,
 )
-from .selection import InvalidSelection, Selection, Spans, check_globs, check_selection
+from .selection import InvalidSelection, Selection, Spans, check_globs, check_selection, digests_in
 from .uncommitted import CleanRun, check_live, clean_run, committed_addresses
 
 __all__ = [
@@ -89,6 +89,7 @@ __all__ = [
     "days_rules",
     "deleted_name",
     "diff_rules",
+    "digests_in",
     "explain",
     "first_parent_indices",
     "garbage_addresses",

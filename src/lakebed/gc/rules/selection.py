@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -75,6 +75,13 @@ class Spans:
         if at < len(self._paths) and self._paths[at] <= max_key:
             return True
         return any(min_key[: len(start)] <= start <= max_key[: len(start)] for start in self._starts)
+
+
+def digests_in(checksums: Iterable[str]) -> Iterator[Selection]:
+    """Yield selections of all of these that are digests. What else an entry may have there is its client's own text."""
+    digests = [text for text in checksums if _DIGEST.fullmatch(text)]
+    for first in range(0, len(digests), PATHS_MAX):
+        yield Selection(digests=tuple(digests[first : first + PATHS_MAX]))
 
 
 def check_selection(selection: Selection) -> Selection:
