@@ -46,7 +46,7 @@ from lakebed.objectstore.store import (
     Stored,
 )
 
-from .local_files import Descriptor, Draft, Folder, Folders, enter, kind, remove_leftovers, taken
+from .local_files import Descriptor, Draft, Folder, Folders, enter, kind, remove_leftovers, reopened, taken
 
 T = TypeVar("T")
 
@@ -261,6 +261,7 @@ class LocalObjectStore:
         folders: list[str] = []
         found = self._folders.find(folder.removesuffix("/")) if can_begin_object_key(folder) else None
         if found is not None:
+            found = reopened(found)
             with os.scandir(found.fd) as scan:
                 for entry in scan:
                     key = folder + _decoded(entry.name)
@@ -278,7 +279,7 @@ class LocalObjectStore:
         path, slash, _ = prefix.rpartition("/")
         folder = self._folders.find(path)
         if folder is not None:
-            yield from _walk_folder(folder, path + slash, prefix, start_after)
+            yield from _walk_folder(reopened(folder), path + slash, prefix, start_after)
 
 
 class LocalDeleter:
@@ -340,7 +341,8 @@ class LocalDeleter:
 
 def _walk_folder(folder: Folder, above: str, prefix: str, start_after: str) -> Iterator[ObjectStat]:
     """Objects below a directory whose keys begin with `above`. A directory sorts as its name with a slash at the end:
-    so `a-b` comes before what is in `a`, and `a0` after it, as the bytes of full keys say.
+    so `a-b` comes before what is in `a`, and `a0` after it, as the bytes of full keys say. No other thread may have
+    `folder`.
     """
     entries: list[tuple[str, os.DirEntry[str]]] = []
     with os.scandir(folder.fd) as scan:

@@ -170,7 +170,7 @@ class Folders:
         try:
             folder.sync()
         except OSError:
-            self._forget(path, folder)  # whoever comes now opens it anew; all who worked in this one are refused
+            self._forget(path, folder)  # later callers open it anew; all that worked in this one are refused
             raise
         if folder.is_linked:
             return
@@ -254,6 +254,13 @@ def enter(parent: Folder, name: bytes) -> Folder | None:
     if kind(parent, name) == stat.S_IFLNK:
         raise InvalidObjectKey(f"{os.fsdecode(name)!r} is a symbolic link, which no key may lead through")
     return None
+
+
+def reopened(folder: Folder) -> Folder:
+    """Return the same directory, to read its entries. Two that read these through one descriptor share a position in
+    them: each would miss what the other has passed.
+    """
+    return Folder(os.open(".", _DIRECTORY, dir_fd=folder.fd))
 
 
 def kind(folder: Folder, name: bytes) -> int | None:
@@ -430,6 +437,7 @@ def remove_leftovers(folders: Folders) -> int:
     if folder is None:
         return 0
     removed = 0
+    folder = reopened(folder)
     for entry in list(os.scandir(folder.fd)):
         with contextlib.suppress(OSError):  # gone meanwhile, or not ours to open; BlockingIOError: its writer lives
             file = Descriptor(os.open(entry.name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.fd))

@@ -451,6 +451,15 @@ class ObjectStoreContract:
         middle = sorted(keys)[self.many // 2]
         assert await keys_of(objectstore, "data/", start_after=middle) == sorted(keys)[self.many // 2 + 1 :]
 
+    async def test_listings_at_the_same_time_each_show_all(self, objectstore: ObjectStore) -> None:
+        keys = [f"data/{folder}/{n}" for folder in "abcd" for n in range(8)]
+        await put_many(objectstore, keys)
+        for _ in range(4):
+            listed = await asyncio.gather(*(keys_of(objectstore, "data/") for _ in range(16)))
+            levels = await asyncio.gather(*(objectstore.level("data/a/") for _ in range(16)))
+            assert listed == [keys] * 16
+            assert [level.keys for level in levels] == [keys[:8]] * 16
+
     async def test_a_listing_shows_all_that_stays_while_other_keys_come_and_go(
         self, objectstore: ObjectStore, deleter: Deleter
     ) -> None:
