@@ -377,8 +377,9 @@ def _options_of(options: type) -> list[inspect.Parameter]:
     hints = typing.get_type_hints(options, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     return [
-        inspect.Parameter(field.name, keyword, annotation=hints[field.name], default=field.default)
+        inspect.Parameter(field.name, keyword, annotation=hints[field.name], default=default)
         for field in dataclasses.fields(options)
+        for default in [inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default]
     ]
 
 

@@ -10,6 +10,7 @@ paths were, by the flow of every collection, and the certificate names that run 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,20 +41,6 @@ PathsArgument = Annotated[
     list[str] | None,
     Argument(metavar="[PATH]...", help="Paths. One with * is a glob, one that ends with / is all below."),
 ]
-
-
-WhyOption = Annotated[str, Option("--why", help="The reason, such as a request's number. The plan keeps it.")]
-FromOption = Annotated[Path | None, Option("--from", metavar="FILE", help="Paths, one a line, taken as they are.")]
-DigestOption = Annotated[list[str] | None, Option("--digest", help="A checksum. Repeatable.")]
-MetadataOption = Annotated[
-    list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only entries with this. Repeatable.")
-]
-SharedOption = Annotated[
-    bool, Option("--shared", help="Also objects that other entries name: these then read as erased.")
-]
-CopiesOption = Annotated[
-    bool, Option("--copies", help="Look for the content at other paths, however many rows there are.")
-]
 OutOption = Annotated[
     Path | None, Option("--out", metavar="FILE", help="Write the certificate here, in JSON, as verify reads it.")
 ]
@@ -63,24 +50,49 @@ EverywhereOption = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choosing:
+    """Options of what to erase, and why; in the order of the help."""
+
+    why: Annotated[str, Option("--why", help="The reason, such as a request's number. The plan keeps it.")]
+    paths: PathsArgument = None
+    file: Annotated[Path | None, Option("--from", metavar="FILE", help="Paths, one a line, taken as they are.")] = None
+    digests: Annotated[list[str] | None, Option("--digest", help="A checksum. Repeatable.")] = None
+    metadata: Annotated[
+        list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only entries with this. Repeatable.")
+    ] = None
+    shared: Annotated[
+        bool, Option("--shared", help="Also objects that other entries name: these then read as erased.")
+    ] = False
+    copies: Annotated[
+        bool, Option("--copies", help="Look for the content at other paths, however many rows there are.")
+    ] = False
+
+    def order(self) -> ErasureOrder:
+        """
+        Raises:
+            Misuse: there is no reason, or what is selected cannot be read.
+        """
+        from lakebed.gc.protocol import ErasureOrder
+
+        selection = _selection(self.paths or [], self.file, self.digests or [], self.metadata or [])
+        if not self.why.strip():
+            raise Misuse("--why is empty: the plan and the certificate name the reason")
+        return ErasureOrder(selection=selection, why=self.why, takes_shared=self.shared, finds_copies=self.copies)
+
+
 @app.command("plan")
 @command
 def plan(
     session: Session,
     uri: RepositoryArgument,
     working: Working,
-    why: WhyOption,
-    paths: PathsArgument = None,
-    file: FromOption = None,
-    digests: DigestOption = None,
-    metadata: MetadataOption = None,
-    shared: SharedOption = False,
-    copies: CopiesOption = False,
+    choosing: Choosing,
     local_root: RootOption = None,
 ) -> None:
     """Find every object that these entries ever named. Write down what goes, and what stays. Deletes nothing."""
     request: Any = asked("plan", working, kinds=[])
-    order = _order(_selection(paths or [], file, digests or [], metadata or []), why, shared=shared, copies=copies)
+    order = choosing.order()
     collector = checked_collector(session, uri, local_root)
     with with_spark(session, collector) as collector:
         made = collector.plan_erasure(order, engine=request.engine, tasks=request.tasks)
@@ -119,13 +131,7 @@ def run(
     session: Session,
     uri: RepositoryArgument,
     working: Working,
-    why: WhyOption,
-    paths: PathsArgument = None,
-    file: FromOption = None,
-    digests: DigestOption = None,
-    metadata: MetadataOption = None,
-    shared: SharedOption = False,
-    copies: CopiesOption = False,
+    choosing: Choosing,
     everywhere: EverywhereOption = False,
     out: OutOption = None,
     html: HtmlOption = None,
@@ -140,7 +146,7 @@ def run(
     if readers_grace is not None:
         grace_seconds(readers_grace)
     _check_writable(out, html)
-    order = _order(_selection(paths or [], file, digests or [], metadata or []), why, shared=shared, copies=copies)
+    order = choosing.order()
     session.check_can_ask(f"Erase from {uri} for good?", yes=yes)
     collector = checked_collector(session, uri, local_root)
     with with_spark(session, collector) as collector:
@@ -150,14 +156,6 @@ def run(
         request: Any = asked("apply", working, run_id=found.run_id, readers_grace=readers_grace)
         made = _carried_out(session, collector, found, request, everywhere=everywhere, yes=yes)
     _tell(session, collector, made, out, html)
-
-
-def _order(selection: Selection, why: str, *, shared: bool, copies: bool) -> ErasureOrder:
-    from lakebed.gc.protocol import ErasureOrder
-
-    if not why.strip():
-        raise Misuse("--why is empty: the plan and the certificate name the reason")
-    return ErasureOrder(selection=selection, why=why, takes_shared=shared, finds_copies=copies)
 
 
 def _carried_out(
