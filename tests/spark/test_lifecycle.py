@@ -24,7 +24,7 @@ from lakebed.gc.protocol import (
     RunMode,
     RunState,
     decode_saved_dues,
-    encode_saved_dues,
+    encode_saved,
     request_of,
 )
 from lakebed.gc.rules import DAY_MS
@@ -371,7 +371,7 @@ def test_a_state_of_which_something_is_amiss_is_no_state(spark: SparkSession | N
         # As after the repository was made anew in its namespace: the record has another plan.
         saved = lake.folder / f"_lakefs/retention/gc/lifecycle/{run}/saved.json"
         other = decode_saved_dues(saved.read_bytes(), run)
-        saved.write_bytes(encode_saved_dues(replace(other, plan="0" * 64)))
+        saved.write_bytes(encode_saved(replace(other, plan="0" * 64)))
     else:
         [file] = lake.files(f"_lakefs/retention/gc/lifecycle/{run}/**/{what}.*")
         file.write_bytes(file.read_bytes()[:-1] + b"x")

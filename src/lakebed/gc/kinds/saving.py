@@ -38,7 +38,6 @@ from lakebed.gc.protocol import (
     decode_saved,
     decode_saved_dues,
     encode_saved,
-    encode_saved_dues,
     saved_path,
 )
 from lakebed.gc.recording import failed, only
@@ -168,7 +167,7 @@ async def save(
             policy=plan.policy,
             dues=plan.dues,
         )
-        await store.put(saved_path(plan.run_id, plan.kind), encode_saved_dues(saved_dues))
+        await store.put(saved_path(plan.run_id, plan.kind), encode_saved(saved_dues))
     if plan.keeps is None:
         return
     folder = f"{plan.folder}failed/"

@@ -348,24 +348,11 @@ class SavedDues(msgspec.Struct, frozen=True, kw_only=True):
     dues: KnownDues
 
 
-def encode_saved_dues(saved: SavedDues) -> bytes:
-    return seal(saved, name="saved", format_number=SAVED_FORMAT)
-
-
-def decode_saved_dues(data: bytes, run_id: str) -> SavedDues:
-    """
-    Raises:
-        BadInput: unreadable, of another format, another run's, or changed.
-    """
-    what = f"saved state of run {run_id}"
-    return _unseal_of_run(data, SavedDues, run_id, name="saved", what=what, format_number=SAVED_FORMAT)
-
-
 def saved_path(run_id: str, kind: RunKind = RunKind.UNCOMMITTED) -> str:
     return f"{run_folder(kind, RunId(run_id))}saved.json"
 
 
-def encode_saved(saved: Saved) -> bytes:
+def encode_saved(saved: Saved | SavedDues) -> bytes:
     return seal(saved, name="saved", format_number=SAVED_FORMAT)
 
 
@@ -374,8 +361,12 @@ def decode_saved(data: bytes, run_id: str) -> Saved:
     Raises:
         BadInput: unreadable, of another format, another run's, or changed.
     """
-    what = f"saved state of run {run_id}"
-    return _unseal_of_run(data, Saved, run_id, name="saved", what=what, format_number=SAVED_FORMAT)
+    return _unseal_saved(data, Saved, run_id)
+
+
+def decode_saved_dues(data: bytes, run_id: str) -> SavedDues:
+    """Do likewise for a lifecycle run's."""
+    return _unseal_saved(data, SavedDues, run_id)
 
 
 T = TypeVar("T")
@@ -427,3 +418,8 @@ def _unseal_of_run(data: bytes, kind: type[OfRun], run_id: str, *, name: str, wh
     if found.run_id != run_id:
         raise BadInput(f"the {what} is that of run {found.run_id}", input=name)
     return found
+
+
+def _unseal_saved(data: bytes, kind: type[OfRun], run_id: str) -> OfRun:
+    what = f"saved state of run {run_id}"
+    return _unseal_of_run(data, kind, run_id, name="saved", what=what, format_number=SAVED_FORMAT)
