@@ -48,7 +48,7 @@ def pair_of(one: str, other: str) -> str:
 
 @dataclass(slots=True)
 class _Touched:
-    """What an operation that is under way read and wrote."""
+    """Keep what an operation that is under way read and wrote."""
 
     label: str
     reads: set[tuple[Key, bool]] = field(default_factory=set)

@@ -186,7 +186,7 @@ def erasure_scenes() -> Iterator[Scene]:
 
 
 def _certified_scenes() -> Iterator[Scene]:
-    """What lost its path while it was staged is found by no erasure, and collected."""
+    """Yield scenes in which a path loses staged bytes: no erasure finds them, a collection takes them."""
     r = dataclasses.replace(client("r", erase_staged("r1", everywhere=True)), collecting=1)
     past, staged = [put("w1", "1"), commit("p1")], [put("w2", "2")]
     kept = [*staged, put("w4", "4"), uncommitted_run("u1", window="7d")]
