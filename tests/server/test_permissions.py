@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +15,7 @@ import pytest
 from lakebed import wire
 from lakebed.auth.actions import ACTIONS
 from lakebed.base import Entry
+from lakebed.objectstore import open_objectstore
 from lakebed.operations import LOGGED_IN, PUBLIC
 from lakebed.operations.table import OPERATIONS, OURS
 from lakebed.server import App, AppState
@@ -206,6 +208,44 @@ async def test_an_import_asks_for_each_of_its_sources(
     assert "fs:ImportFromStorage on arn:lakefs:fs:::namespace/mem://other/a" in answer.json()["message"]
     answer = await ann.post(f"{repo}/branches/main/import", json={"paths": paths[:1], "commit": commit})
     assert answer.status_code == 202
+
+
+async def test_no_spelling_and_no_folder_leads_around_a_denial_of_what_lies_elsewhere(
+    client: httpx.AsyncClient, repo: str, login: Login, namespace: str
+) -> None:
+    ann = await login("ann", "Developers")
+    store = open_objectstore(namespace.replace("server", "elsewhere"))
+    for key in ("open/a", "secret/b"):
+        await store.put(key, b"x")
+    secret = f"arn:lakefs:fs:::namespace/{store.uri}/secret/*"
+    await give(
+        client, "ann", allow("fs:ImportFromStorage"), allow("fs:ImportFromStorage", resource=secret, effect="deny")
+    )
+    shouted = store.uri.replace("mem://", "MEM://")
+
+    body = {"physical_address": f"{shouted}/secret/b", "checksum": "c", "size_bytes": 1}
+    staged = await ann.put(repo + "/branches/main/objects", params={"path": "a"}, json=body)
+    assert staged.status_code == 401, staged.text
+
+    async def import_(source: str) -> str:
+        path = {"type": "common_prefix", "path": source, "destination": "in/"}
+        url = f"{repo}/branches/main/import"
+        begun = await ann.post(url, json={"paths": [path], "commit": {"message": "m"}})
+        if begun.status_code == 401:
+            return "refused at once"
+        assert begun.status_code == 202, begun.text
+        while True:
+            status = (await ann.get(url, params={"id": begun.json()["id"]})).json()
+            if status["completed"] or "error" in status:
+                return str(status["error"]["message"]) if "error" in status else "completed"
+            await asyncio.sleep(0.01)
+
+    assert await import_(f"{shouted}/secret/") == "refused at once"
+    assert await import_(f"{store.uri}/open") == "completed"
+    for around in (f"{store.uri}/secret", store.uri):
+        assert f"needs fs:ImportFromStorage on arn:lakefs:fs:::namespace/{store.uri}/secret/b" in await import_(around)
+    listed = (await client.get(f"{repo}/refs/main/objects/ls")).json()["results"]
+    assert [row["path"] for row in listed] == ["in/a"]
 
 
 async def test_a_body_is_not_decoded_for_who_may_do_nothing(client: httpx.AsyncClient, repo: str, login: Login) -> None:

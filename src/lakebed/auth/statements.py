@@ -139,12 +139,24 @@ class Permissions:
             NotPermitted: `allows` returns False.
         """
         if not self.allows(action, resource):
-            raise NotPermitted(
-                f"insufficient permissions: {self.user_id} needs {action} on {resource}",
-                user=self.user_id,
-                action=action,
-                resource=resource,
-            )
+            raise self._not_permitted(action, resource)
+
+    def refuse_denied(self, action: str, resource: str) -> None:
+        """Refuse what a statement denies. What lies below an allowed resource need not be allowed by its own name.
+
+        Raises:
+            NotPermitted: a statement denies it.
+        """
+        if any(match(resource) for match in self._verdict(action).denied):
+            raise self._not_permitted(action, resource)
+
+    def _not_permitted(self, action: str, resource: str) -> NotPermitted:
+        return NotPermitted(
+            f"insufficient permissions: {self.user_id} needs {action} on {resource}",
+            user=self.user_id,
+            action=action,
+            resource=resource,
+        )
 
     def _verdict(self, action: str) -> _Verdict:
         verdict = self._verdicts.get(action)

@@ -104,6 +104,7 @@ class _Progress:
 
     record: ImportRecord
     is_stopping: Callable[[], bool]
+    refuse: Callable[[str], None]
 
 
 _Change: TypeAlias = Callable[[ImportRecord], ImportRecord]
@@ -152,13 +153,15 @@ class Imports:
         note: Note,
         *,
         is_stopping: Callable[[], bool] = lambda: False,
+        refuse: Callable[[str], None] = lambda _: None,
     ) -> ImportRecord:
         """Do all of it, and record how it ended. An error of ours is in the record, and not raised.
 
         `beat` must be called meanwhile. Once `is_stopping` the import ends before its next page; a merge that began is
-        carried out.
+        carried out. `refuse` is called with the full URI of each object before it is taken, and may raise an error of
+        ours: the import then fails, and the branch stays as it was.
         """
-        last = _Progress(begun, is_stopping)
+        last = _Progress(begun, is_stopping, refuse)
         try:
             commit_id = await self._import(last, locations, note)
             ended = replace(last.record, state=ImportState.COMPLETED, commit_id=commit_id)
@@ -251,6 +254,7 @@ class Imports:
         before = last.record.objects
         async for page in self._listed(location):
             for path, address, stat in page:
+                last.refuse(address)
                 key = path_to_key(path)
                 keys.append(key)
                 rows.append(to_row(key, _entry(address, stat)))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 from lakebed.auth import NotPermitted, Permissions
-from lakebed.objectstore import InvalidNamespace, normalise_namespace
+from lakebed.objectstore import InvalidNamespace, normalise_namespace, split_address
 from lakebed.operations import AnyOperation, Permission
 
 from .requests import RestRequest
@@ -27,11 +27,24 @@ def _namespace(uri: str) -> str:
         return uri  # The catalog refuses it.
 
 
+def _address(uri: str) -> str:
+    try:
+        bucket, _ = split_address(uri)
+        return normalise_namespace(bucket) + uri[len(bucket) :]
+    except InvalidNamespace:
+        return uri  # No object store is opened by it.
+
+
 def _branch(expression: str) -> str:
     return re.split(r"[~^@$]", expression, maxsplit=1)[0]
 
 
-CANONICAL: Final[Mapping[str, Callable[[str], str]]] = {"storage_namespace": _namespace, "ref": _branch}
+CANONICAL: Final[Mapping[str, Callable[[str], str]]] = {
+    "storage_namespace": _namespace,
+    "physical_address": _address,
+    "source": _address,
+    "ref": _branch,
+}
 """Names that have several spellings: a statement is held against one of them, whatever the caller wrote."""
 
 
@@ -45,6 +58,18 @@ def require(asked: Iterable[Permission], permissions: Permissions, names: Names)
         if not permissions.allows_everywhere(permission.action):
             for resource in permission.resources(lambda name: _canonical(name, names[name])):
                 permissions.require(permission.action, resource)
+
+
+def refuse_denied(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
+    """Hold what denies, and nothing else: for what lies below a folder that `require` let through.
+
+    Raises:
+        NotPermitted: a statement denies one of the resources.
+    """
+    for permission in asked:
+        if not permissions.allows_everywhere(permission.action):
+            for resource in permission.resources(lambda name: _canonical(name, names[name])):
+                permissions.refuse_denied(permission.action, resource)
 
 
 def _canonical(name: str, value: str | Sequence[str]) -> str | Sequence[str]:

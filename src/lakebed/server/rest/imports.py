@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from lakebed import wire
 from lakebed.catalog import ImportRecord, ImportState, InvalidImport, Location, Repository
 from lakebed.operations import objects
-from lakebed.server.gate import require
+from lakebed.server.gate import refuse_denied, require
 from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
@@ -28,9 +28,13 @@ class Imports:
     async def start(self, request: RestRequest, body: wire.ImportCreation) -> wire.ImportCreationResponse:
         repository = await self._catalog.get(request.args[0])
         locations = [_location(path) for path in body.paths]
+        asked, permissions = objects.IMPORT_START.asked_later, request.permissions
         for location in locations:
-            names = {"repository": request.args[0], "source": location.source}
-            require(objects.IMPORT_START.asked_later, request.permissions, names)
+            require(asked, permissions, {"source": location.source})
+
+        def refuse(address: str) -> None:
+            refuse_denied(asked, permissions, {"source": address})
+
         if body.commit.date is not None:
             raise InvalidImport("the commit of an import takes no date: it is made when the import ends")
         note = Note(
@@ -43,7 +47,7 @@ class Imports:
         self._background.start(
             imports,
             begun,
-            lambda is_stopping: imports.run(begun, locations, note, is_stopping=is_stopping),
+            lambda is_stopping: imports.run(begun, locations, note, is_stopping=is_stopping, refuse=refuse),
             f"import {begun.id}",
         )
         return wire.ImportCreationResponse(id=begun.id)
