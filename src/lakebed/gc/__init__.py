@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from .api import Collector, NamespaceMissing, NoSession
     from .branches import PolicyChanged, plan_branches, sweep_branches
+    from .certifying import GARBAGE_STAYS
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .fencing import Overtaken
     from .files import Lake
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from .status import ListedRun, RunStatus, apply_command, run_status_by_record
 
 __all__ = [
+    "GARBAGE_STAYS",
     "NEEDED",
     "ApplyRequest",
     "BadGrace",
@@ -152,6 +154,7 @@ __all__ = [
 _NAMES: Final = {
     ".api": "Collector NamespaceMissing NoSession",
     ".branches": "PolicyChanged plan_branches sweep_branches",
+    ".certifying": "GARBAGE_STAYS",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
     ".fencing": "Overtaken",
     ".files": "Lake",

@@ -196,6 +196,14 @@ class Collector:
             case PurgeRequest():
                 finish(service.purging())
 
+    def check_held(self, kind: RunKind) -> None:
+        """Find out whether legal holds let a run of this kind delete anything, as they are now.
+
+        Raises:
+            HeldBack: they keep all that it would take.
+        """
+        check_uncommitted(finish(self._service().holds()), kind)
+
     def plan(self, request: PlanRequest) -> Iterator[Plan]:
         """Decide what goes and why, and write it down: a plan of each kind, one after the other. Deletes nothing.
 
@@ -212,8 +220,13 @@ class Collector:
         self.check(request)
         for kind in _kinds(request):
             plan = self._planned(request, kind)
-            if plan is not None:
-                yield plan
+            if plan is None:
+                continue
+            try:
+                self.check_held(kind)
+            except HeldBack as error:
+                self.progress(f"{error}: run {plan.run_id} cannot be applied before the hold is released")
+            yield plan
 
     def apply(self, request: ApplyRequest) -> RunReport:
         """Carry out one plan, and nothing else. After a crash, or where objects failed: again.
@@ -363,7 +376,7 @@ class Collector:
             yield from self._swept_branches(left)
         for kind in _kinds(request):
             try:
-                check_uncommitted(finish(self._service().holds()), kind)
+                self.check_held(kind)
             except HeldBack as error:
                 self.progress(str(error))
                 continue

@@ -290,8 +290,13 @@ async def foresee(
         stands=named,
         stands_count=len(stands) + len(bucket),
         unmatched=unmatched,
-        remains=(*missing, GARBAGE_STAYS, *REMAINS, *unknown),
+        remains=(*missing, _garbage_stays(prepared.holds), *REMAINS, *unknown),
     )
+
+
+def _garbage_stays(holds: Holds) -> str:
+    names = ", ".join(holds.keeping_uncommitted())
+    return f"{GARBAGE_STAYS}. It takes nothing while legal hold {names} is in force" if names else GARBAGE_STAYS
 
 
 _LATER: Final = "is not deleted yet: it was staged, under way, held by a commit, or came after the plan; plan again"

@@ -114,13 +114,14 @@ def test_an_erasure_that_could_not_end_as_asked_is_refused_before_it_plans(
         for why, out, grace in (
             ("request 12", tmp_path / "absent" / "cert.json", "0"),
             ("request 12", tmp_path, "0"),
-            ("request 12", new, "banana"),
-            (" ", new, "0"),
+            ("request 12", tmp_path / "other", "banana"),
+            (" ", tmp_path / "other", "0"),
+            ("request 12", tmp_path / "absent" / ".." / "new", "0"),
         )
     ]
 
-    assert [each.code for each in refusals] == [2, 2, 2, 2]
-    words = ("No such file", "Is a directory", "no time that readers can be given", "--why is empty")
+    assert [each.code for each in refusals] == [2, 2, 2, 2, 2]
+    words = ("No such file", "Is a directory", "no time that readers can be given", "--why is empty", "are one file")
     assert [word for word, each in zip(words, refusals, strict=True) if word not in each.err] == []
     assert shell.ok("gc", "list", lake, "--data", str(data), "-o", "json").json == []
     assert not new.exists()
@@ -141,10 +142,15 @@ def test_an_erasure_whose_collection_is_held_back_is_certified_and_says_how_to_g
     assert erased.code == 1
     assert "1 of 1 object absent" in erased.out
     assert "stands garbage " in erased.out
+    assert "apply with --everywhere" not in erased.err
     assert re.search(
-        f"the collection did not end: legal hold case-8 .*`lakebed erase apply {lake} .*--everywhere` goes on",
+        f"nothing is collected: legal hold case-8 .* released `lakebed erase apply {lake} .*--everywhere` goes on",
         erased.err,
     )
+    planned = shell.ok("erase", "plan", lake, "users/ann", "--why", "request 12", *here[:4])
+    assert "takes nothing while legal hold case-8 is in force" in planned.out
+    collecting = shell.ok("gc", "plan", lake, "--uncommitted", *here[:4])
+    assert re.search(r"legal hold case-8 .* cannot be applied before the hold is released", collecting.err)
 
 
 def test_a_hold_of_nothing_is_refused_before_it_is_sent(shell: Shell, lake: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from msgspec.structs import replace
 
 from lakebed.base import LakebedError, count_of
 from lakebed.cli.arguments import RepositoryArgument, YesOption
@@ -114,7 +115,7 @@ def apply(
     local_root: RootOption = None,
 ) -> None:
     """Erase what a plan names, and certify it. May be repeated after a crash, or to certify again."""
-    _check_writable(out, html)
+    _check_files(out, html)
     collector = checked_collector(session, uri, local_root)
     run = run_named(session, collector, run)
     found = read_run(collector, run)
@@ -145,23 +146,34 @@ def run(
     planning: Any = asked("plan", working, kinds=[])
     if readers_grace is not None:
         grace_seconds(readers_grace)
-    _check_writable(out, html)
+    _check_files(out, html)
     order = choosing.order()
     session.check_can_ask(f"Erase from {uri} for good?", yes=yes)
     collector = checked_collector(session, uri, local_root)
     with with_spark(session, collector) as collector:
         found = collector.plan_erasure(order, engine=planning.engine, tasks=planning.tasks)
-        for line in plan_text(found):
+        for line in plan_text(_without_advice(found) if everywhere else found):
             session.note(line)
         request: Any = asked("apply", working, run_id=found.run_id, readers_grace=readers_grace)
         made = _carried_out(session, collector, found, request, everywhere=everywhere, yes=yes)
     _tell(session, collector, made, out, html)
 
 
+def _without_advice(found: Plan) -> Plan:
+    """Leave out the advice to apply with --everywhere."""
+    from lakebed.gc import GARBAGE_STAYS
+
+    if found.outlook is None:
+        return found
+    remains = tuple(text for text in found.outlook.remains if not text.startswith(GARBAGE_STAYS))
+    return replace(found, outlook=replace(found.outlook, remains=remains))
+
+
 def _carried_out(
     session: Session, collector: Collector, found: Plan, request: ApplyRequest, *, everywhere: bool, yes: bool
 ) -> Certificate:
     """Apply this plan, unless that was done; with `everywhere` collect what the certificate needs; then certify."""
+    from lakebed.gc import HeldBack
     from lakebed.gc.protocol import Mode, PlanRequest, RunKind
 
     is_done = collector.finished(found.run_id) is not None
@@ -173,6 +185,12 @@ def _carried_out(
         check(session, collector, request)
     if collects:
         check(session, collector, collecting)
+        try:
+            collector.check_held(RunKind.UNCOMMITTED)
+        except HeldBack as error:
+            again = _command_everywhere(collector, found.run_id)
+            session.note(f"nothing is collected: {error}. Once it is released `{again}` goes on")
+            collects = False
     going = [] if is_done else [f"{amount(found.totals.all)} of lakefs://{collector.repository}"]
     going += ["all that no entry of it names, whatever its path was"] if collects else []
     if going:
@@ -238,7 +256,7 @@ def verify(
     """Ask again what a certificate says: is each object absent, and what stands now."""
     from lakebed.gc.protocol import decode_certificate
 
-    _check_writable(out, html)
+    _check_files(out, html)
     request: Any = asked("plan", working, kinds=[])
     collector = checked_collector(session, uri, local_root)
     file = Path(certificate)
@@ -270,13 +288,15 @@ def _tell(session: Session, collector: Collector, made: Certificate, out: Path |
         raise click.exceptions.Exit(FAILED)
 
 
-def _check_writable(*files: Path | None) -> None:
+def _check_files(out: Path | None, html: Path | None) -> None:
     """Run this before any deletion: a certificate without a place to go must stop the command.
 
     Raises:
-        Misuse: one of them cannot be written.
+        Misuse: one of them cannot be written, or both are one file.
     """
-    for file in files:
+    if out is not None and html is not None and out.resolve() == html.resolve():
+        raise Misuse(f"--out and --html are one file: {out}. The certificate and its page need two")
+    for file in (out, html):
         if file is None or (file.exists() and not file.is_file() and not file.is_dir()):  # a pipe or a device
             continue
         is_new = not file.exists()
