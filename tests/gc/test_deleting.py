@@ -16,21 +16,21 @@ def deleting_calls(file: Path) -> set[str]:
     return {call.attr for call in calls if isinstance(call, ast.Attribute)} & DELETING
 
 
-def imports(name: str) -> set[str]:
+def imports(name: str | Path) -> set[str]:
     """Files of this part that a file of it imports, directly or not, besides the package itself."""
     found: set[str] = set()
-    waiting = [name]
+    waiting = [Path(name)]
     while waiting:
         file = waiting.pop()
         froms = [node for node in ast.walk(ast.parse((FOLDER / file).read_text())) if isinstance(node, ast.ImportFrom)]
         for node in froms:
-            above = Path(file).parents[node.level - 1] if node.level else Path()
+            above = file.parents[node.level - 1] if node.level else Path()
             module = above / (node.module or "").removeprefix("lakebed.gc.").replace(".", "/")
             for base in (module, *(module / alias.name for alias in node.names)):
                 for found_file in (f"{base}.py", f"{base}/__init__.py"):
                     if (FOLDER / found_file).exists() and found_file not in found:
                         found.add(found_file)
-                        waiting.append(found_file)
+                        waiting.append(Path(found_file))
     return found
 
 
@@ -41,7 +41,7 @@ def test_only_the_sweep_deletes() -> None:
 
     # The other one takes away what it wrote for JVMs on this machine, and knows no object store.
     assert deleting == {"sweep.py", "java.py"}
-    assert not any("store" in name or "sweep" in name for name in imports("java.py"))
+    assert not any("store" in name or "sweep" in name for name in imports(Path("spark") / "java.py"))
 
 
 def test_planning_does_not_even_import_the_sweep() -> None:

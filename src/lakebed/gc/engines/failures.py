@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from lakebed.base import Conflict, Corrupt, LakebedError, Unavailable
-from lakebed.gc.package import NEEDED
+from lakebed.gc.engines.package import NEEDED
 
 _MARK: Final = re.compile(r"lakebed task error \((\w+)\): (.*)")
 

@@ -220,7 +220,7 @@ def _settings(options: SessionOptions, folder: Path, archive: ClassArchive) -> d
         "spark.driver.memory": f"{options.memory_mb}m",
         "spark.driver.extraJavaOptions": java_options,
         "spark.local.dir": str(folder),
-        "spark.python.daemon.module": "lakebed.gc.daemon",
+        "spark.python.daemon.module": "lakebed.gc.spark.daemon",
         "spark.log.level": "ERROR",
         "spark.sql.artifact.copyFromLocalToFs.allowDestLocal": "false",
         "spark.sql.catalogImplementation": "in-memory",

@@ -1,7 +1,7 @@
 """Fork the Python workers of a local session: Spark's daemon, with everything that our tasks use imported.
 
 A worker imports a task's modules when it meets them, a second of CPU each time; forked from here it has them, and
-shares their memory with the others. Spark runs `python -m lakebed.gc.daemon <worker module>` (session.py).
+shares their memory with the others. Spark runs `python -m lakebed.gc.spark.daemon <worker module>` (session.py).
 """
 
 from __future__ import annotations
