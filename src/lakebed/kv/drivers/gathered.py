@@ -12,8 +12,8 @@ The idea is that of group commit, for a database on a network (docs/design/0002-
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from lakebed.base import LakebedError
 
@@ -54,7 +54,7 @@ class Gathered(Generic[A, R]):
         self._waiting.append((asked, answer))
         if self._timer is None:
             if self._under_way:
-                self._timer = loop.call_later(PATIENCE_S, self._begin)
+                self._timer = loop.call_later(PATIENCE_S, self._spawn_beginning)
             else:
                 self._begin_soon(loop)
         return answer
@@ -68,29 +68,39 @@ class Gathered(Generic[A, R]):
         """Begin in the turn after the next one."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_soon(self._begin_in_next_turn, loop)
+        self._timer = loop.call_soon(self._spawn_beginning)
 
-    def _begin_in_next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_soon(self._begin)
+    def _spawn_beginning(self) -> None:
+        """Begin in the next turn, in a task of its own: no caller's end is that of the others.
 
-    def _begin(self) -> None:
-        """Carry all out that wait, in tasks of their own: no caller's end is that of the others."""
+        The timer stays until then, so that no call makes another.
+        """
+        self._spawn(self._begin())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _begin(self) -> None:
+        """Carry all out that wait."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         waiting = [call for call in self._waiting if not call[1].done()]
         self._waiting = []
-        loop = asyncio.get_running_loop()
-        for calls in self._divided(waiting):
-            self._under_way += 1
-            task = loop.create_task(self._together(calls))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if not waiting:
+            return
+        first, *others = self._divided(waiting)
+        self._under_way += 1 + len(others)
+        for calls in others:
+            self._spawn(self._together(calls))
+        await self._together(first)
 
     def _divided(self, calls: list[tuple[A, asyncio.Future[R]]]) -> list[list[tuple[A, asyncio.Future[R]]]]:
         """Make requests of them."""
         if len(calls) <= self._most:
-            return [calls] if calls else []
+            return [calls]
         alike: dict[object, list[tuple[A, asyncio.Future[R]]]] = {}
         for number, call in enumerate(calls):
             alike.setdefault(call[0] if self._equal_share else number, []).append(call)

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
-from weakref import WeakSet
 
 import aiomysql
 from pymysql import err
 from pymysql.constants import CLIENT, CR, ER
 
-from lakebed.base import OutcomeUnknown
+from lakebed.base import LakebedError, OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
+from .kept import Kept
 from .remote import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
 
 FORMAT: Final = 1
@@ -34,6 +34,8 @@ PORT: Final = 3306
 ROLE: Final = "UNION ALL SELECT NULL, IF(@@global.read_only, '1', '0')"
 """A primary that becomes a replica keeps its connections, so each read asks for the role, after its rows."""
 GET: Final = "(SELECT k, v FROM {kv} WHERE p = {} AND k IN ({})) {role}"
+GET_ONE: Final = "SELECT (SELECT v FROM {kv} WHERE p = {} AND k = {}), @@global.read_only"
+"""One row, where GET has two: each row of an answer costs this client a tenth of a read."""
 SCAN: Final = "(SELECT k, v FROM {kv} WHERE p = {} AND k >= {} ORDER BY k LIMIT {limit}) {role}"
 SET: Final = "REPLACE INTO {kv} (p, k, v) VALUES {rows}"
 CREATE: Final = "INSERT INTO {kv} (p, k, v) VALUES ({}, {}, {})"
@@ -135,15 +137,20 @@ class MysqlDatabase:
     def __init__(self, target: dict[str, Any], *, prefix: str, connections: int, timeout_s: float) -> None:
         self._target = target
         self._names = {"kv": f"{prefix}_kv", "format": f"{prefix}_format", "role": ROLE}
-        self._connections = connections
         self._timeout_s = timeout_s
-        self._pool: aiomysql.Pool | None = None
-        self._opening = asyncio.Lock()
-        self._to_the_primary = WeakSet[Any]()
+        # The library's own pool looks at each idle connection for each use, and makes a task.
+        self._kept = Kept(
+            connections,
+            turn_s=timeout_s,
+            make=self._connect_to_primary,
+            is_full=lambda error: isinstance(error, err.Error) and _code(error) == ER.CON_COUNT_ERROR,
+            is_open=_is_open,
+            end=lambda connection: connection.close(),
+        )
 
     async def prepare(self) -> None:
-        async with _nothing_sent():
-            connection = await aiomysql.connect(**self._options())
+        with _nothing_sent():
+            connection = await self._connect()
         try:
             _check_settings(dict(await self._ask(connection, "SHOW GLOBAL VARIABLES")))
             for statement in MAKE_TABLES:
@@ -157,6 +164,10 @@ class MysqlDatabase:
             )
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        if len(keys) == 1:
+            sql = GET_ONE.format(_literal(partition), _literal(keys[0]), **self._names)
+            [(value, _)] = await self._run(sql, is_replica=lambda rows: rows[0][1] != 0)
+            return {} if value is None else {keys[0]: Held(value, value)}
         asked = ", ".join(map(_literal, keys))
         rows = await self._rows(GET.format(_literal(partition), asked, **self._names))
         return {key: Held(value, value) for key, value in rows}
@@ -219,55 +230,49 @@ class MysqlDatabase:
         await self._run(f"ANALYZE TABLE {self._names['kv']}")
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.terminate()
-            await pool.wait_closed()
+        for connection in self._kept.close():
+            connection.close()
 
     async def _rows(self, sql: str) -> list[tuple[bytes, bytes]]:
-        """Run a read that asks for the role. Returns its rows."""
-        rows = await self._run(sql, asks_role=True)
+        """Run a read that has ROLE. Returns its rows."""
+        rows = await self._run(sql, is_replica=_is_replica)
         return [(key, value) for key, value in rows if key is not None]
 
-    async def _run(self, sql: str, *, asks_role: bool = False) -> Any:
-        """Run a statement. Returns its rows, or how many it found; 0 for a row that is there already."""
-        pool = self._pool or await self._open_pool()
-        async with _nothing_sent(), asyncio.timeout(self._timeout_s):
-            connection = await pool.acquire()
+    async def _run(self, sql: str, *, is_replica: Callable[[Any], bool] | None = None) -> Any:
+        """Run a statement. Returns its rows, or how many it found; 0 for a row that is there already.
+
+        `is_replica` reads the role from the rows, where the statement asks for it.
+        """
+        with _nothing_sent():
+            connection = await self._kept.take()
+        is_usable = False
         try:
-            await self._check_primary(connection)
             found = await self._ask(connection, sql)
-            if asks_role and not {b"0", "0"}.intersection(value for key, value in found if key is None):
+            if is_replica is not None and is_replica(found):
                 connection.close()  # the next attempt may reach another server
                 raise Passing(REPLICA, setting="read_only")
-            return found
+            is_usable = True
+        except LakebedError:
+            is_usable = True  # closed already, where a late answer could meet the next statement
+            raise
         finally:
-            await pool.release(connection)
-
-    async def _check_primary(self, connection: Any) -> None:
-        """Ask each new connection once: after a failover it might reach a replica, whose reads are old."""
-        if connection in self._to_the_primary:
-            return
-        try:
-            [(is_read_only,)] = await self._ask(connection, "SELECT @@global.read_only")
-        except OutcomeUnknown as error:  # nothing of the operation was sent
-            raise Passing(str(error)) from error
-        if is_read_only:
-            connection.close()  # the next attempt may reach another server
-            raise Passing(REPLICA, setting="read_only")
-        self._to_the_primary.add(connection)
+            self._kept.give_back(connection, is_usable=is_usable)
+        return found
 
     async def _ask(self, connection: Any, sql: str) -> Any:
         """Translate what fails while a statement runs. One that the database refuses is rolled back whole."""
+        # A timeout of asyncio's costs four times as much as this: a part of each small statement.
+        abort = connection._writer.transport.abort  # noqa: SLF001 - the library offers no other way
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, abort)
         try:
-            async with asyncio.timeout(self._timeout_s), connection.cursor() as cursor:
-                count = await cursor.execute(sql)
-                return count if cursor.description is None else await cursor.fetchall()
+            cursor = await connection.cursor()  # its end would only read results that no statement of ours has
+            count = await cursor.execute(sql)
+            return count if cursor.description is None else await cursor.fetchall()
         except err.IntegrityError as error:
             if error.args[0] == ER.DUP_ENTRY:
                 return 0
             raise StoreUnavailable(f"mysql: {_shown(error)}") from error
-        except (err.Error, RuntimeError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+        except (err.Error, RuntimeError, OSError, asyncio.IncompleteReadError) as error:
             code = _code(error)
             if code in _PASSING:
                 raise Passing(f"mysql: {_shown(error)}") from error
@@ -275,12 +280,27 @@ class MysqlDatabase:
             if code in _ENDED or isinstance(error, err.InternalError | err.InterfaceError):
                 raise OutcomeUnknown(f"mysql: the answer was lost: {_shown(error)}") from error
             raise StoreUnavailable(f"mysql: {_shown(error)}", code=code) from error
+        finally:
+            timer.cancel()
 
-    async def _open_pool(self) -> aiomysql.Pool:
-        async with self._opening:
-            if self._pool is None:
-                self._pool = await aiomysql.create_pool(minsize=0, maxsize=self._connections, **self._options())
-            return self._pool
+    async def _connect_to_primary(self) -> Any:
+        """Ask each new connection for its role: after a failover it might reach a replica, whose reads are old."""
+        connection = await self._connect()
+        try:
+            [(is_read_only,)] = await self._ask(connection, "SELECT @@global.read_only")
+        except OutcomeUnknown as error:  # nothing of the operation was sent
+            raise Passing(str(error)) from error
+        except BaseException:
+            connection.close()
+            raise
+        if is_read_only:
+            connection.close()  # the next attempt may reach another server
+            raise Passing(REPLICA, setting="read_only")
+        return connection
+
+    async def _connect(self) -> Any:
+        async with asyncio.timeout(self._timeout_s):
+            return await aiomysql.connect(**self._options())
 
     def _options(self) -> dict[str, Any]:
         # Without FOUND_ROWS an update that changes nothing would count as one that found nothing.
@@ -293,6 +313,19 @@ class MysqlDatabase:
             "init_command": SESSION,
             "sql_mode": "STRICT_ALL_TABLES",
         }
+
+
+def _is_open(connection: Any) -> bool:
+    """Look for an end that the server has sent, as the library's own pool does. A write must not learn of it late."""
+    if connection.closed:
+        return False
+    reader = connection._reader  # noqa: SLF001 - the library offers no other way
+    return not reader.eof_received and reader.exception() is None
+
+
+def _is_replica(rows: Any) -> bool:
+    """Read the role from the row of ROLE."""
+    return not {b"0", "0"}.intersection(value for key, value in rows if key is None)
 
 
 def _literal(value: bytes) -> str:
@@ -311,8 +344,8 @@ def _check_settings(found: dict[str, str]) -> None:
         raise Passing(REPLICA, setting="read_only")
 
 
-@asynccontextmanager
-async def _nothing_sent() -> AsyncIterator[None]:
+@contextmanager
+def _nothing_sent() -> Iterator[None]:
     """Translate what fails while a connection is made or awaited."""
     try:
         yield

@@ -9,11 +9,8 @@ replaced and then put back counts as never having changed.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -24,6 +21,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
+from .kept import Kept
 from .remote import (
     WAIT_S,
     Passing,
@@ -34,16 +32,11 @@ from .remote import (
     open_database,
     partitions_of,
     run_apart,
-    take_turn,
 )
 from .sqlite import SqliteStore
 
 FORMAT: Final = 1
 CONNECTIONS: Final = 16
-IDLE_S_MAX: Final = 300.0
-"""Use no connection that was idle for longer: the network between may have forgotten it without a word."""
-FULL_S: Final = 1.0
-"""Ask again so much later a database that has no connection left for us, where we have others."""
 SNAPSHOT_ROWS: Final = 1000
 COMPACT_S_MAX: Final = 86_400
 IDENTIFIER_BYTES_MAX: Final = 63
@@ -181,13 +174,16 @@ class PostgresDatabase:
 
     def __init__(self, dsn: str, *, schema: str, connections: int, timeout_s: float) -> None:
         self._dsn = dsn
-        self._connections = connections
         self._timeout_s = timeout_s
-        self._free = asyncio.Semaphore(connections)
-        self._idle: list[tuple[float, Any]] = []
-        """When each was last used. The latest stands last, and is taken first."""
-        self._lent = 0
-        self._is_closed = False
+        # The library's own pool makes two tasks for each use, which costs as much as the statement.
+        self._kept = Kept(
+            connections,
+            turn_s=timeout_s,
+            make=lambda: asyncpg.connect(self._dsn, **self._options()),
+            is_full=lambda error: isinstance(error, asyncpg.TooManyConnectionsError),
+            is_open=lambda connection: not connection.is_closed(),
+            end=lambda connection: connection.terminate(),
+        )
         self._schema = f'"{schema}"'
 
     async def prepare(self) -> None:
@@ -261,9 +257,7 @@ class PostgresDatabase:
         return found[1:]
 
     async def close(self) -> None:
-        self._is_closed = True
-        idle, self._idle = self._idle, []
-        for _, connection in idle:
+        for connection in self._kept.close():
             try:
                 await connection.close(timeout=self._timeout_s)
             except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
@@ -304,54 +298,19 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        """Lend a connection that is kept. What fails before it is lent is `Passing`, for nothing was sent.
-
-        The library's own pool makes two tasks for each use, which costs as much as the statement.
-        """
+        """Lend a connection that is kept. What fails before it is lent is `Passing`, for nothing was sent."""
         async with _nothing_sent():
-            await take_turn(self._free, self._timeout_s)
-        is_kept = False
-        give_back: Callable[[], object] = self._free.release
+            connection = await self._kept.take()
+        is_usable = False
         try:
-            try:
-                connection = await self._kept_or_new()
-            except Passing as error:
-                if self._lent and isinstance(error.__cause__, asyncpg.TooManyConnectionsError):
-                    # The next attempts wait for one of ours, or they would ask the database again and again.
-                    give_back = partial(asyncio.get_running_loop().call_later, FULL_S, self._free.release)
-                raise
-            self._lent += 1
-            try:
-                async with _one_statement():
-                    yield connection
-                is_kept = True
-            except StoreUnavailable as error:  # a refusal, and the answer is read
-                is_kept = not isinstance(error, Passing)
-                raise
-            finally:
-                self._lent -= 1
-                if is_kept and not connection.is_closed() and not self._is_closed:
-                    self._keep(connection)
-                else:  # a late answer must not meet the next statement
-                    connection.terminate()
+            async with _one_statement():
+                yield connection
+            is_usable = True
+        except StoreUnavailable as error:  # a refusal, and the answer is read
+            is_usable = not isinstance(error, Passing)
+            raise
         finally:
-            give_back()
-
-    async def _kept_or_new(self) -> Any:
-        while self._idle:
-            used_at, connection = self._idle.pop()
-            if not connection.is_closed() and time.monotonic() - used_at < IDLE_S_MAX:
-                return connection
-            connection.terminate()
-        async with _nothing_sent():
-            return await asyncpg.connect(self._dsn, **self._options())
-
-    def _keep(self, connection: Any) -> None:
-        """Put it back, and end those that were idle for too long."""
-        now_s = time.monotonic()
-        while self._idle and now_s - self._idle[0][0] >= IDLE_S_MAX:
-            self._idle.pop(0)[1].terminate()
-        self._idle.append((now_s, connection))
+            self._kept.give_back(connection, is_usable=is_usable)
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
