@@ -7,6 +7,7 @@ import io
 import itertools
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
@@ -294,6 +295,24 @@ def test_a_transaction_of_files_is_one_commit_or_nothing(
     assert [branch.name for branch in repository.branches()] == ["main"]
     fs.pipe_file(f"{root}/c", b"outside")
     assert main.read("c") == b"outside"
+
+
+def test_threads_that_write_in_one_transaction_make_one_commit(
+    fs: LakebedFileSystem, root: str, repository: lakebed.Repository
+) -> None:
+    names = [f"{root}/{number}" for number in range(8)]
+    begin = threading.Barrier(len(names))
+
+    def write(name: str) -> None:
+        begin.wait()
+        fs.pipe_file(name, name.encode())
+
+    before = sum(1 for _ in repository.branch().log())
+    with fs.transaction, ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(write, names))
+
+    assert fs.cat(names) == {name: name.encode() for name in names}
+    assert sum(1 for _ in repository.branch().log()) == before + 1
 
 
 def test_a_file_is_read_and_written_whole(fs: LakebedFileSystem, root: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -91,6 +92,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         self.commit_message = commit_message
         self.written: dict[tuple[str, str], Branch] = {}
         """The hidden branch of each branch that the transaction under way wrote to."""
+        self._beginning = threading.Lock()
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -437,8 +439,11 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if not name:
             raise IsADirectoryError(repository)
         at = (repository, name)
-        if self._intrans and at not in self.written:
-            self.written[at] = self.transaction.begin(Branch(self.lake.client, repository, name))
+        # Programs write files of one transaction in several threads. With a hidden branch each, they would make several
+        # commits.
+        with self._beginning:
+            if self._intrans and at not in self.written:
+                self.written[at] = self.transaction.begin(Branch(self.lake.client, repository, name))
         return self.written.get(at) or Branch(self.lake.client, repository, name)
 
 
