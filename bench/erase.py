@@ -29,7 +29,6 @@ import pyarrow as pa
 from lakebed.base import RunId, slice_name
 from lakebed.gc import flow, protocol
 from lakebed.gc.api import silent
-from lakebed.gc.context import RunContext
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds.erasure import Erasure
 from lakebed.gc.protocol import (
@@ -45,6 +44,7 @@ from lakebed.gc.protocol import (
     StartedRun,
 )
 from lakebed.gc.rules import Selection
+from lakebed.gc.runs.context import RunContext
 from lakebed.objectstore import Deleter, ObjectStore
 from lakebed.ranges import RangeInfo, encode_metarange, encode_range, metarange_key, range_key
 from lakebed.runtime import live_ports

@@ -29,7 +29,6 @@ import pyarrow.parquet as pq
 
 from lakebed.base import slice_number
 from lakebed.gc import protocol
-from lakebed.gc.context import RunContext
 from lakebed.gc.due import Reached, reach_metaranges
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.files import Files, Lake
@@ -37,6 +36,7 @@ from lakebed.gc.kinds.learning import learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import Policy, check_policy, parse_period
+from lakebed.gc.runs.context import RunContext
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import ENTRIES_SCHEMA, RangeInfo, encode_metarange, encode_range, metarange_key, range_key
 from lakebed.runtime import live_ports

@@ -39,11 +39,11 @@ def entered() -> Iterator[set[str]]:
 async def main() -> dict[str, set[str]]:
     from lakebed.base import Entry, RepositoryUid
     from lakebed.gc import flow
-    from lakebed.gc.context import RunContext
     from lakebed.gc.engines import LocalEngine
     from lakebed.gc.kinds import kind_to_plan
     from lakebed.gc.protocol import RunKind, Service, UncommittedOptions
     from lakebed.gc.rules import DAY_MS, MetadataRule, days_rules
+    from lakebed.gc.runs.context import RunContext
     from lakebed.gc.service import CollectionService
     from lakebed.kv.drivers.memory import MemoryStore
     from lakebed.objectstore import MemoryDeleter, MemoryObjectStore

@@ -27,11 +27,11 @@ from obstore.store import S3Store
 from lakebed.base import RunId, slice_number
 from lakebed.gc import protocol
 from lakebed.gc.engines import ROWS_PER_PART, Task
-from lakebed.gc.fencing import Fence
 from lakebed.gc.files import Lake
 from lakebed.gc.holding import Held
 from lakebed.gc.kinds.committed import Committed
-from lakebed.gc.recording import Ledger
+from lakebed.gc.runs.fencing import Fence
+from lakebed.gc.runs.recording import Ledger
 from lakebed.gc.sweep import sweep_part
 from lakebed.gc.tables import no_others
 from lakebed.objectstore import open_deleter

@@ -13,7 +13,6 @@ from typing import Final
 
 from lakebed.base import Clock, Conflict, NotFound, Ports
 from lakebed.gc import flow
-from lakebed.gc.context import RunContext, list_plans
 from lakebed.gc.engines import ROWS_PER_PART, LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.protocol import (
@@ -27,8 +26,9 @@ from lakebed.gc.protocol import (
     Service,
     UncommittedOptions,
 )
-from lakebed.gc.resume import UnfinishedRun, holding_runs, unfinished_runs
 from lakebed.gc.rules import MetadataRule, Rules
+from lakebed.gc.runs.context import RunContext, list_plans
+from lakebed.gc.runs.resume import UnfinishedRun, holding_runs, unfinished_runs
 from lakebed.gc.service import CollectionService, ServiceOptions
 from lakebed.gc.service.installation import INSTALLATION_KEY
 from lakebed.gc.service.rules import RuleBook

@@ -16,13 +16,13 @@ from lakebed.base import Conflict, Denied, Entry, Invalid, NotFound, Row, from_r
 from lakebed.catalog import Catalog, DeletedState, Repository
 from lakebed.catalog.records import DELETED_REPOSITORIES, RepositoryState
 from lakebed.gc import flow
-from lakebed.gc.context import RunContext, list_plans
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds.deleted import Deleted
 from lakebed.gc.kinds.erasure import Erasure
 from lakebed.gc.kinds.lifecycle import Lifecycle
 from lakebed.gc.protocol import ErasureOrder, Mode, Service
 from lakebed.gc.rules import Selection
+from lakebed.gc.runs.context import RunContext, list_plans
 from lakebed.gc.service import CollectionService, PolicyBook, QueueWorker, ServiceOptions, open_deleted
 from lakebed.objectstore import DeleteFailure
 from lakebed.ranges import metarange_key

@@ -20,12 +20,12 @@ import msgspec
 from lakebed.base import Conflict, Denied, NotFound
 from lakebed.catalog import Catalog, DumpIds
 from lakebed.gc import flow
-from lakebed.gc.context import RunContext, list_plans
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.kinds.erasure import Erasure
 from lakebed.gc.protocol import APPLYING_PREFIX, ErasureOrder, RunKind, Service, UncommittedOptions
 from lakebed.gc.rules import MetadataRule, Rules, Selection
+from lakebed.gc.runs.context import RunContext, list_plans
 from lakebed.gc.service import CollectionService
 from lakebed.gc.service.rules import RuleBook
 from lakebed.objectstore import DeleteFailure, ObjectStat

@@ -11,17 +11,17 @@ import pytest
 
 from lakebed.base import FOREIGN_SLICE, Clock, Ports, parse_address
 from lakebed.gc import protocol, sweep
-from lakebed.gc.context import RunContext
 from lakebed.gc.engines import LocalEngine, Task
-from lakebed.gc.fencing import Fence
 from lakebed.gc.holding import Held
 from lakebed.gc.kinds import SweepRule
 from lakebed.gc.kinds.committed import Committed
 from lakebed.gc.kinds.metadata import Metadata
 from lakebed.gc.kinds.old_layout import OldLayout
 from lakebed.gc.protocol import Service
-from lakebed.gc.recording import Ledger, Swept
 from lakebed.gc.rules import MetadataRule
+from lakebed.gc.runs.context import RunContext
+from lakebed.gc.runs.fencing import Fence
+from lakebed.gc.runs.recording import Ledger, Swept
 from lakebed.gc.tables import no_others
 from lakebed.objectstore import (
     Deleter,

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from lakebed.base import CommitId
 from lakebed.gc import flow, protocol
-from lakebed.gc.context import RunContext, folder_in, read_garbage, read_plan, write_input, write_plan
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.protocol import LEFTOVERS, LedgerQuery, Mode, Plan, RunKind, Service, UncommittedOptions
-from lakebed.gc.resume import recheck_of, unfinished_runs
 from lakebed.gc.rules import MetadataRule
+from lakebed.gc.runs.context import RunContext, folder_in, read_garbage, read_plan, write_input, write_plan
+from lakebed.gc.runs.resume import recheck_of, unfinished_runs
 from lakebed.gc.service import CollectionService
 from lakebed.gc.showing import ledger_rows_of
 from lakebed.gc.special import run_file, tree_file

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.gc.context import write_once
 from lakebed.gc.files import Files, Lake
+from lakebed.gc.runs.context import write_once
 from lakebed.objectstore import ObjectStoreOptions
 
 

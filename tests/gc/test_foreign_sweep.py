@@ -6,7 +6,7 @@ import pytest
 
 from lakebed.base import format_address
 from lakebed.gc import protocol
-from lakebed.gc.recording import Swept
+from lakebed.gc.runs.recording import Swept
 from lakebed.objectstore import MemoryDeleter
 from tests.gc.garbage import LEDGER, PART, Dated, plan_of, sweep_part
 

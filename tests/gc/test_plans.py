@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import Denied
-from lakebed.gc import Collector, NoRules, context, protocol
+from lakebed.gc import Collector, NoRules, protocol
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.http_requests import Caller, HttpRequests, finish
 from lakebed.gc.mark import TOTALS_MAX, sum_totals, totals_of
@@ -32,6 +32,7 @@ from lakebed.gc.protocol import (
     Totals,
     UnknownAnswer,
 )
+from lakebed.gc.runs import context
 from lakebed.gc.special import unknown_files_among
 from lakebed.gc.tables import VERDICTS
 from lakebed.objectstore import ObjectStoreOptions

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from lakebed.gc.context import write_plan
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.holding import HeldBack
 from lakebed.gc.protocol import Certificate, Mode, Plan, RunKind
 from lakebed.gc.rules import DAY_MS, Rules
+from lakebed.gc.runs.context import write_plan
 from lakebed.versions import PathExists, keys
 from tests.gc.test_erasure import begin_in_parts, erase
 from tests.gc.test_holds import hold

@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.cli.gc.report import plan_html
 from lakebed.cli.gc.text import commits_text, expiring_text, objects_text
-from lakebed.gc import context, protocol, showing
+from lakebed.gc import protocol, showing
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.protocol import (
     BadInput,
@@ -26,6 +26,7 @@ from lakebed.gc.protocol import (
     Totals,
 )
 from lakebed.gc.rules import DAY_MS, BranchRule, Rules
+from lakebed.gc.runs import context
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.runtime import LiveTasks
 

@@ -10,11 +10,11 @@ import pytest
 from lakebed.base import format_address
 from lakebed.gc import protocol
 from lakebed.gc.engines import ROWS_PER_PART, LocalEngine
-from lakebed.gc.fencing import Overtaken, claim
 from lakebed.gc.holding import Held
 from lakebed.gc.mark import sum_parts, write_portions
 from lakebed.gc.protocol import part_name
-from lakebed.gc.recording import Ledger
+from lakebed.gc.runs.fencing import Overtaken, claim
+from lakebed.gc.runs.recording import Ledger
 from lakebed.gc.sweep import BATCH_KEYS, sweep
 from lakebed.gc.tables import VERDICTS, no_others
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStoreUnavailable

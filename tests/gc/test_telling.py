@@ -58,7 +58,7 @@ from lakebed.gc.protocol import (
     WhyObject,
 )
 from lakebed.gc.rules import DAY_MS, RuleChange, Rules, Stay, StayKind
-from lakebed.gc.status import go_on_command
+from lakebed.gc.runs.status import go_on_command
 
 HOSTILE = "</td><script>alert(1)</script>\"' onload=x &amp; \x1b[2J\u202eevil\ud800"
 NOW = 1_790_000_000_000

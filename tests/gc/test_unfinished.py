@@ -12,11 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import LakebedError, RunId, Unavailable
-from lakebed.gc import PurgeReport, resume
+from lakebed.gc import PurgeReport
 from lakebed.gc.api import silent, then_purge
-from lakebed.gc.context import write_plan
 from lakebed.gc.engines.failures import TaskStopped
-from lakebed.gc.fencing import Overtaken
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.protocol import (
     BadInput,
@@ -31,9 +29,12 @@ from lakebed.gc.protocol import (
     Totals,
     run_folder,
 )
-from lakebed.gc.resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate, finish_each
+from lakebed.gc.runs import resume
+from lakebed.gc.runs.context import write_plan
+from lakebed.gc.runs.fencing import Overtaken
+from lakebed.gc.runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate, finish_each
+from lakebed.gc.runs.status import RunStatus, left_off
 from lakebed.gc.service import RulesChanged
-from lakebed.gc.status import RunStatus, left_off
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.runtime import LiveTasks
 from tests.gc.garbage import context_of

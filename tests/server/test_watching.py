@@ -15,12 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import RunId
-from lakebed.gc.context import RunContext
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.flow import apply, plan, purge
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.protocol import JobState, NewHold, RunKind, RunRequest, Service, StartRun, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
+from lakebed.gc.runs.context import RunContext
 from lakebed.gc.service import CollectionService, HoldBook, JobBook
 from lakebed.objectstore import ObjectStoreUnavailable, open_deleter
 from lakebed.server import App, AppState, LogOptions, create_app

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from lakebed.gc import Collector, Plan, PurgeReport
 from lakebed.gc.api import silent
-from lakebed.gc.context import Progress
 from lakebed.gc.http_requests import Caller
 from lakebed.gc.protocol import (
     ApplyRequest,
@@ -22,6 +21,7 @@ from lakebed.gc.protocol import (
     RunRequest,
 )
 from lakebed.gc.rules import MetadataRule, Rules
+from lakebed.gc.runs.context import Progress
 from lakebed.objectstore import ObjectStoreOptions
 
 if TYPE_CHECKING:

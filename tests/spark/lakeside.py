@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, Entry, NotFound, Ports, RepositoryUid, RunId, parse_address
 from lakebed.gc import HttpRequests, Plan, Totals, protocol
-from lakebed.gc.context import write_input, write_plan
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.http_requests import finish
 from lakebed.gc.protocol import (
@@ -43,6 +42,7 @@ from lakebed.gc.protocol import (
     Unstage,
 )
 from lakebed.gc.rules import DAY_MS, days_rules
+from lakebed.gc.runs.context import write_input, write_plan
 from lakebed.gc.service import CollectionService, PolicyBook, Restoring, Searches, ServiceOptions
 from lakebed.gc.service.runs import RunBook
 from lakebed.kv.drivers.memory import MemoryStore

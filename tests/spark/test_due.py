@@ -26,7 +26,6 @@ from lakebed.base import SEQUENCE_MAX, CommitId, MetarangeId, format_address, sl
 from lakebed.base import Entry as BaseEntry
 from lakebed.gc import going, places, protocol
 from lakebed.gc.bucketed import HELD_IN_JOIN, Dealer, files_of
-from lakebed.gc.context import RunContext
 from lakebed.gc.due import (
     MIXED,
     Judging,
@@ -51,6 +50,7 @@ from lakebed.gc.named import LiveSet, deal_live, from_tables
 from lakebed.gc.ranges import effort_of_ends, from_ranges
 from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
+from lakebed.gc.runs.context import RunContext
 from lakebed.gc.tables import LIVE
 from lakebed.gc.trees import RangeMasks, read_trees
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions

@@ -15,7 +15,6 @@ import pytest
 
 from lakebed.base import Entry, NotFound, RepositoryUid, to_row
 from lakebed.gc import Mode, NoSavedState
-from lakebed.gc.context import RunContext
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.kinds.saving import save
 from lakebed.gc.kinds.uncommitted import Choice, choose
@@ -35,6 +34,7 @@ from lakebed.gc.protocol import (
     part_of,
 )
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
+from lakebed.gc.runs.context import RunContext
 from lakebed.gc.service import CollectionService
 from lakebed.gc.tables import CANDIDATES, LIVE, encode
 from lakebed.versions import Options, Versions

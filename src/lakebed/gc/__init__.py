@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .certifying import GARBAGE_STAYS
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .engines.package import NEEDED, Package, write_package
-    from .fencing import Overtaken
     from .files import Lake
     from .functions import (
         Planned,
@@ -56,7 +55,9 @@ if TYPE_CHECKING:
     from .kinds.committed import NoRules
     from .kinds.saving import NoSavedState
     from .preflight import NotTheRules, RunNotReady
-    from .resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
+    from .runs.fencing import Overtaken
+    from .runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
+    from .runs.status import ListedRun, RunStatus, apply_command, run_status_by_record
     from .spark.java import Java, NoJava, find_java
     from .spark.session import (
         BadSessionOptions,
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
         session_on_demand,
         session_options,
     )
-    from .status import ListedRun, RunStatus, apply_command, run_status_by_record
 
 __all__ = [
     "GARBAGE_STAYS",
@@ -156,7 +156,7 @@ _NAMES: Final = {
     ".branches": "PolicyChanged plan_branches sweep_branches",
     ".certifying": "GARBAGE_STAYS",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
-    ".fencing": "Overtaken",
+    ".runs.fencing": "Overtaken",
     ".files": "Lake",
     ".functions": "Planned Where apply diff ledger plan purge restore run show why",
     ".http_requests": "HttpRequests finish",
@@ -166,10 +166,10 @@ _NAMES: Final = {
     ".engines.package": "NEEDED Package write_package",
     ".preflight": "NotTheRules RunNotReady",
     ".holding": "HeldBack",
-    ".resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",
+    ".runs.resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",
     ".spark.session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning SparkDidNotStart "
     "check_spark local_session session_on_demand session_options",
-    ".status": "ListedRun RunStatus apply_command run_status_by_record",
+    ".runs.status": "ListedRun RunStatus apply_command run_status_by_record",
     "lakebed.gc.protocol": "ApplyRequest BadGrace BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
     "PlanMissing PlanRequest PurgeReport PurgeRequest RestoreReport RunAbandoned RunRequest Total Totals UnknownAnswer "
     "UnknownChoice",

@@ -68,7 +68,6 @@ from lakebed.runtime import LiveTasks, live_ports
 from . import flow
 from .branches import PolicyChanged, plan_branches, sweep_branches
 from .certifying import certify, verify
-from .context import Progress, RunContext, find, list_plans, read_input, read_plan
 from .engines.spark import frame, open_engine
 from .files import Files, Lake
 from .holding import HeldBack, check_uncommitted
@@ -78,10 +77,9 @@ from .kinds.committed import NoRules
 from .kinds.erasure import Erasure
 from .mark import read_rows
 from .preflight import RunNotReady, check_apply, check_planning
-from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
-from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
-from .simulate import check_days, simulate, simulate_branches
-from .status import (
+from .runs.context import Progress, RunContext, find, list_plans, read_input, read_plan
+from .runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
+from .runs.status import (
     ListedRun,
     RunStatus,
     ended_without_deleting,
@@ -90,6 +88,8 @@ from .status import (
     reporting_where,
     run_status_of,
 )
+from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
+from .simulate import check_days, simulate, simulate_branches
 from .tables import GARBAGE, LEDGER, rows_of_parts
 
 if TYPE_CHECKING:

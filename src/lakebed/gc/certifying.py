@@ -52,11 +52,11 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import Holds, Selection, digests_in
 from lakebed.objectstore import Level, ObjectMissing, keeps_versions
 
-from .context import RunContext, find, read_plan, slice_numbers
 from .engines import Task
 from .erasing import at_selected_paths, deferred_runs, key_of, read_ranges_by_span
 from .proving import find_proof
 from .ranges import effort_of_whole, get_range
+from .runs.context import RunContext, find, read_plan, slice_numbers
 from .selecting import Flags, matching, paths_of, read_rows, selected
 from .tables import Table, required
 

@@ -25,7 +25,6 @@ from lakebed.gc.rules import EmptyLiveSet, Holds, Selection, Spans
 from lakebed.ranges import KnownRanges
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, files_of
-from .context import RunContext
 from .due import in_side, side_of
 from .engines import Effort, Engine, Task
 from .holding import metaranges_of, ranges_of
@@ -35,7 +34,8 @@ from .named import LiveSet
 from .packing import Cause
 from .places import Namespace
 from .ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
-from .resume import garbage_of
+from .runs.context import RunContext
+from .runs.resume import garbage_of
 from .selecting import Flags, read_rows, selected, selected_objects
 from .tables import CANDIDATES, LIVE, PARTS, RANGES, rows_of_parts
 

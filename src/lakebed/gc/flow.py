@@ -2,7 +2,7 @@
 
 Both are coroutines that await ports only (service, engine, object store, clock), so a server's client runs them on an
 event loop, and the simulator runs the very same code by hand. Of several applies in one repository, of one run or of
-many, the one that began last goes on (fencing.py).
+many, the one that began last goes on (runs/fencing.py).
 
     plan     start a run, let its kind decide what goes, write `plan.json` last; delete nothing
     apply    carry out one plan and nothing that it does not hold; after any crash, again
@@ -13,7 +13,7 @@ far it came in that state.
 
 1. ask whether the caller may, and whether run and rules are those of the plan: a refused caller has done nothing
 2. claim: applies that began before stop at their next look
-3. write down how the run is carried out, for an apply that has to go on with it (resume.py)
+3. write down how the run is carried out, for an apply that has to go on with it (runs/resume.py)
 4. clear: a kind that publishes does so, looks again, and writes what is left as a second table (kinds/)
 5. of such a kind, `sweeping`: the service lets the run go on with that table, or refuses. An apply that resumes a sweep
    asks again, for only this answer says that the commits are given up for ever
@@ -65,17 +65,17 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import Rules
 from lakebed.objectstore import InvalidNamespace, normalise_namespace
 
-from .context import Cleared, RunContext, find, read_plan, sizes, slice_numbers, whole, write_plan
 from .engines.failures import TaskStopped
-from .fencing import Fence, Overtaken, claim
 from .holding import check_uncommitted, read_held
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save
 from .lifecycle_tables import write_tables
 from .mark import look_again
 from .preflight import WhatIf, may_apply, state_to_apply
-from .recording import Ledger, Swept
-from .resume import (
+from .runs.context import Cleared, RunContext, find, read_plan, sizes, slice_numbers, whole, write_plan
+from .runs.fencing import Fence, Overtaken, claim
+from .runs.recording import Ledger, Swept
+from .runs.resume import (
     begin,
     check_beside,
     check_window,

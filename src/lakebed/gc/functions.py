@@ -21,9 +21,9 @@ from lakebed.gc.rules import Rules
 from lakebed.objectstore import ObjectStoreOptions
 
 from .api import Collector, active_session, silent
-from .context import Progress
 from .http_requests import Caller
 from .mark import WAYS
+from .runs.context import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

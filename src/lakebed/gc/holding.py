@@ -29,13 +29,13 @@ from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KnownRanges
 
 from .bucketed import Bucketed
-from .context import Cleared, RunContext, folder_in
 from .engines import Effort, Engine, Task
 from .history import Judged, spare
 from .named import LiveSet, Named, deal_live, merge_live, read_live
 from .packing import is_set
 from .ranges import each_tree, effort_of_whole, from_ranges, get_range
-from .recording import HELD
+from .runs.context import Cleared, RunContext, folder_in
+from .runs.recording import HELD
 from .selecting import Flags, paths_of, read_rows, selected, selected_objects
 from .tables import METARANGES, RANGE_IDS, RANGES
 

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 from lakebed.gc import protocol
 from lakebed.objectstore import ObjectStore
 
-from .context import RunContext, sizes
 from .engines import Effort, Task
 from .protocol import LC_PREFIX, LedgerState, Manifest, Plan, RunReport, decode_ledger
-from .recording import Ledger
 from .rules.lifecycle import PolicyRow, check_policy, policy_table
+from .runs.context import RunContext, sizes
+from .runs.recording import Ledger
 from .tables import OTHERS, Table, read_part, required
 
 _TEXTS: Final = pa.list_(pa.field("element", pa.string(), nullable=False))

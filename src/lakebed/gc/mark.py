@@ -39,13 +39,13 @@ from .bucketed import (
     keep_unnamed,
     rows_of_shares,
 )
-from .context import RunContext, folder_in
 from .engines import Effort, Engine, Task, Work
 from .history import newly_kept
 from .listing import SIZE_UNKNOWN
 from .named import deal_tables, read_live
 from .packing import Cause, Unpacked, named_by, pack_foreign, pack_numbered, subtract, unpack, verdicts_of
 from .ranges import deal_ranges, in_closed_slices, read_ranges
+from .runs.context import RunContext, folder_in
 from .tables import (
     CANDIDATES,
     LIVE,

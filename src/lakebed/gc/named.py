@@ -26,10 +26,10 @@ from lakebed.gc.protocol import Manifest, Pieces, Plan, StartedRun
 from lakebed.objectstore import ObjectStore
 
 from .bucketed import HELD_MAX, NAMED, Bucketed, Dealer, buckets_of, effort_of, files_of, in_shares, rows_of_shares
-from .context import RunContext, folder_in
 from .engines import Effort, Engine, Task
 from .packing import Integers, bitmap_of, lists_of, starts_of
 from .places import Namespace
+from .runs.context import RunContext, folder_in
 from .tables import LIVE, PARTS, check_table, check_whole, decode, encode, parts_of, read_part, rows_by_key, write_part
 
 

@@ -32,9 +32,9 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.objectstore import ObjectStore
 
-from .context import read_plan
 from .kinds.committed import NO_RULES, NoRules
-from .status import ended_without_deleting
+from .runs.context import read_plan
+from .runs.status import ended_without_deleting
 
 
 class RunNotReady(Conflict):

@@ -47,11 +47,11 @@ from lakebed.gc.protocol import (
     report_path,
 )
 
-from .context import RunContext, find, read_plan, slice_numbers
 from .listing import SIZE_UNKNOWN
 from .named import LiveSet
 from .packing import named_by, unpack
-from .resume import garbage_of
+from .runs.context import RunContext, find, read_plan, slice_numbers
+from .runs.resume import garbage_of
 from .tables import CANDIDATES, CLOSED, Table, decode, read_part
 
 RUNS_READ_MAX: Final = 32

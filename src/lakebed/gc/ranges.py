@@ -36,11 +36,11 @@ from lakebed.ranges import (
 )
 
 from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
-from .context import RunContext
 from .engines import Effort, Engine, Task
 from .named import LiveSet, Named, deal_live
 from .packing import Cause, Integers, pack_foreign, pack_numbered
 from .places import Namespace, may_be_deleted
+from .runs.context import RunContext
 from .tables import CANDIDATES, PARTS, RANGES
 
 PREFIXES_MAX: Final = 64

@@ -18,7 +18,6 @@ from lakebed.base import Invalid, count_of
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import Policy, check_policy
 
-from .context import RunContext
 from .engines import Effort, Task
 from .kinds.lifecycle import mark_due, policy_of
 from .mark import read_rows
@@ -32,6 +31,7 @@ from .protocol import (
     Simulation,
     StartedRun,
 )
+from .runs.context import RunContext
 from .tables import Table, required, rows_of_parts
 
 DAYS_MAX: Final = 3_660

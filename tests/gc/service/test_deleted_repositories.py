@@ -14,7 +14,6 @@ from lakebed.base import Corrupt, Entry, LakebedError, NotFound, OutcomeUnknown,
 from lakebed.catalog import Catalog, DeleteProtected, NamespaceInUse, Repository, WindowNotOver
 from lakebed.catalog.deleted import DeletedRepositories
 from lakebed.gc import flow
-from lakebed.gc.context import RunContext, read_garbage
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds.deleted import Deleted
 from lakebed.gc.kinds.uncommitted import Uncommitted
@@ -35,6 +34,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import judge_deleted
 from lakebed.gc.rules.committed import Namespace
+from lakebed.gc.runs.context import RunContext, read_garbage
 from lakebed.gc.service import (
     CollectionService,
     DeletedCollections,

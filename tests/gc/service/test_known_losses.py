@@ -17,12 +17,13 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import Entry, LakebedError, RunKind, RunState, to_row
-from lakebed.gc import listing, ranges, recording, sweep
+from lakebed.gc import listing, ranges, sweep
 from lakebed.gc.kinds.committed import NoRules
 from lakebed.gc.places import Namespace
 from lakebed.gc.protocol import UNCOMMITTED, manifest_of
-from lakebed.gc.recording import Swept
 from lakebed.gc.rules import days_rules
+from lakebed.gc.runs import recording
+from lakebed.gc.runs.recording import Swept
 from lakebed.gc.service import ServiceOptions
 from lakebed.gc.service.commits import Snapshot
 from lakebed.gc.service.expiring import Expiring

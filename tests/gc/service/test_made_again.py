@@ -11,8 +11,6 @@ import pytest
 from lakebed.base import Clock, Ports
 from lakebed.catalog import DumpIds, Repository
 from lakebed.gc import flow
-from lakebed.gc.context import RunContext
-from lakebed.gc.fencing import Overtaken
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.kinds.erasure import Erasure
 from lakebed.gc.protocol import (
@@ -27,6 +25,8 @@ from lakebed.gc.protocol import (
     Unstage,
 )
 from lakebed.gc.rules import MetadataRule, Selection, days_rules
+from lakebed.gc.runs.context import RunContext
+from lakebed.gc.runs.fencing import Overtaken
 from lakebed.gc.service import OtherRepository, PolicyBook
 from lakebed.versions import Note
 from tests.gc.service.test_deleted_repositories import Installation

@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Entry, RunId, to_row
-from lakebed.gc.context import read_plan
 from lakebed.gc.protocol import UNCOMMITTED, Mode, ReadUncommitted, RunKind, RunState, StartRun, decode_part
+from lakebed.gc.runs.context import read_plan
 from lakebed.gc.service import BadContinuation, CollectionService, Reader, ServiceOptions
 from lakebed.gc.service.continuing import Continuations
 from lakebed.gc.service.inputs import Inputs

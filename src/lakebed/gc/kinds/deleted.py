@@ -24,7 +24,6 @@ import pyarrow as pa
 from lakebed.base import parse_address
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import HELD_MAX, Bucketed, Dealer, files_of
-from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.listing import list_slices
 from lakebed.gc.mark import deal_again, mark_expired
@@ -41,6 +40,7 @@ from lakebed.gc.protocol import (
     RunKind,
     StartedRun,
 )
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 from lakebed.gc.special import (
     SPECIAL_PREFIX,
     Special,

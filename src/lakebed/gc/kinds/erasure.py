@@ -22,16 +22,6 @@ from msgspec.structs import replace
 from lakebed.base import Conflict, count_of, human_size, parse_slice_name
 from lakebed.gc import protocol
 from lakebed.gc.certifying import foresee, queued_of
-from lakebed.gc.context import (
-    Cleared,
-    RunContext,
-    folder_in,
-    plan_frame,
-    slice_numbers,
-    whole,
-    write_input,
-    write_piece,
-)
 from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import deal_again, mark_expired
@@ -53,6 +43,16 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.ranges import deal_ranges
 from lakebed.gc.rules import Holds
+from lakebed.gc.runs.context import (
+    Cleared,
+    RunContext,
+    folder_in,
+    plan_frame,
+    slice_numbers,
+    whole,
+    write_input,
+    write_piece,
+)
 from lakebed.gc.tables import CLOSED
 
 from .kind import Look, SweepRule

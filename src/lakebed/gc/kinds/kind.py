@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from lakebed.gc.context import Cleared, RunContext
 from lakebed.gc.protocol import Apply, Plan, RunKind, StartedRun
+from lakebed.gc.runs.context import Cleared, RunContext
 
 
 class Look(enum.Enum):

@@ -29,7 +29,6 @@ import pyarrow as pa
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import HELD_IN_JOIN, Bucketed
-from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 from lakebed.gc.due import Judging, Ranges, Reached, deal_due, deal_going, pinned_commits, reach_metaranges
 from lakebed.gc.dues import with_due
 from lakebed.gc.going import mark_going, portions_of
@@ -56,9 +55,10 @@ from lakebed.gc.protocol import (
     Totals,
 )
 from lakebed.gc.ranges import deal_ranges
-from lakebed.gc.resume import garbage_of, held_tables, runs_over
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
+from lakebed.gc.runs.resume import garbage_of, held_tables, runs_over
 
 from .committed import NO_RULES, NoRules
 from .kind import Look, SweepRule

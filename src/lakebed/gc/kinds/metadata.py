@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, SublistId, count_of
 from lakebed.gc import protocol
-from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, read_garbage, write_input
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.history import check_live, metaranges_of_all, newly_kept
 from lakebed.gc.mark import sum_parts, write_portions
@@ -43,6 +42,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.ranges import read_listed
 from lakebed.gc.rules import MetadataRule, RunFacts, WrittenFacts, old_runs, old_written, unnamed_files
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, read_garbage, write_input
 from lakebed.gc.special import (
     DUMPS,
     LAST_FILE,

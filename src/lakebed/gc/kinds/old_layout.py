@@ -30,7 +30,6 @@ import pyarrow.compute as pc
 from lakebed.base import Conflict, count_of, inner_namespace
 from lakebed.gc import protocol
 from lakebed.gc.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
-from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame
 from lakebed.gc.files import store_clock_ms
 from lakebed.gc.history import check_live, metaranges_of_all
 from lakebed.gc.listing import UNREFERENCED
@@ -48,8 +47,9 @@ from lakebed.gc.protocol import (
     StartedRun,
 )
 from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
-from lakebed.gc.resume import held_tables, runs_over
 from lakebed.gc.rules import DAY_MS, slice_of
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame
+from lakebed.gc.runs.resume import held_tables, runs_over
 from lakebed.gc.special import unknown_files_of
 from lakebed.objectstore import ObjectStat, ObjectStore
 

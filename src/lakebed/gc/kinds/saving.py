@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from lakebed.base import Conflict
 from lakebed.gc import protocol
-from lakebed.gc.context import RunContext, find, read_garbage, slice_numbers, write_piece
 from lakebed.gc.listing import UNREFERENCED
 from lakebed.gc.named import LiveSet, read_live
 from lakebed.gc.packing import pack_numbered
@@ -40,7 +39,8 @@ from lakebed.gc.protocol import (
     encode_saved,
     saved_path,
 )
-from lakebed.gc.recording import failed, only
+from lakebed.gc.runs.context import RunContext, find, read_garbage, slice_numbers, write_piece
+from lakebed.gc.runs.recording import failed, only
 from lakebed.gc.tables import CANDIDATES, CLOSED, LIVE, RANGE_IDS, Table, check_numbered, decode, read_part
 from lakebed.objectstore import ObjectStore
 

@@ -28,7 +28,6 @@ import pyarrow.compute as pc
 
 from lakebed.base import count_of, slice_name, slice_opened_at_ms
 from lakebed.gc import protocol
-from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_piece
 from lakebed.gc.history import check_live, metaranges_of_all
 from lakebed.gc.listing import Issued, list_slices
 from lakebed.gc.mark import Live, mark_listed
@@ -52,8 +51,9 @@ from lakebed.gc.protocol import (
     UncommittedOptions,
 )
 from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
-from lakebed.gc.resume import held_tables, runs_over
 from lakebed.gc.rules import DAY_MS
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_piece
+from lakebed.gc.runs.resume import held_tables, runs_over
 from lakebed.gc.special import UnknownFiles, find_unknown_files, unknown_files_of
 from lakebed.gc.tables import CLOSED, RANGE_IDS
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import Corrupt, NotFound, Ports, RunId, Tasks, count_of, parse_slice_name
 from lakebed.gc import protocol
+from lakebed.gc.engines import Engine
 from lakebed.gc.protocol import (
     BadInput,
     Manifest,
@@ -31,10 +32,8 @@ from lakebed.gc.protocol import (
     plan_path,
     run_folder,
 )
+from lakebed.gc.tables import Table, check_table, encode
 from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
-
-from .engines import Engine
-from .tables import Table, check_table, encode
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -29,6 +29,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, Tasks
+from lakebed.gc.engines.failures import TaskStopped
 from lakebed.gc.protocol import (
     COMMITS,
     DELETES_ALLOWED,
@@ -47,7 +48,6 @@ from lakebed.gc.protocol import (
 from lakebed.objectstore import ObjectStore
 
 from .context import Cleared, Progress, RunContext, find, read_plan, sizes, write_once
-from .engines.failures import TaskStopped
 from .fencing import Overtaken
 
 APPLY_FILE: Final = "apply.json"
