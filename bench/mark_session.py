@@ -24,7 +24,6 @@ import msgspec
 from lakebed.base import RunId, slice_name
 from lakebed.gc import SessionOptions, flow, local_session, protocol
 from lakebed.gc.api import silent
-from lakebed.gc.bucketed import Bucketed
 from lakebed.gc.engines.spark import open_engine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.kinds.old_layout import OldLayout
@@ -46,6 +45,7 @@ from lakebed.gc.protocol import (
     UncommittedOptions,
 )
 from lakebed.gc.runs.context import RunContext, folder_in
+from lakebed.gc.sets.bucketed import Bucketed
 from lakebed.objectstore import ObjectStore
 from lakebed.runtime import live_ports
 

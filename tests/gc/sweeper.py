@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from lakebed.gc import protocol
-from lakebed.gc.bucketed import BUCKETS, NAMED, Share, read_bucketed
 from lakebed.gc.named import deal_keys, from_tables
 from lakebed.gc.runs.fencing import claim
 from lakebed.gc.runs.recording import Ledger, Swept
+from lakebed.gc.sets.bucketed import BUCKETS, NAMED, Share, read_bucketed
 from lakebed.gc.sweep import remove_with
 from lakebed.objectstore import DeleteFailure, Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import LiveClock

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.gc import bucketed as module
-from lakebed.gc.bucketed import (
+from lakebed.gc.engines.spark import JOB_S
+from lakebed.gc.protocol import BadInput
+from lakebed.gc.sets.bucketed import (
     BUCKETS,
     HELD_IN_JOIN,
     LISTED,
@@ -33,9 +35,7 @@ from lakebed.gc.bucketed import (
     shares_of,
     write_bucketed,
 )
-from lakebed.gc.engines.spark import JOB_S
-from lakebed.gc.places import Namespace
-from lakebed.gc.protocol import BadInput
+from lakebed.gc.sets.places import Namespace
 from lakebed.objectstore import (
     MemoryObjectStore,
     ObjectStore,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from lakebed.base import Entry, format_address, slice_number, to_row
 from lakebed.gc import named
-from lakebed.gc.bucketed import BUCKETS, Share, read_bucketed
-from lakebed.gc.packing import Cause
-from lakebed.gc.places import Namespace
 from lakebed.gc.ranges import PREFIXES_MAX, _written_ms, effort_of_ends, first_folders, from_ranges, pack_rows
+from lakebed.gc.sets.bucketed import BUCKETS, Share, read_bucketed
+from lakebed.gc.sets.packing import Cause
+from lakebed.gc.sets.places import Namespace
 from lakebed.gc.tables import LIVE, RANGES
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import encode_range, range_key, table_from_rows

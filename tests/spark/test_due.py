@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 
 from lakebed.base import SEQUENCE_MAX, CommitId, MetarangeId, format_address, slice_name, to_row
 from lakebed.base import Entry as BaseEntry
-from lakebed.gc import going, places, protocol
-from lakebed.gc.bucketed import HELD_IN_JOIN, Dealer, files_of
+from lakebed.gc import going, protocol
 from lakebed.gc.due import (
     MIXED,
     Judging,
@@ -51,6 +50,8 @@ from lakebed.gc.ranges import effort_of_ends, from_ranges
 from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
 from lakebed.gc.runs.context import RunContext
+from lakebed.gc.sets import places
+from lakebed.gc.sets.bucketed import HELD_IN_JOIN, Dealer, files_of
 from lakebed.gc.tables import LIVE
 from lakebed.gc.trees import RangeMasks, read_trees
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions

@@ -33,7 +33,6 @@ from lakebed.base import (
     to_row,
 )
 from lakebed.gc import LocalSession, protocol
-from lakebed.gc.bucketed import Dealer
 from lakebed.gc.engines import Effort, Engine, LocalEngine, Task
 from lakebed.gc.engines import spark as spark_engine
 from lakebed.gc.engines.spark import SparkEngine
@@ -43,7 +42,6 @@ from lakebed.gc.kinds.old_layout import list_elsewhere
 from lakebed.gc.listing import SIZE_UNKNOWN, UNREFERENCED, list_slices
 from lakebed.gc.mark import Live, Marked, mark_expired, mark_keys, mark_listed
 from lakebed.gc.named import Source, deal_keys, deal_live, from_tables, merge_live
-from lakebed.gc.packing import Cause, pack_foreign, pack_numbered
 from lakebed.gc.protocol import BadInput, Pieces
 from lakebed.gc.ranges import deal_expired, effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.rules import (
@@ -59,6 +57,8 @@ from lakebed.gc.rules import (
     judge_commits,
 )
 from lakebed.gc.selecting import paths_of
+from lakebed.gc.sets.bucketed import Dealer
+from lakebed.gc.sets.packing import Cause, pack_foreign, pack_numbered
 from lakebed.gc.tables import CANDIDATES, LIVE, Table, decode, encode
 from lakebed.objectstore import MemoryObjectStore, ObjectStore, ObjectStoreOptions
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows

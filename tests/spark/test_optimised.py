@@ -19,8 +19,6 @@ from lakebed.gc.files import Files, Lake
 from lakebed.gc.kinds.saving import save
 from lakebed.gc.kinds.uncommitted import Choice, choose
 from lakebed.gc.named import LiveSet
-from lakebed.gc.packing import Cause, pack_foreign
-from lakebed.gc.places import Namespace
 from lakebed.gc.protocol import (
     Pieces,
     Plan,
@@ -36,6 +34,8 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
 from lakebed.gc.runs.context import RunContext
 from lakebed.gc.service import CollectionService
+from lakebed.gc.sets.packing import Cause, pack_foreign
+from lakebed.gc.sets.places import Namespace
 from lakebed.gc.tables import CANDIDATES, LIVE, encode
 from lakebed.versions import Options, Versions
 from tests.gc.specified import Specification

@@ -39,13 +39,13 @@ from lakebed.gc.rules.lifecycle import (
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
 
-from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
 from .engines import Engine, Task
 from .named import LiveSet, read_live
-from .packing import Cause, Integers, in_slices, is_set
-from .places import Namespace
 from .ranges import effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
 from .selecting import matching, with_metadata
+from .sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from .sets.packing import Cause, Integers, in_slices, is_set
+from .sets.places import Namespace
 from .tables import CANDIDATES, LIVE, PARTS, Table, required
 from .trees import RangeFacts
 

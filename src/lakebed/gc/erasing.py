@@ -24,19 +24,19 @@ from lakebed.gc.protocol import Manifest, StagedEntry
 from lakebed.gc.rules import EmptyLiveSet, Holds, Selection, Spans
 from lakebed.ranges import KnownRanges
 
-from .bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from .due import in_side, side_of
 from .engines import Effort, Engine, Task
 from .holding import metaranges_of, ranges_of
 from .mark import pack_garbage, with_others
 from .mark import read_rows as read_garbage
 from .named import LiveSet
-from .packing import Cause
-from .places import Namespace
 from .ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
 from .runs.context import RunContext
 from .runs.resume import garbage_of
 from .selecting import Flags, read_rows, selected, selected_objects
+from .sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
+from .sets.packing import Cause
+from .sets.places import Namespace
 from .tables import CANDIDATES, LIVE, PARTS, RANGES, rows_of_parts
 
 ERASURE: Final = Cause(reason="erasure", rule="erasure")

@@ -28,15 +28,15 @@ from lakebed.gc.rules import Hold, Holds, Selection, Spans
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KnownRanges
 
-from .bucketed import Bucketed
 from .engines import Effort, Engine, Task
 from .history import Judged, spare
 from .named import LiveSet, Named, deal_live, merge_live, read_live
-from .packing import is_set
 from .ranges import each_tree, effort_of_whole, from_ranges, get_range
 from .runs.context import Cleared, RunContext, folder_in
 from .runs.recording import HELD
 from .selecting import Flags, paths_of, read_rows, selected, selected_objects
+from .sets.bucketed import Bucketed
+from .sets.packing import is_set
 from .tables import METARANGES, RANGE_IDS, RANGES
 
 _CHANGED: Final = "legal holds changed meanwhile: apply again (if nothing changed, a backup was restored: `gc adopt`)"

@@ -20,7 +20,7 @@ from lakebed.gc.protocol import DATA_PREFIX, UNKNOWN_FILES_MAX, Found, Pieces
 from lakebed.objectstore import ObjectStat, ObjectStore
 
 from .engines import Effort, Engine, Task, Work
-from .packing import Cause, pack_numbered
+from .sets.packing import Cause, pack_numbered
 from .tables import CANDIDATES, CLOSED, PARTS, encode, parts_of, write_part
 
 UNREFERENCED: Final = Cause(reason="unreferenced")

@@ -5,7 +5,7 @@
     mark_expired   committed data: what expired commits had, and nothing that stays names
 
 The first goes through the listing where it lies, and holds all that is named beside it. The others join both sides by
-buckets (bucketed.py). A part that is missing or differs stops the run, named. `look_again` marks a plan's garbage once
+buckets (sets/bucketed.py). A part that is missing or differs stops the run, named. `look_again` marks a plan's garbage once
 more, before it is deleted: it leaves out what has come to be named since.
 """
 
@@ -27,7 +27,13 @@ from lakebed.gc.protocol import Manifest, Part, Pieces, Plan, Total, Totals
 from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import ObjectStat, ObjectStore
 
-from .bucketed import (
+from .engines import Effort, Engine, Task, Work
+from .history import newly_kept
+from .listing import SIZE_UNKNOWN
+from .named import deal_tables, read_live
+from .ranges import deal_ranges, in_closed_slices, read_ranges
+from .runs.context import RunContext, folder_in
+from .sets.bucketed import (
     HELD_MAX,
     LISTED,
     NAMED,
@@ -39,13 +45,7 @@ from .bucketed import (
     keep_unnamed,
     rows_of_shares,
 )
-from .engines import Effort, Engine, Task, Work
-from .history import newly_kept
-from .listing import SIZE_UNKNOWN
-from .named import deal_tables, read_live
-from .packing import Cause, Unpacked, named_by, pack_foreign, pack_numbered, subtract, unpack, verdicts_of
-from .ranges import deal_ranges, in_closed_slices, read_ranges
-from .runs.context import RunContext, folder_in
+from .sets.packing import Cause, Unpacked, named_by, pack_foreign, pack_numbered, subtract, unpack, verdicts_of
 from .tables import (
     CANDIDATES,
     LIVE,

@@ -1,7 +1,7 @@
 """Everything that is named, brought together: by ranges of commits, by whatever is in no commit, by unfinished runs.
 
 Each of the three is a `Source`: in a task it reads what its rows name, and yields it piece by piece. Two sinks take any
-source and write it into the run's folder in buckets (bucketed.py):
+source and write it into the run's folder in buckets (sets/bucketed.py):
 
     deal_live   LIVE: a bitmap for each slice, and foreign keys if they are wanted
     deal_keys   NAMED: foreign keys alone
@@ -25,18 +25,18 @@ from lakebed.gc import protocol
 from lakebed.gc.protocol import Manifest, Pieces, Plan, StartedRun
 from lakebed.objectstore import ObjectStore
 
-from .bucketed import HELD_MAX, NAMED, Bucketed, Dealer, buckets_of, effort_of, files_of, in_shares, rows_of_shares
 from .engines import Effort, Engine, Task
-from .packing import Integers, bitmap_of, lists_of, starts_of
-from .places import Namespace
 from .runs.context import RunContext, folder_in
+from .sets.bucketed import HELD_MAX, NAMED, Bucketed, Dealer, buckets_of, effort_of, files_of, in_shares, rows_of_shares
+from .sets.packing import Integers, bitmap_of, lists_of, starts_of
+from .sets.places import Namespace
 from .tables import LIVE, PARTS, check_table, check_whole, decode, encode, parts_of, read_part, rows_by_key, write_part
 
 
 class LiveSet:
     """Everything one task found to be named: a bitmap a slice, and foreign keys. Grows; order does not matter.
 
-    Keys that are compared by the million do not come here, but into files (bucketed.py)."""
+    Keys that are compared by the million do not come here, but into files (sets/bucketed.py)."""
 
     def __init__(self) -> None:
         self._words: dict[int, npt.NDArray[np.uint64]] = {}

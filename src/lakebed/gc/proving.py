@@ -49,9 +49,9 @@ from lakebed.gc.protocol import (
 
 from .listing import SIZE_UNKNOWN
 from .named import LiveSet
-from .packing import named_by, unpack
 from .runs.context import RunContext, find, read_plan, slice_numbers
 from .runs.resume import garbage_of
+from .sets.packing import named_by, unpack
 from .tables import CANDIDATES, CLOSED, Table, decode, read_part
 
 RUNS_READ_MAX: Final = 32

@@ -35,12 +35,12 @@ from lakebed.ranges import (
     summary_of,
 )
 
-from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
 from .engines import Effort, Engine, Task
 from .named import LiveSet, Named, deal_live
-from .packing import Cause, Integers, pack_foreign, pack_numbered
-from .places import Namespace, may_be_deleted
 from .runs.context import RunContext
+from .sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from .sets.packing import Cause, Integers, pack_foreign, pack_numbered
+from .sets.places import Namespace, may_be_deleted
 from .tables import CANDIDATES, PARTS, RANGES
 
 PREFIXES_MAX: Final = 64

@@ -37,9 +37,9 @@ from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore
 from .engines import Effort, Engine, Task
 from .holding import Held
 from .kinds import Look, SweepRule
-from .places import may_be_swept
 from .runs.fencing import Fence, Overtaken
 from .runs.recording import Ledger, Outcomes, Swept, closed, count, failed, ledger_rows, only, recorded, without
+from .sets.places import may_be_swept
 from .tables import PARTS, parts_of, read_part, rows_of_parts
 
 BATCH_KEYS: Final = 1000

@@ -22,8 +22,8 @@ from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KnownRanges
 
 from .engines import Effort, Engine, Task
-from .packing import Integers
 from .ranges import each_tree
+from .sets.packing import Integers
 from .tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
 
 CHUNK: Final = 4_096

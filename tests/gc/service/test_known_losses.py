@@ -19,7 +19,6 @@ import pytest
 from lakebed.base import Entry, LakebedError, RunKind, RunState, to_row
 from lakebed.gc import listing, ranges, sweep
 from lakebed.gc.kinds.committed import NoRules
-from lakebed.gc.places import Namespace
 from lakebed.gc.protocol import UNCOMMITTED, manifest_of
 from lakebed.gc.rules import days_rules
 from lakebed.gc.runs import recording
@@ -31,6 +30,7 @@ from lakebed.gc.service.inputs import Inputs
 from lakebed.gc.service.reading import Reading
 from lakebed.gc.service.rules import RuleBook, RulesRecord
 from lakebed.gc.service.runs import RunBook
+from lakebed.gc.sets.places import Namespace
 from lakebed.kv import Page
 from lakebed.objectstore import DeleteFailure
 from lakebed.ranges import SliceSummary

@@ -22,7 +22,6 @@ from lakebed.gc import protocol
 from lakebed.gc.history import check_live, judge
 from lakebed.gc.holding import keep_held
 from lakebed.gc.mark import look_again, mark_expired
-from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     CommitCounts,
     Expire,
@@ -36,6 +35,7 @@ from lakebed.gc.protocol import (
 from lakebed.gc.ranges import deal_expired, deal_ranges, read_ranges
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
+from lakebed.gc.sets.places import may_be_swept
 from lakebed.gc.special import find_unknown_files
 
 from .kind import Look, SweepRule

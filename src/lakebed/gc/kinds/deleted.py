@@ -23,13 +23,10 @@ import pyarrow as pa
 
 from lakebed.base import parse_address
 from lakebed.gc import protocol
-from lakebed.gc.bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.listing import list_slices
 from lakebed.gc.mark import deal_again, mark_expired
 from lakebed.gc.named import deal_tables
-from lakebed.gc.packing import Cause, pack_foreign
-from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     CommitCounts,
     Expire,
@@ -41,6 +38,9 @@ from lakebed.gc.protocol import (
     StartedRun,
 )
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
+from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
+from lakebed.gc.sets.packing import Cause, pack_foreign
+from lakebed.gc.sets.places import may_be_swept
 from lakebed.gc.special import (
     SPECIAL_PREFIX,
     Special,

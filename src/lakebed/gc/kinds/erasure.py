@@ -26,7 +26,6 @@ from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, key_of,
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import deal_again, mark_expired
 from lakebed.gc.named import deal_tables
-from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     DATA_PREFIX,
     CommitCounts,
@@ -53,6 +52,7 @@ from lakebed.gc.runs.context import (
     write_input,
     write_piece,
 )
+from lakebed.gc.sets.places import may_be_swept
 from lakebed.gc.tables import CLOSED
 
 from .kind import Look, SweepRule

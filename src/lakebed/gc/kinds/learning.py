@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, count_of
 from lakebed.gc import protocol
-from lakebed.gc.bucketed import Bucketed, Dealer, files_of
 from lakebed.gc.due import Ranges, Reached, keeps_versions, rule_of_span, sort_out
 from lakebed.gc.dues import (
     HOURS,
@@ -34,6 +33,7 @@ from lakebed.gc.dues import (
 from lakebed.gc.protocol import BadInput, KnownDues, Manifest, Pieces, Plan, StartedRun, TreePart
 from lakebed.gc.rules.lifecycle import Policy
 from lakebed.gc.runs.context import RunContext, folder_in, write_piece
+from lakebed.gc.sets.bucketed import Bucketed, Dealer, files_of
 from lakebed.gc.tables import LIVE, read_part
 from lakebed.gc.trees import RangeMasks, copy_part, read_trees
 from lakebed.objectstore import ObjectStore

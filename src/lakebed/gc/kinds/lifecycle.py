@@ -28,7 +28,6 @@ import pyarrow as pa
 
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
-from lakebed.gc.bucketed import HELD_IN_JOIN, Bucketed
 from lakebed.gc.due import Judging, Ranges, Reached, deal_due, deal_going, pinned_commits, reach_metaranges
 from lakebed.gc.dues import with_due
 from lakebed.gc.going import mark_going, portions_of
@@ -36,7 +35,6 @@ from lakebed.gc.history import only_active
 from lakebed.gc.holding import deal_held
 from lakebed.gc.mark import deal_again, mark_expired
 from lakebed.gc.named import deal_tables
-from lakebed.gc.places import Namespace, may_be_swept
 from lakebed.gc.protocol import (
     BadInput,
     CommitCounts,
@@ -59,6 +57,8 @@ from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 from lakebed.gc.runs.resume import garbage_of, held_tables, runs_over
+from lakebed.gc.sets.bucketed import HELD_IN_JOIN, Bucketed
+from lakebed.gc.sets.places import Namespace, may_be_swept
 
 from .committed import NO_RULES, NoRules
 from .kind import Look, SweepRule

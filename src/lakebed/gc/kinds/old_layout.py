@@ -9,7 +9,7 @@ none of them names is garbage to us.
 Whether it is garbage to others, Lakebed cannot know: the tool that wrote it may be about to import it. So here, and
 nowhere else, clocks decide: what was written within the age asked for stays, by the earlier of the server's clock and
 the object store's, which dated the objects. And unlike an address of ours such a key may be written again, so the sweep
-looks once more at each (sweep.py). Keys are compared as text (bucketed.py).
+looks once more at each (sweep.py). Keys are compared as text (sets/bucketed.py).
 
 Another repository may lie inside this namespace, made by another installation or deleted since: nothing here names what
 it holds. A single key that can be one of it stops the plan.
@@ -29,13 +29,11 @@ import pyarrow.compute as pc
 
 from lakebed.base import Conflict, count_of, inner_namespace
 from lakebed.gc import protocol
-from lakebed.gc.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
 from lakebed.gc.files import store_clock_ms
 from lakebed.gc.history import check_live, metaranges_of_all
 from lakebed.gc.listing import UNREFERENCED
 from lakebed.gc.mark import mark_keys
 from lakebed.gc.named import deal_keys, from_tables
-from lakebed.gc.places import is_elsewhere
 from lakebed.gc.protocol import (
     CommitCounts,
     Found,
@@ -50,6 +48,8 @@ from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.rules import DAY_MS, slice_of
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame
 from lakebed.gc.runs.resume import held_tables, runs_over
+from lakebed.gc.sets.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
+from lakebed.gc.sets.places import is_elsewhere
 from lakebed.gc.special import unknown_files_of
 from lakebed.objectstore import ObjectStat, ObjectStore
 
@@ -169,7 +169,7 @@ async def _keys_in(
 
 
 async def list_elsewhere(store: ObjectStore, folder: str) -> tuple[Bucketed, Found]:
-    """Files of LISTED (bucketed.py) in `folder`. Slices and our own folders are passed over, a request each.
+    """Files of LISTED (sets/bucketed.py) in `folder`. Slices and our own folders are passed over, a request each.
 
     Raises:
         NamespaceInside: a key may be that of a namespace inside this one.

@@ -21,7 +21,6 @@ from lakebed.base import Conflict
 from lakebed.gc import protocol
 from lakebed.gc.listing import UNREFERENCED
 from lakebed.gc.named import LiveSet, read_live
-from lakebed.gc.packing import pack_numbered
 from lakebed.gc.protocol import (
     DELETES_ALLOWED,
     BadInput,
@@ -41,6 +40,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.runs.context import RunContext, find, read_garbage, slice_numbers, write_piece
 from lakebed.gc.runs.recording import failed, only
+from lakebed.gc.sets.packing import pack_numbered
 from lakebed.gc.tables import CANDIDATES, CLOSED, LIVE, RANGE_IDS, Table, check_numbered, decode, read_part
 from lakebed.objectstore import ObjectStore
 

@@ -32,7 +32,6 @@ from lakebed.gc.history import check_live, metaranges_of_all
 from lakebed.gc.listing import Issued, list_slices
 from lakebed.gc.mark import Live, mark_listed
 from lakebed.gc.named import deal_live, from_tables, merge_live
-from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     BadInput,
     CommitCounts,
@@ -54,6 +53,7 @@ from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_piece
 from lakebed.gc.runs.resume import held_tables, runs_over
+from lakebed.gc.sets.places import may_be_swept
 from lakebed.gc.special import UnknownFiles, find_unknown_files, unknown_files_of
 from lakebed.gc.tables import CLOSED, RANGE_IDS
 

@@ -28,11 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import NotFound
+from lakebed.gc.engines import Effort, Task
 from lakebed.gc.protocol import BadInput, Part
+from lakebed.gc.tables import Table, check_whole, rows_of_parts
 from lakebed.objectstore import ObjectStore
-
-from .engines import Effort, Task
-from .tables import Table, check_whole, rows_of_parts
 
 BUCKETS: Final = 1024
 SEGMENTS: Final = 64

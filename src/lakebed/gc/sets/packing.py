@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, format_address, slice_name
 from lakebed.gc.protocol import BadInput
 from lakebed.gc.rules import one_piece
+from lakebed.gc.tables import CANDIDATES, OTHERS, VERDICTS, check_whole, no_others
 
 from .bucketed import buckets_of
-from .tables import CANDIDATES, OTHERS, VERDICTS, check_whole, no_others
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
