@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.gc.history import Judged, judge
+from lakebed.gc.inputs.history import Judged, judge
 from lakebed.gc.protocol import COMMITS, REFS, arrow_schema
 from lakebed.gc.rules import BranchRule, KeepLast, Rules
 

@@ -220,7 +220,7 @@ def wait_for_executors(spark: SparkSession, cores: int) -> None:
     """Wait until each core of the cluster has an executor that loaded our package. Starting them is not timed."""
 
     def touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import lakebed.gc.ranges  # noqa: F401 - so that the worker has loaded it
+        import lakebed.gc.inputs.ranges  # noqa: F401 - so that the worker has loaded it
 
         yield from batches
 

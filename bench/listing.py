@@ -26,7 +26,7 @@ from obstore.store import S3Store
 from lakebed.base import slice_name, slice_number
 from lakebed.gc.engines import Task
 from lakebed.gc.files import Lake
-from lakebed.gc.listing import listing_into
+from lakebed.gc.inputs.listing import listing_into
 from lakebed.gc.protocol import Found
 from lakebed.gc.tables import CLOSED
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions

@@ -35,8 +35,8 @@ import pyarrow.parquet as pq
 from lakebed.base import FOREIGN_SLICE, RunId, slice_name, slice_number
 from lakebed.gc import protocol
 from lakebed.gc.files import Lake
+from lakebed.gc.inputs.listing import UNREFERENCED
 from lakebed.gc.kinds.old_layout import HELD_MAX
-from lakebed.gc.listing import UNREFERENCED
 from lakebed.gc.sets.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
 from lakebed.gc.sets.packing import pack_numbered
 from lakebed.gc.tables import CANDIDATES, encode

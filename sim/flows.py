@@ -13,9 +13,9 @@ from functools import partial
 from typing import Final
 
 from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunKind
+from lakebed.gc.inputs.special import tree_file
 from lakebed.gc.protocol import Mode
 from lakebed.gc.rules import Rules
-from lakebed.gc.special import tree_file
 from lakebed.ranges import CutRule, metarange_key, range_key, sublist_key
 from lakebed.versions import Commit, RefState, decode_record, keys
 

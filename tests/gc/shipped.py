@@ -11,6 +11,7 @@ import pyarrow as pa
 from lakebed.base import CommitId
 from lakebed.gc import flow, protocol
 from lakebed.gc.engines import LocalEngine
+from lakebed.gc.inputs.special import run_file, tree_file
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.protocol import LEFTOVERS, LedgerQuery, Mode, Plan, RunKind, Service, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
@@ -18,7 +19,6 @@ from lakebed.gc.runs.context import RunContext, folder_in, read_garbage, read_pl
 from lakebed.gc.runs.resume import recheck_of, unfinished_runs
 from lakebed.gc.service import CollectionService
 from lakebed.gc.showing import ledger_rows_of
-from lakebed.gc.special import run_file, tree_file
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import Versions
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lakebed.gc import protocol
-from lakebed.gc.named import deal_keys, from_tables
+from lakebed.gc.inputs.named import deal_keys, from_tables
 from lakebed.gc.runs.fencing import claim
 from lakebed.gc.runs.recording import Ledger, Swept
 from lakebed.gc.sets.bucketed import BUCKETS, NAMED, Share, read_bucketed

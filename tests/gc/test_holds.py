@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from lakebed.base import Conflict, format_address
 from lakebed.gc import HeldBack, Plan
 from lakebed.gc.holding import Held
+from lakebed.gc.inputs.selecting import selected
 from lakebed.gc.protocol import Fate, NewHold, RunKind, holds_mark
 from lakebed.gc.rules import DAY_MS, Selection, Spans
-from lakebed.gc.selecting import selected
 from lakebed.gc.service import HoldBook, HoldExists, HoldNotFound, InvalidHold
 from lakebed.gc.sweep import BATCH_KEYS, BATCHES
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore

@@ -14,6 +14,7 @@ from lakebed.base import Denied
 from lakebed.gc import Collector, NoRules, protocol
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.http_requests import Caller, HttpRequests, finish
+from lakebed.gc.inputs.special import unknown_files_among
 from lakebed.gc.mark import TOTALS_MAX, sum_totals, totals_of
 from lakebed.gc.protocol import (
     UNKNOWN_FILES_MAX,
@@ -33,7 +34,6 @@ from lakebed.gc.protocol import (
     UnknownAnswer,
 )
 from lakebed.gc.runs import context
-from lakebed.gc.special import unknown_files_among
 from lakebed.gc.tables import VERDICTS
 from lakebed.objectstore import ObjectStoreOptions
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import Entry, format_address, slice_number, to_row
-from lakebed.gc import named
-from lakebed.gc.ranges import PREFIXES_MAX, _written_ms, effort_of_ends, first_folders, from_ranges, pack_rows
+from lakebed.gc.inputs import named
+from lakebed.gc.inputs.ranges import PREFIXES_MAX, _written_ms, effort_of_ends, first_folders, from_ranges, pack_rows
 from lakebed.gc.sets.bucketed import BUCKETS, Share, read_bucketed
 from lakebed.gc.sets.packing import Cause
 from lakebed.gc.sets.places import Namespace

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from lakebed.gc import special
 from lakebed.gc.engines import Effort, LocalEngine
 from lakebed.gc.engines.engine import Work
+from lakebed.gc.inputs import special
+from lakebed.gc.inputs.special import TREE_FOLDERS, Special, find_unknown_files, list_special
 from lakebed.gc.kinds.metadata import without_ids
 from lakebed.gc.protocol import GC_PREFIX, BadInput
-from lakebed.gc.special import TREE_FOLDERS, Special, find_unknown_files, list_special
 from lakebed.gc.tables import Table
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStat, ObjectStore
 from lakebed.runtime import live_ports

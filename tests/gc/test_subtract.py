@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, format_address, slice_number
-from lakebed.gc.named import LiveSet
+from lakebed.gc.inputs.named import LiveSet
 from lakebed.gc.protocol import BadInput
 from lakebed.gc.sets.packing import Cause, bitmap_of, foreign_bucket, is_set, pack_foreign, pack_numbered, subtract
 from lakebed.gc.sets.places import Namespace, may_be_deleted

@@ -41,12 +41,12 @@ from lakebed.gc.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, re
 from lakebed.gc.engines import Engine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.going import mark_going
-from lakebed.gc.history import only_active as only_active_rows
+from lakebed.gc.inputs.history import only_active as only_active_rows
+from lakebed.gc.inputs.named import LiveSet, deal_live, from_tables
+from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges
 from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
 from lakebed.gc.mark import mark_expired
-from lakebed.gc.named import LiveSet, deal_live, from_tables
-from lakebed.gc.ranges import effort_of_ends, from_ranges
 from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
 from lakebed.gc.runs.context import RunContext

@@ -12,10 +12,10 @@ from lakebed.base import slice_name
 from lakebed.gc import protocol
 from lakebed.gc.engines import Engine
 from lakebed.gc.erasing import deal_selected, read_ranges_by_span
+from lakebed.gc.inputs.named import deal_live
+from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges
 from lakebed.gc.mark import mark_expired
-from lakebed.gc.named import deal_live
 from lakebed.gc.protocol import RunState
-from lakebed.gc.ranges import effort_of_ends, from_ranges
 from lakebed.gc.rules import Namespace, Selection, judge_erasure
 from lakebed.objectstore import ObjectStore
 from tests.gc.test_erasure import erase, versions_of

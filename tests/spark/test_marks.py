@@ -37,13 +37,14 @@ from lakebed.gc.engines import Effort, Engine, LocalEngine, Task
 from lakebed.gc.engines import spark as spark_engine
 from lakebed.gc.engines.spark import SparkEngine
 from lakebed.gc.files import Files, Lake
-from lakebed.gc.history import judge, metaranges_of_all
+from lakebed.gc.inputs.history import judge, metaranges_of_all
+from lakebed.gc.inputs.listing import SIZE_UNKNOWN, UNREFERENCED, list_slices
+from lakebed.gc.inputs.named import Source, deal_keys, deal_live, from_tables, merge_live
+from lakebed.gc.inputs.ranges import deal_expired, effort_of_ends, from_ranges, read_ranges
+from lakebed.gc.inputs.selecting import paths_of
 from lakebed.gc.kinds.old_layout import list_elsewhere
-from lakebed.gc.listing import SIZE_UNKNOWN, UNREFERENCED, list_slices
 from lakebed.gc.mark import Live, Marked, mark_expired, mark_keys, mark_listed
-from lakebed.gc.named import Source, deal_keys, deal_live, from_tables, merge_live
 from lakebed.gc.protocol import BadInput, Pieces
-from lakebed.gc.ranges import deal_expired, effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.rules import (
     DAY_MS,
     CommitFacts,
@@ -56,7 +57,6 @@ from lakebed.gc.rules import (
     garbage_addresses,
     judge_commits,
 )
-from lakebed.gc.selecting import paths_of
 from lakebed.gc.sets.bucketed import Dealer
 from lakebed.gc.sets.packing import Cause, pack_foreign, pack_numbered
 from lakebed.gc.tables import CANDIDATES, LIVE, Table, decode, encode

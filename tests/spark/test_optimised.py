@@ -16,9 +16,9 @@ import pytest
 from lakebed.base import Entry, NotFound, RepositoryUid, to_row
 from lakebed.gc import Mode, NoSavedState
 from lakebed.gc.files import Files, Lake
+from lakebed.gc.inputs.named import LiveSet
 from lakebed.gc.kinds.saving import save
 from lakebed.gc.kinds.uncommitted import Choice, choose
-from lakebed.gc.named import LiveSet
 from lakebed.gc.protocol import (
     Pieces,
     Plan,

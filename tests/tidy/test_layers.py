@@ -58,6 +58,7 @@ INSIDE_GC: dict[str, tuple[set[str], set[str]]] = {
     "engines": ({"engines"}, {"base", "objectstore", "runtime", "gc/protocol"}),
     "runs": ({"runs"}, STEPS_OF_GC),
     "sets": ({"sets"}, STEPS_OF_GC),
+    "inputs": ({"inputs"}, STEPS_OF_GC),
     "steps": (set(), STEPS_OF_GC),
     "kinds": ({"kinds"}, STEPS_OF_GC),
     "flow": ({"flow", "preflight", "simulate", "sweep"}, STEPS_OF_GC),

@@ -54,10 +54,10 @@ from lakebed.objectstore import Level, ObjectMissing, keeps_versions
 
 from .engines import Task
 from .erasing import at_selected_paths, deferred_runs, key_of, read_ranges_by_span
+from .inputs.ranges import effort_of_whole, get_range
+from .inputs.selecting import Flags, matching, paths_of, read_rows, selected
 from .proving import find_proof
-from .ranges import effort_of_whole, get_range
 from .runs.context import RunContext, find, read_plan, slice_numbers
-from .selecting import Flags, matching, paths_of, read_rows, selected
 from .tables import Table, required
 
 NAMES: Final = Table(

@@ -40,9 +40,9 @@ from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
 
 from .engines import Engine, Task
-from .named import LiveSet, read_live
-from .ranges import effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
-from .selecting import matching, with_metadata
+from .inputs.named import LiveSet, read_live
+from .inputs.ranges import effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
+from .inputs.selecting import matching, with_metadata
 from .sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
 from .sets.packing import Cause, Integers, in_slices, is_set
 from .sets.places import Namespace

@@ -33,8 +33,8 @@ from lakebed.ranges import SliceSummary
 
 from .due import DUE_RANGES, MIXED, Periods, Ranges, match_rules, open_range, read_columns
 from .engines import Engine, Task
-from .named import LiveSet
-from .ranges import effort_of_whole, get_range, read_summary
+from .inputs.named import LiveSet
+from .inputs.ranges import effort_of_whole, get_range, read_summary
 from .sets.packing import Integers, in_slices
 from .sets.places import Namespace
 from .tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part

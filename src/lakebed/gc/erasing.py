@@ -27,13 +27,13 @@ from lakebed.ranges import KnownRanges
 from .due import in_side, side_of
 from .engines import Effort, Engine, Task
 from .holding import metaranges_of, ranges_of
+from .inputs.named import LiveSet
+from .inputs.ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
+from .inputs.selecting import Flags, read_rows, selected, selected_objects
 from .mark import pack_garbage, with_others
 from .mark import read_rows as read_garbage
-from .named import LiveSet
-from .ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
 from .runs.context import RunContext
 from .runs.resume import garbage_of
-from .selecting import Flags, read_rows, selected, selected_objects
 from .sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from .sets.packing import Cause
 from .sets.places import Namespace

@@ -22,8 +22,8 @@ from lakebed.gc.protocol import BadInput, Manifest, Pieces, Totals
 
 from .due import LIFECYCLE, Bitmap, Judging, due_rows, goes_of, match_rules, open_range, read_columns, read_going
 from .engines import Engine, Task
+from .inputs.ranges import effort_of_whole, first_folders, get_range, texts_of
 from .mark import sum_parts, write_ordered
-from .ranges import effort_of_whole, first_folders, get_range, texts_of
 from .sets.packing import CAUSE, Integers, Rows, each_once
 from .tables import PARTS, Table, required
 

@@ -29,12 +29,12 @@ from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KnownRanges
 
 from .engines import Effort, Engine, Task
-from .history import Judged, spare
-from .named import LiveSet, Named, deal_live, merge_live, read_live
-from .ranges import each_tree, effort_of_whole, from_ranges, get_range
+from .inputs.history import Judged, spare
+from .inputs.named import LiveSet, Named, deal_live, merge_live, read_live
+from .inputs.ranges import each_tree, effort_of_whole, from_ranges, get_range
+from .inputs.selecting import Flags, paths_of, read_rows, selected, selected_objects
 from .runs.context import Cleared, RunContext, folder_in
 from .runs.recording import HELD
-from .selecting import Flags, paths_of, read_rows, selected, selected_objects
 from .sets.bucketed import Bucketed
 from .sets.packing import is_set
 from .tables import METARANGES, RANGE_IDS, RANGES

@@ -5,8 +5,8 @@
     mark_expired   committed data: what expired commits had, and nothing that stays names
 
 The first goes through the listing where it lies, and holds all that is named beside it. The others join both sides by
-buckets (sets/bucketed.py). A part that is missing or differs stops the run, named. `look_again` marks a plan's garbage once
-more, before it is deleted: it leaves out what has come to be named since.
+buckets (sets/bucketed.py). A part that is missing or differs stops the run, named. `look_again` marks a plan's garbage
+once more, before it is deleted: it leaves out what has come to be named since.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import ObjectStat, ObjectStore
 
 from .engines import Effort, Engine, Task, Work
-from .history import newly_kept
-from .listing import SIZE_UNKNOWN
-from .named import deal_tables, read_live
-from .ranges import deal_ranges, in_closed_slices, read_ranges
+from .inputs.history import newly_kept
+from .inputs.listing import SIZE_UNKNOWN
+from .inputs.named import deal_tables, read_live
+from .inputs.ranges import deal_ranges, in_closed_slices, read_ranges
 from .runs.context import RunContext, folder_in
 from .sets.bucketed import (
     HELD_MAX,

@@ -47,8 +47,8 @@ from lakebed.gc.protocol import (
     report_path,
 )
 
-from .listing import SIZE_UNKNOWN
-from .named import LiveSet
+from .inputs.listing import SIZE_UNKNOWN
+from .inputs.named import LiveSet
 from .runs.context import RunContext, find, read_plan, slice_numbers
 from .runs.resume import garbage_of
 from .sets.packing import named_by, unpack

@@ -18,7 +18,7 @@ from lakebed.gc.rules import DAY_MS, check_rules
 from lakebed.objectstore import ObjectStore
 
 from .engines import Task, Work
-from .history import expiring, judge
+from .inputs.history import expiring, judge
 from .runs.context import read_all, read_garbage, read_input
 from .tables import check_table, rows_of_parts
 

@@ -1,13 +1,13 @@
 """Sweep: carry out a plan. The only file whose steps get a Deleter; it decides nothing.
 
 The plan's parts are dealt out to tasks. A task reads a part, checks it against the plan's manifest, deletes its objects
-in batches of 1,000, 16 at a time, and then writes one ledger file for the part (runs/recording.py): a row for every deletion
-tried, and how it went. A sweep that is started again leaves done parts alone, except for the keys that failed, which it
-tries once more; a part without ledger file is done again from its start, for deleting twice is deleting once.
+in batches of 1,000, 16 at a time, and then writes one ledger file for the part (runs/recording.py): a row for every
+deletion tried, and how it went. A sweep that is started again leaves done parts alone, except for the keys that failed,
+which it tries once more. A part without ledger file is done again from its start: to delete twice is to delete once.
 
 What a legal hold keeps is left with an error, and before each batch the sweep looks whether the holds changed
-(holding.py), or another apply began, or a repository was made again here (runs/fencing.py). Deletes that are under way then,
-up to 16 of a task, go to their end. What became of the part is recorded before the sweep stops.
+(holding.py), or another apply began, or a repository was made again here (runs/fencing.py). Deletes that are under way
+then, up to 16 of a task, go to their end. What became of the part is recorded before the sweep stops.
 
 A key that could not be deleted is counted as failed, whatever the reason; nothing is deleted that the part does not
 hold, and never a key outside `data/`; of a plan of metadata, never one that is not the file of

@@ -22,7 +22,7 @@ from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KnownRanges
 
 from .engines import Effort, Engine, Task
-from .ranges import each_tree
+from .inputs.ranges import each_tree
 from .sets.packing import Integers
 from .tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
 

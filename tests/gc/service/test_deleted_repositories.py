@@ -15,6 +15,7 @@ from lakebed.catalog import Catalog, DeleteProtected, NamespaceInUse, Repository
 from lakebed.catalog.deleted import DeletedRepositories
 from lakebed.gc import flow
 from lakebed.gc.engines import LocalEngine
+from lakebed.gc.inputs.special import is_metadata
 from lakebed.gc.kinds.deleted import Deleted
 from lakebed.gc.kinds.uncommitted import Uncommitted
 from lakebed.gc.protocol import (
@@ -44,7 +45,6 @@ from lakebed.gc.service import (
     WrongKind,
     open_deleted,
 )
-from lakebed.gc.special import is_metadata
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStore

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import FOREIGN_SLICE, Entry, MetarangeId, format_address
-from lakebed.gc.history import judge
 from lakebed.gc.holding import deal_held, keep_held
-from lakebed.gc.named import merge_live, read_live
+from lakebed.gc.inputs.history import judge
+from lakebed.gc.inputs.named import merge_live, read_live
 from lakebed.gc.protocol import COMMITS, REFS, RunKind
 from lakebed.gc.rules import Hold, Holds, Namespace, days_rules, held_commits, held_keys
 from lakebed.gc.rules.lifecycle import Entry as Named

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import Entry, LakebedError, RunKind, RunState, to_row
-from lakebed.gc import listing, ranges, sweep
+from lakebed.gc import sweep
+from lakebed.gc.inputs import listing, ranges
 from lakebed.gc.kinds.committed import NoRules
 from lakebed.gc.protocol import UNCOMMITTED, manifest_of
 from lakebed.gc.rules import days_rules

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from lakebed.base import OutcomeUnknown, RunId, RunState
+from lakebed.gc.inputs.special import run_file
 from lakebed.gc.protocol import RunKind, run_folder
 from lakebed.gc.rules.lifecycle import InvalidPolicy
 from lakebed.gc.service import PolicyBook, PolicyNotFound, PotentialCommits, RulesMoved, potential
 from lakebed.gc.service.policies import POLICY_KEY
-from lakebed.gc.special import run_file
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore

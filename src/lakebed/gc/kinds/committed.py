@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
-from lakebed.gc.history import check_live, judge
 from lakebed.gc.holding import keep_held
+from lakebed.gc.inputs.history import check_live, judge
+from lakebed.gc.inputs.ranges import deal_expired, deal_ranges, read_ranges
+from lakebed.gc.inputs.special import find_unknown_files
 from lakebed.gc.mark import look_again, mark_expired
 from lakebed.gc.protocol import (
     CommitCounts,
@@ -32,11 +34,9 @@ from lakebed.gc.protocol import (
     RunKind,
     StartedRun,
 )
-from lakebed.gc.ranges import deal_expired, deal_ranges, read_ranges
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 from lakebed.gc.sets.places import may_be_swept
-from lakebed.gc.special import find_unknown_files
 
 from .kind import Look, SweepRule
 

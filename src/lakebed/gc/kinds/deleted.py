@@ -24,9 +24,18 @@ import pyarrow as pa
 from lakebed.base import parse_address
 from lakebed.gc import protocol
 from lakebed.gc.engines import Effort, Task
-from lakebed.gc.listing import list_slices
+from lakebed.gc.inputs.listing import list_slices
+from lakebed.gc.inputs.named import deal_tables
+from lakebed.gc.inputs.special import (
+    SPECIAL_PREFIX,
+    Special,
+    find_unknown_files_around,
+    is_metadata,
+    list_special,
+    read_tree_files,
+    unknown_files_of,
+)
 from lakebed.gc.mark import deal_again, mark_expired
-from lakebed.gc.named import deal_tables
 from lakebed.gc.protocol import (
     CommitCounts,
     Expire,
@@ -41,15 +50,6 @@ from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, 
 from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from lakebed.gc.sets.packing import Cause, pack_foreign
 from lakebed.gc.sets.places import may_be_swept
-from lakebed.gc.special import (
-    SPECIAL_PREFIX,
-    Special,
-    find_unknown_files_around,
-    is_metadata,
-    list_special,
-    read_tree_files,
-    unknown_files_of,
-)
 from lakebed.gc.tables import CANDIDATES, PARTS, decode, parts_of, read_part, rows_by_key
 
 from .kind import Look, SweepRule

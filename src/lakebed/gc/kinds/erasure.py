@@ -24,8 +24,9 @@ from lakebed.gc import protocol
 from lakebed.gc.certifying import foresee, queued_of
 from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.holding import deal_held
+from lakebed.gc.inputs.named import deal_tables
+from lakebed.gc.inputs.ranges import deal_ranges
 from lakebed.gc.mark import deal_again, mark_expired
-from lakebed.gc.named import deal_tables
 from lakebed.gc.protocol import (
     DATA_PREFIX,
     CommitCounts,
@@ -40,7 +41,6 @@ from lakebed.gc.protocol import (
     StagedEntry,
     StartedRun,
 )
-from lakebed.gc.ranges import deal_ranges
 from lakebed.gc.rules import Holds
 from lakebed.gc.runs.context import (
     Cleared,

@@ -31,10 +31,11 @@ from lakebed.gc import protocol
 from lakebed.gc.due import Judging, Ranges, Reached, deal_due, deal_going, pinned_commits, reach_metaranges
 from lakebed.gc.dues import with_due
 from lakebed.gc.going import mark_going, portions_of
-from lakebed.gc.history import only_active
 from lakebed.gc.holding import deal_held
+from lakebed.gc.inputs.history import only_active
+from lakebed.gc.inputs.named import deal_tables
+from lakebed.gc.inputs.ranges import deal_ranges
 from lakebed.gc.mark import deal_again, mark_expired
-from lakebed.gc.named import deal_tables
 from lakebed.gc.protocol import (
     BadInput,
     CommitCounts,
@@ -52,7 +53,6 @@ from lakebed.gc.protocol import (
     StartedRun,
     Totals,
 )
-from lakebed.gc.ranges import deal_ranges
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input

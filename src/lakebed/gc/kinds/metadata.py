@@ -23,7 +23,19 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, SublistId, count_of
 from lakebed.gc import protocol
 from lakebed.gc.engines import Effort, Task
-from lakebed.gc.history import check_live, metaranges_of_all, newly_kept
+from lakebed.gc.inputs.history import check_live, metaranges_of_all, newly_kept
+from lakebed.gc.inputs.ranges import read_listed
+from lakebed.gc.inputs.special import (
+    DUMPS,
+    LAST_FILE,
+    SPECIAL_PREFIX,
+    TREE_FILES,
+    Special,
+    find_unknown_files_around,
+    is_metadata,
+    list_special,
+    run_file,
+)
 from lakebed.gc.mark import sum_parts, write_portions
 from lakebed.gc.protocol import (
     GC_PREFIX,
@@ -40,20 +52,8 @@ from lakebed.gc.protocol import (
     StartedRun,
     run_folder,
 )
-from lakebed.gc.ranges import read_listed
 from lakebed.gc.rules import MetadataRule, RunFacts, WrittenFacts, old_runs, old_written, unnamed_files
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, read_garbage, write_input
-from lakebed.gc.special import (
-    DUMPS,
-    LAST_FILE,
-    SPECIAL_PREFIX,
-    TREE_FILES,
-    Special,
-    find_unknown_files_around,
-    is_metadata,
-    list_special,
-    run_file,
-)
 from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS, no_others
 from lakebed.objectstore import ObjectCorrupt, ObjectStat, ObjectStore
 from lakebed.ranges import metarange_key, range_key, sublist_key

@@ -30,10 +30,12 @@ import pyarrow.compute as pc
 from lakebed.base import Conflict, count_of, inner_namespace
 from lakebed.gc import protocol
 from lakebed.gc.files import store_clock_ms
-from lakebed.gc.history import check_live, metaranges_of_all
-from lakebed.gc.listing import UNREFERENCED
+from lakebed.gc.inputs.history import check_live, metaranges_of_all
+from lakebed.gc.inputs.listing import UNREFERENCED
+from lakebed.gc.inputs.named import deal_keys, from_tables
+from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges, read_ranges
+from lakebed.gc.inputs.special import unknown_files_of
 from lakebed.gc.mark import mark_keys
-from lakebed.gc.named import deal_keys, from_tables
 from lakebed.gc.protocol import (
     CommitCounts,
     Found,
@@ -44,13 +46,11 @@ from lakebed.gc.protocol import (
     RunMode,
     StartedRun,
 )
-from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.rules import DAY_MS, slice_of
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame
 from lakebed.gc.runs.resume import held_tables, runs_over
 from lakebed.gc.sets.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
 from lakebed.gc.sets.places import is_elsewhere
-from lakebed.gc.special import unknown_files_of
 from lakebed.objectstore import ObjectStat, ObjectStore
 
 from .kind import Look, SweepRule, begin_unpublished

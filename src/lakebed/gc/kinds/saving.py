@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from lakebed.base import Conflict
 from lakebed.gc import protocol
-from lakebed.gc.listing import UNREFERENCED
-from lakebed.gc.named import LiveSet, read_live
+from lakebed.gc.inputs.listing import UNREFERENCED
+from lakebed.gc.inputs.named import LiveSet, read_live
 from lakebed.gc.protocol import (
     DELETES_ALLOWED,
     BadInput,

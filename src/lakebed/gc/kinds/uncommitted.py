@@ -28,10 +28,12 @@ import pyarrow.compute as pc
 
 from lakebed.base import count_of, slice_name, slice_opened_at_ms
 from lakebed.gc import protocol
-from lakebed.gc.history import check_live, metaranges_of_all
-from lakebed.gc.listing import Issued, list_slices
+from lakebed.gc.inputs.history import check_live, metaranges_of_all
+from lakebed.gc.inputs.listing import Issued, list_slices
+from lakebed.gc.inputs.named import deal_live, from_tables, merge_live
+from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges, read_ranges
+from lakebed.gc.inputs.special import UnknownFiles, find_unknown_files, unknown_files_of
 from lakebed.gc.mark import Live, mark_listed
-from lakebed.gc.named import deal_live, from_tables, merge_live
 from lakebed.gc.protocol import (
     BadInput,
     CommitCounts,
@@ -49,12 +51,10 @@ from lakebed.gc.protocol import (
     StartedRun,
     UncommittedOptions,
 )
-from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_piece
 from lakebed.gc.runs.resume import held_tables, runs_over
 from lakebed.gc.sets.places import may_be_swept
-from lakebed.gc.special import UnknownFiles, find_unknown_files, unknown_files_of
 from lakebed.gc.tables import CLOSED, RANGE_IDS
 
 from .kind import Look, SweepRule, begin_unpublished

@@ -18,7 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId, SublistId
+from lakebed.gc.engines import Effort, Engine, Task
 from lakebed.gc.protocol import Plan, StartedRun
+from lakebed.gc.runs.context import RunContext
+from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from lakebed.gc.sets.packing import Cause, Integers, pack_foreign, pack_numbered
+from lakebed.gc.sets.places import Namespace, may_be_deleted
+from lakebed.gc.tables import CANDIDATES, PARTS, RANGES
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import (
     KnownRanges,
@@ -35,13 +41,7 @@ from lakebed.ranges import (
     summary_of,
 )
 
-from .engines import Effort, Engine, Task
 from .named import LiveSet, Named, deal_live
-from .runs.context import RunContext
-from .sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
-from .sets.packing import Cause, Integers, pack_foreign, pack_numbered
-from .sets.places import Namespace, may_be_deleted
-from .tables import CANDIDATES, PARTS, RANGES
 
 PREFIXES_MAX: Final = 64
 """A range with more first folders than this is counted under none: totals by prefix are to help people, not to fill

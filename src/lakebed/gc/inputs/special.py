@@ -27,6 +27,7 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.base import parse_slice_name
+from lakebed.gc.engines import Effort, Engine, Task, Work
 from lakebed.gc.protocol import (
     CERTIFICATE_KEY,
     CLAIM_KEY,
@@ -41,10 +42,8 @@ from lakebed.gc.protocol import (
     Pieces,
     RunKind,
 )
+from lakebed.gc.tables import PARTS, Table, decode, encode, parts_of, read_part, required, rows_of_parts, write_part
 from lakebed.objectstore import ObjectStat, ObjectStore
-
-from .engines import Effort, Engine, Task, Work
-from .tables import PARTS, Table, decode, encode, parts_of, read_part, required, rows_of_parts, write_part
 
 SPECIAL_PREFIX: Final = "_lakefs/"
 DUMPS: Final = "refs"

@@ -16,12 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.base import parse_slice_name, slice_name
+from lakebed.gc.engines import Effort, Engine, Task, Work
 from lakebed.gc.protocol import DATA_PREFIX, UNKNOWN_FILES_MAX, Found, Pieces
+from lakebed.gc.sets.packing import Cause, pack_numbered
+from lakebed.gc.tables import CANDIDATES, CLOSED, PARTS, encode, parts_of, write_part
 from lakebed.objectstore import ObjectStat, ObjectStore
-
-from .engines import Effort, Engine, Task, Work
-from .sets.packing import Cause, pack_numbered
-from .tables import CANDIDATES, CLOSED, PARTS, encode, parts_of, write_part
 
 UNREFERENCED: Final = Cause(reason="unreferenced")
 OBJECTS_PER_PART: Final = 1 << 20

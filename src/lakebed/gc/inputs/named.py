@@ -22,15 +22,35 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE
 from lakebed.gc import protocol
+from lakebed.gc.engines import Effort, Engine, Task
 from lakebed.gc.protocol import Manifest, Pieces, Plan, StartedRun
+from lakebed.gc.runs.context import RunContext, folder_in
+from lakebed.gc.sets.bucketed import (
+    HELD_MAX,
+    NAMED,
+    Bucketed,
+    Dealer,
+    buckets_of,
+    effort_of,
+    files_of,
+    in_shares,
+    rows_of_shares,
+)
+from lakebed.gc.sets.packing import Integers, bitmap_of, lists_of, starts_of
+from lakebed.gc.sets.places import Namespace
+from lakebed.gc.tables import (
+    LIVE,
+    PARTS,
+    check_table,
+    check_whole,
+    decode,
+    encode,
+    parts_of,
+    read_part,
+    rows_by_key,
+    write_part,
+)
 from lakebed.objectstore import ObjectStore
-
-from .engines import Effort, Engine, Task
-from .runs.context import RunContext, folder_in
-from .sets.bucketed import HELD_MAX, NAMED, Bucketed, Dealer, buckets_of, effort_of, files_of, in_shares, rows_of_shares
-from .sets.packing import Integers, bitmap_of, lists_of, starts_of
-from .sets.places import Namespace
-from .tables import LIVE, PARTS, check_table, check_whole, decode, encode, parts_of, read_part, rows_by_key, write_part
 
 
 class LiveSet:

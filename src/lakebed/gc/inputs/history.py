@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from lakebed.gc.protocol import ExpiringCommit
 from lakebed.gc.rules import EmptyLiveSet, Lines, Rules, kept_indices, lines_of, places_of, repeated
-
-from .tables import METARANGES
+from lakebed.gc.tables import METARANGES
 
 EXPIRED = "expired"
 DANGLING = "dangling"
