@@ -29,11 +29,11 @@ import pyarrow.parquet as pq
 
 from lakebed.base import slice_number
 from lakebed.gc import protocol
-from lakebed.gc.due import Reached, reach_metaranges
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.kinds.learning import learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
+from lakebed.gc.lifecycle.due import Reached, reach_metaranges
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import Policy, check_policy, parse_period
 from lakebed.gc.runs.context import RunContext

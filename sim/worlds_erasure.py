@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from lakebed.base import Entry, RunKind
 from lakebed.gc import flow
-from lakebed.gc.certifying import NothingSelected, certify
+from lakebed.gc.erasure.certifying import NothingSelected, certify
 from lakebed.gc.kinds.erasure import Erasure
 from lakebed.gc.protocol import ErasureOrder, Unstage, Unstaged, certificate_path
 from lakebed.gc.rules import Selection

@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Conflict
-from lakebed.gc import BadWindow, Plan, certifying, protocol
-from lakebed.gc.certifying import NothingSelected
+from lakebed.gc import BadWindow, Plan, protocol
+from lakebed.gc.erasure import certifying
+from lakebed.gc.erasure.certifying import NothingSelected
 from lakebed.gc.protocol import ErasureOrder, InvalidRequest, PlanRequest, RunKind, RunState
 from lakebed.gc.rules import InvalidSelection, Selection
 from lakebed.gc.service import InvalidHold

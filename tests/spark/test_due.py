@@ -24,8 +24,16 @@ from hypothesis import strategies as st
 
 from lakebed.base import SEQUENCE_MAX, CommitId, MetarangeId, format_address, slice_name, to_row
 from lakebed.base import Entry as BaseEntry
-from lakebed.gc import going, protocol
-from lakebed.gc.due import (
+from lakebed.gc import protocol
+from lakebed.gc.engines import Engine
+from lakebed.gc.files import Files, Lake
+from lakebed.gc.inputs.history import only_active as only_active_rows
+from lakebed.gc.inputs.named import LiveSet, deal_live, from_tables
+from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges
+from lakebed.gc.kinds.learning import Learned, learn, read_known
+from lakebed.gc.kinds.lifecycle import mark_known
+from lakebed.gc.lifecycle import going
+from lakebed.gc.lifecycle.due import (
     MIXED,
     Judging,
     Ranges,
@@ -37,15 +45,9 @@ from lakebed.gc.due import (
     rule_of_span,
     sort_out,
 )
-from lakebed.gc.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
-from lakebed.gc.engines import Engine
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.going import mark_going
-from lakebed.gc.inputs.history import only_active as only_active_rows
-from lakebed.gc.inputs.named import LiveSet, deal_live, from_tables
-from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges
-from lakebed.gc.kinds.learning import Learned, learn, read_known
-from lakebed.gc.kinds.lifecycle import mark_known
+from lakebed.gc.lifecycle.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
+from lakebed.gc.lifecycle.going import mark_going
+from lakebed.gc.lifecycle.trees import RangeMasks, read_trees
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
@@ -53,7 +55,6 @@ from lakebed.gc.runs.context import RunContext
 from lakebed.gc.sets import places
 from lakebed.gc.sets.bucketed import HELD_IN_JOIN, Dealer, files_of
 from lakebed.gc.tables import LIVE
-from lakebed.gc.trees import RangeMasks, read_trees
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import codec, encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.runtime import live_ports

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lakebed.base import slice_name
 from lakebed.gc import protocol
 from lakebed.gc.engines import Engine
-from lakebed.gc.erasing import deal_selected, read_ranges_by_span
+from lakebed.gc.erasure.erasing import deal_selected, read_ranges_by_span
 from lakebed.gc.inputs.named import deal_live
 from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges
 from lakebed.gc.mark import mark_expired

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from .api import Collector, NamespaceMissing, NoSession
     from .branches import PolicyChanged, plan_branches, sweep_branches
-    from .certifying import GARBAGE_STAYS
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .engines.package import NEEDED, Package, write_package
+    from .erasure.certifying import GARBAGE_STAYS
     from .files import Lake
     from .functions import (
         Planned,
@@ -154,7 +154,7 @@ __all__ = [
 _NAMES: Final = {
     ".api": "Collector NamespaceMissing NoSession",
     ".branches": "PolicyChanged plan_branches sweep_branches",
-    ".certifying": "GARBAGE_STAYS",
+    ".erasure.certifying": "GARBAGE_STAYS",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
     ".runs.fencing": "Overtaken",
     ".files": "Lake",

@@ -67,8 +67,8 @@ from lakebed.runtime import LiveTasks, live_ports
 
 from . import flow
 from .branches import PolicyChanged, plan_branches, sweep_branches
-from .certifying import certify, verify
 from .engines.spark import frame, open_engine
+from .erasure.certifying import certify, verify
 from .files import Files, Lake
 from .holding import HeldBack, check_uncommitted
 from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of

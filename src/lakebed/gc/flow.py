@@ -69,7 +69,7 @@ from .engines.failures import TaskStopped
 from .holding import check_uncommitted, read_held
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save
-from .lifecycle_tables import write_tables
+from .lifecycle.tables import write_tables
 from .mark import look_again
 from .preflight import WhatIf, may_apply, state_to_apply
 from .runs.context import Cleared, RunContext, find, read_plan, sizes, slice_numbers, whole, write_plan

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from lakebed.base import Conflict, count_of, human_size, parse_slice_name
 from lakebed.gc import protocol
-from lakebed.gc.certifying import foresee, queued_of
-from lakebed.gc.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
+from lakebed.gc.erasure.certifying import foresee, queued_of
+from lakebed.gc.erasure.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.holding import deal_held
 from lakebed.gc.inputs.named import deal_tables
 from lakebed.gc.inputs.ranges import deal_ranges

@@ -1,6 +1,6 @@
 """Learn what all commits name for a lifecycle run, from what changed since a run before, or from all of it.
 
-A clean run is one with nothing to go on from, so both are one function. The tables are those of dues.py and trees.py.
+A clean run is one with nothing to go on from, so both are one function. lifecycle/dues.py and trees.py have the tables.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, count_of
 from lakebed.gc import protocol
-from lakebed.gc.due import Ranges, Reached, keeps_versions, rule_of_span, sort_out
-from lakebed.gc.dues import (
+from lakebed.gc.lifecycle.due import Ranges, Reached, keeps_versions, rule_of_span, sort_out
+from lakebed.gc.lifecycle.dues import (
     HOURS,
     READ_RANGES,
     ROWS_MAX,
@@ -30,12 +30,12 @@ from lakebed.gc.dues import (
     to_read,
     write_hours,
 )
+from lakebed.gc.lifecycle.trees import RangeMasks, copy_part, read_trees
 from lakebed.gc.protocol import BadInput, KnownDues, Manifest, Pieces, Plan, StartedRun, TreePart
 from lakebed.gc.rules.lifecycle import Policy
 from lakebed.gc.runs.context import RunContext, folder_in, write_piece
 from lakebed.gc.sets.bucketed import Bucketed, Dealer, files_of
 from lakebed.gc.tables import LIVE, read_part
-from lakebed.gc.trees import RangeMasks, copy_part, read_trees
 from lakebed.objectstore import ObjectStore
 
 CHANGED_MAX: Final = 0.5

@@ -13,7 +13,7 @@ What an earlier run took is in no later plan, although commits still name it.
 Together with retention, when asked (`active_only`): commits that the rules let go count as swept, in the plan and when
 it is applied, by the rules that there are then. Such a run is a clean one, and saves nothing for others.
 
-A run costs what changed since the last one: it goes on from the hours that this one saved (dues.py, learning.py).
+A run costs what changed since the last one: it goes on from the hours that this one saved (learning.py).
 Where anything about them is amiss, or the policy is another, it makes a clean run, and says why. A policy that keeps
 versions, and a lake with too many rows, know no hours: each of their runs reads everything.
 """
@@ -28,13 +28,13 @@ import pyarrow as pa
 
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
-from lakebed.gc.due import Judging, Ranges, Reached, deal_due, deal_going, pinned_commits, reach_metaranges
-from lakebed.gc.dues import with_due
-from lakebed.gc.going import mark_going, portions_of
 from lakebed.gc.holding import deal_held
 from lakebed.gc.inputs.history import only_active
 from lakebed.gc.inputs.named import deal_tables
 from lakebed.gc.inputs.ranges import deal_ranges
+from lakebed.gc.lifecycle.due import Judging, Ranges, Reached, deal_due, deal_going, pinned_commits, reach_metaranges
+from lakebed.gc.lifecycle.dues import with_due
+from lakebed.gc.lifecycle.going import mark_going, portions_of
 from lakebed.gc.mark import deal_again, mark_expired
 from lakebed.gc.protocol import (
     BadInput,

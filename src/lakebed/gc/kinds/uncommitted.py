@@ -207,7 +207,7 @@ def _why_clean(base: Base, run: StartedRun, options: UncommittedOptions) -> str:
 
 
 def published_erasures(views: Sequence[RunView]) -> tuple[str, ...]:
-    """Return the ids of erasures whose plans were complete by now: a certificate asks for them (proving.py)."""
+    """Return the ids of erasures whose plans were complete by now: a certificate asks for them (erasure/proving.py)."""
     return tuple(view.run_id for view in views if view.kind is RunKind.ERASURE)
 
 

@@ -18,7 +18,7 @@ from .plans import Total, seal, unseal
 
 CERTIFICATE_FORMAT: Final = 1
 PROOF: Final = 1
-"""What a proof proves, as a number: one of another number is sought again. Raise it where proving.py asks for more."""
+"""What a proof proves, as a number: one of another number is sought again. Raise it if erasure/proving.py changes."""
 CERTIFICATES_PREFIX: Final = "_lakefs/retention/erasures/"
 CERTIFICATE_KEY: Final = rf"{CERTIFICATES_PREFIX}[0-9a-z][0-9a-z-]*\.json"
 

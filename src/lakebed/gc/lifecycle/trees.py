@@ -17,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakebed.gc.engines import Effort, Engine, Task
+from lakebed.gc.inputs.ranges import each_tree
 from lakebed.gc.protocol import Part, TreePart
+from lakebed.gc.sets.packing import Integers
+from lakebed.gc.tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KnownRanges
-
-from .engines import Effort, Engine, Task
-from .inputs.ranges import each_tree
-from .sets.packing import Integers
-from .tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
 
 CHUNK: Final = 4_096
 

@@ -23,6 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RangeId, format_address
+from lakebed.gc.engines import Engine, Task
+from lakebed.gc.inputs.named import LiveSet, read_live
+from lakebed.gc.inputs.ranges import effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
+from lakebed.gc.inputs.selecting import matching, with_metadata
 from lakebed.gc.protocol import BadInput, Pieces
 from lakebed.gc.rules import BrokenHistory, EmptyLiveSet, one_piece
 from lakebed.gc.rules.lifecycle import (
@@ -36,17 +40,13 @@ from lakebed.gc.rules.lifecycle import (
     parse_period,
     reach,
 )
+from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from lakebed.gc.sets.packing import Cause, Integers, in_slices, is_set
+from lakebed.gc.sets.places import Namespace
+from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, Table, required
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
 
-from .engines import Engine, Task
-from .inputs.named import LiveSet, read_live
-from .inputs.ranges import effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
-from .inputs.selecting import matching, with_metadata
-from .sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
-from .sets.packing import Cause, Integers, in_slices, is_set
-from .sets.places import Namespace
-from .tables import CANDIDATES, LIVE, PARTS, Table, required
 from .trees import RangeFacts
 
 LIFECYCLE: Final = "lifecycle"

@@ -25,19 +25,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RangeId
+from lakebed.gc.engines import Engine, Task
+from lakebed.gc.inputs.named import LiveSet
+from lakebed.gc.inputs.ranges import effort_of_whole, get_range, read_summary
 from lakebed.gc.protocol import BadInput, Part, Pieces
 from lakebed.gc.rules import HOUR_MS
 from lakebed.gc.rules.lifecycle import Policy, latest_due, parse_period
+from lakebed.gc.sets.packing import Integers, in_slices
+from lakebed.gc.sets.places import Namespace
+from lakebed.gc.tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import SliceSummary
 
 from .due import DUE_RANGES, MIXED, Periods, Ranges, match_rules, open_range, read_columns
-from .engines import Engine, Task
-from .inputs.named import LiveSet
-from .inputs.ranges import effort_of_whole, get_range, read_summary
-from .sets.packing import Integers, in_slices
-from .sets.places import Namespace
-from .tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
 
 UNKNOWN: Final = 0
 NEVER: Final = (1 << 31) - 2

@@ -28,6 +28,8 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, count_of
 from lakebed.gc import protocol
+from lakebed.gc.inputs.listing import SIZE_UNKNOWN
+from lakebed.gc.inputs.named import LiveSet
 from lakebed.gc.protocol import (
     PROOF,
     UNCOMMITTED,
@@ -46,13 +48,10 @@ from lakebed.gc.protocol import (
     decode_report,
     report_path,
 )
-
-from .inputs.listing import SIZE_UNKNOWN
-from .inputs.named import LiveSet
-from .runs.context import RunContext, find, read_plan, slice_numbers
-from .runs.resume import garbage_of
-from .sets.packing import named_by, unpack
-from .tables import CANDIDATES, CLOSED, Table, decode, read_part
+from lakebed.gc.runs.context import RunContext, find, read_plan, slice_numbers
+from lakebed.gc.runs.resume import garbage_of
+from lakebed.gc.sets.packing import named_by, unpack
+from lakebed.gc.tables import CANDIDATES, CLOSED, Table, decode, read_part
 
 RUNS_READ_MAX: Final = 32
 NO_RUN: Final = "no clean run of uncommitted data began after the erasure did"

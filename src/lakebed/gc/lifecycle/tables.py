@@ -19,14 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakebed.gc import protocol
+from lakebed.gc.engines import Effort, Task
+from lakebed.gc.protocol import LC_PREFIX, LedgerState, Manifest, Plan, RunReport, decode_ledger
+from lakebed.gc.rules.lifecycle import PolicyRow, check_policy, policy_table
+from lakebed.gc.runs.context import RunContext, sizes
+from lakebed.gc.runs.recording import Ledger
+from lakebed.gc.tables import OTHERS, Table, read_part, required
 from lakebed.objectstore import ObjectStore
-
-from .engines import Effort, Task
-from .protocol import LC_PREFIX, LedgerState, Manifest, Plan, RunReport, decode_ledger
-from .rules.lifecycle import PolicyRow, check_policy, policy_table
-from .runs.context import RunContext, sizes
-from .runs.recording import Ledger
-from .tables import OTHERS, Table, read_part, required
 
 _TEXTS: Final = pa.list_(pa.field("element", pa.string(), nullable=False))
 ADDRESSES: Final = Table(

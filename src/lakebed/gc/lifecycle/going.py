@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.base import RangeId, slice_name
+from lakebed.gc.engines import Engine, Task
+from lakebed.gc.inputs.ranges import effort_of_whole, first_folders, get_range, texts_of
+from lakebed.gc.mark import sum_parts, write_ordered
 from lakebed.gc.protocol import BadInput, Manifest, Pieces, Totals
+from lakebed.gc.sets.packing import CAUSE, Integers, Rows, each_once
+from lakebed.gc.tables import PARTS, Table, required
 
 from .due import LIFECYCLE, Bitmap, Judging, due_rows, goes_of, match_rules, open_range, read_columns, read_going
-from .engines import Engine, Task
-from .inputs.ranges import effort_of_whole, first_folders, get_range, texts_of
-from .mark import sum_parts, write_ordered
-from .sets.packing import CAUSE, Integers, Rows, each_once
-from .tables import PARTS, Table, required
 
 HELD_MAX: Final = 100_000
 """How many objects of whole portions a task holds before it writes them down."""

@@ -20,24 +20,23 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RangeId, RunKind, RunState, key_inside, parse_address, path_to_key
 from lakebed.gc import protocol
+from lakebed.gc.engines import Effort, Engine, Task
+from lakebed.gc.holding import metaranges_of, ranges_of
+from lakebed.gc.inputs.named import LiveSet
+from lakebed.gc.inputs.ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
+from lakebed.gc.inputs.selecting import Flags, read_rows, selected, selected_objects
+from lakebed.gc.lifecycle.due import in_side, side_of
+from lakebed.gc.mark import pack_garbage, with_others
+from lakebed.gc.mark import read_rows as read_garbage
 from lakebed.gc.protocol import Manifest, StagedEntry
 from lakebed.gc.rules import EmptyLiveSet, Holds, Selection, Spans
+from lakebed.gc.runs.context import RunContext
+from lakebed.gc.runs.resume import garbage_of
+from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
+from lakebed.gc.sets.packing import Cause
+from lakebed.gc.sets.places import Namespace
+from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, RANGES, rows_of_parts
 from lakebed.ranges import KnownRanges
-
-from .due import in_side, side_of
-from .engines import Effort, Engine, Task
-from .holding import metaranges_of, ranges_of
-from .inputs.named import LiveSet
-from .inputs.ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
-from .inputs.selecting import Flags, read_rows, selected, selected_objects
-from .mark import pack_garbage, with_others
-from .mark import read_rows as read_garbage
-from .runs.context import RunContext
-from .runs.resume import garbage_of
-from .sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
-from .sets.packing import Cause
-from .sets.places import Namespace
-from .tables import CANDIDATES, LIVE, PARTS, RANGES, rows_of_parts
 
 ERASURE: Final = Cause(reason="erasure", rule="erasure")
 _DUE: Final = "due/"

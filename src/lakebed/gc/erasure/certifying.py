@@ -27,6 +27,9 @@ from msgspec.structs import replace
 
 from lakebed.base import FOREIGN_SLICE, NotFound, RangeId, RunKind, count_of, format_address, key_inside, parse_address
 from lakebed.gc import protocol
+from lakebed.gc.engines import Task
+from lakebed.gc.inputs.ranges import effort_of_whole, get_range
+from lakebed.gc.inputs.selecting import Flags, matching, paths_of, read_rows, selected
 from lakebed.gc.protocol import (
     CLOCK_KEY,
     COPIES_ROWS_MAX,
@@ -50,15 +53,12 @@ from lakebed.gc.protocol import (
     encode_certificate,
 )
 from lakebed.gc.rules import Holds, Selection, digests_in
+from lakebed.gc.runs.context import RunContext, find, read_plan, slice_numbers
+from lakebed.gc.tables import Table, required
 from lakebed.objectstore import Level, ObjectMissing, keeps_versions
 
-from .engines import Task
 from .erasing import at_selected_paths, deferred_runs, key_of, read_ranges_by_span
-from .inputs.ranges import effort_of_whole, get_range
-from .inputs.selecting import Flags, matching, paths_of, read_rows, selected
 from .proving import find_proof
-from .runs.context import RunContext, find, read_plan, slice_numbers
-from .tables import Table, required
 
 NAMES: Final = Table(
     "an entry of a range: the object that it names, as a key or a full URI, and the checksum of its content",
