@@ -139,7 +139,7 @@ async def test_a_forgotten_repository_does_not_come_back(catalog: Catalog, repos
     await catalog.delete("repo")
     await catalog.deleted.forget("repo")
 
-    with pytest.raises(DeletedNotFound, match="purging"):
+    with pytest.raises(DeletedNotFound, match="forgotten"):
         await catalog.undelete("repo")
 
 

@@ -117,6 +117,24 @@ def test_a_repository_comes_back_under_another_name_or_not_at_all(shell: Shell) 
     assert (taken.code, forgotten.code) == (4, 3)
 
 
+def test_a_namespace_of_a_deleted_repository_is_refused_with_what_to_do(shell: Shell) -> None:
+    shell.ok("repo", "create", "lakefs://once", "local://once")
+    shell.ok("repo", "delete", "lakefs://once", "--yes")
+
+    kept = shell("repo", "create", "lakefs://again", "local://once", "--reuse")
+    shell.ok("repo", "forget", "lakefs://once", "--yes")
+    forgotten = shell("repo", "create", "lakefs://again", "local://once", "--reuse")
+    [line] = shell.ok("repo", "list", "--deleted", "--prefix", "once").out.splitlines()[1:]
+    twice = shell("repo", "forget", "lakefs://once", "--yes")
+
+    assert (kept.code, forgotten.code, twice.code) == (1, 1, 3)
+    assert "is that of the deleted repository once. `lakebed repo undelete lakefs://once --uid " in kept.err
+    assert "its objects stay there for ever. Choose another namespace" in forgotten.err
+    assert line.split()[2:4] == ["-", "forgotten"]
+    assert "it is forgotten" in twice.err
+    assert "Did you mean" not in twice.err
+
+
 def test_what_is_protected_against_deletion_is_named_in_the_refusal(shell: Shell) -> None:
     shell.ok("repo", "create", "lakefs://kept", "local://kept")
     shell.ok("branch", "create", "lakefs://kept/release-1", "--source", "main")

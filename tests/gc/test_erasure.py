@@ -556,6 +556,18 @@ def test_a_path_that_no_entry_can_have_is_refused_in_erasures_and_holds(lake: La
         hold(lake, path)
 
 
+def test_an_erasure_planned_again_counts_only_what_is_still_there(lake: Lakeside) -> None:
+    first, _, _ = versions_of(lake)
+    apply(lake, erase(lake, "users/ann"))
+    lake.wait(lake.objectstore.put(first, b"late"))
+
+    again = erase(lake, "users/ann")
+
+    assert again.totals.all.objects == 1
+    assert apply(lake, again) is RunState.ENDED
+    assert [row["address"] for row in lake.ledger() if row["run_id"] == again.run_id] == [first]
+
+
 def test_an_erasure_that_failed_goes_on(lake: Lakeside) -> None:
     found = versions_of(lake)
     plan = erase(lake, "users/ann")

@@ -202,7 +202,7 @@ class DeletedRepositories:
             held = await self._store.get(DELETED_REPOSITORIES, kept[0].uid.encode())
             if held is not None and decode_record(DeletedRecord, held.value) == kept[0].record:
                 return kept[0], held
-        state = f": it is {found[0].record.state}" if found else ""
+        state = f": it is {found[0].record.state_shown}" if found else ""
         deed = "brought back or forgotten" if states is _KEPT else "collected or forgotten"
         raise DeletedNotFound(f"no deleted repository {name} can be {deed}{state}", repository=name)
 

@@ -121,6 +121,12 @@ class DeletedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
         """Return whether users see it: not one that is in use again, nor an attempt to create one that failed."""
         return self.repository is not None and self.state is not DeletedState.RESTORED
 
+    @property
+    def state_shown(self) -> str:
+        """Return the word for users: of two that are purging only the one that was collected is gone some day."""
+        is_forgotten = self.state is DeletedState.PURGING and not self.collected_ms
+        return "forgotten" if is_forgotten else self.state.value
+
 
 def deleted_partition(uid: RepositoryUid) -> bytes:
     """Return the partition whose keys are the staging tokens of a deleted repository. Its values are empty."""

@@ -79,7 +79,7 @@ def _hint(session: Connected, message: str, uri: str) -> str:
         if repository in names:
             return f"{SCHEME}{repository} is not deleted"
         deleted = [one.id for one in client.repositories.list_deleted(limit=LOOKED_AT_MAX)]
-        if _is_cut(names) or _is_cut(deleted):
+        if _is_cut(names) or _is_cut(deleted) or repository in deleted:
             return ""
         return _meant(f"{SCHEME}{repository}", SCHEME, deleted, "lakebed repo list --deleted")
     if repository not in names and _is_cut(names):

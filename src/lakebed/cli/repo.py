@@ -40,7 +40,7 @@ def _day(seconds: int) -> str:
 DELETED_COLUMNS: Final[dict[str, Callable[[DeletedRepository], object]]] = {
     "repository": lambda one: one.id,
     "deleted": lambda one: _day(one.deletion_date),
-    "kept until": lambda one: _day(one.kept_until),
+    "kept until": lambda one: _day(one.kept_until) if one.state in {"kept", "restoring"} else "-",
     "state": lambda one: one.state,
     "uid": lambda one: one.uid,
 }
@@ -72,8 +72,8 @@ def create(
                 name, namespace, default_branch=default_branch, sample_data=sample_data, reuse=reuse, bare=bare
             )
     except Invalid as error:
-        if "namespace already in use" in str(error) and (user := _user_of(session, namespace)):
-            raise Invalid(f"{namespace} is in use: {SCHEME}{user} is there", **error.facts) from error
+        if "namespace already in use" in str(error):
+            raise Invalid(f"{namespace} {_use_of(session, namespace)}", **error.facts) from error
         if '"/storage_namespace"' not in str(error):
             raise
         # The contract's own words are a pattern.
@@ -83,13 +83,38 @@ def create(
         session.note(f"it is bare: `lakebed repo restore {SCHEME}{name} FILE` brings the refs of a dump")
 
 
-def _user_of(session: Session, namespace: str) -> str:
-    """Return the repository over this namespace; empty where the caller may see none."""
+def _use_of(session: Session, namespace: str) -> str:
+    """Say which repository has or had this namespace, and what to do. The caller may not see all of them."""
+    repositories, uri = session.client.repositories, namespace.rstrip("/")
     with contextlib.suppress(LakebedError):
-        for one in session.client.repositories.list():
-            if one.storage_namespace.rstrip("/") == namespace.rstrip("/"):
-                return one.id
-    return ""
+        for one in repositories.list():
+            if one.storage_namespace.rstrip("/") == uri:
+                return f"is in use: {SCHEME}{one.id} is there"
+    with contextlib.suppress(LakebedError):
+        for deleted in repositories.list_deleted():
+            if deleted.storage_namespace.rstrip("/") == uri:
+                return _use_of_deleted(deleted)
+    return "was in use, by a repository that is not listed here, or by another installation: choose another namespace"
+
+
+def _use_of_deleted(one: DeletedRepository) -> str:
+    was = f"is that of the deleted repository {one.id}"
+    match one.state:
+        case "kept" | "restoring":
+            chosen = f"{SCHEME}{one.id} --uid {one.uid}"
+            return (
+                f"{was}. `lakebed repo undelete {chosen}` brings it back. Or collect it"
+                f" (`lakebed gc deleted plan {chosen}`): once it is gone, --reuse takes its namespace"
+            )
+        case "gone":
+            return f"{was}, which is gone: --reuse takes it again"
+        case "forgotten":
+            return f"{was}, which was forgotten: its objects stay there for ever. Choose another namespace"
+        case state:
+            return (
+                f"{was}, which is {state}: --reuse takes it again once `lakebed repo list --deleted` says that it is"
+                " gone"
+            )
 
 
 @app.command("list")

@@ -170,14 +170,19 @@ async def mark_expired(
     into: str,
     now_ms: int,
     all_names: bool = False,
+    unasked: Collection[str] | None = None,
 ) -> tuple[Manifest, Totals]:
-    """Find what of the candidates (CANDIDATES) no side of LIVE names, by `all_names` with all its paths and rules."""
+    """Find what of the candidates (CANDIDATES) no side of LIVE names, by `all_names` with all its paths and rules.
+
+    Unless `unasked` is None, ask the store for each other address, and leave out what is not there.
+    """
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async def verdicts() -> AsyncIterator[pa.Table]:
             async for _, (ours, theirs) in in_shares(task, share, ([expired], CANDIDATES), (live, LIVE)):
                 named = pa.concat_tables([LIVE.schema.empty_table(), *theirs])
-                yield subtract(pa.concat_tables(ours), named, all_names=all_names).cast(VERDICTS.schema)
+                found = subtract(pa.concat_tables(ours), named, all_names=all_names).cast(VERDICTS.schema)
+                yield found if unasked is None else await _only_there(task, found, unasked)
 
         async for part in write_portions(task, into, verdicts(), now_ms=now_ms):
             yield part
@@ -213,6 +218,12 @@ async def _look_for_unlisted(
         if stat is not None:
             sizes[place], seen_ms[place] = stat.size_bytes, stat.modified_ms
     return replace(objects, sizes=sizes, seen_ms=seen_ms), unnamed
+
+
+async def _only_there(task: Task, verdicts: pa.Table, unasked: Collection[str]) -> pa.Table:
+    asked = [key for key in verdicts["address"].to_pylist() if key not in unasked]
+    gone = [key async for key, stat in task.ahead(asked, lambda key: _find_stat(task.store, key)) if stat is None]
+    return verdicts.filter(pc.invert(pc.is_in(verdicts["address"], value_set=pa.array(gone, pa.string()))))
 
 
 async def _find_stat(store: ObjectStore, key: str) -> ObjectStat | None:

@@ -9,8 +9,9 @@ from .repositories import RepositoryName
 
 
 class DeletedRepository(msgspec.Struct, frozen=True, kw_only=True):
-    """A deleted repository. `state` is kept, restoring, collecting, collected, purging or gone; only a kept one comes
-    back."""
+    """A deleted repository. Only one whose `state` is kept comes back. It may be restoring; or collecting, collected,
+    purging, then gone; or forgotten, until it leaves the list.
+    """
 
     id: str
     uid: str

@@ -62,6 +62,10 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
     why = shell.ok("gc", "why", f"{lake}/main/users/ann").out
     assert f"an erasure took it, run {plan['run_id']}" in why
     assert "lifecycle" not in why
+    assert "named by:" in why
+    assert "kept by:" not in why
+    replanned = shell.ok("erase", "plan", lake, "users/ann", "--why", "request 12", *here[:4])
+    assert "all of it is gone; to certify that: lakebed erase apply" in replanned.out
     shell.ok("erase", "verify", lake, str(cert), *here)
     shell.ok("object", "upload", "-", f"{lake}/main/copy", stdin="secret")
     shell.ok("commit", f"{lake}/main", "-m", "back")

@@ -191,7 +191,11 @@ def _carried_out(
             again = _command_everywhere(collector, found.run_id)
             session.note(f"nothing is collected: {error}. Once it is released `{again}` goes on")
             collects = False
-    going = [] if is_done else [f"{amount(found.totals.all)} of lakefs://{collector.repository}"]
+    going = (
+        []
+        if is_done or not found.totals.all.objects
+        else [f"{amount(found.totals.all)} of lakefs://{collector.repository}"]
+    )
     going += ["all that no entry of it names, whatever its path was"] if collects else []
     if going:
         session.confirm(f"Erase {', and '.join(going)}, for good?", yes=yes)

@@ -56,6 +56,9 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
             yield ""
             yield f"to carry it out: {command([found.run_id], found.kind)}"
             ready.setdefault(apply_command(found.kind), []).append(found)
+        elif found.erasure is not None:
+            yield ""
+            yield f"all of it is gone; to certify that: {command([found.run_id], found.kind)}"
     for same in ready.values():
         if len(same) > 1:
             yield ""

@@ -183,9 +183,10 @@ def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
     facts += _uncommitted(found)
     if answer.policy_version is not None and found.due_names and found.fate.value != "taken":
         facts.append(("policy", f"{_due(found, answer)}; `lakebed lifecycle why` has more"))
+    # Entries go on naming what an erasure or a lifecycle run took, and keep nothing.
+    keeper = "kept by" if found.size_bytes is not None else "named by"
     facts += [
-        ("kept by" if stay.keeps_at(answer.now_ms) else "let go by", _stay(stay, answer))
-        for stay in found.stays[:SHOWN]
+        (keeper if stay.keeps_at(answer.now_ms) else "let go by", _stay(stay, answer)) for stay in found.stays[:SHOWN]
     ]
     if found.stays_count > SHOWN:
         facts.append(("", f"… and {found.stays_count - SHOWN:,} more"))
@@ -338,7 +339,8 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
 def _taker(found: WhyObject) -> str:
     """Name an erasure: it is no run of a collection, and no policy explains it."""
     erasures = [row.run_id for row in found.taken if row.reason == "erasure" and row.state.value == "deleted"]
-    return f"an erasure took it, run {erasures[0]}" if erasures else "a run took it"
+    # The latest deed comes first. Of two plans with one object the first apply took it, and the other found it gone.
+    return f"an erasure took it, run {erasures[-1]}" if erasures else "a run took it"
 
 
 def _holder(found: WhyObject) -> str:

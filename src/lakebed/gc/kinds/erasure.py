@@ -162,6 +162,8 @@ async def _plan(
         into=folder_in(run, protocol.GARBAGE.name),
         now_ms=run.now_ms,
         all_names=True,
+        # An earlier erasure took objects whose entries stay. Bytes of what is staged may be under way.
+        unasked=frozenset(key_of(one, run.namespace) for one in order.staged),
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")

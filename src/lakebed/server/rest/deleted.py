@@ -120,7 +120,7 @@ def _deleted(one: DeletedRepository) -> wire.DeletedRepository:
     return wire.DeletedRepository(
         id=record.name,
         uid=one.uid,
-        state=record.state,
+        state=record.state_shown,
         storage_namespace=record.repository.storage_namespace if record.repository else "",
         deletion_date=record.deleted_ms // 1000,
         deleted_by=record.deleted_by,
