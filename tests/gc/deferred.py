@@ -43,8 +43,10 @@ async def defer(
     at: Sequence[str] = (),
     parts: int = 1,
     seen: Sequence[datetime | None] = (None,),
+    others: Sequence[str] | None = None,
 ) -> Manifest:
-    """Let a run hold these objects, each of 4 bytes, `at` these paths, or at `events/<place in its part>`."""
+    """Let a run hold these objects, each of 4 bytes, `at` these paths, or at `events/<place in its part>`. Each had the
+    `others`, too."""
     found = []
     for number in range(parts):
         share = objects[number::parts]
@@ -59,6 +61,7 @@ async def defer(
                 with_paths=paths,
                 paths=at,
                 seen=seen[number % len(seen)],
+                others=others,
             )
         )
     garbage = manifest_of(GARBAGE, folder_of(run), [plan.parts[0] for plan in found])

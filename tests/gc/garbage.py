@@ -100,9 +100,10 @@ async def plan_of(
     folder: str = FOLDER,
     as_found: bool = True,
     seen: datetime | None = None,
+    others: Sequence[str] | None = None,
 ) -> protocol.Manifest:
     """Every object has 4 bytes, was seen at SEEN, and has the path that is given, `events/<its place>` or none.
-    `as_found`: it is as it lies there, if it does; `seen`: but for when it was seen."""
+    `as_found`: it is as it lies there, if it does; `seen`: but for when it was seen. `others`: more paths of each."""
     facts = [await _facts(store, key) if as_found else (4, SEEN) for key in keys]
     places = [parse_address(key) or (FOREIGN_SLICE, 0) for key in keys]
     rows = pa.table(
@@ -116,6 +117,7 @@ async def plan_of(
             "last_seen_at": [seen or seen_at for _, seen_at in facts],
             "path": paths or [f"events/{number}" if with_paths else "" for number in range(len(keys))],
             **no_others(len(keys)),
+            "other_paths": [others] * len(keys),
         }
     )
     data = protocol.encode_part(protocol.GARBAGE, rows.cast(protocol.arrow_schema(protocol.GARBAGE)))

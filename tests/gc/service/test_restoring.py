@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -165,6 +166,25 @@ async def test_a_path_a_folder_or_an_address_names_what_returns(lake: Lake, path
 
     assert page.run_id == "r1"
     assert sorted(await paths(lake)) == back
+
+
+@pytest.mark.parametrize(("path", "back"), [("old/b", ["old/b"]), ("old/", ["old/a", "old/b"]), ("old", [])])
+async def test_another_path_of_an_object_brings_it_back_there(lake: Lake, path: str, back: list[str]) -> None:
+    await defer(lake.versions, ["data/abcd"], at=["new/a"], others=["old/a", "old/b", "other"])
+
+    with suppress(NotRestorable):
+        await restored(lake, Restore(path=path))
+
+    assert await paths(lake) == dict.fromkeys(back, "abcd")
+
+
+async def test_what_was_seen_last_at_a_path_comes_before_what_had_it_among_others(lake: Lake) -> None:
+    await defer(lake.versions, ["data/abcd"], at=["new/a"], others=["old/a"], seen=[LATER])
+    await defer(lake.versions, ["data/efgh"], run="r0", at=["old/a"])
+
+    await restored(lake, Restore(path="old/"))
+
+    assert await paths(lake) == {"old/a": "efgh"}
 
 
 async def test_a_path_without_a_run_means_the_latest_that_holds_it(lake: Lake) -> None:

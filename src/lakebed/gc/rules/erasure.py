@@ -1,14 +1,15 @@
 """Decide what an erasure takes, in plain Python: the specification that the planner must agree with. Pure.
 
-    An object goes when a selected entry of a commit names it, or of a staging area, and no other entry of a commit does
-    (unless shared objects go too), nothing that is in no commit names it, and no legal hold keeps it.
+    An object goes when a selected entry of a commit names it, and no other entry of a commit does (unless shared
+    objects go too).
 
-Neither dates nor branches, tags, rules or policies count. A plan lists what stays, with its reason.
+Neither dates nor branches, tags, rules or policies count. What is staged and selected is added to this. What is in no
+commit and not selected, and legal holds (holds.py), keep their objects besides. A plan lists what stays, and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -24,8 +25,6 @@ from .selection import Selection
 class Stands(StrEnum):
     """Say why a selected object stays."""
 
-    HELD = "a legal hold keeps it"
-    STAGED = "it is staged, being uploaded or copied"
     SHARED = "entries that are not selected name it"
     OUTSIDE = "it lies outside of the repository's storage namespace, or is not Lakebed's to delete"
 
@@ -43,37 +42,24 @@ def judge_erasure(
     selection: Selection,
     *,
     namespace: Namespace,
-    checksums: Mapping[str, str] | None = None,
-    staged: Collection[str] = (),
-    uncommitted: Collection[str] = (),
-    held: Collection[str] = (),
     takes_shared: bool = False,
 ) -> ErasureVerdict:
-    """Apply the law. `checksums` are those of entries by address; `held` are keys.
-
-    `staged` are addresses of selected staged entries that are taken away. `uncommitted` are those that cells, uploads
-    and copies name after that.
-    """
-    chosen: set[str] = set(staged)
+    """Apply the law. Entries have no checksums here, so none is selected by its digest."""
+    chosen: set[str] = set()
     others: set[str] = set()
     for commit in history.commits.values():
         if commit.swept or not commit.metarange_id:
             continue
         for entry in contents[commit.metarange_id]:
-            checksum = (checksums or {}).get(entry.address, "")
-            is_chosen = selection.matches(entry.path, checksum, entry.metadata)
+            is_chosen = selection.matches(entry.path, "", entry.metadata)
             (chosen if is_chosen else others).add(entry.address)
-    named, shared = namespace.keys_of(uncommitted), namespace.keys_of(others)
+    shared = namespace.keys_of(others)
     goes: set[str] = set()
     stands: dict[str, Stands] = {}
     for address in chosen:
         key = namespace.key_of(address)
         if key is None or not namespace.may_take(key):
             stands[key or address] = Stands.OUTSIDE
-        elif key in held:
-            stands[key] = Stands.HELD
-        elif key in named:
-            stands[key] = Stands.STAGED
         elif key in shared and not takes_shared:
             stands[key] = Stands.SHARED
         else:

@@ -37,6 +37,10 @@ FILES_LOOKED: Final = 8
 """A request looks into at most this many files. With nothing found by then its page is empty, and has a token."""
 
 
+NOT_LAST: Final = "not_last"
+"""A row with this is at a path where its object was not seen last."""
+
+
 class NotRestorable(NotFound):
     """No deferred run holds what was asked for; the message says what became of it."""
 
@@ -154,9 +158,24 @@ def _some_of(rows: pa.Table, path: str, start: int) -> tuple[list[dict[str, Any]
     places = pc.indices_nonzero(named(rows, path))
     places = places.filter(pc.greater_equal(places, start)).slice(0, PAGE_OBJECTS)
     page = _first_of(rows.take(places).to_pylist())
+    asked = [one for row in page for one in _at_asked(row, path)]
     if len(page) < min(len(places), PAGE_OBJECTS) or len(places) == PAGE_OBJECTS:
-        return page, places[len(page) - 1].as_py() + 1
-    return page, None
+        return asked, places[len(page) - 1].as_py() + 1
+    return asked, None
+
+
+def _at_asked(row: dict[str, Any], path: str) -> list[dict[str, Any]]:
+    """Return the row as it is, if its own path or address is asked for; otherwise once at each other path that is.
+
+    When commits had it there last is on no record. So what was seen last at such a path comes before it.
+    """
+    if not path or row["address"] == path or _is_at(row["path"], path):
+        return [row]
+    return [{**row, "path": other, NOT_LAST: True} for other in row["other_paths"] or () if _is_at(other, path)]
+
+
+def _is_at(own: str, path: str) -> bool:
+    return own.startswith(path) if path.endswith("/") else own == path
 
 
 def _gone(data: bytes, name: str, path: str) -> Iterator[dict[str, Any]]:
@@ -178,9 +197,21 @@ def named(rows: pa.Table, path: str) -> pa.ChunkedArray:
     """
     if not path:
         return pc.is_valid(rows["address"])
-    if path.endswith("/"):
-        return pc.starts_with(rows["path"], path)
-    return pc.or_(pc.equal(rows["path"], path), pc.equal(rows["address"], path))
+    return pc.or_(at_path(rows, path), pc.equal(rows["address"], path))
+
+
+def at_path(rows: pa.Table, path: str) -> pa.ChunkedArray:
+    """Return which rows have this path, or one below it if it ends with a slash, among those that are on record."""
+    found = _at(rows["path"], path)
+    others = rows["other_paths"].combine_chunks() if "other_paths" in rows.schema.names else None
+    if others is None or others.null_count == len(others):
+        return found
+    places = pc.unique(pc.list_parent_indices(others).filter(_at(pc.list_flatten(others), path)))
+    return pc.or_(found, pc.is_in(pa.array(range(rows.num_rows), places.type), value_set=places))
+
+
+def _at(paths: pa.ChunkedArray | pa.Array, path: str) -> pa.ChunkedArray | pa.Array:
+    return pc.starts_with(paths, path) if path.endswith("/") else pc.equal(paths, path)
 
 
 def _first_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, Versi
 
 from .continuing import Seal
 from .errors import BadContinuation
-from .restorable import Place, Restorable
+from .restorable import NOT_LAST, Place, Restorable
 
 AT_ONCE: Final = 16
 LOOKS: Final = 3
@@ -300,8 +300,8 @@ def _target(body: Restore, row: Row) -> str:
 
 
 def _seen_ms(row: Row) -> int:
-    """0 where an older program wrote the row."""
-    seen = row.get("last_seen_at")
+    """0 where an older program wrote the row, or the object was seen last at another path."""
+    seen = None if NOT_LAST in row else row.get("last_seen_at")
     return 0 if seen is None else round(seen.timestamp() * 1000)
 
 

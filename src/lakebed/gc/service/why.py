@@ -68,6 +68,7 @@ from .due_names import DueNames
 from .holds import HoldBook
 from .naming import Named, Search, Wanted, Work, batches
 from .policies import PolicyBook
+from .restorable import at_path
 from .rules import RuleBook
 
 SHOWN: Final = 100
@@ -416,7 +417,7 @@ def _ending(stay: Stay, deleted_until_ms: int | None) -> Stay:
 def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedArray:
     """Return which rows are of these addresses, or of this path if there is one."""
     asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
-    return pc.or_(asked, pc.equal(rows["path"], path)) if path else asked
+    return pc.or_(asked, at_path(rows, path)) if path else asked
 
 
 async def reported(stage: str, works: AsyncIterator[Work], of: int = 0) -> AsyncIterator[WhyProgress]:
