@@ -161,6 +161,20 @@ def test_a_date_and_its_time_stay_together_on_a_narrow_terminal(monkeypatch: pyt
     assert max(map(len, lines)) <= 40
 
 
+def test_a_condition_stays_together_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    rule = 'logs: logs/** 2w, main 20d when metadata.class == "pii" and size >= 1'
+
+    lines = list(table(("day", "rule"), [("2026-11-21", rule)]))
+
+    assert [line[12:] for line in lines[1:]] == [
+        "logs: logs/** 2w, main 20d",
+        'when metadata.class == "pii"',
+        "and size >= 1",
+    ]
+
+
 def test_ids_are_never_cut_however_narrow_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     run, address = "06h046ar07abcdefghij", "data/1f0279h2rhpv0/00000007"

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lakebed.base import Conflict, Corrupt, NotFound, Unavailable
+from lakebed.base import Conflict, Corrupt, Invalid, NotFound, Unavailable
 from tests.client.support import Breaking, Script, client_of, failed
 
 DATA = bytes(range(256)) * 40
@@ -127,6 +127,17 @@ def test_an_upload_announces_its_length_and_carries_its_metadata(tmp_path: Path)
     assert headers["Content-Length"] == str(len(DATA))
     assert "Transfer-Encoding" not in headers
     assert (headers["Content-Type"], headers["x-lakefs-meta-k"]) == ("text/csv", "v")
+
+
+@pytest.mark.parametrize("name", ["data owner", "a\nb", "ü"])
+def test_metadata_whose_name_no_header_can_have_is_refused_before_anything_is_sent(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a").write_bytes(DATA)
+    script = Script(stored(DATA))
+
+    with pytest.raises(Invalid, match="no HTTP header"):
+        client_of(script).files.upload("lake", "main", "a", tmp_path / "a", metadata={name: "v"})
+
+    assert script.requests == []
 
 
 def test_an_empty_file_can_be_uploaded(tmp_path: Path) -> None:

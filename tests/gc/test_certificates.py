@@ -216,6 +216,7 @@ def test_the_page_escapes_names_and_says_what_stands(lake: Lakeside) -> None:
 
     assert page.count("users/&lt;ann&gt;") == 2  # what was selected, and the object
     assert '<p class="stands">copy ' in page
+    assert page.index("<h2>Objects") < page.index("<h2>What remains elsewhere, or was not looked at</h2>")
     assert "<script" not in page
 
 

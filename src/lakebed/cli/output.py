@@ -26,9 +26,10 @@ NARROWEST: Final = 20
 """Wrap no text to less than this."""
 WIDTH: Final = 80
 """The columns of a terminal that does not say, and of text that goes to none."""
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\dZ)")
+_TOGETHER = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ|\S+ (?:==|>=) \S+")
+"""A time, or a condition of a policy: a line ends before or behind it."""
 _GLUE: Final = "\u00a0"
-"""Stands for the blank in a time while cells are wrapped."""
+"""Stands for the blanks in these while cells are wrapped."""
 _AMOUNT = re.compile(rf"[\d,.]+( ({'|'.join(SIZE_UNITS)}))?")
 
 
@@ -103,12 +104,16 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 def _wrapped(cell: str, width: int) -> list[str]:
     if len(cell) <= width:
         return [cell]
-    lines = wrap(_TIME.sub(rf"\1{_GLUE}\2", cell), width, break_long_words=False, break_on_hyphens=False)
+    lines = wrap(_glued(cell), width, break_long_words=False, break_on_hyphens=False)
     return [line.replace(_GLUE, " ") for line in lines]
 
 
 def _longest_word(cell: str) -> int:
-    return max((len(word) for word in _TIME.sub(rf"\1{_GLUE}\2", cell).split(" ")), default=0)
+    return max((len(word) for word in _glued(cell).split(" ")), default=0)
+
+
+def _glued(cell: str) -> str:
+    return _TOGETHER.sub(lambda found: found[0].replace(" ", _GLUE), cell)
 
 
 def _fitted(lines: Sequence[Sequence[str]], widths: list[int], room: int) -> tuple[list[int], list[int]]:

@@ -36,6 +36,7 @@ _SIGNED_MAX_BYTES: Final = 5 << 30
 _SSE: Final = "x-amz-server-side-encryption"
 _UNSIGNED: Final = "this server signs no URLs: its objects lie in a folder, or LAKEBED_PRESIGN is 0"
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]*")
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that moved since the last call; negative when a transfer starts again."""
@@ -312,7 +313,13 @@ def byte_range(start: int, end: int | None) -> str:
 def upload_headers(
     content_type: str, metadata: Mapping[str, str] | None, *, size_bytes: int | None, if_absent: bool
 ) -> dict[str, str]:
-    """Headers of an upload; without a size the body is sent in chunks."""
+    """Headers of an upload; without a size the body is sent in chunks.
+
+    Raises:
+        Invalid: a name of the metadata cannot be that of a header.
+    """
+    if wrong := [name for name in metadata or {} if not _HEADER_NAME.fullmatch(name)]:
+        raise Invalid(f"metadata name {wrong[0]!a} has characters that no HTTP header can have", name=wrong[0])
     headers = {"Content-Type": content_type}
     headers |= {f"x-lakefs-meta-{name}": value for name, value in (metadata or {}).items()}
     if size_bytes is not None:

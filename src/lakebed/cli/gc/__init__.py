@@ -334,7 +334,7 @@ def abandon(
 
 def _why_not_abandoned(collector: Collector, view: RunView) -> str:
     """Return the word of `gc list` for its state, and what to do."""
-    state = "over" if view.state is RunState.ENDED else "applying"
+    state = {RunState.ENDED: "over", RunState.MARKED: "planned, or being applied"}.get(view.state, "applying")
     # More than the record says stands in its files, which may be out of reach here.
     with contextlib.suppress(LakebedError):
         state = run_state_text(collector.run_status(view.run_id))

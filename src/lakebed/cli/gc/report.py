@@ -105,7 +105,6 @@ def certificate_html(made: Certificate) -> str:
         f'<p class="dim">{text(made.namespace)}</p>',
         '<h2 class="stands">What still stands</h2>' if made.stands else "<h2>Nothing stands</h2>",
         *(f'<p class="stands">{text(f"{one.what} {one.where}: {one.why}")}</p>' for one in made.stands),
-        *(f'<p class="dim">{text(remains)}</p>' for remains in made.remains),
         *_facts(facts),
         '<h2>Objects</h2><table><thead><tr><th scope="col">path</th><th scope="col">address</th>',
         '<th scope="col">checksum</th><th scope="col">absent</th></tr></thead><tbody>',
@@ -114,7 +113,10 @@ def certificate_html(made: Certificate) -> str:
             f"<td><code>{text(one.checksum)}</code></td><td>{'yes' if one.is_absent else 'no'}</td></tr>"
             for one in made.objects
         ),
-        "</tbody></table>\n</main>\n</body>\n</html>\n",
+        "</tbody></table>",
+        "<h2>What remains elsewhere, or was not looked at</h2><ul>",
+        *(f"<li>{text(remains)}</li>" for remains in made.remains),
+        "</ul>\n</main>\n</body>\n</html>\n",
     ]
     return "\n".join(parts)
 
