@@ -208,6 +208,17 @@ async def test_a_plan_from_within_the_window_is_made_again_after_it(here: Instal
     assert await here.state() == "kept"
 
 
+async def test_a_window_is_over_once_both_clocks_say_so(here: Installation) -> None:
+    uid = (await here.deleted()).record.uid
+    store_ms = here.clock.now_ms()
+    here.days(8)
+
+    with pytest.raises(WindowNotOver):
+        await here.catalog.deleted.begin_collecting(uid, planned_ms=here.clock.now_ms(), store_ms=store_ms)
+
+    assert await here.state() == "kept"
+
+
 async def test_nothing_brings_back_a_repository_that_is_being_collected(here: Installation) -> None:
     await here.collected()
 
