@@ -29,16 +29,15 @@ from .swarms import SWARM_FAULTS, swarm
 from .worlds import small_worlds
 
 TABLE: Final = Path(__file__).parent / "blind.toml"
-STEPS: Final = (
-    *("flow", "mark", "preflight", "sweep"),
-    *("runs/fencing", "runs/resume"),
-    *("inputs/history", "inputs/named"),
-)
 FILES: Final = (
-    *("versions/**/*.py", "gc/service/*.py", "gc/rules/*.py", "gc/kinds/*.py"),
-    *(f"gc/{step}.py" for step in STEPS),
+    "versions/**/*.py",
+    *(
+        f"gc/{folder}/*.py"
+        for folder in ("erasure", "inputs", "kinds", "lifecycle", "rules", "runs", "service", "sets")
+    ),
+    *(f"gc/{file}.py" for file in ("flow", "holding", "mark", "preflight", "sweep")),
 )
-LEFT_OUT: Final = frozenset({"__init__", "errors", "why", "jobs", "searches", "explaining", "records"})
+LEFT_OUT: Final = frozenset({"__init__", "errors", "why", "jobs", "searches", "explaining", "records", "status"})
 """What explains or reports, and deletes nothing."""
 
 CPU_S: Final = 240
@@ -84,7 +83,7 @@ def blind(count: int, *, seed: int, only: str = "", notes: Path | None = None) -
     Raises:
         NothingFits: no file has `only` in its path, or no note is of a mutation that was drawn.
     """
-    drawn = draw(count, seed=seed, files=[file for file in _files() if only in file])
+    drawn = draw(count, seed=seed, files=[file for file in mutated_files() if only in file])
     if not drawn:
         raise NothingFits(f"no file that is mutated has {only!r} in its path")
     before = {looked.mutation: looked for looked in _noted(notes)}
@@ -119,7 +118,8 @@ def draw(count: int, *, seed: int, files: Sequence[str]) -> list[Mutation]:
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def _files() -> list[str]:
+def mutated_files() -> list[str]:
+    """Return the files that are mutated, below the package."""
     found = sorted({path for pattern in FILES for path in SOURCE.glob(pattern)})
     return [path.relative_to(SOURCE).as_posix() for path in found if path.stem not in LEFT_OUT]
 
@@ -249,10 +249,13 @@ def _look(mutation: Mutation) -> str:
     source = (SOURCE / mutation.file).read_text()
     tree = ast.fix_missing_locations(mutated(source, mutation.index))
     with replaced(module, source, tree):
+        tests, is_reached = fitting(mutation.file)
+        if not is_reached:
+            return failing_test(tests) or _in_worlds(mutation.file)
         # A few seeds or the tests notice nearly all that anything notices, and are the cheapest.
         return (
             _in_seeds(range(SEEDS_FIRST))
-            or failing_test(fitting_tests(mutation.file))
+            or failing_test(tests)
             or _in_worlds(mutation.file)
             or _in_seeds(range(SEEDS_FIRST, SEEDS))
         )
@@ -288,14 +291,20 @@ def _in_seeds(seeds: Iterable[int]) -> str:
     return ""
 
 
-def fitting_tests(file: str) -> list[str]:
-    table = tomllib.loads(TABLE.read_text())["fitting"]
-    return list(dict.fromkeys(test for row in table if fnmatch.fnmatch(file, row["files"]) for test in row["tests"]))
+def fitting(file: str) -> tuple[list[str], bool]:
+    """Return the tests that fit a file, and whether seeds of swarms reach it."""
+    found: dict[str, None] = {}
+    for row in tomllib.loads(TABLE.read_text())["fitting"]:
+        if any(fnmatch.fnmatch(file, files) for files in row["files"]):
+            found |= dict.fromkeys(row["tests"])
+            if row.get("alone", False):
+                return [*found], False
+    return [*found], True
 
 
 def warm_up() -> None:
     """Import what every look needs, so that forks begin with it."""
-    for file in _files():
+    for file in mutated_files():
         module_of(file)
     ready_for_tests()
     sys.stdout.flush()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -22,6 +22,13 @@ from lakebed.objectstore import opening
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # A run of the suite is about its commit: all runs of one commit draw the same examples.
 settings.register_profile("lakebed", settings.get_profile("random"), derandomize=True)
+# The simulator asks only whether a planted bug is noticed: the first example that fails is enough.
+settings.register_profile(
+    "first failure",
+    settings.get_profile("lakebed"),
+    phases=[Phase.explicit, Phase.generate],
+    report_multiple_bugs=False,
+)
 settings.load_profile("lakebed")
 
 timeouts: httpx.Timeout = inspect.signature(httpx.Client).parameters["timeout"].default

@@ -11,7 +11,7 @@ import pytest
 
 from sim.__main__ import main
 from sim.apart import ROOT
-from sim.blind import blind, draw, fitting_tests, look_at, mutated, mutations_of
+from sim.blind import FILES, blind, draw, fitting, look_at, mutated, mutated_files, mutations_of
 from sim.planting import SOURCE
 
 FILE = "versions/amortized.py"
@@ -33,10 +33,14 @@ def test_each_mutation_changes_the_source_in_its_own_way() -> None:
 
 
 def test_every_test_that_fits_a_file_exists() -> None:
-    for file in (FILE, "gc/service/runs.py", "gc/rules/committed.py", "gc/sweep.py"):
-        tests = fitting_tests(file)
+    for file in mutated_files():
+        tests, _ = fitting(file)
         assert tests
         assert all((ROOT / test).exists() for test in tests)
+
+
+def test_all_that_is_mutated_exists() -> None:
+    assert [files for files in FILES if not [*SOURCE.glob(files)]] == []
 
 
 def test_a_mutation_that_matters_is_noticed() -> None:
