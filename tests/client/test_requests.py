@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -11,6 +14,7 @@ from lakebed.base import Corrupt, Invalid
 from lakebed.client import BadSegment, Token, path_to
 from lakebed.operations import collectors
 from tests.client.support import Script, client_of
+from tests.serving import serving
 
 NOTHING = httpx.Response(204)
 
@@ -129,3 +133,39 @@ def test_any_route_can_be_called() -> None:
 
 def test_a_route_without_body_answers_nothing() -> None:
     assert client_of(Script(NOTHING)).call("POST", "/api/v1/x") is None
+
+
+class Ports(BaseHTTPRequestHandler):
+    """Answers with the port of its caller, and keeps the connection."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = str(self.client_address[1]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+_FORK = """
+import os, sys
+from lakebed.client.connection import Connection
+connection = Connection(sys.argv[1])
+print(connection.send("GET", "/").text, flush=True)
+if child := os.fork():
+    sys.exit(os.waitpid(child, 0)[1])
+print(connection.send("GET", "/").text, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_process_that_was_forked_makes_a_connection_of_its_own() -> None:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Ports)) as port:
+        script = [sys.executable, "-c", _FORK, f"http://127.0.0.1:{port}"]
+        parent, child = subprocess.run(script, check=True, capture_output=True, text=True).stdout.split()
+
+    assert parent != child

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -256,7 +259,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_upload_whose_file_shrinks_is_an_error_of_the_caller(repository: lakebed.Repository, tmp_path: Path) -> None:
-    """The body is read in another thread; its error comes back as itself, and nothing is written."""
+    """The error of a body comes back as itself, and nothing is written."""
     source = tmp_path / "growing"
     source.write_bytes(b"1234")
     main = repository.branch()
@@ -268,6 +271,77 @@ def test_an_upload_whose_file_shrinks_is_an_error_of_the_caller(repository: lake
     with pytest.raises(lakebed.Conflict, match="changed while it was being sent"):
         main._client.files.upload(repository.name, "main", "a", source, progress=grow)
     assert not main.exists("a")
+
+
+def test_many_uploads_whose_bodies_come_from_the_same_lake_end(repository: lakebed.Repository) -> None:
+    main = repository.branch()
+    bodies = {f"a{number}": bytes([number]) * (3 << 20) for number in range(16)}
+    for name, body in bodies.items():
+        main.write(name, body)
+
+    def copy(name: str) -> None:
+        with main.open(name) as source:
+            main._client.files.upload_stream(repository.name, "main", f"copy/{name}", source)
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        list(pool.map(copy, bodies))
+
+    assert [main.read(f"copy/{name}") == body for name, body in bodies.items()] == [True] * len(bodies)
+
+
+def test_a_lake_that_is_closed_answers_every_thread_that_uses_it(tmp_path: Path) -> None:
+    """With what was asked for, or with an error of ours."""
+    lake = lakebed.open_local(tmp_path / "lake", environment={})
+    main = lake.create_repository("shared").branch()
+    working = [threading.Event() for _ in range(8)]
+    errors: list[BaseException] = []
+
+    def use(number: int) -> None:
+        try:
+            while True:
+                main.write(str(number), b"body" * 50_000)
+                main.read(str(number))
+                working[number].set()
+        except BaseException as error:  # noqa: BLE001  # it is what is asked for
+            errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(len(working))]
+    for thread in threads:
+        thread.start()
+    for event in working:
+        event.wait()
+    lake.close()
+    for thread in threads:
+        thread.join()
+
+    assert len(errors) == len(threads)
+    assert [error for error in errors if not isinstance(error, lakebed.LakebedError)] == []
+
+
+_FORK = """
+import os, sys, lakebed
+lake = lakebed.open_local(sys.argv[1], environment={})
+lake.create_repository("shared")
+if child := os.fork():
+    sys.exit(os.waitpid(child, 0)[1] or lake.close())
+try:
+    lake.repository("shared")
+except lakebed.Invalid as error:
+    lake.close()
+    with lakebed.open_local(sys.argv[1], environment={}) as own:
+        print(error, own.repository("shared").name, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_lake_in_a_folder_says_that_it_stays_behind_when_its_process_is_forked(tmp_path: Path) -> None:
+    """A child has no thread but the one that forked: an answer would never come."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FORK, str(tmp_path / "lake")], check=True, capture_output=True, text=True
+    )
+
+    assert "open it anew in this process" in done.stdout
+    assert done.stdout.endswith("shared\n")
 
 
 def test_a_folder_of_the_object_store_is_imported_without_a_copy(tmp_path: Path) -> None:

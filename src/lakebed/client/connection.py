@@ -9,12 +9,17 @@ would also hide that another writer deleted the thing.
 
 Arguments of a path are percent-encoded here, each as one segment. `.` and `..` are refused as segments, because HTTP
 libraries resolve them: deleting the branch `..` would otherwise delete the repository.
+
+A process that was forked makes connections of its own. On one that it shared with its parent each would read answers
+to the other.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -131,8 +136,23 @@ def _plain(value: str | int | bool) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
+_of_this_process: Final[weakref.WeakSet[Connection]] = weakref.WeakSet()
+_of_parents: Final[list[tuple[httpx.Client, httpx.Client]]] = []
+"""Never closed, and never let go: a thread of the parent may have held their locks when this process was forked."""
+
+
+def _connect_anew() -> None:
+    for connection in _of_this_process:
+        connection.connect_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_connect_anew)
+
+
 class Connection:
-    """A pool of connections to one endpoint, with credentials. May be used by many threads; close it when done.
+    """A pool of connections to one endpoint, with credentials. May be used by many threads, and by processes that are
+    forked from this one; close it when done.
 
     `transport` and `sleep` are for tests. `timeout_s` is the longest silence of the server, not of a whole call.
     """
@@ -155,21 +175,37 @@ class Connection:
         self._sleep = sleep
         timeout = httpx.Timeout(timeout_s, connect=10.0, pool=None)
         limits = httpx.Limits(max_connections=connections_max, keepalive_expiry=_KEEPALIVE_S)
-        # Without credentials: a signed URL has what it needs, and its host may not see ours.
-        self._signed = httpx.Client(timeout=timeout, limits=limits, transport=transport)
-        self._http = httpx.Client(
-            auth=(credentials.access_key_id, credentials.secret_access_key)
-            if isinstance(credentials, Credentials)
-            else None,
-            timeout=timeout,
-            limits=limits,
-            follow_redirects=True,
-            transport=transport,
-            headers={
-                "User-Agent": "lakebed",
-                **({"Authorization": f"Bearer {credentials.token}"} if isinstance(credentials, Token) else {}),
-            },
-        )
+        certificates = httpx.create_ssl_context()  # It costs far more than the rest of a client.
+
+        def connect() -> tuple[httpx.Client, httpx.Client]:
+            # Without credentials: a signed URL has what it needs, and its host may not see ours.
+            signed = httpx.Client(timeout=timeout, limits=limits, transport=transport, verify=certificates)
+            return signed, httpx.Client(
+                auth=(credentials.access_key_id, credentials.secret_access_key)
+                if isinstance(credentials, Credentials)
+                else None,
+                timeout=timeout,
+                limits=limits,
+                follow_redirects=True,
+                transport=transport,
+                verify=certificates,
+                headers={
+                    "User-Agent": "lakebed",
+                    **({"Authorization": f"Bearer {credentials.token}"} if isinstance(credentials, Token) else {}),
+                },
+            )
+
+        self._connect = connect
+        self._signed, self._http = connect()
+        _of_this_process.add(self)
+
+    def connect_anew(self) -> None:
+        """Leave the connections to the parent. Called once in a process that was forked, before anything else."""
+        _of_parents.append((self._signed, self._http))
+        is_closed = self._http.is_closed
+        self._signed, self._http = self._connect()
+        if is_closed:
+            self.close()
 
     def close(self) -> None:
         self._http.close()
@@ -298,7 +334,7 @@ class Connection:
         about: Sequence[str] = (),
     ) -> Iterator[httpx.Response]:
         if self._http.is_closed:
-            raise Invalid("the connection was closed", request=f"{method} {path}")
+            raise _closed(f"{method} {path}")
         url = self.endpoint + path + (f"?{query_string(query)}" if query else "")
         own = {**headers, **({"Content-Type": "application/json"} if isinstance(content, bytes) else {})}
 
@@ -345,6 +381,10 @@ class Connection:
                 self._note(request, str(error) or type(error).__name__, began_s)
                 if last or isinstance(error, httpx.UnsupportedProtocol):
                     raise self._lost(error, request=request, changes=changes, whom=whom) from error
+            except RuntimeError as error:
+                if not self._http.is_closed:
+                    raise
+                raise _closed(request) from error
             else:
                 if last or response.status_code not in _STATUS_TO_RETRY:
                     return response
@@ -376,6 +416,10 @@ class Connection:
                 request=request,
             )
         return Unreachable(f"the connection to {whom} broke: {why}", request=request)
+
+
+def _closed(request: str) -> Invalid:
+    return Invalid("the connection was closed", request=request)
 
 
 def json_body(value: object) -> bytes:

@@ -16,12 +16,14 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx
 
-from lakebed.base import NotFound
+from lakebed.base import Invalid, NotFound
 from lakebed.client import Client
 from lakebed.server import ServerOptions, create_app, opened, options_of, prepare_folder
 from lakebed.server.folder import MARKER_FILE
@@ -74,8 +76,11 @@ class _Server:
 
     def __init__(self, options: ServerOptions, user: str) -> None:
         started: Future[None] = Future()
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
+        self._entry = threading.Lock()
+        self._is_closed = False
         self.app: Application
         self._thread = threading.Thread(target=self._run, args=(options, user, started), name="lakebed", daemon=True)
         self._thread.start()
@@ -87,16 +92,32 @@ class _Server:
 
     def stop(self) -> None:
         """End requests under way, and close everything. May be called again."""
+        if self._pid != os.getpid():
+            return
+        self._refuse()
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
+            self.call(self._stopping.set)
             self._thread.join()
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """
+        Raises:
+            Invalid: it is closed, or its thread is one of the process that this one was forked from.
+        """
+        if self._pid != os.getpid():
+            raise Invalid("this lake was opened before its process was forked: open it anew in this process")
+        with self._entry:  # What is submitted before the end is among the tasks that `_serve` ends.
+            if self._is_closed:
+                raise Invalid("the lake was closed")
+            return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
     def call(self, function: Callable[[], object]) -> None:
-        if self._thread.is_alive():
+        with suppress(RuntimeError):  # The loop has ended, and nothing waits in it.
             self._loop.call_soon_threadsafe(function)
+
+    def _refuse(self) -> None:
+        with self._entry:
+            self._is_closed = True
 
     def _run(self, options: ServerOptions, user: str, started: Future[None]) -> None:
         asyncio.set_event_loop(self._loop)
@@ -117,6 +138,8 @@ class _Server:
             try:
                 await self._stopping.wait()
             finally:
+                self._refuse()
+                await asyncio.sleep(0)  # What was submitted last begins.
                 others = asyncio.all_tasks() - {asyncio.current_task()}
                 for task in others:
                     task.cancel()
@@ -131,56 +154,81 @@ class _InProcess(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         call = _Call(self._server, request)
-        status, headers = call.start()
+        try:
+            status, headers = call.start()
+        except BaseException:
+            call.close()
+            raise
         return httpx.Response(status, headers=headers, stream=call)
 
 
 class _Call(httpx.SyncByteStream):
-    """One request and its answer; the stream of the answer's body."""
+    """One request and its answer; the stream of the answer's body.
+
+    The thread that waits for the answer reads the body of the request, too, a piece when the application asks for one.
+    A body that comes from this lake may ask the application itself. In threads of the loop enough of them would take
+    all there are, and wait for an answer that needs one.
+    """
 
     def __init__(self, server: _Server, request: httpx.Request) -> None:
         self._server = server
         self._request = request
         assert isinstance(request.stream, httpx.SyncByteStream)
         self._body: Iterator[bytes] = iter(request.stream)
+        self._pieces: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue()
+        self._is_asked = False
         self._is_sent = False
         self._failure: BaseException | None = None
         """What the body raised while it was being read."""
-        self._messages: queue.SimpleQueue[Message | BaseException | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Message | Future[None] | None] = queue.SimpleQueue()
+        """What the application sends; None, where it asks for a piece of the body; at the end, its future."""
         self._room = asyncio.Semaphore(AHEAD)
         self._future: Future[None] | None = None
 
     def start(self) -> tuple[int, list[tuple[bytes, bytes]]]:
-        self._future = self._server.submit(self._run())
+        self._future = self._server.submit(self._run)
+        self._future.add_done_callback(self._messages.put)
         head = self._next()
         if self._failure is not None:
             raise self._failure
-        if head is None:
-            raise httpx.RemoteProtocolError("the application gave no answer", request=self._request)
         return head["status"], [*head.get("headers", [])]
 
     def __iter__(self) -> Iterator[bytes]:
-        while (message := self._next()) is not None:
+        has_more = True
+        while has_more:
+            message = self._next()
             if body := message.get("body", b""):
                 yield body
-            if not message.get("more_body", False):
-                return
+            has_more = message.get("more_body", False)
 
     def close(self) -> None:
         """Let a handler go whose answer is wanted no longer."""
         if self._future is not None:
             self._future.cancel()
 
-    def _next(self) -> Message | None:
+    def _next(self) -> Message:
         """
         Raises:
             httpx.RemoteProtocolError: the application failed; its error is the cause.
         """
-        message = self._messages.get()
+        while (message := self._messages.get()) is None:
+            self._read_piece()
+        if isinstance(message, Future):
+            if self._failure is not None:
+                raise self._failure
+            error = None if message.cancelled() else message.exception()
+            why = f"failed: {error}" if error is not None else "was stopped, or gave no answer"
+            raise httpx.RemoteProtocolError(f"the application {why}", request=self._request) from error
         self._server.call(self._room.release)
-        if isinstance(message, BaseException) and self._failure is None:
-            raise httpx.RemoteProtocolError(f"the application failed: {message}", request=self._request) from message
-        return None if isinstance(message, BaseException) else message
+        return message
+
+    def _read_piece(self) -> None:
+        piece: bytes | BaseException | None
+        try:
+            piece = next(self._body, None)
+        except BaseException as error:  # noqa: BLE001  # raised where the application has ended
+            self._failure = piece = error
+        self._server.call(partial(self._pieces.put_nowait, piece))
 
     async def _run(self) -> None:
         url = self._request.url
@@ -198,21 +246,18 @@ class _Call(httpx.SyncByteStream):
             "server": (url.host, url.port),
             "client": None,
         }
-        try:
-            await self._server.app(scope, self._receive, self._send)
-            self._messages.put(None)
-        except BaseException as error:
-            self._messages.put(error)
-            if not isinstance(error, Exception):
-                raise
+        await self._server.app(scope, self._receive, self._send)
 
     async def _receive(self) -> Message:
         if self._is_sent:
             await asyncio.Event().wait()  # A client in this process goes away by `close`, which cancels.
-        try:
-            piece = await asyncio.to_thread(next, self._body, None)
-        except BaseException as error:  # noqa: BLE001  # it belongs to the caller's thread, not to a handler
-            self._failure = error
+        if not self._is_asked:  # One who asked may have been cancelled since. The piece is for the next.
+            self._is_asked = True
+            self._messages.put(None)
+        piece = await self._pieces.get()
+        self._is_asked = False
+        if isinstance(piece, BaseException):
+            self._is_sent = True
             return {"type": "http.disconnect"}
         self._is_sent = piece is None
         return {"type": "http.request", "body": piece or b"", "more_body": not self._is_sent}
