@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from lakebed.gc.service.jobs import RUNNING, RunningRecord
+from lakebed.hooks import HOOK_VARIABLES
 from lakebed.server import AppState, create_app
 from lakebed.server import collectors as module
 from lakebed.server.collectors import Collectors
@@ -24,7 +25,7 @@ from tests.kv.servers import is_alive
 
 PLAYED = """
 import json, os, sys, time
-told = {name: value for name, value in os.environ.items() if name.startswith(("LAKEBED_", "AWS_"))}
+told = {name: value for name, value in os.environ.items() if name.startswith(("LAKEBED_", "LAKEFS", "AWS_"))}
 assert told.pop("LAKEBED_S3_SECRET_ACCESS_KEY")  # the line has room for little more than a token
 said = {"run_id": "r1", "kind": "uncommitted", "totals": {"all": {"objects": 3, "size_bytes": 30}}, "more": 1}
 applied = {"run_id": "r1", "kind": "uncommitted", "objects_deleted": 2, "bytes_deleted": 20, "objects_failed": 1}
@@ -52,7 +53,8 @@ async def collectors(state: AppState, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "BEAT_S", 0.05)
     program = tmp_path / "collector.py"
     program.write_text(PLAYED)
-    environment = dict.fromkeys(module.SECRETS | module.AWS_NAMES, "nobody's business")
+    hooks = {name + "TOKEN" for name in HOOK_VARIABLES}
+    environment = dict.fromkeys(module.SECRETS | module.AWS_NAMES | hooks, "nobody's business")
     environment["LAKEBED_S3_SECRET_ACCESS_KEY"] = "s"
     made = Collectors(environment, state.authenticator, program=(sys.executable, str(program)))
     yield made

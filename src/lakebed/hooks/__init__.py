@@ -6,13 +6,14 @@ lua         a script in a limited process of its own     service     the port of
 """
 
 from .actions import FOLDER, Action, InvalidAction, parse
-from .options import HookFailed, HookOptions, hook_options
+from .options import HOOK_VARIABLES, HookFailed, HookOptions, hook_options
 from .runs import ActionRunRecord, HookRunRecord, RunNotFound, Runs
 from .service import CALLER, Asker, RepositoryHooks
 
 __all__ = [
     "CALLER",
     "FOLDER",
+    "HOOK_VARIABLES",
     "Action",
     "ActionRunRecord",
     "Asker",

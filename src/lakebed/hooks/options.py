@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from lakebed.base import Invalid, LakebedError
 
-ENVIRONMENT: Final = ("LAKEBED_ACTION_", "LAKEFSACTION_")
+HOOK_VARIABLES: Final = ("LAKEBED_ACTION_", "LAKEFSACTION_")
 """Action files may name environment variables that begin so, and no others."""
 OUTPUT_CHARACTERS_MAX: Final = 64 << 10
 TIMEOUT_S: Final = 60.0
@@ -54,7 +54,7 @@ def hook_options(environment: Mapping[str, str]) -> HookOptions:
         private=environment.get("LAKEBED_ACTIONS_PRIVATE") == "1",
         lua=environment.get("LAKEBED_ACTIONS_LUA") != "0",
         lua_network=environment.get("LAKEBED_ACTIONS_LUA_NETWORK") == "1",
-        environment={name: value for name, value in environment.items() if name.startswith(ENVIRONMENT)},
+        environment={name: value for name, value in environment.items() if name.startswith(HOOK_VARIABLES)},
     )
 
 
@@ -82,7 +82,7 @@ class Secrets:
     def _value(self, match: re.Match[str]) -> str:
         name = match[1]
         if name not in self._environment:
-            prefixes = " or ".join(ENVIRONMENT)
+            prefixes = " or ".join(HOOK_VARIABLES)
             raise Invalid(f"the server has no variable {name} for actions (their names begin with {prefixes})")
         self._used.add(self._environment[name])
         return self._environment[name]

@@ -42,6 +42,7 @@ from lakebed.gc.protocol import (
     is_open,
 )
 from lakebed.gc.service import JobBook
+from lakebed.hooks import HOOK_VARIABLES
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +66,10 @@ SECRETS: Final = frozenset(
         "LAKEBED_STORE_URI",
         "LAKEBED_ACCESS_KEY_ID",
         "LAKEBED_SECRET_ACCESS_KEY",
+        "LAKEBED_OIDC_CLIENT_SECRET",
     }
 )
-"""Variables of this process that no collector gets."""
+"""Variables of this process that no collector gets, besides those of hooks, whose values are the operator's secrets."""
 AWS_NAMES: Final = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
 
 
@@ -101,7 +103,11 @@ class Collectors:
     ) -> None:
         # Where our names carry the store's credentials, AWS's names would carry them a second time.
         secrets = SECRETS | (AWS_NAMES if "LAKEBED_S3_SECRET_ACCESS_KEY" in environment else frozenset())
-        self._environment = {name: value for name, value in environment.items() if name not in secrets}
+        self._environment = {
+            name: value
+            for name, value in environment.items()
+            if name not in secrets and not name.startswith(HOOK_VARIABLES)
+        }
         self._authenticator = authenticator
         self._program = program
         self._tasks: set[asyncio.Task[None]] = set()
