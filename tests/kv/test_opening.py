@@ -101,6 +101,22 @@ def test_a_senseless_option_is_refused(tmp_path: Path, option: str, complaint: s
         open_store(f"{sqlite_uri(tmp_path / 'kv.db')}?{option}")
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "redis://{}/0",
+        "mongodb://{}/lakebed",
+        "etcd://{}?name=lakebed",
+        "consul://:x@{}?name=lakebed",
+        "cosmos://:AA==@{}/lakebed/metadata",
+    ],
+)
+@pytest.mark.parametrize("host", ["h:xx", "h:99999", "h:0", "h:", "h1:1,h2:-1", "[::1]:x"])
+def test_a_port_that_is_none_is_refused(rest: str, host: str) -> None:
+    with pytest.raises(InvalidStoreUri, match="a port is a number from 1 to 65535"):
+        open_store(rest.format(host))
+
+
 def test_an_error_does_not_repeat_a_password() -> None:
     with pytest.raises(InvalidStoreUri) as caught:
         open_store("oracle://scott:tiger@db/?x=tiger")

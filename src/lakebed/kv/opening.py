@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from lakebed.base import Invalid
@@ -48,6 +48,9 @@ _DRIVERS: dict[str, str] = {
     "spanner": "lakebed.kv.drivers.spanner",
     "sqlite": "lakebed.kv.drivers.sqlite",
 }
+
+
+PORT_MAX: Final = 65535
 
 
 class InvalidStoreUri(Invalid):
@@ -117,6 +120,18 @@ class StoreUri:
     def refuse_path(self) -> None:
         if self.authority or self.path:
             raise InvalidStoreUri(f"{self.scheme}: nothing may follow {self.scheme}://", scheme=self.scheme)
+
+    def check_ports(self) -> None:
+        """Look at the port of each host. Hosts stand behind the login, with commas between.
+
+        Raises:
+            InvalidStoreUri: one is no port.
+        """
+        for host in self.authority.rpartition("@")[2].split(","):
+            # The colons of an address of IPv6 stand in brackets.
+            _, colon, port = host.rpartition("]")[2].rpartition(":")
+            if colon and not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) <= PORT_MAX):
+                raise InvalidStoreUri(f"{self.scheme}: a port is a number from 1 to {PORT_MAX}", scheme=self.scheme)
 
     def check_all_taken(self) -> None:
         """

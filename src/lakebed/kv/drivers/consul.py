@@ -86,6 +86,7 @@ def _from(uri: StoreUri, wait_s: float) -> ConsulDatabase:
     name, connections = uri.text("name", "lakebed"), uri.count("connections", CONNECTIONS)
     tls, ca_file = uri.choice("tls", "no", "yes"), uri.text("ca_file", "")
     uri.check_all_taken()
+    uri.check_ports()
     login, _, hosts = uri.authority.rpartition("@")
     user, _, token = login.partition(":")
     if not hosts or user or uri.path.strip("/"):

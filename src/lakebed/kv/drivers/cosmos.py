@@ -82,6 +82,7 @@ def partitions_uri(uri: StoreUri) -> list[bytes]:
 def _from(uri: StoreUri, wait_s: float) -> CosmosDatabase:
     tls, connections = uri.choice("tls", "yes", "no"), uri.count("connections", CONNECTIONS)
     uri.check_all_taken()
+    uri.check_ports()
     login, _, host = uri.authority.rpartition("@")
     user, _, key = login.partition(":")
     database, _, container = uri.path.removeprefix("/").partition("/")

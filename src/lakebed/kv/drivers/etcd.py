@@ -123,6 +123,7 @@ def _from(uri: StoreUri, wait_s: float) -> EtcdDatabase:
     if uri.scheme == "etcds":
         certificates = uri.text("ca_file", "")
     uri.check_all_taken()
+    uri.check_ports()
     login, _, hosts = uri.authority.rpartition("@")
     if not hosts or uri.path.strip("/") or not name:
         raise InvalidStoreUri(f"{uri.scheme}: an example: etcd://127.0.0.1:2379?name=lakebed", scheme=uri.scheme)

@@ -23,7 +23,7 @@ import httpx
 import msgspec
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.opening import PORT_MAX, InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
@@ -53,7 +53,6 @@ CONNECT_S_MAX: Final = 2.0
 GREETING_S_MAX: Final = 5.0
 """Wait this long for the first answer of one of several REST servers, or less, for the same reason."""
 PORT: Final = 8080
-PORT_MAX: Final = 65535
 ADDRESS_LENGTH_MAX: Final = 32 << 10
 """The REST server takes 64 KiB of address and headers."""
 

@@ -65,6 +65,7 @@ def _from(uri: StoreUri, wait_s: float) -> MongoDatabase:
     name, connections = uri.text("name", "lakebed"), uri.count("connections", CONNECTIONS)
     passed = {each: value for each in TLS if (value := uri.text(each, ""))}
     uri.check_all_taken()
+    uri.check_ports()
     database = uri.path.removeprefix("/")
     if not uri.authority or not database or set(database) & set('/\\. "$') or not name.isidentifier():
         raise InvalidStoreUri(

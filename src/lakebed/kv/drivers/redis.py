@@ -109,6 +109,7 @@ def _from(uri: StoreUri, wait_s: float) -> RedisDatabase:
     connections = uri.count("connections", CONNECTIONS)
     passed = {key: value for key in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile") if (value := uri.text(key, ""))}
     uri.check_all_taken()
+    uri.check_ports()
     address = f"{uri.scheme}://{uri.authority}{quote(uri.path)}" + (f"?{urlencode(passed)}" if passed else "")
     return RedisDatabase(
         address, name=name, fsync=fsync, replicas=replicas, connections=connections, timeout_s=max(wait_s, 1)
