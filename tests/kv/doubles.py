@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,6 +47,26 @@ class Service:
 
     def answer(self, request: Request) -> Answer:
         raise NotImplementedError
+
+
+class Limit:
+    """Let `per_s` requests a second through, and a fifth of a second's at once. Counts what it lets through or not."""
+
+    def __init__(self, per_s: float) -> None:
+        self.taken = self.refused = 0
+        self._per_s = per_s
+        self._tokens = per_s / 5
+        self._filled_at = time.monotonic()
+
+    def lets_through(self) -> bool:
+        now = time.monotonic()
+        self._tokens = min(self._tokens + (now - self._filled_at) * self._per_s, self._per_s / 5)
+        self._filled_at = now
+        is_taken = self._tokens >= 1
+        self._tokens -= is_taken
+        self.taken += is_taken
+        self.refused += not is_taken
+        return is_taken
 
 
 class _Handler(BaseHTTPRequestHandler):

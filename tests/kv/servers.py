@@ -22,12 +22,12 @@ from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pytest
 
 from bench.http import family
-from lakebed.kv import PredicateFailed, open_store, store_partitions
+from lakebed.kv import PredicateFailed, Store, open_store, store_partitions
 from lakebed.testing.contracts import RemoteStoreContract
 from lakebed.testing.contracts.network import held_port
 
@@ -93,6 +93,20 @@ async def a_value_put_back_is_noticed(uri: str, *, beside: bytes = b"\xff" * 102
 
     assert store_partitions(uri) == sorted([b"p", beside])
     await store.close()
+
+
+WRITES: Final = 150
+
+
+async def writes_by_16(store: Store, partition: bytes) -> None:
+    """Write WRITES new keys. Each caller begins its next write at once."""
+    ahead = iter(range(WRITES))
+
+    async def caller() -> None:
+        for number in ahead:
+            await store.set_if(partition, b"%03d" % number, b"value", None)
+
+    await asyncio.gather(*(caller() for _ in range(16)))
 
 
 @dataclass

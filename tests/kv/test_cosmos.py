@@ -21,8 +21,8 @@ from lakebed.kv import (
 from lakebed.testing.contracts import DurableStoreContract
 from lakebed.testing.contracts.store import P, held, read_all
 from tests.kv.cosmos_double import Cosmos
-from tests.kv.doubles import Answer, Request, served
-from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, double
+from tests.kv.doubles import Answer, Limit, Request, served
+from tests.kv.servers import WRITES, OnServer, Server, a_value_put_back_is_noticed, double, writes_by_16
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +141,31 @@ async def test_a_request_that_is_throttled_is_sent_again(tmp_path: Path) -> None
 
         assert (await held(store, P, b"key")).value == b"mine"
         assert service.requests == 4
+        await store.close()
+
+
+class Throttling(Cosmos):
+    """Take only so many batches a second."""
+
+    def __init__(self, file: str, per_s: float) -> None:
+        super().__init__(file)
+        self.limit = Limit(per_s)
+
+    def answer(self, request: Request) -> Answer:
+        if "x-ms-cosmos-is-batch-request" in request.headers and not self.limit.lets_through():
+            return Answer(429, headers={"x-ms-retry-after-ms": "20"})
+        return super().answer(request)
+
+
+async def test_writes_beyond_what_cosmos_takes_are_slowed_and_none_is_lost(tmp_path: Path) -> None:
+    service = Throttling(str(tmp_path / "kept.db"), 100)
+    with served(service) as port:
+        store = open_store(uri_of(port, name="limited"))
+
+        await writes_by_16(store, P)
+
+        assert len(await read_all(store, P)) == WRITES
+        assert service.limit.refused <= service.limit.taken / 2
         await store.close()
 
 

@@ -7,8 +7,9 @@ import itertools
 import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection
 from io import BytesIO
 from pathlib import Path
 
@@ -26,7 +27,17 @@ from lakebed.kv import (
 )
 from lakebed.kv.drivers import dynamodb as dynamodb_driver
 from lakebed.kv.drivers.remote import RemoteStore
-from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, dynamodb
+from tests.kv.doubles import Answer, Limit, Request, Service, served
+from tests.kv.servers import (
+    START_S,
+    WRITES,
+    OnServer,
+    Server,
+    a_value_put_back_is_noticed,
+    answering_http,
+    dynamodb,
+    writes_by_16,
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +93,34 @@ async def test_a_database_that_throttles_is_asked_again_after_a_pause() -> None:
         await store.set(b"p", b"key", b"value")
         await store.delete_many(b"p", [b"a", b"b"])
 
+        await store.close()
+
+
+class Throttling(Service):
+    """Stand before a DynamoDB, and refuse what is more than so many writes a second."""
+
+    def __init__(self, file: str, to: int, per_s: float) -> None:
+        super().__init__(file)
+        self.limit = Limit(per_s)
+        self.connection = HTTPConnection("127.0.0.1", to, timeout=START_S)
+
+    def answer(self, request: Request) -> Answer:
+        if request.headers["x-amz-target"].endswith("PutItem") and not self.limit.lets_through():
+            return Answer(THROTTLED[0], THROTTLED[1].encode())
+        self.connection.request("POST", "/", request.body, request.headers)
+        response = self.connection.getresponse()
+        return Answer(response.status, response.read())
+
+
+async def test_writes_beyond_what_dynamodb_takes_are_slowed_and_none_is_lost(server: Server, tmp_path: Path) -> None:
+    service = Throttling(str(tmp_path / "kept.db"), server.port, 100)
+    with served(service) as port, closing(service.connection):
+        store = open_store(uri_of(port, name="limited"))
+
+        await writes_by_16(store, b"p")
+
+        assert len((await store.scan(b"p", b"", WRITES + 1)).keys) == WRITES
+        assert service.limit.refused <= service.limit.taken / 2
         await store.close()
 
 

@@ -35,6 +35,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
+from .pace import Paces, Throttled
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = b"1"
@@ -62,8 +63,9 @@ PARTITIONS: Final = "SELECT c.p FROM c"
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 NOT_AS_EXPECTED: Final = 412
-_PASSING: Final = frozenset({429, 449})
-"""Too many requests; a race inside Cosmos that it asks to try again. Nothing happened."""
+_THROTTLED: Final = 429
+_RACE: Final = 449
+"""Inside Cosmos, which asks to try again. Nothing happened."""
 _WRITE_FORBIDDEN: Final = "3"
 """The substatus of a region that takes no writes just now."""
 
@@ -140,6 +142,7 @@ class CosmosDatabase:
         self._connections = connections
         self._timeout_s = timeout_s
         self._opening = asyncio.Lock()
+        self._paces = Paces()
         self._client: CosmosClient | None = None
 
     async def prepare(self) -> None:
@@ -218,9 +221,13 @@ class CosmosDatabase:
 
     async def _read_one(self, partition: bytes, key: bytes) -> list[dict[str, Any]]:
         container = await self._container()
-        try:
+
+        async def read() -> dict[str, Any]:
             async with _translated():
-                return [await container.read_item(_id(key), partition.hex())]
+                return dict(await container.read_item(_id(key), partition.hex()))
+
+        try:
+            return [await self._paces.of(partition.hex()).run(read)]
         except _NotAsExpected:
             return []
 
@@ -229,17 +236,21 @@ class CosmosDatabase:
     ) -> list[dict[str, Any]]:
         """Read at most `limit` items. A page of Cosmos may have fewer than are asked for."""
         container = await self._container()
-        found: list[dict[str, Any]] = []
         asked: list[dict[str, object]] = [{"name": f"@{name}", "value": value} for name, value in parameters.items()]
-        async with _translated():
-            items = container.query_items(
-                text, parameters=asked, partition_key=partition.hex(), max_item_count=min(limit, 1000)
-            )
-            async for item in items:
-                found.append(item)
-                if len(found) == limit:
-                    break
-        return found
+
+        async def read() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            async with _translated():
+                items = container.query_items(
+                    text, parameters=asked, partition_key=partition.hex(), max_item_count=min(limit, 1000)
+                )
+                async for item in items:
+                    found.append(item)
+                    if len(found) == limit:
+                        break
+            return found
+
+        return await self._paces.of(partition.hex()).run(read)
 
     async def _batch(self, partition: str, operations: Sequence[Any]) -> list[Any]:
         """Carry out all or nothing.
@@ -248,8 +259,12 @@ class CosmosDatabase:
             _NotAsExpected: an item is there or not, or has another tag than it should have.
         """
         container = await self._container()
-        async with _translated():
-            return list(await container.execute_item_batch(operations, partition))
+
+        async def carry_out() -> list[Any]:
+            async with _translated():
+                return list(await container.execute_item_batch(operations, partition))
+
+        return await self._paces.of(partition).run(carry_out, len(operations))
 
     async def _container_or_make_it(self, client: CosmosClient) -> dict[str, Any]:
         database = client.get_database_client(self._database)
@@ -306,10 +321,12 @@ class _Once(AioHttpTransport):  # type: ignore[misc]  # the library exports it i
         except AzureError as error:
             raise OutcomeUnknown(f"cosmos: the answer was lost: {error}") from error
         status, substatus = response.status_code, response.headers.get("x-ms-substatus", "")
-        if status in _PASSING:
-            pause_ms = float(response.headers.get("x-ms-retry-after-ms") or 0)
-            await asyncio.sleep(min(pause_ms / 1000, PAUSE_S_MAX))
-            raise Passing(f"cosmos: it answered {status}: it is throttled", status=status)
+        pause_s = min(float(response.headers.get("x-ms-retry-after-ms") or 0) / 1000, PAUSE_S_MAX)
+        if status == _THROTTLED:
+            raise Throttled(f"cosmos: it answered {status}: it is throttled", status=status, pause_s=pause_s)
+        if status == _RACE:
+            await asyncio.sleep(pause_s)
+            raise Passing(f"cosmos: it answered {status}: a race inside it", status=status)
         if status == 403 and substatus == _WRITE_FORBIDDEN:
             raise Passing("cosmos: it fails over to another region", status=status)
         if status in {408, 410} or status >= 500:
@@ -410,8 +427,8 @@ def _failure(status: int | None, substatus: int | None, reason: str | None, posi
         return _NotThere(message)
     if status in {NOT_FOUND, CONFLICT, NOT_AS_EXPECTED}:
         return _NotAsExpected(position)
-    if status in _PASSING:
-        return Passing(message)
+    if status in {_THROTTLED, _RACE}:
+        return Throttled(message) if status == _THROTTLED else Passing(message)
     if status is None or status == 408 or status >= 500:
         return OutcomeUnknown(message, status=status)
     return StoreUnavailable(message, status=status)

@@ -14,7 +14,8 @@ import hmac
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -29,6 +30,7 @@ from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
 from .http_client import AnswerLost, HttpAnswer, HttpClient, NotSent, Origin
+from .pace import Paces, Throttled
 from .remote import PAUSE_S, PAUSE_S_MAX, WAIT_S, Passing, Place, RemoteStore, answer_of, open_database, partitions_of
 
 FORMAT: Final = b"1"
@@ -50,11 +52,9 @@ ABSENT: Final[dict[str, object]] = {"ConditionExpression": "attribute_not_exists
 
 UNREAD: Final = "dynamodb: it hands back keys unread: it is throttled"
 
+_THROTTLED: Final = frozenset({"ProvisionedThroughputExceededException", "RequestLimitExceeded", "ThrottlingException"})
 _PASSING: Final = frozenset(
     {
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "ThrottlingException",
         "TransactionConflictException",
         "LimitExceededException",
         "ResourceInUseException",  # another process makes the table
@@ -193,6 +193,7 @@ class DynamoDatabase:
         self._timeout_s = timeout_s
         self._client: HttpClient | None = None
         self._is_closed = False
+        self._paces = Paces()
         self._signer = _Signer(region, endpoint.authority)
 
     async def prepare(self) -> None:
@@ -236,7 +237,34 @@ class DynamoDatabase:
                 raise Passing(UNREAD)
 
     async def read_places(self, places: Sequence[Place]) -> dict[Place, Held | Passing]:
-        """DynamoDB hands back the keys of a partition that is throttled, beside the answers of the others."""
+        """DynamoDB hands back the keys of a partition that is throttled, beside the answers of the others.
+
+        So do we, where others would have to wait for its turn.
+        """
+        counts = Counter(partition for partition, _ in places)
+        if len(counts) == 1:
+            return await self._paces.of(places[0][0]).run(
+                lambda: self._read_places(places), len(places), left=lambda found: sum(_unread_of(found).values())
+            )
+        turns = {partition: self._paces.of(partition).turn_now(count) for partition, count in counts.items()}
+        found: dict[Place, Held | Passing] = {place: Passing(UNREAD) for place in places if turns[place[0]] is None}
+        refused = Counter[bytes]()
+        try:
+            if asked := [place for place in places if place not in found]:
+                answers = await self._read_places(asked)
+                refused = _unread_of(answers)
+                found |= answers
+        except Throttled:
+            refused = counts
+            raise
+        finally:
+            for partition, turn in turns.items():
+                if turn is not None:
+                    left = refused[partition]
+                    self._paces.of(partition).answered(turn, taken=counts[partition] - left, refused=left)
+        return found
+
+    async def _read_places(self, places: Sequence[Place]) -> dict[Place, Held | Passing]:
         asked = {self._table: {"Keys": [_key(*place) for place in places], "ConsistentRead": True}}
         answer = await self._ask("BatchGetItem", {"RequestItems": asked}, _READ)
         found: dict[Place, Held | Passing] = {
@@ -260,7 +288,8 @@ class DynamoDatabase:
         }
         rows: list[tuple[bytes, bytes]] = []
         while len(rows) < limit:
-            answer = await self._ask("Query", {**query, "Limit": limit - len(rows)}, _ROWS)
+            page = {**query, "Limit": limit - len(rows)}
+            answer = await self._paces.of(partition).run(lambda page=page: self._ask("Query", page, _ROWS))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             rows += [(item.k.B, item.v.B) for item in answer.items]
             if answer.last_key is None:
                 break
@@ -272,7 +301,7 @@ class DynamoDatabase:
             await self._put(_key(partition, items[0][0]), items[0][1], {})
         else:
             await self._write_batch(
-                [{"PutRequest": {"Item": _item(_key(partition, key), value)}} for key, value in items]
+                partition, [{"PutRequest": {"Item": _item(_key(partition, key), value)}} for key, value in items]
             )
 
     async def write_if(
@@ -282,13 +311,13 @@ class DynamoDatabase:
 
     async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
         if len(keys) == 1:
-            await self._post("DeleteItem", {"Key": _key(partition, keys[0])})
+            await self._change(partition, "DeleteItem", {"Key": _key(partition, keys[0])})
         else:
-            await self._write_batch([{"DeleteRequest": {"Key": _key(partition, key)}} for key in keys])
+            await self._write_batch(partition, [{"DeleteRequest": {"Key": _key(partition, key)}} for key in keys])
 
     async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
         try:
-            await self._post("DeleteItem", {"Key": _key(partition, key), **_equal(expected)})
+            await self._change(partition, "DeleteItem", {"Key": _key(partition, key), **_equal(expected)})
         except _NotAsExpected:
             return False
         return True
@@ -324,18 +353,27 @@ class DynamoDatabase:
     async def _put(self, key: _Key, value: bytes, condition: dict[str, object]) -> Predicate | None:
         item = _item(key, value)
         try:
-            await self._post("PutItem", {"Item": item, **condition})
+            await self._change(key["p"]["B"], "PutItem", {"Item": item, **condition})
         except _NotAsExpected:
             return None
         return base64.b64encode(item["n"]["B"]).decode()
 
-    async def _write_batch(self, requests: list[Any]) -> None:
+    async def _write_batch(self, partition: bytes, requests: list[Any]) -> None:
         """Send them until all are taken. DynamoDB hands back those that are too many for it just now."""
         asked: Any = {self._table: requests}
         pauses = self._pauses()
         try:
             while True:
-                answer = await self._ask("BatchWriteItem", {"RequestItems": asked}, _WRITTEN)
+                try:
+                    answer = await self._paces.of(partition).run(
+                        lambda asked=asked: self._ask("BatchWriteItem", {"RequestItems": asked}, _WRITTEN),  # type: ignore[misc]  # as above
+                        len(asked[self._table]),
+                        left=lambda answer: len(answer.unwritten.get(self._table, ())),
+                    )
+                except Throttled:
+                    if len(asked[self._table]) == len(requests) or not await anext(pauses):
+                        raise
+                    continue
                 if not answer.unwritten:
                     return
                 asked = answer.unwritten
@@ -354,6 +392,10 @@ class DynamoDatabase:
             yield True
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
         yield False
+
+    async def _change(self, partition: bytes, action: str, body: dict[str, Any]) -> None:
+        """Change an item of this partition, when its turn has come."""
+        await self._paces.of(partition).run(lambda: self._post(action, body))
 
     async def _post(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
         """Ask for something of the table."""
@@ -474,6 +516,11 @@ class _Signer:
 _signing_key: Final = lru_cache(maxsize=16)(aws_signing_key)
 
 
+def _unread_of(found: Mapping[Place, Held | Passing]) -> Counter[bytes]:
+    """Count the keys of each partition that were handed back."""
+    return Counter(partition for (partition, _), held in found.items() if isinstance(held, Passing))
+
+
 def _key(partition: bytes, key: bytes) -> _Key:
     return {"p": {"B": partition}, "k": {"B": key}}
 
@@ -500,6 +547,8 @@ def _refusal(response: HttpAnswer) -> Exception:
         return _NoTable(message)
     if kind in _OLD_CREDENTIALS:
         return _CredentialsRefused(message)
+    if kind in _THROTTLED:
+        return Throttled(message)
     if kind in _PASSING:
         return Passing(message)
     if response.status_code >= 500:
