@@ -234,15 +234,6 @@ async def test_what_is_too_large_for_a_copy_is_copied_through_this_process(
     assert await keys_of(objectstore) == ["a/x", "b/y"]
 
 
-async def test_an_object_replaced_while_it_streams_is_never_mixed(objectstore: ObjectStore) -> None:
-    await objectstore.put("x", b"a" * (4 << 20))
-    chunks = objectstore.stream("x")
-    assert set(await anext(chunks)) == {ord("a")}
-    await objectstore.put("x", b"b" * (4 << 20))
-    with pytest.raises(ObjectStoreUnavailable):
-        [chunk async for chunk in chunks]
-
-
 async def test_a_missing_bucket_is_unavailable(options: ObjectStoreOptions) -> None:
     objectstore = open_objectstore("s3://lakebed-no-such-bucket/x", options)
     with pytest.raises(ObjectStoreUnavailable, match="NoSuchBucket"):

@@ -153,12 +153,17 @@ class RemoteObjectStore:
     async def stream(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """In pieces of its own, each a request, growing from CHUNK_BYTES to 16 times that: a slow reader holds no
         connection open, and the first bytes come soon. All pieces are of one version of the object.
+
+        Raises:
+            ObjectStoreUnavailable: it was replaced meanwhile.
         """
-        size_bytes, e_tag, piece_bytes = end, None, CHUNK_BYTES
+        begin, size_bytes, e_tag, piece_bytes = start, end, None, CHUNK_BYTES
         while size_bytes is None or start < size_bytes:
             until = start + piece_bytes if size_bytes is None else min(start + piece_bytes, size_bytes)
             found = await self._get_range(key, start, until, e_tag=e_tag)
             if found is None:
+                if start > begin:  # There was more than this. Another object has the key now, which ends before.
+                    raise ObjectStoreUnavailable(f"{key!r} was replaced while it was read", key=key)
                 return
             data = await _bytes(key, found)
             for offset in range(0, len(data), CHUNK_BYTES):

@@ -15,6 +15,7 @@ What only some stores can show (a failing delete, a full disk, death in the midd
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -32,6 +33,7 @@ from lakebed.objectstore import (
     ObjectMissing,
     ObjectStat,
     ObjectStore,
+    ObjectStoreUnavailable,
     ShortBody,
     Stored,
 )
@@ -256,6 +258,20 @@ class ObjectStoreContract:
         await objectstore.put("x", DATA)
         assert await objectstore.get("x", start=start, end=end) == DATA[start:end]
         assert await read_stream(objectstore, "x", start=start, end=end) == DATA[start:end]
+
+    @pytest.mark.parametrize("later_bytes", [4 * MIB, MIB, 0])
+    async def test_an_object_replaced_while_it_streams_is_whole_or_an_error(
+        self, objectstore: ObjectStore, later_bytes: int
+    ) -> None:
+        body = b"a" * (4 * MIB)
+        await objectstore.put("x", body)
+        chunks = objectstore.stream("x")
+        read = [await anext(chunks)]
+        await objectstore.put("x", b"b" * later_bytes)
+
+        with contextlib.suppress(ObjectStoreUnavailable):
+            read += [chunk async for chunk in chunks]
+            assert b"".join(read) == body
 
     async def test_a_range_of_a_large_object_streams_in_chunks(self, objectstore: ObjectStore) -> None:
         data = b"".join([piece async for piece in large_body(5 * MIB)])
