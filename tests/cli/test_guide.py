@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 import pytest
 
-from lakebed.cli.tree import app
+from lakebed.cli.tree import Group, app
 
 from .conftest import Shell
 
@@ -60,20 +60,40 @@ def parse(words: list[str]) -> None:
         context, command = found.make_context(name, list(rest), parent=context), found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_each_command_of_a_page_is_one_that_there_is(page: Path) -> None:
+def wrong_among(commands: Iterable[list[str]]) -> list[str]:
+    """Return the commands that the parser refuses, with its reasons."""
     wrong = []
-    for words in commands_of(page):
+    for words in commands:
         try:
             parse(words)
         except click.UsageError as error:
-            # Files that a page names are the reader's.
+            # Files that an example names are the reader's.
             if "No such file" not in error.format_message():
                 wrong.append(f"lakebed {' '.join(words)}: {error.format_message()}")
         except click.exceptions.Exit:
             pass  # `--version`, `-h`
+    return wrong
 
-    assert wrong == []
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_command_of_a_page_is_one_that_there_is(page: Path) -> None:
+    assert wrong_among(commands_of(page)) == []
+
+
+def nouns_in(group: click.Group) -> Iterator[click.Group]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        if isinstance(found := group.get_command(context, name), click.Group):
+            yield from [found, *nouns_in(found)]
+
+
+def test_each_example_of_the_help_is_a_command_that_there_is() -> None:
+    examples = [example for noun in nouns_in(app) if isinstance(noun, Group) for example in noun.examples]
+
+    assert len(examples) >= 10
+    assert wrong_among(shlex.split(example, comments=True)[1:] for example in examples) == []
+    # In a terminal of 80 columns, indented by two.
+    assert [example for example in examples if len(example) > 78] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

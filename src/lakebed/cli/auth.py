@@ -25,7 +25,7 @@ from .serve import recover
 from .session import Session, command
 from .tree import noun
 
-app = noun("Users, groups and policies: who may do what.")
+app = noun("Say who may do what: users, groups and policies.")
 users = noun("Create, list, show and delete users, their keys and their policies.")
 groups = noun("Create, list, show and delete groups, their members and their policies.")
 policies = noun("Create, list, show, change and delete policies.")

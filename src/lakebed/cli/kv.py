@@ -15,7 +15,7 @@ from .tree import noun
 if TYPE_CHECKING:
     from lakebed.kv import Copied
 
-app = noun("The metadata: what is broken, its size, and a copy in another database.")
+app = noun("Check, measure, compact and copy the metadata.")
 
 MetadataUri = Annotated[
     str | None,

@@ -55,6 +55,11 @@ TargetFile = Annotated[str, Argument(metavar="FILE", help="A file or folder; - f
 PrefixArgument = Annotated[
     str, Argument(metavar="URI", help="lakefs://repository/ref/prefix", complete=complete_object)
 ]
+# Of a command with two objects, the help names each.
+FromArgument = Annotated[str, Argument(metavar="SOURCE", help="lakefs://repository/ref/path", complete=complete_object)]
+ToArgument = Annotated[
+    str, Argument(metavar="TARGET", help="lakefs://repository/branch/path", complete=complete_object)
+]
 RecursiveOption = Annotated[bool, Option("--recursive", "-r", help="Take everything below the path.")]
 ParallelOption = Annotated[int, Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")]
 ContentTypeOption = Annotated[
@@ -319,7 +324,7 @@ def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False
 
 @app.command("cp")
 @command
-def cp(session: Session, source: ObjectArgument, destination: ObjectArgument) -> None:
+def cp(session: Session, source: FromArgument, destination: ToArgument) -> None:
     """Copy an object within a repository, on the server."""
     here, there = parse_object(source), parse_object(destination)
     repository = same_repository(RefUri(here.repository, here.ref), RefUri(there.repository, there.ref))
@@ -334,8 +339,8 @@ def cp(session: Session, source: ObjectArgument, destination: ObjectArgument) ->
 @command
 def mv(
     session: Session,
-    source: PrefixArgument,
-    destination: PrefixArgument,
+    source: FromArgument,
+    destination: ToArgument,
     recursive: RecursiveOption = False,
     if_absent: Annotated[bool, Option("--if-absent", help="Fail where the target exists.")] = False,
 ) -> None:

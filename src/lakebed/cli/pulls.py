@@ -11,7 +11,8 @@ import msgspec
 from lakebed.base import NotFound
 from lakebed.wire import MergeResult, PullRequest
 
-from .arguments import BranchArgument, LimitOption, RepositoryArgument, YesOption, same_repository
+from .arguments import LimitOption, RepositoryArgument, YesOption, same_repository
+from .completion import complete_ref
 from .history import explaining_merge
 from .output import human_date, printable
 from .parameters import Argument, Option
@@ -58,8 +59,10 @@ def list_pulls(
 @command
 def create(
     session: Session,
-    source: BranchArgument,
-    destination: BranchArgument,
+    source: Annotated[str, Argument(metavar="SOURCE", help="lakefs://repository/branch", complete=complete_ref)],
+    destination: Annotated[
+        str, Argument(metavar="DESTINATION", help="lakefs://repository/branch", complete=complete_ref)
+    ],
     title: Annotated[str, Option("--title", "-t", help="What it is about, in one line.")],
     description: DescriptionOption = None,
 ) -> None:

@@ -9,6 +9,7 @@ import importlib
 import itertools
 import re
 import sys
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -61,7 +62,18 @@ _JSON_NEXT: Final = re.compile(r"-[qv]*o|--output")
 
 
 class Group(Verbs):
-    """Show the whole first sentence of each command in the help, on as many lines as that takes."""
+    """Show the whole first sentence of each command in the help, on as many lines as that takes; then examples."""
+
+    def __init__(self, *, examples: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(**settings)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{example}\n")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
@@ -173,9 +185,9 @@ def _one_line(error: click.UsageError) -> str:
     return f"{message[:1].lower()}{message[1:]}{where}"
 
 
-def noun(help_text: str) -> Group:
-    """Make a group that behaves like all of ours."""
-    return Group(help=help_text)
+def noun(help_text: str, *examples: str) -> Group:
+    """Make a group that behaves like all of ours. Each example is a whole command, of at most 78 characters."""
+    return Group(help=help_text, examples=examples)
 
 
 class GroupThatRuns(Group):
@@ -187,9 +199,9 @@ class GroupThatRuns(Group):
         return super().resolve_command(ctx, ["run", *args] if "://" in args[0] else args)
 
 
-def noun_that_runs(help_text: str) -> Group:
+def noun_that_runs(help_text: str, *examples: str) -> Group:
     """Make a group whose verb `run` may be left out."""
-    return GroupThatRuns(help=help_text)
+    return GroupThatRuns(help=help_text, examples=examples)
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # click's signature

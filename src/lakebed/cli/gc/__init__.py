@@ -78,7 +78,15 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "plan_text"]
 
-app = noun("Find and delete what is no longer reachable.")
+app = noun(
+    "Find and delete what is no longer reachable.",
+    "lakebed gc rules set-default lakefs://lake 30d    # how long old data stays",
+    "lakebed gc plan lakefs://lake                     # deletes nothing",
+    "lakebed gc show lakefs://lake latest-committed --objects",
+    "lakebed gc apply lakefs://lake latest-committed --window 7d",
+    "lakebed gc restore lakefs://lake logs/            # the way back, for 7 days",
+    "lakebed gc why lakefs://lake/main/logs/a.parquet  # what keeps it, until when",
+)
 app.add_command(rules, "rules")
 app.add_command(jobs, "job")
 app.add_command(deleted, "deleted")
@@ -166,7 +174,7 @@ def diff(
     session: Session,
     uri: RepositoryArgument,
     first: Annotated[str, Argument(metavar="RUN", help="A plan.")],
-    second: Annotated[str, Argument(metavar="RUN", help="Another plan, of the same kind.")],
+    second: Annotated[str, Argument(metavar="OTHER_RUN", help="Another plan, of the same kind.")],
     limit: Annotated[int, Option("--limit", "-n", min=0, help="Show at most this many objects of either.")] = 20,
     local_root: RootOption = None,
 ) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     # At run time only in the commands: it loads Arrow, for which `--help` need not wait.
     from lakebed.gc.protocol import BranchesPlan, BranchesSwept, PlannedBranch, SweptBranch
 
-app = noun("Which branches go by the lifecycle policy, and delete them. They can come back for a while.")
+app = noun("Show and delete the branches that go by the lifecycle policy. They can come back for a while.")
 
 
 @app.command("plan")

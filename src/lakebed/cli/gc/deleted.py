@@ -93,7 +93,7 @@ def diff(
     session: Session,
     uri: RepositoryArgument,
     first: Annotated[str, Argument(metavar="RUN", help="A plan.")],
-    second: Annotated[str, Argument(metavar="RUN", help="Another plan.")],
+    second: Annotated[str, Argument(metavar="OTHER_RUN", help="Another plan.")],
     limit: Annotated[int, Option("--limit", "-n", min=0, help="Show at most this many objects of either.")] = 20,
     uid: UidOption = "",
     local_root: RootOption = None,

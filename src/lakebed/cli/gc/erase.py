@@ -36,11 +36,16 @@ if TYPE_CHECKING:
     from lakebed.gc.protocol import ApplyRequest, Certificate, ErasureOrder, Plan, PlanRequest
     from lakebed.gc.rules import Selection
 
-app = noun_that_runs("Erase objects for good, from every commit and branch.")
+app = noun_that_runs(
+    "Erase objects for good, from every commit and branch.",
+    "lakebed erase plan lakefs://lake users/ann.json --why 'request 12'",
+    "lakebed erase apply lakefs://lake latest-erasure --everywhere --out cert.json",
+    "lakebed erase verify lakefs://lake cert.json      # a year later, say",
+)
 
 PathsArgument = Annotated[
     list[str] | None,
-    Argument(metavar="[PATH]...", help="Paths. One with * is a glob, one that ends with / is all below."),
+    Argument(metavar="PATH", help="Paths. One with * is a glob, one that ends with / is all below."),
 ]
 OutOption = Annotated[
     Path | None, Option("--out", metavar="FILE", help="Write the certificate here, in JSON, as verify reads it.")

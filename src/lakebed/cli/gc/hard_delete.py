@@ -15,7 +15,7 @@ from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
 from lakebed.wire import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 
-app = noun("Replaced objects that go at once, without a collection.")
+app = noun("Delete replaced objects at once, without a collection.")
 
 
 @app.command("on")

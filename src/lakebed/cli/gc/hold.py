@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from lakebed.gc.protocol import HoldsVersion
     from lakebed.gc.rules import Hold
 
-app = noun("Legal holds: what no collection may delete.")
+app = noun(
+    "Hold data, so that no collection deletes them (legal holds).",
+    "lakebed hold add lakefs://lake case-7 --path mail/ --why 'order of 3 May'",
+    "lakebed hold add lakefs://lake audit --tag audit-2025 --why 'audit of 2025'",
+    "lakebed hold release lakefs://lake case-7 --why 'case closed'",
+)
 
 NameArgument = Annotated[str, Argument(metavar="NAME", help="The hold's name.")]
 WhyOption = Annotated[str, Option("--why", help="The reason, such as a case number. Every change is kept.")]

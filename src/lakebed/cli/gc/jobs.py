@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     # At run time only in the commands: what says these loads Arrow, for which `--help` need not wait.
     from lakebed.gc.protocol import JobResult, JobView
 
-app = noun("Collections on the server's machine.")
+app = noun("Run collections on the server's machine.")
 
 JobArgument = Annotated[str, Argument(metavar="JOB", help="A job's id, as `start` and `list` show it.")]
 ActionArgument = Annotated[

@@ -40,12 +40,17 @@ if TYPE_CHECKING:
 
 BAR = 40
 """Columns of the longest bar of a plot."""
-app = noun("Which objects go by path, branch and age although commits still name them.")
-policies = noun("The lifecycle policy, and its former versions.")
+app = noun(
+    "Delete objects by path, branch and age although commits still name them.",
+    "lakebed lifecycle policy set lakefs://lake policy.json",
+    "lakebed lifecycle simulate lakefs://lake --days 60     # what goes on each day",
+    "lakebed lifecycle plan lakefs://lake                   # deletes nothing",
+    "lakebed lifecycle apply lakefs://lake latest-lifecycle --window 7d",
+    "lakebed lifecycle why lakefs://lake/main/logs/a.log    # when it is due",
+)
+policies = noun("Set, show and check the lifecycle policy, and list its versions.")
 app.add_command(policies, "policy")
 app.add_command(branches, "branches")
-app.command("apply")(apply("lifecycle"))
-app.command("why")(command(lifecycle_why))
 
 FileArgument = Annotated[Path, Argument(metavar="FILE", help="JSON, as `get` shows it.")]
 
@@ -160,6 +165,10 @@ def simulate(
         session.show(
             collector.simulate(days=days, policy=text, engine=request.engine, tasks=request.tasks), _simulation_text
         )
+
+
+app.command("apply")(apply("lifecycle"))
+app.command("why")(command(lifecycle_why))
 
 
 @app.command("status")

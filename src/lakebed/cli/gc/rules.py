@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 SAVE: Final = "Save these rules?"
 OFF: Final = "off"
-app = noun("How long committed data stays after it has been replaced, and what stays regardless.")
+app = noun(
+    "Set how long committed data stays after it has been replaced, and what stays regardless.",
+    "lakebed gc rules set-default lakefs://lake 7d",
+    "lakebed gc rules set 'lakefs://lake/feature-*' 36h",
+    "lakebed gc rules diff lakefs://lake rules.json --plan  # what a change takes",
+)
 
 DurationArgument = Annotated[str, Argument(metavar="DURATION", help="36h, 20d, 2w, 6mo or forever.")]
 PatternArgument = Annotated[

@@ -45,7 +45,7 @@ WATCH_S: Final = 0.5
 VERSIONS_PAGE: Final = 100
 _RUN_HELP: Final = "A run's id or the beginning of one, or `latest`, or `latest-committed` (or another kind)."
 RunArgument = Annotated[str, Argument(metavar="RUN", help=_RUN_HELP, complete=complete_run)]
-RunsArgument = Annotated[list[str], Argument(metavar="RUN...", help=_RUN_HELP, complete=complete_run)]
+RunsArgument = Annotated[list[str], Argument(metavar="RUN", help=_RUN_HELP, complete=complete_run)]
 RootOption = Annotated[
     Path | None,
     Option("--data", "--local-root", metavar="DIR", help="The server's data folder, or that of local:// repositories."),
