@@ -20,6 +20,7 @@ from lakebed.gc.service import InvalidHold
 from lakebed.versions import MultipartNotFound, MultipartRecord, PartRecord, PathExpired, PathNotFound, Versions
 from tests.gc.test_holds import address_of, hold
 from tests.spark.lakeside import Lakeside
+from tests.spark.test_foreign import imported, lay
 
 
 @pytest.fixture
@@ -228,6 +229,24 @@ def test_a_hold_on_a_commit_that_comes_just_before_the_deletes_keeps_all_that_it
     report = lake.collector.apply(None, plan.run_id)
 
     assert (report.objects_held, lake.addresses() & {*found}) == (1, {found[0]})
+
+
+@pytest.mark.parametrize("by", ["commit", "path"])
+def test_a_hold_that_comes_just_before_the_deletes_keeps_what_was_imported(lake: Lakeside, by: str) -> None:
+    """Such an object is named by its key alone. By a path only an expired commit says that it was there."""
+    lay(lake, "data/imported/ann", b"old", age_days=1)
+    for path in ("users/ann", "legal/ann"):
+        imported(lake, path, "data/imported/ann", age_days=1)
+    lake.commit()
+    (first, *_), _ = lake.wait(lake.versions.history.log("main", limit=9))
+    plan = erase(lake, "users/ann", shared=True)
+    assert plan.totals.all.objects == 1
+    held: dict[str, Any] = {"commits": (first.id,)} if by == "commit" else {}
+    lake.before["sweeping"] = lambda: hold(lake, *(() if held else ("legal/",)), **held)
+
+    report = lake.collector.apply(None, plan.run_id)
+
+    assert (report.objects_held, lake.addresses()) == (1, {"data/imported/ann"})
 
 
 def deferred(lake: Lakeside, *others: str, **metadata: str) -> str:

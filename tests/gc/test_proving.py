@@ -213,6 +213,33 @@ def test_what_an_earlier_collection_keeps_for_a_window_stands_until_it_is_purged
     assert stands(again(lake, made)) == {}
 
 
+def test_what_a_deferred_run_of_committed_data_keeps_is_no_garbage(lake: Lakeside) -> None:
+    """Commits had it, so its table has its paths: the erasure looked into that."""
+    lake.upload("logs/old")
+    lake.commit(age_days=20)
+    lake.delete("logs/old")
+    lake.commit(age_days=19)
+    lake.upload("data/now")
+    lake.commit(age_days=1)
+    lake.rules(10)
+    early = lake.collector.plan(None, RunKind.COMMITTED)
+    assert lake.collector.apply(None, early.run_id, window="7d").deferred_until_ms is not None
+    lost(lake)
+    made = erased(lake)
+    collect(lake)
+
+    assert stands(again(lake, made)) == {}
+
+
+def test_a_collection_without_its_report_proves_nothing(lake: Lakeside) -> None:
+    lost(lake)
+    made = erased(lake)
+    run = collect(lake)
+    (lake.folder / f"_lakefs/retention/gc/uncommitted/{run}/report.json").unlink()
+
+    assert "report.json is missing" in stands(again(lake, made))["garbage"]
+
+
 def test_an_address_that_is_still_handed_out_stands(lake: Lakeside) -> None:
     lost(lake)
     old = handed_out(lake)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from lakebed.base import format_address
 from lakebed.gc import protocol
@@ -15,7 +16,7 @@ from lakebed.gc.mark import sum_parts, write_portions
 from lakebed.gc.protocol import part_name
 from lakebed.gc.runs.fencing import Overtaken, claim
 from lakebed.gc.runs.recording import Ledger
-from lakebed.gc.sweep import BATCH_KEYS, sweep
+from lakebed.gc.sweep import BATCH_KEYS, remove_files, remove_with, sweep
 from lakebed.gc.tables import VERDICTS, no_others
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStoreUnavailable
 from lakebed.runtime import LiveClock, live_ports
@@ -260,3 +261,32 @@ async def test_a_sweep_deletes_no_further_batch_of_a_part_once_another_apply_beg
     recorded = await ledger_of(store, plan)
     assert recorded.keys() == {*keys}
     assert [key for key, error in recorded.items() if error] == [keys[-1]]
+
+
+async def test_of_a_plan_whose_sums_do_not_add_up_nothing_goes(store: StubbornObjectStore) -> None:
+    await fill(store)
+    plan = await plan_of(store, ["data/a", "data/b"])
+    wrong = replace(plan, size_bytes=plan.size_bytes + 1)
+    fence, _ = await claim(store, LiveClock(), "r1")
+    engine = LocalEngine(store, live_ports(), open_deleter=lambda: store)
+
+    with pytest.raises(protocol.BadInput, match="its parts have another sum"):
+        await sweep(engine, wrong, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+
+    assert await keys_in(store) == {"data/a", "data/b", "data/c"}
+
+
+async def test_beside_objects_only_files_of_the_collectors_are_removed(store: StubbornObjectStore) -> None:
+    await fill(store)
+    key = f"{protocol.GC_PREFIX}applying/1"
+    await store.put(key, b"{}")
+    engine = LocalEngine(store, live_ports(), open_deleter=lambda: store)
+
+    with pytest.raises(ValueError, match="only files below"):
+        await remove_with(store, [key, "data/a"])
+    assert store.asked == []
+
+    await remove_files(engine, [key])
+
+    assert [stat.key async for page in store.list(protocol.GC_PREFIX) for stat in page] == []
+    assert await keys_in(store) == {"data/a", "data/b", "data/c"}
