@@ -13,12 +13,14 @@ import msgspec
 import pytest
 
 from lakebed import wire
+from lakebed.auth import NotPermitted, Permissions, Statement
 from lakebed.auth.actions import ACTIONS
 from lakebed.base import Entry
 from lakebed.objectstore import open_objectstore
-from lakebed.operations import LOGGED_IN, PUBLIC
+from lakebed.operations import LOGGED_IN, PUBLIC, objects
 from lakebed.operations.table import OPERATIONS, OURS
 from lakebed.server import App, AppState
+from lakebed.server.gate import require
 from tests.gc.deferred import defer
 
 BODIES: dict[type, Any] = {
@@ -333,6 +335,24 @@ async def test_staging_what_lies_elsewhere_needs_the_permission_to_import_from_t
         body = {"physical_address": address, "checksum": "c", "size_bytes": 1}
         staged = await ann.put(repo + "/branches/main/objects", params={"path": "a"}, json=body)
         assert staged.status_code == status, staged.text
+
+
+@pytest.mark.parametrize("effect", ["allow", "deny"])
+@pytest.mark.parametrize("spelled", ["az://raw/x", "https://account.blob.core.windows.net/raw/x"])
+def test_a_statement_about_azure_may_have_the_spelling_of_the_caller_or_ours(effect: Any, spelled: str) -> None:
+    action, written = "fs:ImportFromStorage", "https://account.blob.core.windows.net/raw/x"
+    statements = [Statement(effect=effect, actions=(action,), resource=f"arn:lakefs:fs:::namespace/{spelled}")]
+    if effect == "deny":
+        statements.append(Statement(effect="allow", actions=(action,), resource="*"))
+    asked, permissions = objects.IMPORT_START.asked_later, Permissions("ann", statements)
+
+    if effect == "allow":
+        require(asked, permissions, {"source": written})
+    for source in (
+        [written, *(["az://raw/x"] if spelled.startswith("az") else [])] if effect == "deny" else ["az://o/x"]
+    ):
+        with pytest.raises(NotPermitted):
+            require(asked, permissions, {"source": source})
 
 
 async def test_a_denial_wins_over_a_groups_permission(client: httpx.AsyncClient, repo: str, login: Login) -> None:

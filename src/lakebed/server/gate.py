@@ -56,7 +56,13 @@ def require(asked: Iterable[Permission], permissions: Permissions, names: Names)
     """
     for permission in asked:
         if not permissions.allows_everywhere(permission.action):
-            for resource in permission.resources(lambda name: _canonical(name, names[name])):
+            for resource, written in _resources(permission, names):
+                if written != resource:
+                    # Azure has two spellings: a statement that allows in one suffices, one that denies in one holds.
+                    permissions.refuse_denied(permission.action, written)
+                    permissions.refuse_denied(permission.action, resource)
+                    if permissions.allows(permission.action, written):
+                        continue
                 permissions.require(permission.action, resource)
 
 
@@ -68,8 +74,21 @@ def refuse_denied(asked: Iterable[Permission], permissions: Permissions, names: 
     """
     for permission in asked:
         if not permissions.allows_everywhere(permission.action):
-            for resource in permission.resources(lambda name: _canonical(name, names[name])):
+            for resource, _ in _resources(permission, names):
                 permissions.refuse_denied(permission.action, resource)
+
+
+def _resources(permission: Permission, names: Names) -> Iterable[tuple[str, str]]:
+    """Return the resources in their one spelling, and with addresses as the caller wrote them.
+
+    A namespace never counts as written: `s3://team/` is no part of what `s3://team/*` allows.
+    """
+
+    def written(name: str) -> str | Sequence[str]:
+        return names[name] if CANONICAL.get(name) is _address else _canonical(name, names[name])
+
+    canonical = permission.resources(lambda name: _canonical(name, names[name]))
+    return zip(canonical, permission.resources(written), strict=True)
 
 
 def _canonical(name: str, value: str | Sequence[str]) -> str | Sequence[str]:
