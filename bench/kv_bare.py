@@ -51,6 +51,8 @@ async def bare(uri: str, callers: int) -> Bare | None:
             return _HBase(f"http://{parts.netloc}", parts.path[1:], callers)
         case "bigtable":
             return _Bigtable(parts, asked["endpoint"])
+        case "spanner":
+            return _Spanner(parts, asked["table"], asked["endpoint"])
     return None
 
 
@@ -376,4 +378,60 @@ class _Bigtable:
         return await self._read({"row_ranges": [row_range]}, limit)
 
     async def close(self) -> None:
+        await self._client.transport.close()
+
+
+class _Spanner:
+    """With a session for each caller, and one write at a time: the emulator aborts others."""
+
+    def __init__(self, parts: Any, table: str, endpoint: str) -> None:
+        import grpc
+        from google.cloud.spanner_v1 import SpannerAsyncClient
+        from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport
+
+        instance, database = parts.path[1:].split("/")
+        channel = grpc.aio.insecure_channel(urlsplit(endpoint).netloc)
+        self._client: Any = SpannerAsyncClient(transport=SpannerGrpcAsyncIOTransport(channel=channel))
+        self._database = f"projects/{parts.netloc}/instances/{instance}/databases/{database}"
+        self._table = table
+        self._idle: list[str] = []
+        self._turns = asyncio.Semaphore(1)
+
+    async def _session(self) -> str:
+        return self._idle.pop() if self._idle else (await self._client.create_session(database=self._database)).name
+
+    async def _read(self, wanted: object, limit: int) -> object:
+        session = await self._session()
+        read = {"session": session, "table": self._table, "columns": ["k", "v", "n"], "limit": limit}
+        strong = {"single_use": {"read_only": {"strong": True}}}
+        answers = await self._client.streaming_read({**read, "key_set": wanted, "transaction": strong})
+        found = [value for answer in [each async for each in answers] for value in answer.values]
+        self._idle.append(session)
+        return found
+
+    async def _commit(self, kind: str, key: bytes, value: bytes) -> object:
+        row = [_text(each) for each in (P, key, value, os.urandom(12))]
+        mutation = {kind: {"table": self._table, "columns": ["p", "k", "v", "n"], "values": [row]}}
+        async with self._turns:
+            session = await self._session()
+            request = {"session": session, "mutations": [mutation], "single_use_transaction": {"read_write": {}}}
+            done = await self._client.commit(request)
+            self._idle.append(session)
+        return done
+
+    async def get(self, key: bytes) -> object:
+        return await self._read({"keys": [[_text(P), _text(key)]]}, 0)
+
+    async def set(self, key: bytes, value: bytes) -> object:
+        return await self._commit("insert_or_update", key, value)
+
+    async def create(self, key: bytes, value: bytes) -> object:
+        return await self._commit("insert", key, value)
+
+    async def scan(self, limit: int) -> object:
+        return await self._read({"ranges": [{"start_closed": [_text(P)], "end_closed": [_text(P)]}]}, limit)
+
+    async def close(self) -> None:
+        for session in self._idle:
+            await self._client.delete_session(name=session)
         await self._client.transport.close()
