@@ -124,6 +124,18 @@ def test_a_turn_that_would_come_too_late_is_refused_and_nothing_is_sent() -> Non
     assert 0 < len(late) < len(found)
 
 
+def test_a_turn_is_taken_at_once_or_not_at_all() -> None:
+    async def work() -> list[bool]:
+        pace = Pace()
+        found = [pace.turn_now(1_000) is not None]
+        await load(pace, Limited(10), callers=16, seconds=2)
+        found += [pace.turn_now(1_000) is not None for _ in range(2)]
+        await asyncio.sleep(5)
+        return [*found, pace.turn_now(1) is not None]
+
+    assert in_virtual_time(work) == [True, False, False, True]
+
+
 def test_a_partition_that_is_throttled_holds_up_no_other_and_is_forgotten_in_the_end() -> None:
     async def work() -> list[float]:
         paces, loop = Paces(), asyncio.get_running_loop()
