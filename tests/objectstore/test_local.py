@@ -340,6 +340,24 @@ async def test_cancelling_puts_at_any_moment_leaves_whole_objects_or_none(
     assert await keys_of(objectstore) == before
 
 
+async def test_a_cancelled_delete_deletes_nothing_after_its_end(tmp_path: Path, deleter: LocalDeleter) -> None:
+    objectstore = LocalObjectStore("local://bucket/ns", tmp_path, ("bucket", "ns"), durable=False)
+    keys = [f"{folder:02d}/{name}" for folder in range(100) for name in "ab"]
+    await put_many(objectstore, keys)
+
+    deleting = asyncio.create_task(deleter.delete(keys))
+    await asyncio.sleep(0)
+    deleting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await deleting
+    left = set(await keys_of(objectstore))
+    await put_many(objectstore, [key for key in keys if key not in left])
+
+    assert await keys_of(objectstore) == keys
+    assert await deleter.delete(keys) == []
+    assert await keys_of(objectstore) == []
+
+
 # --- disks that are full, refuse us, or lose power
 
 

@@ -97,13 +97,13 @@ class LocalObjectStore:
         if rest is None:
             whole = partial(self._put_whole, draft, key, head, if_absent=if_absent)
             if self._durable or len(head) > INLINE_BYTES:
-                return await _outlasting(draft, whole)
+                return await _outlasting(draft.abandon, whole)
             return _translated(whole)
         try:
             await self._write_rest(draft, head, rest)
-            return await _outlasting(draft, partial(_publish, draft, key, if_absent=if_absent))
+            return await _outlasting(draft.abandon, partial(_publish, draft, key, if_absent=if_absent))
         finally:
-            await _outlasting(draft, draft.discard)
+            await _outlasting(draft.abandon, draft.discard)
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         file, size_bytes = _translated(partial(self._open, key))
@@ -144,14 +144,14 @@ class LocalObjectStore:
         check_object_key(source)
         check_object_key(target)
         draft = Draft(self._folders, durable=self._durable)
-        await _outlasting(draft, partial(self._copy, draft, source, target))
+        await _outlasting(draft.abandon, partial(self._copy, draft, source, target))
 
     async def copy_range(self, source: str, target: str, *, start: int, end: int) -> Stored:
         """See `lakebed.objectstore.CopiesRanges`. The bytes are read once, for their MD5."""
         check_object_key(source)
         check_object_key(target)
         draft = Draft(self._folders, durable=self._durable)
-        return await _outlasting(draft, partial(self._copy_range, draft, source, target, start, end))
+        return await _outlasting(draft.abandon, partial(self._copy_range, draft, source, target, start, end))
 
     async def presign_get(
         self,
@@ -203,12 +203,12 @@ class LocalObjectStore:
                 if waiting_bytes >= CHUNK_BYTES:
                     if writing is not None:
                         await writing
-                    writing = asyncio.ensure_future(_outlasting(draft, partial(draft.write, waiting)))
+                    writing = asyncio.ensure_future(_outlasting(draft.abandon, partial(draft.write, waiting)))
                     waiting, waiting_bytes = [], 0
         finally:
             if writing is not None:
                 await writing
-        await _outlasting(draft, partial(draft.write, waiting))
+        await _outlasting(draft.abandon, partial(draft.write, waiting))
 
     def _copy(self, draft: Draft, source: str, target: str) -> None:
         file, size_bytes = self._open(source)
@@ -294,18 +294,23 @@ class LocalDeleter:
         return self._uri
 
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
-        """Directories left empty go too. What it removed stays removed after a loss of power."""
+        """Directories left empty go too. What it removed stays removed after a loss of power.
+
+        A caller that is cancelled stops it: no key is deleted after its CancelledError came out.
+        """
         for key in keys:
             check_object_key(key)
         failures: list[DeleteFailure] = []
+        stop = threading.Event()
         for first in range(0, len(keys), PAGE_KEYS):
-            failures += await _in_thread(partial(self._delete, sorted(keys[first : first + PAGE_KEYS])))
+            page = sorted(keys[first : first + PAGE_KEYS])
+            failures += await _outlasting(stop.set, partial(self._delete, page, stop))
         return failures
 
     async def close(self) -> None:
         self._folders.close()
 
-    def _delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+    def _delete(self, keys: Sequence[str], stop: threading.Event) -> Sequence[DeleteFailure]:
         failures: list[DeleteFailure] = []
         by_path: dict[str, list[str]] = {}
         for key in keys:
@@ -315,7 +320,7 @@ class LocalDeleter:
                 folder = self._folders.find(path)
                 if folder is None:
                     continue
-                failures += [failure for key in group if (failure := _unlink(folder, key))]
+                failures += [failure for key in group if not stop.is_set() and (failure := _unlink(folder, key))]
                 self._folders.sync(path, folder)
             except (OSError, InvalidObjectKey) as error:
                 failed = {failure.key for failure in failures}
@@ -477,10 +482,10 @@ async def _in_thread(work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_workers(), partial(_translated, work))
 
 
-async def _outlasting(draft: Draft, work: Callable[[], T]) -> T:
-    """Do a draft's work in a thread. A caller who is cancelled abandons the draft."""
+async def _outlasting(abandon: Callable[[], None], work: Callable[[], T]) -> T:
+    """Do work in a thread, to its end. A caller who is cancelled abandons it."""
     future = asyncio.get_running_loop().run_in_executor(_workers(), partial(_translated, work))
-    return await outlast(future, draft.abandon)
+    return await outlast(future, abandon)
 
 
 os.register_at_fork(after_in_child=_workers.cache_clear)
