@@ -75,6 +75,7 @@ GARBAGE_STAYS: Final = (
 )
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
+    "what earlier collections took at these paths is not among the objects: the ledger and older certificates have it",
     "bytes that come later to an address handed out before have no path on record until they are linked",
     "of an object that was copied or moved while it was staged, only the paths where it is now are on record",
     "unfinished uploads that the bucket itself keeps, as S3 does until a rule of the bucket ends them",
