@@ -66,6 +66,7 @@ from .worlds_lifecycle import lifecycle_scenes
 from .worlds_made_again import made_again_scenes
 from .worlds_moves import move_scenes
 from .worlds_parts import part_scenes
+from .worlds_unlisted import unlisted_scenes
 
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
@@ -130,6 +131,7 @@ def _scenes() -> Iterator[Scene]:
         repository_scenes,
         process_scenes,
         part_scenes,
+        unlisted_scenes,
     ):
         yield from scenes()
 

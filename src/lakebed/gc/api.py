@@ -24,6 +24,7 @@ import pyarrow as pa
 from lakebed.base import Corrupt, Denied, Invalid, LakebedError, NotFound, OutcomeUnknown, Unavailable, count_of
 from lakebed.gc import protocol
 from lakebed.gc.protocol import (
+    AdoptedSlices,
     Adopting,
     ApplyRequest,
     BranchesSwept,
@@ -606,6 +607,14 @@ class Collector:
     def adopt(self) -> Adopting:
         """Let this installation collect again after another one was seen in the namespace; that one then stops."""
         return finish(self._service().adopting())
+
+    def adopt_slices(self) -> AdoptedSlices:
+        """Put slices on record that have no record, a day after `adopt`. Runs look into them another day later.
+
+        Raises:
+            Conflict: this installation was not adopted a day ago, or another one writes to the namespace.
+        """
+        return finish(self._service().adopt_slices())
 
     def missing(self, *, marks: bool = False) -> MissingCommits:
         """Find commits whose trees lack files, as after a restore of an older backup.

@@ -20,6 +20,7 @@ import msgspec
 from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.client import path_to
 from lakebed.gc.protocol import (
+    AdoptedSlices,
     Adopting,
     Apply,
     Defer,
@@ -98,6 +99,9 @@ class HttpRequests:
 
     async def adopting(self) -> Adopting:
         return self._ask(collectors.CHOOSE_GC_INSTALLATION)
+
+    async def adopt_slices(self) -> AdoptedSlices:
+        return self._ask(collectors.ADOPT_GC_SLICES)
 
     async def find_missing(self, token: str | None = None) -> MissingCommits:
         return self._ask_page(collectors.FIND_GC_MISSING, continuation_token=token)

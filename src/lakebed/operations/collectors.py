@@ -156,6 +156,15 @@ CHOOSE_GC_INSTALLATION: Final = Operation(
     "Let this installation go on, where several share a namespace.",
     (_DELETED,),
 )
+ADOPT_GC_SLICES: Final = Operation(
+    "adoptGcSlices",
+    "POST",
+    _GC + "/slices",
+    NOTHING,
+    protocol.AdoptedSlices,
+    on(REPOSITORY, "gc:Adopt"),
+    "Put slices on record that have no record, as after a restore of an older backup, for collections to list.",
+)
 FIND_GC_MISSING: Final = get(
     "findGcMissing",
     _GC + "/missing",

@@ -50,11 +50,13 @@ def test_where_another_installation_was_seen_one_is_adopted(shell: Shell, lake: 
 
     refused = shell("gc", "adopt", lake)
     adopted = shell.ok("gc", "adopt", lake, "--yes", "-o", "json").json
+    soon = shell("gc", "adopt", lake, "--slices", "--yes")
 
     assert started
     assert refused.code == 2
     assert adopted["adopted_by"]
     assert adopted["adopted_ms"] > 0
+    assert (soon.code, "a day after `lakebed gc adopt`" in " ".join(soon.err.split())) == (4, True)
 
 
 def test_commits_whose_trees_lack_files_are_listed_and_marked_after_a_question(shell: Shell, lake: str) -> None:

@@ -356,9 +356,29 @@ def _why_not_abandoned(collector: Collector, view: RunView) -> str:
 
 @app.command("adopt")
 @command
-def adopt(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
+def adopt(
+    session: Session,
+    uri: RepositoryArgument,
+    slices: Annotated[
+        bool, Option("--slices", help="A day later: let runs look into slices that have no record, too.")
+    ] = False,
+    yes: YesOption = False,
+) -> None:
     """Let this installation collect where collections stopped because another one uses the namespace."""
-    adopt_by(session, uri, yes=yes)
+    from lakebed.gc import finish
+
+    if not slices:
+        adopt_by(session, uri, yes=yes)
+        return
+    session.confirm(
+        f"Collect in slices of {uri} that have no record here, too? What only another installation names in them, or a"
+        " newer state of this one, is deleted.",
+        yes=yes,
+    )
+    adopted = finish(service_of(session.client, parse_repository(uri)).adopt_slices())
+    count = count_of(len(adopted.slices), "slice")
+    after = "; runs look into them a day from now" if adopted.slices else " without a record"
+    session.show(adopted, lambda _: [f"adopted {count}{after}"])
 
 
 @app.command("missing")

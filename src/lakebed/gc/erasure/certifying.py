@@ -66,8 +66,8 @@ NAMES: Final = Table(
 )
 _GARBAGE: Final = "bytes that no entry names may have been at these paths"
 _ON_NO_RECORD: Final = (
-    "No collection takes a slice without a record: look at it, and remove it with the store's own tools. Of the rest"
-    " `lakebed gc run --uncommitted --old-layout` takes what nothing names"
+    "No collection takes a slice without a record. `lakebed gc adopt --slices` puts it on record, or remove it with the"
+    " store's own tools. Of the rest `lakebed gc run --uncommitted --old-layout` takes what nothing names"
 )
 GARBAGE_STAYS: Final = (
     "bytes that were overwritten, deleted or reset away before a commit had them have no path on record: apply with"

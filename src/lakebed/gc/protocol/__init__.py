@@ -42,6 +42,7 @@ from .erasures import (
 from .holds import HoldsHistory, HoldsVersion, HoldsWritten, NewHold
 from .jobs import LINES_MAX, JobDeed, JobList, JobResult, JobState, JobView, StartJob
 from .messages import (
+    AdoptedSlices,
     Adopting,
     Apply,
     Defer,
@@ -282,6 +283,7 @@ __all__ = [
     "TABLES",
     "UNCOMMITTED",
     "UNKNOWN_FILES_MAX",
+    "AdoptedSlices",
     "Adopting",
     "Apply",
     "ApplyRequest",

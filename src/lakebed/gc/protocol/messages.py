@@ -21,6 +21,7 @@ it.
     GET  runs/{id}                                   -> RunView
     POST purging                   (empty)           -> Purging             before a purge deletes anything
     GET  ../holds                                    -> Holds               in force now
+    POST slices                    (empty)           -> AdoptedSlices       those without a record
     GET  missing                                     -> MissingCommits      after a restore of an older backup
     POST missing                   (empty)           -> MissingCommits      marks what no ref names
                                    both in pages, with &continuation_token=TOKEN
@@ -171,6 +172,12 @@ class Adopting(msgspec.Struct, frozen=True, kw_only=True):
 
     adopted_by: str
     adopted_ms: int
+
+
+class AdoptedSlices(msgspec.Struct, frozen=True, kw_only=True):
+    """Name the slices that had no record and have one now: collections list them once they closed."""
+
+    slices: tuple[str, ...] = ()
 
 
 class MissingCommit(msgspec.Struct, frozen=True, kw_only=True):

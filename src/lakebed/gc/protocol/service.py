@@ -19,6 +19,7 @@ from lakebed.gc.rules import Holds, Selection
 
 from .erasures import UNSTAGED_AT_ONCE, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
 from .messages import (
+    AdoptedSlices,
     Adopting,
     Apply,
     Defer,
@@ -66,6 +67,7 @@ class Requests(Protocol):
     async def planning(self) -> Planning: ...
     async def purging(self) -> Purging: ...
     async def adopting(self) -> Adopting: ...
+    async def adopt_slices(self) -> AdoptedSlices: ...
     async def find_missing(self, token: str | None = None) -> MissingCommits: ...
     async def mark_missing(self, token: str | None = None) -> MissingCommits: ...
     async def start(self, body: StartRun) -> StartedRun: ...
@@ -268,6 +270,10 @@ class Service:
     async def adopting(self) -> Adopting:
         """Choose this installation, of several in the namespace."""
         return await self._requests.adopting()
+
+    async def adopt_slices(self) -> AdoptedSlices:
+        """Put slices on record that have no record."""
+        return await self._requests.adopt_slices()
 
     async def missing(self, *, marks: bool) -> MissingCommits:
         """Find the commits whose trees lack files, all of them; with `marks` mark those that no ref names as gone."""

@@ -42,6 +42,7 @@ from .restorable import NotRestorable
 from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
 from .searches import Searches, TooManySearches
+from .unlisted import NotAdopted, SlicesInUse
 from .why import NoQuestion
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "JobNotFound",
     "JobRunning",
     "NoQuestion",
+    "NotAdopted",
     "NotRestorable",
     "NotRestored",
     "OtherInstallation",
@@ -91,6 +93,7 @@ __all__ = [
     "RunNotFound",
     "Searches",
     "ServiceOptions",
+    "SlicesInUse",
     "StalePlan",
     "TooManyBranches",
     "TooManySearches",

@@ -17,6 +17,7 @@ from lakebed.gc.protocol import (
     GARBAGE,
     REFS,
     UNCOMMITTED,
+    AdoptedSlices,
     Adopting,
     Apply,
     BadInput,
@@ -87,6 +88,7 @@ from .restoring import Refusal, Restoring, refuse_nothing
 from .rules import RuleBook, RulesRecord
 from .runs import RunBook, view
 from .searches import Searches
+from .unlisted import Unlisted
 from .why import Why
 
 
@@ -126,6 +128,7 @@ class CollectionService:
         self._why = Why(versions, self.rules)
         self._installation = Installation(versions)
         self._missing = Missing(versions, self._runs)
+        self._unlisted = Unlisted(versions, self._installation)
 
     # Beginning
 
@@ -433,6 +436,10 @@ class CollectionService:
         await self.holds.adopt(by=self._user_id)
         adopted = await self._installation.adopt(by=self._user_id)
         return Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms)
+
+    async def adopt_slices(self) -> AdoptedSlices:
+        """Put slices on record that have no record. See `Unlisted`."""
+        return await self._unlisted.adopt()
 
     async def find_missing(self, token: str | None = None) -> MissingCommits:
         """Look for a second or so, then answer a page or say how to go on. See `Searches.missing`."""

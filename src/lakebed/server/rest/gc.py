@@ -179,6 +179,12 @@ class Runs:
         logger.warning("gc: %s chose this installation for repository %s", adopted.adopted_by, request.args[0])
         return adopted
 
+    async def adopt_slices(self, request: RestRequest) -> protocol.AdoptedSlices:
+        adopted = await (await self._service(request)).adopt_slices()
+        if adopted.slices:
+            logger.warning("gc: %d slices of %s are on record now", len(adopted.slices), request.args[0])
+        return adopted
+
     async def mark_missing(self, request: RestRequest) -> protocol.MissingCommits:
         token = request.query("continuation_token") or None
         page = await (await self._service(request)).mark_missing(token)
@@ -208,6 +214,7 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.CHECK_GC_PLANNING, runs.ask(CollectionService.planning)),
         Route(collectors.CHECK_GC_PURGING, runs.ask(CollectionService.purging)),
         Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),
+        Route(collectors.ADOPT_GC_SLICES, runs.adopt_slices),
         Route(collectors.FIND_GC_MISSING, runs.find_missing),
         Route(collectors.MARK_GC_MISSING, runs.mark_missing),
         Route(collectors.APPLY_GC_RUN, runs.step(CollectionService.apply)),

@@ -95,6 +95,18 @@ class Slices:
             await self._end(current)
         await self._close_ended()
 
+    async def adopt(self, name: str) -> bool:
+        """Put a slice on record that has none. False: it has one. Again after a lost answer.
+
+        Open: a late writer may have read a record of its own, and set its cell. Who gives the owner up fences it first.
+        """
+        now_ms = self._context.ports.clock.now_ms()
+        record = SliceRecord(state=SliceState.OPEN, owner="", opened_ms=now_ms)
+        with suppress(PredicateFailed):
+            await self._context.set_if(keys.SLICE + name.encode(), encode_record(record), None)
+            return True
+        return False
+
     async def end_old(self) -> None:
         """The same if the current slice is over its age or size: an idle instance would keep it open for ever."""
         if self._open_slice is not None and self._is_full(self._open_slice):
