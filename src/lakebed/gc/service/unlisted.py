@@ -15,7 +15,6 @@ another one, and takes a fresh address.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 
 from lakebed.base import Conflict, parse_slice_name, slice_opened_at_ms
@@ -52,7 +51,7 @@ class Unlisted:
         await self._installation.check_restored(record)
         now_ms = self._versions.ports.clock.now_ms()
         if not record.adopted_ms or now_ms - record.adopted_ms < ADOPTED_AGE_MS:
-            since = f"was chosen {_utc(record.adopted_ms)}" if record.adopted_ms else "was never chosen"
+            since = "was chosen less than a day ago" if record.adopted_ms else "was never chosen"
             raise NotAdopted(
                 f"this installation {since}: slices without a record are adopted a day after `lakebed gc adopt`, and"
                 " only while nothing else writes to the namespace",
@@ -68,12 +67,8 @@ class Unlisted:
             opened_ms = slice_opened_at_ms(numbers[name])
             if opened_ms >= record.adopted_ms:
                 raise SlicesInUse(
-                    f"slice {name} has no record, and was opened {_utc(opened_ms)}, after this installation was chosen:"
-                    " another one writes to the namespace",
+                    f"slice {name} has no record, and was opened after this installation was chosen: another one writes"
+                    " to the namespace",
                     slice=name,
                 )
         return AdoptedSlices(slices=tuple([name for name in unlisted if await self._versions.slices.adopt(name)]))
-
-
-def _utc(unix_ms: int) -> str:
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
