@@ -6,11 +6,15 @@ read. The first item names the operation. Store and block operations work on the
 (LOCAL) are moments at which one actor's own clock, event or breathing space is due. One operation has to wait: `until`
 some keys are gone; while they are there its outcome is NOT_YET, which means that it cannot be carried out now.
 
-A fate is what the network and the machine add: `DONE`; `LOST` (done, but the answer is an OutcomeUnknown); `VAIN`
-(not done, with the same answer: the caller cannot tell the two apart); `REFUSED` (not done, and answered so); `LATE` (a
-wait that timed out); `CRASHED` (the actor's memory is gone; nothing of the effect was done); `LATE_WRITE` (the same,
-but the write is under way and will be done at some later moment, when its sender may long be another life); `ECHO`
-(a delete of objects that was sent twice: done, and done once more at some later moment).
+A fate is what the network and the machine add:
+
+- `DONE`, and `REFUSED`: not done, and answered so;
+- `LOST`: done, but the answer is an OutcomeUnknown;
+- `VAIN`: not done, with the same answer. The caller cannot tell the two apart;
+- `LATE`: a wait that timed out;
+- `CRASHED`: the actor's memory is gone, and nothing of the effect was done;
+- `LATE_WRITE`: the same, but the write is under way. It is done later, when its sender may long be another life;
+- `ECHO`: a delete of objects that was sent twice. It is done, and done once more later.
 """
 
 from __future__ import annotations

@@ -57,9 +57,11 @@ _LEVELS_NARROW: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Faults allowed in one schedule, each at any step: `crashes` of any actors, `losses` of answers (the operation
-    done) or of requests (not done; the caller cannot tell), and `late`: a crash while a write is under way, which is
-    done at any later moment, or a delete of objects that is done and at any later moment done again.
+    """Faults allowed in one schedule, each at any step.
+
+    `crashes` are of any actors. `losses` are of answers (the operation is done) or of requests (it is not, and the
+    caller cannot tell). `late` is a crash while a write is under way, which is done at any later moment. Or it is a
+    delete of objects that is done, and at any later moment done again.
 
     With `alone_max`, each actor must end within this number of steps of its own from every state, if all others stop
     there for ever (`alone.py`).

@@ -1,11 +1,11 @@
 """Invariants 5 and 6: nothing reachable is deleted, and what is not reachable goes.
 
-An address is reachable if it is named by a cell of a token that a branch holds (shadowed by a newer one or not), by a
-commit in the history of a branch or tag that no committed run swept (a head counts in any case), or by an upload that
-may still be linked. A copy under way counts while its source does: a copy of garbage fails at its second look, and one
-that does not fail ends in a cell. Addresses are fresh, and what was deleted never comes back: so what the end of a
-schedule shows was there all along. An upload that was issued may have no bytes yet; so for these each delete is looked
-at as it is made.
+An address is reachable if one of three names it. The first is a cell of a token that a branch holds, shadowed by a
+newer one or not. The second is a commit in the history of a branch or tag that no committed run swept; a head counts in
+any case. The third is an upload that may still be linked. A copy under way counts while its source does: a copy of
+garbage fails at its second look, and one that does not fail ends in a cell. Addresses are fresh, and what was deleted
+never comes back: so what the end of a schedule shows was there all along. An upload that was issued may have no bytes
+yet; so for these each delete is looked at as it is made.
 """
 
 from __future__ import annotations

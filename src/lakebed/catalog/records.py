@@ -34,11 +34,12 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     `storage_namespace` is spelled as by the user, `namespace_uri` as by the driver, without a slash at its end.
     `marker` is the content of the namespace's marker object: the uid of this repository, or of an earlier attempt to
-    create it that died and was taken over, or of one that used the namespace before: then it is `salted`, and no file
-    of its trees has the name that a file of the earlier one had. `protected` and `protected_branches`, which are
-    patterns, cannot be deleted. While it is deleting or restoring, `attempt` is one of a kind, so that no such record
-    is ever the same again. One that is salted and creating `owns_marker` once its maker saw that no other repository
-    uses the namespace; before that it is only a wish, and the marker may come to be another's.
+    create it that died and was taken over. It may also be the uid of one that used the namespace before. Then this one
+    is `salted`: no file of its trees has the name that a file of the earlier one had. `protected` and
+    `protected_branches`, which are patterns, cannot be deleted. While it is deleting or restoring, `attempt` is one of
+    a kind, so that no such record is ever the same again. One that is salted and creating `owns_marker` once its maker
+    saw that no other repository uses the namespace; before that it is only a wish, and the marker may come to be
+    another's.
     """
 
     uid: RepositoryUid

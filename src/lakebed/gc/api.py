@@ -248,9 +248,10 @@ class Collector:
             return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
 
     def run(self, request: RunRequest) -> Iterator[RunReport | BranchesSwept | PurgeReport]:
-        """Finish what is unfinished, each run as it was begun, or deferred if the request asks for it; delete the
-        branches that go by the lifecycle policy, if it asks for that; then plan and apply, one kind after the other,
-        as in `plan`; at the end purge.
+        """Finish what is unfinished, then plan and apply, one kind after the other, as in `plan`; at the end purge.
+
+        An unfinished run goes on as it was begun, or is deferred if the request asks for it. If it asks for that, the
+        branches that go by the lifecycle policy are deleted before the first plan.
 
         Raises:
             Denied: the caller may not plan, or not apply. Nothing was planned.

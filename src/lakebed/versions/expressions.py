@@ -1,7 +1,7 @@
 """Ref expressions: from what a user names to a commit.
 
-A ref expression is a branch, a tag, a commit id or an unambiguous prefix of one, followed by any number of `~N` (the
-N-th first-parent ancestor) and `^N` (the N-th parent), and at most one of `@` (the branch's head without what is
+A ref expression is a branch, a tag, a commit id or an unambiguous prefix of one. Any number of `~N` (the N-th
+first-parent ancestor) and `^N` (the N-th parent) may follow it. So may one of `@` (the branch's head without what is
 staged) and `$` (with what is staged, which is what a bare branch means anyway). A branch or tag may be followed by
 `@{yesterday}`, `@{3 days ago}`, `@{2}` or a date, which is where it was then (reflog.py). Where names clash a branch
 wins over a tag, and a tag over a commit.

@@ -2,9 +2,9 @@
 
 A composition root: it puts Spark's collector together with the server that this quickstart runs.
 
-Who proves is the book of the story (story.py), with the server and the disk as they are: every object that
-was to be kept is read through the server and compared with the checksum it was written with, and of those that were to
-go not one file may be left. The plan itself proves nothing.
+The proof is the book of the story (story.py), held against the server and the disk as they are. Every object that was
+to be kept is read through the server and compared with the checksum that it was written with. Of those that were to go,
+not one file may be left. The plan itself proves nothing.
 """
 
 from __future__ import annotations

@@ -116,10 +116,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `dues` is what a lifecycle run saves for the next one. `active_only`: commits that the retention rules let go kept
     nothing, and do not when it is applied. Of those and of uncommitted ones:
 
-    `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
-    from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
-    run were not listed (`slices_skipped`); `beside`, unfinished runs of whose objects it takes none; `erasures`, those
-    that were published when the run began to look.
+    `listing`; `mode`, and in `mode_note` why it was this one. It goes on from the saved state of `based_on`, and saves
+    `keeps` for the next run. Slices opened within `token_expiry_ms` before the run were not listed (`slices_skipped`).
+    It takes no object of the unfinished runs in `beside`. `erasures` were published when the run began to look.
 
     `unknown_files` are some of `unknown_files_count` keys and folders (which end with /) of others.
 

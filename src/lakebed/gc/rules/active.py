@@ -1,8 +1,8 @@
 """The same verdict as `history.kept_commits`, for histories of millions: columns in, a boolean column out.
 
 Along first parents the history is a forest. What a commit needs to know is the longest retention of all branches whose
-main ancestry it is in; so the heads are walked in that order, longest first, and a walk ends where an earlier one
-passed: all below has a period at least as long. Every commit is passed once, whatever the number of branches. Then the
+main ancestry it is in. So the heads are walked in that order, longest first. A walk ends where an earlier one passed:
+all below has a period at least as long. Every commit is passed once, whatever the number of branches. Then the
 default goes down from what dangles, for as long as it is the longer one.
 So it is with the newest commits that a rule pins, counted from each head. A property test holds this equal to the
 specification.

@@ -3,10 +3,10 @@
 Ranges are shared between commits. Those of the commits that are kept are A; those of the expired ones, and not in A,
 are B. Garbage is what ranges of B name and ranges of A do not. A range in both is never opened.
 
-What the document asks beyond that, and what keeps it safe while people work: nothing outside the storage namespace,
-nothing that a staged cell, an open upload or a tracked copy names, nothing outside `data/`, and of our own addresses
-only those whose slice is closed (an upload in an open slice may be about to name its object once more,
-docs/design/protocols.md, "Write", step 3).
+What the document asks beyond that, and what keeps it safe while people work: nothing goes that lies outside the storage
+namespace or outside `data/`, or that a staged cell, an open upload or a tracked copy names. Of our own addresses only
+those in closed slices go. An upload in an open slice may be about to name its object once more
+(docs/design/protocols.md, "Write", step 3).
 """
 
 from __future__ import annotations

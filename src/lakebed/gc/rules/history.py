@@ -3,7 +3,7 @@
 Words of the document. *Main ancestry* of a branch: its head, the head's first parent, and so on. *Active*: performed
 within the branch's retention period and in its main ancestry. To these come the first parent of each active commit
 (it was the head when the period began) and every head itself (it is the head now). *Dangling*: in no branch's main
-ancestry; a dummy child of the same date stands as its hypothetical head, under the default period. *Expired*: all the
+ancestry. A dummy child of the same date stands as its hypothetical head, under the default period. *Expired*: all the
 others.
 
 The head of an old branch is kept although it was not performed within the period, so its first parent is *not*: the

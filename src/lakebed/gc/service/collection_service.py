@@ -133,9 +133,10 @@ class CollectionService:
     # Beginning
 
     async def start(self, body: StartRun) -> StartedRun:
-        """A run id, once it is known that no other installation goes with the namespace; for uncommitted data the run's
-        record too, only then the slices that have closed, and only then the addresses that were handed out: one of a
-        closed slice was handed out before it closed, so none is missed.
+        """Return a run id, once it is known that no other installation goes with the namespace.
+
+        For uncommitted data make the run's record too. Only then read the slices that have closed, and only then the
+        addresses that were handed out: one of a closed slice was handed out before it closed, so none is missed.
 
         Raises:
             OtherInstallation: there is another one, or was one when this one last looked.

@@ -105,9 +105,10 @@ class Copies:
         alter: Callable[[Entry], Entry] | None,
         condition: Condition = ANY,
     ) -> Entry:
-        """The tracked copy. The record is written before the source is looked at again, so that a collection which
-        misses the target's cell, because it was not there yet, finds the record; or else has finished its reading
-        before the second look, which then sees whatever made the source garbage.
+        """Make the tracked copy. The record is written before the source is looked at again.
+
+        So a collection which misses the target's cell, because it was not there yet, finds the record. Or else it had
+        finished its reading before the second look, which then sees whatever made the source garbage.
         """
         while True:
             source = await self._find_source(source_ref, source_key)
