@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.gc import bucketed as module
+from lakebed.gc.engines import LocalEngine
 from lakebed.gc.engines.spark import JOB_S
+from lakebed.gc.mark import mark_expired
 from lakebed.gc.protocol import BadInput
+from lakebed.gc.sets import bucketed as module
 from lakebed.gc.sets.bucketed import (
     BUCKETS,
     HELD_IN_JOIN,
+    HELD_LEAST,
     LISTED,
     NAMED,
     SEGMENTS,
@@ -35,7 +38,9 @@ from lakebed.gc.sets.bucketed import (
     shares_of,
     write_bucketed,
 )
+from lakebed.gc.sets.packing import Cause, pack_numbered
 from lakebed.gc.sets.places import Namespace
+from lakebed.gc.tables import CANDIDATES
 from lakebed.objectstore import (
     MemoryObjectStore,
     ObjectStore,
@@ -43,6 +48,7 @@ from lakebed.objectstore import (
     open_deleter,
     open_objectstore,
 )
+from lakebed.runtime import live_ports
 from tests.gc.garbage import task_of
 
 ALL = Share(0, BUCKETS)
@@ -193,6 +199,21 @@ def test_joining_a_million_packed_objects_is_no_small_step() -> None:
     side = Bucketed(folder=FOLDER, files=(BucketFile(name="x", segments=(packed,) + (Segment(0, 0, 0, ""),) * 63),))
 
     assert effort_of(side).seconds > JOB_S
+
+
+async def test_all_objects_of_a_slice_go_that_has_more_than_a_share_may_hold() -> None:
+    """It is one bucket, so that the other buckets that were cut off it have nothing."""
+    store, count = open_objectstore("mem://lake", ObjectStoreOptions()), HELD_LEAST + 1
+    sequences, same = np.arange(count), np.ones(count, np.int64)
+    dealer = Dealer(CANDIDATES)
+    dealer.add(pack_numbered(same, sequences, same, same, Cause(reason="expired", rule="")))
+    slice_ = files_of(FOLDER, await dealer.write(store, FOLDER))
+    engine = LocalEngine(store, live_ports(), open_deleter=lambda: open_deleter("mem://lake"))
+
+    _, totals = await mark_expired(engine, slice_, [], into="_lakefs/garbage/", now_ms=0)
+
+    assert rows_of_shares(slice_).num_rows > 1
+    assert totals.all.objects == count
 
 
 async def test_a_share_reads_what_it_needs_and_no_more() -> None:

@@ -297,13 +297,17 @@ def _counts(side: Bucketed) -> npt.NDArray[np.int64]:
 async def in_shares(
     task: Task, rows: pa.Table, *sides: tuple[Sequence[Bucketed], Table]
 ) -> AsyncIterator[tuple[Share, list[list[pa.Table]]]]:
-    """In a task of the second map: each of its shares, with the tables of each side that have rows of it."""
+    """In a task of the second map: each of its shares in which the first side has rows, with the tables of each side.
+
+    A slice is one bucket, whatever it holds: where a segment was cut for it, nothing may fall to the other cuts.
+    """
     for row in rows.to_pylist():
         share = Share(**row)
-        yield (
-            share,
-            [[table for files in side for table in await read_bucketed(task, files, share, of)] for side, of in sides],
-        )
+        found = [
+            [table for files in side for table in await read_bucketed(task, files, share, of)] for side, of in sides
+        ]
+        if found[0]:
+            yield share, found
 
 
 async def read_bucketed(task: Task, side: Bucketed, share: Share, of: Table) -> list[pa.Table]:
