@@ -53,7 +53,9 @@ NAMES = (
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=NAMES)
-    parser.add_argument("of", nargs="*", help="of kv: DRIVER [OPERATION [CALLERS]]; of staged: how many objects")
+    parser.add_argument(
+        "of", nargs="*", help="of kv: DRIVER [OPERATION [CALLERS]]; of staged: how many objects; of operations: names"
+    )
     sizes = ("small", "tenth", "full")
     parser.add_argument("--size", choices=sizes, default="full", help="tenth: of cluster and lifecycle alone")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")

@@ -118,6 +118,25 @@ class Bare:
         await self.store.set(b"bare", request.query_params["path"].encode(), _json.encode((name, len(body), digest)))
         return Response(self.answer, status_code=201, media_type="application/json")
 
+    def _mark_durably(self, name: str, body: bytes) -> None:
+        """Write a file into a fresh folder in a fresh folder, as the first of a namespace; all three last."""
+        outer, inner = self.folder / name, self.folder / name / "inner"
+        outer.mkdir()
+        inner.mkdir()
+        handle = os.open(inner / "new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            os.write(handle, body)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        (inner / "new").rename(inner / "marker")
+        for each in (inner, outer, self.folder):
+            folder = os.open(each, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
     def _write_durably(self, name: str, body: bytes) -> None:
         handle = os.open(self.folder / f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -177,6 +196,9 @@ class Bare:
         for _ in range(asked.get("files", 0)):
             name = f"{next(self.numbers):08d}"
             await asyncio.get_running_loop().run_in_executor(None, self._write_durably, name, body)
+        for _ in range(asked.get("markers", 0)):
+            name = f"{next(self.numbers):08d}"
+            await asyncio.get_running_loop().run_in_executor(None, self._mark_durably, name, body)
         for _ in range(asked.get("sets", 0)):
             await self.store.set(b"made", b"%08d" % next(self.numbers), bytes(200))
         return Response(_json.encode(self.answers[asked["answer"]]), media_type="application/json")

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from lakebed.base import EMPTY_METARANGE, Entry, RepositoryUid
 from lakebed.catalog import Catalog, Repository
 from lakebed.catalog.namespaces import overlap
+from lakebed.catalog.places import NAMESPACES
 from lakebed.catalog.records import (
     DELETED_REPOSITORIES,
     BranchProtection,
@@ -101,11 +102,14 @@ def catalog_of(ports: SimPorts, store: SimStore | None = None) -> Catalog:
     return Catalog(store=store, ports=ports.ports, open_namespace=open_namespace, make_versions=make_versions)
 
 
-def _doing(*deeds: tuple[str, Act], knows: bool = False) -> Program:
-    """Do these, each named by its kind and a letter. `knows`: the process has used the repository before."""
+def _doing(*deeds: tuple[str, Act], knows: bool = False, has_every: bool = False) -> Program:
+    """Do these, each named by its kind and a letter. `knows`: the process has used the repository before. `has_every`:
+    it made another before, so it looks for notes of places, and not at all records.
+    """
 
     async def program(ports: SimPorts) -> None:
         catalog = catalog_of(ports)
+        catalog.places.has_every = has_every
         if knows:
             await (await catalog.get(NAME)).versions.refs.get_branch("main")
         for number, (kind, act) in enumerate(deeds):
@@ -236,7 +240,10 @@ def nothing_is_left_of_the_one_before(ending: Ending) -> None:
     known = {record.uid for record in repositories(ending.disk).values()}
     for partition, cells in ending.disk.cells.items():
         uid = partition.decode().partition("/")[0]
-        if cells and partition not in (keys.REPOSITORIES, DELETED_REPOSITORIES) and uid not in known:
+        if partition == NAMESPACES:
+            if any(note.rpartition(b"\0")[2].decode() not in known for note in cells):
+                raise Violation("the place of a deleted repository stays noted")
+        elif cells and partition not in (keys.REPOSITORIES, DELETED_REPOSITORIES) and uid not in known:
             raise Violation(f"{len(cells)} records of a deleted repository stay in {partition.decode()}")
 
 
@@ -346,10 +353,15 @@ def repository_scenes() -> Iterator[Scene]:
         "two creators of one repository": (_create("sim://one"), _create("sim://two")),
         "two creators, one inside the other": (_create("sim://one"), _create("sim://one/in", name="other")),
     }
-    for name, (one, two) in creators.items():
-        first, second = (Actor(letter, _doing(("create", act))) for letter, act in (("a", one), ("b", two)))
-        made = Scene(name=name, actors=(first, second), checks=(namespaces_are_apart,), quick=Quick.ALL)
-        yield made
+    for name, acts in creators.items():
+        for has_every in (False, True):
+            first, second = (
+                Actor(letter, _doing(("create", act), has_every=has_every))
+                for letter, act in zip("ab", acts, strict=True)
+            )
+            scene = f"{name}, in processes that made others" if has_every else name
+            made = Scene(name=scene, actors=(first, second), checks=(namespaces_are_apart,), quick=Quick.ALL)
+            yield made
 
 
 def _deletions() -> Iterator[Scene]:

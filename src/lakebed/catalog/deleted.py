@@ -43,6 +43,7 @@ from lakebed.kv import Held, Page, PredicateFailed, Store, scan_pages, scan_pref
 from lakebed.versions import BranchRecord, ClaimRecord, RefState, decode_record, encode_record, keys
 
 from .errors import DeletedNotFound, DeleteProtected, RepositoryExists, SeveralDeleted, WindowNotOver
+from .places import Places
 from .records import (
     DELETED_REPOSITORIES,
     DeletedRecord,
@@ -73,10 +74,25 @@ class DeletedRepository:
     record: DeletedRecord
 
 
+def namespaces_of(deleted: Iterable[DeletedRepository], *, reused: str | None = None) -> Sequence[str]:
+    """Return the namespaces that hold their objects, or held them and are not used again.
+
+    One that is back counts, too: its other record may have been missed. `reused`: without this one, where it may be
+    used again.
+    """
+    return [
+        one.record.repository.namespace_uri
+        for one in deleted
+        if one.record.repository is not None
+        and not (one.record.state is DeletedState.GONE and one.record.repository.namespace_uri == reused)
+    ]
+
+
 class DeletedRepositories:
-    def __init__(self, store: Store, ports: Ports, *, kept_days: int) -> None:
+    def __init__(self, store: Store, ports: Ports, places: Places, *, kept_days: int) -> None:
         self._store = store
         self._ports = ports
+        self._places = places
         self._kept_ms = kept_days * DAY_MS
 
     async def list(self, *, prefix: str = "") -> Sequence[DeletedRepository]:
@@ -84,18 +100,9 @@ class DeletedRepositories:
         found = [one async for one in self._every() if one.record.is_shown and one.record.name.startswith(prefix)]
         return sorted(found, key=lambda one: (one.record.name, -one.record.deleted_ms, one.uid))
 
-    async def namespaces(self, *, reused: str | None = None) -> Sequence[str]:
-        """Return the namespaces that hold their objects, or held them and are not used again.
-
-        `reused`: without this one, where it may be used again.
-        """
-        every = [one.record for one in await self.list()]
-        return [
-            one.repository.namespace_uri
-            for one in every
-            if one.repository is not None
-            and not (one.state is DeletedState.GONE and one.repository.namespace_uri == reused)
-        ]
+    async def every(self) -> Sequence[DeletedRepository]:
+        """Return every record, also of attempts that failed, and of repositories that are in use again."""
+        return [one async for one in self._every()]
 
     async def restorable(self) -> Sequence[DeletedRepository]:
         """Return those that may be in use again, or come back: whatever their records name counts as named."""
@@ -395,6 +402,7 @@ class DeletedRepositories:
             if record.state is DeletedState.GONE and record.repository and record.repository.namespace_uri == uri:
                 held = await self._store.get(DELETED_REPOSITORIES, one.uid.encode())
                 if held is not None and decode_record(DeletedRecord, held.value) == record:
+                    await self._forget_place(one)
                     with suppress(PredicateFailed):
                         await self._store.delete_if(DELETED_REPOSITORIES, one.uid.encode(), held.predicate)
 
@@ -409,6 +417,7 @@ class DeletedRepositories:
         """
         found, held = await self._find_kept(name, uid, _FORGETTABLE)
         if found.record.state is DeletedState.GONE:
+            await self._forget_place(found)
             with suppress(PredicateFailed):
                 await self._store.delete_if(DELETED_REPOSITORIES, found.uid.encode(), held.predicate)
             return found.uid
@@ -457,6 +466,7 @@ class DeletedRepositories:
             return
         await self._purge_partition(deleted_partition(one.uid))
         if not one.record.collected_ms:
+            await self._forget_place(one)
             await self._store.delete(DELETED_REPOSITORIES, one.uid.encode())
             return
         # By `set_if`: a process that slept here until the namespace was used again must not call it free.
@@ -520,6 +530,11 @@ class DeletedRepositories:
             items = [(token.encode(), b"") for token in fresh[at : at + _PURGE_PAGE]]
             await self._store.set_many(deleted_partition(uid), items)
         noted.update(fresh)
+
+    async def _forget_place(self, one: DeletedRepository) -> None:
+        """Right before the record goes: a note that a crash leaves behind would stay."""
+        if one.record.repository is not None:
+            await self._places.forget(one.record.repository.namespace_uri, one.uid)
 
     async def _purge_partition(self, partition: bytes) -> None:
         while (page := await self._store.scan(partition, b"", _PURGE_PAGE)).keys:

@@ -36,6 +36,7 @@ from .errors import (
     NamespaceNested,
     NamespaceUnclear,
 )
+from .places import around_namespace
 from .records import MARKER_KEY
 
 OpenNamespace = Callable[[str], ObjectStore]
@@ -124,7 +125,7 @@ class Namespaces:
             NamespaceNested: one is in a namespace around this one, or was found in one inside it.
             NamespaceUnclear: the store refuses to show whether one is there.
         """
-        for around in _around(objectstore.uri):
+        for around in around_namespace(objectstore.uri):
             try:
                 outer = self.open(around)
             except InvalidNamespace:
@@ -256,7 +257,7 @@ def overlap(left: str, right: str) -> bool:
 def first_overlap(uri: str, others: Sequence[str]) -> str | None:
     """Return the first of the others that overlaps with this one, or None."""
     uri = without_account(uri)
-    scheme, around, inside = uri[: uri.find("://") + 3], {uri, *_around(uri)}, uri + "/"
+    scheme, around, inside = uri[: uri.find("://") + 3], {uri, *around_namespace(uri)}, uri + "/"
     # Nearly always none does. One text is searched in a fortieth of the time that a look at each takes.
     text = "\n".join(("", *others, ""))
     is_plain = "\n" not in uri and text.count("\n") - 1 == len(others) == text.count(f"\n{scheme}")
@@ -267,13 +268,6 @@ def first_overlap(uri: str, others: Sequence[str]) -> str | None:
         if plain in around or plain.startswith(inside):
             return other
     return None
-
-
-def _around(uri: str) -> list[str]:
-    """List every namespace URI around this one, innermost first: `s3://b/x`, then `s3://b` for `s3://b/x/y`."""
-    scheme, _, rest = uri.partition("://")
-    segments = rest.split("/")
-    return [f"{scheme}://{'/'.join(segments[:count])}" for count in range(len(segments) - 1, 0, -1)]
 
 
 def _folders_of(page: Sequence[ObjectStat], folder: str) -> list[str]:

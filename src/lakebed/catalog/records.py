@@ -3,6 +3,7 @@
 repositories / <id>             RepositoryRecord
 deleted-repositories / <uid>    DeletedRecord, from a repository's first deletion until it is forgotten, or until its
                                 namespace is used again
+namespaces / <place>/ NUL <uid> empty; which namespaces are where (places.py)
 <uid>/deleted / <token>         each staging token of one that is being forgotten; one value could not hold them all
 <uid> / setting/<name>          BranchProtection, HiddenBranch, and settings of other parts
 """
@@ -63,6 +64,7 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 class NamespaceRecord(Record, frozen=True, kw_only=True):
     """Read where a repository has its objects from its record, at a quarter of the cost of the whole."""
 
+    uid: RepositoryUid
     namespace_uri: str
 
 

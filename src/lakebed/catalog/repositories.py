@@ -1,8 +1,9 @@
 """All repositories of an installation: make, find, list, change and delete them.
 
-Making one takes five steps. A crash at any of them leaves a record that the next attempt takes over:
-1 write the record as `creating`: it cannot be used, but its namespace counts as in use; 2 check that no other record's
-namespace overlaps; 3 put the marker object; 4 make first commit and default branch; 5 `set_if` creating → active.
+Making one takes six steps. A crash at any of them leaves a record that the next attempt takes over:
+1 write the record as `creating`: it cannot be used, but its namespace counts as in use; 2 note its place (places.py);
+3 check that no other record's namespace overlaps; 4 put the marker object; 5 make first commit and default branch;
+6 `set_if` creating → active.
 A `creating` record older than CREATING_AGE_MS, or given up by its maker, may be taken over; the `set_if` decides.
 
 Deleting one keeps it for a while: deleted.py.
@@ -38,7 +39,7 @@ from lakebed.versions import (
     keys,
 )
 
-from .deleted import DELETED_DAYS, DeletedRepositories
+from .deleted import DELETED_DAYS, DeletedRepositories, namespaces_of
 from .errors import (
     DeleteProtected,
     NamespaceInUse,
@@ -50,6 +51,7 @@ from .errors import (
     TooMuchMetadata,
 )
 from .namespaces import Namespaces, OpenNamespace, first_overlap
+from .places import Places
 from .queue import BranchQueue
 from .records import NamespaceRecord, RepositoryRecord, RepositoryState
 from .repository import MakeHooks, Open, Repository
@@ -99,7 +101,8 @@ class Catalog:
             known_lately=self._known_lately,
             trust_denials=self._options.trust_denials,
         )
-        self.deleted = DeletedRepositories(store, ports, kept_days=self._options.deleted_days)
+        self.places = Places(store)
+        self.deleted = DeletedRepositories(store, ports, self.places, kept_days=self._options.deleted_days)
         self._lately: tuple[Sequence[str], int] | None = None
         self._handles: dict[str, tuple[Repository, int]] = {}
         self._opened: dict[RepositoryUid, Open] = {}
@@ -186,13 +189,14 @@ class Catalog:
             name, storage_namespace, objectstore.uri, branch, read_only=read_only, marker=marker, reuse=reuse
         )
         try:
-            await self._check_no_overlap(name, objectstore.uri, is_reused=record.salted)
+            await self.places.note(objectstore.uri, record.uid)
+            await self._check_no_overlap(name, objectstore.uri, record.uid, is_reused=record.salted)
             await self.namespaces.mark(objectstore, record.marker)
         except (NamespaceInUse, Unavailable) as error:
             # A marker that was free when this call began is in the record of the deleted repository still, or in that
             # of another call that was faster. Kept here too, it would open the namespace once more after that one.
             if not is_takeover or await self.deleted.free_marker(objectstore.uri) == record.marker:
-                await self._withdraw(name, held)
+                await self._withdraw(name, record, held)
             else:  # the marker of an attempt that died may be there
                 await self._give_up(name, record, held)
             if isinstance(error, BucketMissing):
@@ -285,20 +289,19 @@ class Catalog:
             raise RepositoryExists("repository exists", repository=name) from error
         if found is not None:
             await self.deleted.purge(found[0].uid)
+            await self.places.forget(found[0].namespace_uri, found[0].uid)
         return record, Held(value, predicate), is_takeover
 
     async def _known_namespaces(self) -> Sequence[str]:
-        there = await self._namespaces()
+        there = [record.namespace_uri for _, record in await self._every_namespace()]
         # After the repositories: one that is deleted meanwhile is noted there before it leaves them.
-        return [*there, *await self.deleted.namespaces()]
+        return [*there, *namespaces_of(await self.deleted.every())]
 
-    async def _namespaces(self, *, besides: RepositoryId | None = None) -> Sequence[str]:
-        """Return the namespace of every record but one, in order of name. Costs 2 µs a record."""
-        own = None if besides is None else besides.encode()
-        found: list[str] = []
+    async def _every_namespace(self) -> Sequence[tuple[bytes, NamespaceRecord]]:
+        """Return what every record says of its namespace, by name. Costs 2 µs a record."""
+        found: list[tuple[bytes, NamespaceRecord]] = []
         async for names, values in scan_pages(self.store, keys.REPOSITORIES, b"", first=SCAN_PAGE):
-            records = decode_records(NamespaceRecord, values)
-            found += [record.namespace_uri for name, record in zip(names, records, strict=True) if name != own]
+            found += zip(names, decode_records(NamespaceRecord, values), strict=True)
         return found
 
     async def _known_lately(self) -> Sequence[str]:
@@ -307,20 +310,35 @@ class Catalog:
             self._lately = (await self._known_namespaces(), now_ms)
         return self._lately[0]
 
-    async def _check_no_overlap(self, name: RepositoryId, uri: str, *, is_reused: bool) -> None:
+    async def _check_no_overlap(self, name: RepositoryId, uri: str, uid: RepositoryUid, *, is_reused: bool) -> None:
+        """Costs some scans of a key or two; where a note is near, and once in a process, all records.
+
+        Raises:
+            NamespaceInUse, NamespaceNested: the namespace of another record, perhaps a deleted repository's, overlaps.
+        """
         self._lately = None
-        # Our own record is written before we look: of two that are made at once, at least one sees the other.
-        others = await self._namespaces(besides=name)
+        has_every = self.places.has_every
+        # Our own record and note are written before we look: of two that are made at once, at least one sees the other.
+        notes = await self.places.near(uri, uid) if has_every else await self.places.every()
+        if has_every and not notes:
+            return
+        others = await self._every_namespace()
         # After the repositories: one that is deleted meanwhile is noted there before it leaves them.
-        deleted = await self.deleted.namespaces(reused=uri if is_reused else None)
-        other = first_overlap(uri, [*others, *deleted])
+        deleted = await self.deleted.every()
+        kept = {one.uid: one.record.repository for one in deleted}
+        known = {uid: None if one is None else one.namespace_uri for uid, one in kept.items()}
+        await self.places.mend(notes, known | {other.uid: other.namespace_uri for _, other in others})
+        there = [other.namespace_uri for key, other in others if key != name.encode()]
+        other = first_overlap(uri, [*there, *namespaces_of(deleted, reused=uri if is_reused else None)])
         if other == uri:
             raise NamespaceInUse(f"namespace {uri} is in use", namespace=other)
         if other is not None:
             side = "inside" if is_inside(uri, other) else "around"
             raise NamespaceNested(f"namespace {uri} lies {side} {other}", namespace=other)
 
-    async def _withdraw(self, name: RepositoryId, held: Held) -> None:
+    async def _withdraw(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
+        # First: a note that a crash leaves behind would stay.
+        await self.places.forget(record.namespace_uri, record.uid)
         try:
             await self.store.delete_if(keys.REPOSITORIES, name.encode(), held.predicate)
         except PredicateFailed:

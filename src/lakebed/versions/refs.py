@@ -139,31 +139,39 @@ class Refs:
             CommitExpired: a collection takes this commit.
         """
         check_branch(name)
-        return await self.create_branch_at(name, await self.resolve_commit(source), by=by, lasts_ms=lasts_ms)
-
-    async def create_branch_at(self, name: str, commit_id: CommitId, *, by: str = "", lasts_ms: int = 0) -> CommitId:
-        """As `create_branch`, of a valid name, at a published commit, which costs no look-up of what an expression
-        names.
-        """
+        commit_id = await self.resolve_commit(source)
         return await self._make_branch(name, commit_id, operation="create", by=by, lasts_ms=lasts_ms)
+
+    async def create_first_branch(self, name: str, commit_id: CommitId) -> None:
+        """Make the branch of a repository that no one sees yet.
+
+        It is usable at once: no one can make a tag of its name, or begin a run that takes its commit.
+        """
+        record = replace(self._new_branch(commit_id), state=RefState.ACTIVE)
+        record = self._reflog.move(None, record, operation="create", by="")
+        exists = BranchExists("branch already exists", branch=name)
+        await self._make_ref(keys.BRANCH + name.encode(), record, exists)
 
     async def _make_branch(
         self, name: str, commit_id: CommitId, *, operation: str, by: str, lasts_ms: int = 0
     ) -> CommitId:
-        now_ms = self._context.ports.clock.now_ms()
-        record = BranchRecord(
-            state=RefState.CREATING,
-            commit_id=commit_id,
-            staging_token=self._context.fresh_token(),
-            created_ms=now_ms,
-            expires_ms=now_ms + lasts_ms if lasts_ms else 0,
-        )
+        record = self._new_branch(commit_id, lasts_ms=lasts_ms)
         record = self._reflog.move(None, record, operation=operation, by=by)
         held = await self._make_ref(
             keys.BRANCH + name.encode(), record, BranchExists("branch already exists", branch=name)
         )
         await self._activate(name, held, replace(record, state=RefState.ACTIVE))
         return commit_id
+
+    def _new_branch(self, commit_id: CommitId, *, lasts_ms: int = 0) -> BranchRecord:
+        now_ms = self._context.ports.clock.now_ms()
+        return BranchRecord(
+            state=RefState.CREATING,
+            commit_id=commit_id,
+            staging_token=self._context.fresh_token(),
+            created_ms=now_ms,
+            expires_ms=now_ms + lasts_ms if lasts_ms else 0,
+        )
 
     async def delete_branch(self, name: str, *, by: str = "", is_kept: bool = True, is_hidden: bool = False) -> None:
         """The branch and what is staged on it are gone. With `is_kept` its head counts as named for a while, so that

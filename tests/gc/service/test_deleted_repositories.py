@@ -603,7 +603,7 @@ async def test_of_two_that_use_a_namespace_again_at_once_the_slower_one_keeps_no
     await here.collected()
     await here.upkeep()
     late, other = here.server(), here.server()
-    late.deleted = slow = Slow(here.store, here.ports, kept_days=7)
+    late.deleted = slow = Slow(here.store, here.ports, late.places, kept_days=7)
     slow.meanwhile = partial(other.create, "winner", storage_namespace="mem://lake", reuse=True)
 
     with pytest.raises(NamespaceInUse):

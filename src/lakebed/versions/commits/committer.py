@@ -304,8 +304,7 @@ class Committer:
         """Make the first commit and the default branch of a new repository. Called once, before it can be seen."""
         note = Note(message="Repository created", committer="")
         commit = replace(await self.new_commit(default_branch, EMPTY_METARANGE, (), note), published=True)
-        commit_id = await self._context.commits.write(commit)
-        await self._refs.create_branch_at(default_branch, commit_id)
+        await self._refs.create_first_branch(default_branch, await self._context.commits.write(commit))
         return commit
 
 

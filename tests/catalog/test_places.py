@@ -1,0 +1,102 @@
+"""The index of namespaces by place: what it finds, what a creation costs, and notes that lack or are too many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakebed.base import RepositoryUid
+from lakebed.catalog import Catalog, NamespaceInUse
+from lakebed.catalog.namespaces import first_overlap
+from lakebed.catalog.places import NAMESPACES, PLACE_BYTES_MAX, Places
+from lakebed.kv import Page, Store, open_store
+
+_URIS = st.builds(
+    lambda scheme, names: scheme + "/".join(names),
+    st.sampled_from(["s3://", "az://", "https://acct.blob.core.windows.net/"]),
+    st.lists(st.sampled_from(["a", "aa", "a-b", "b", "a" * PLACE_BYTES_MAX]), min_size=1, max_size=4),
+)
+
+
+async def notes(store: Store) -> set[bytes]:
+    return set((await store.scan(NAMESPACES, b"", 1000)).keys)
+
+
+def a_store() -> Store:
+    return open_store("mem://")
+
+
+@given(_URIS, st.lists(_URIS, max_size=6))
+async def test_a_namespace_that_overlaps_others_meets_a_note(uri: str, others: list[str]) -> None:
+    places = Places(a_store())
+    for number, other in enumerate([uri, *others]):
+        await places.note(other, RepositoryUid(f"u{number}"))
+
+    found = await places.near(uri, RepositoryUid("u0"))
+
+    assert found or first_overlap(uri, others) is None
+
+
+async def test_a_namespace_meets_no_note_of_those_beside_it() -> None:
+    places = Places(a_store())
+    for number, other in enumerate(["s3://b/lakes", "gs://b/lake", "s3://b/lake-2", "s3://b2", "s3://b/x/lake"]):
+        await places.note(other, RepositoryUid(f"u{number}"))
+
+    assert await places.near("s3://b/lake", RepositoryUid("own")) == set()
+
+
+async def test_a_creation_reads_no_more_where_there_are_many_repositories(
+    catalog: Catalog, store: Store, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        await catalog.create(f"repo-{number}", storage_namespace=f"{namespace}/{number}")
+    scan, read = store.scan, []
+
+    async def counted(partition: bytes, start: bytes, limit: int) -> Page:
+        page = await scan(partition, start, limit)
+        read.extend(page.keys)
+        return page
+
+    monkeypatch.setattr(store, "scan", counted)
+    await catalog.create("another", storage_namespace=f"{namespace}/another")
+
+    assert len(read) <= 4
+
+
+async def test_a_process_notes_the_places_that_an_earlier_release_did_not(
+    make_catalog: Callable[[], Catalog], store: Store, namespace: str
+) -> None:
+    one = make_catalog()
+    await one.create("old", storage_namespace=f"{namespace}/old")
+    await one.create("deleted", storage_namespace=f"{namespace}/deleted")
+    await one.delete("deleted")
+    there = await notes(store)
+    await store.delete_many(NAMESPACES, sorted(there))
+
+    await make_catalog().create("new", storage_namespace=f"{namespace}/new")
+
+    assert there < await notes(store)
+
+
+async def test_a_note_that_no_record_stands_for_is_in_nobodys_way_and_goes(
+    catalog: Catalog, store: Store, namespace: str
+) -> None:
+    await catalog.create("first", storage_namespace=f"{namespace}/first")
+    await catalog.places.note(f"{namespace}/second/inside", RepositoryUid("gone"))
+
+    await catalog.create("second", storage_namespace=f"{namespace}/second")
+
+    assert len(await notes(store)) == 2
+
+
+async def test_a_creation_that_is_refused_leaves_no_note(catalog: Catalog, store: Store, namespace: str) -> None:
+    await catalog.create("first", storage_namespace=namespace)
+
+    for inner in (namespace, f"{namespace}/inside"):
+        with pytest.raises(NamespaceInUse):
+            await catalog.create("second", storage_namespace=inner)
+
+    assert len(await notes(store)) == 1
