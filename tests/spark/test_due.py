@@ -263,7 +263,7 @@ def build(tmp_path: Path) -> Callable[[Drawn], Built]:
 async def ranges_of(engine: Engine, store: ObjectStore, reached: Reached, policy: Policy) -> Ranges:
     masks, found = reached.masks(), RangeMasks()
     await found.add(store, await read_trees(engine, sorted(masks), folder="_lakefs/trees/"), masks)
-    return sort_out(found.masks, found.facts, reached, policy)
+    return sort_out(found.ranges(), found.masks, reached, policy)
 
 
 def planned(

@@ -159,23 +159,26 @@ async def learn(
     context.progress(f"reading {count_of(len(new), 'tree')} of {len(masks):,}")
     read = await read_trees(context.engine, new, folder=folder_in(run, f"known{suffix}"))
     await found.add(context.store, read, masks)
-    ranges = sort_out(found.masks, found.facts, reached, policy)
-    rows = sum(fact.entries for fact in found.facts.values())
+    every = found.ranges()
+    ranges = sort_out(every, found.masks, reached, policy)
+    rows = pc.sum(every["count"]).as_py() or 0
     if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:
         return Learned(ranges=ranges, note=note)
     known = Known(trees=[*trees, *read], ranges={}, dues=Dues())
+    ids, *ends = (every[name].to_pylist() for name in ("range_id", "min_key", "max_key"))
+    span_of = dict(zip(ids, zip(*ends, strict=True), strict=True))
 
     def rule_of(id_: str) -> int:
-        return rule_of_span(policy, found.facts[id_].min_key, found.facts[id_].max_key)
+        return rule_of_span(policy, *span_of[id_])
 
     todo = to_read(ranges, {} if base is None else base.known.ranges, rule_of)
-    if base is not None and todo.ranges.num_rows > changed_max * len(found.masks):
+    if base is not None and todo.ranges.num_rows > changed_max * every.num_rows:
         base, note = None, "most of what is named has changed"
         todo = to_read(ranges, {}, rule_of)
     if base is not None:
         known.dues, known.taken = base.known.dues, base.known.taken
         known.dues.begin_anew(todo.anew)
-    context.progress(f"reading {count_of(todo.ranges.num_rows, 'range')} of {len(found.masks):,}")
+    context.progress(f"reading {count_of(todo.ranges.num_rows, 'range')} of {every.num_rows:,}")
     periods = [terms.periods for terms in ranges.terms]
     folder = folder_in(run, f"dues.tasks{suffix}")
     dues, facts = await read_dues(

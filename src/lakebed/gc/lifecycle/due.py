@@ -47,8 +47,6 @@ from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, Table, required
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
 
-from .trees import RangeFacts
-
 LIFECYCLE: Final = "lifecycle"
 """The reason that plans give."""
 
@@ -183,37 +181,40 @@ def pinned_commits(refs: pa.Table, policy: Policy) -> set[str]:
     return {*policy.pins.commits, *(commit for tag, commit in named if policy.pins_tag(tag))}
 
 
-def sort_out(masks: Mapping[str, int], facts: Mapping[str, RangeFacts], reached: Reached, policy: Policy) -> Ranges:
-    """Part the ranges that have nothing to give from the rest. `masks` are those of ranges.
+def sort_out(ranges: pa.Table, masks: Sequence[int], reached: Reached, policy: Policy) -> Ranges:
+    """Part the ranges (MASKED_RANGES) that have nothing to give from the rest. `masks` are theirs, by number.
 
     Raises:
         EmptyLiveSet: commits have entries, and yet no range was read.
     """
-    if reached.metaranges.num_rows and not masks:
+    if reached.metaranges.num_rows and not ranges.num_rows:
         raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
-    terms_of = {mask: terms(mask, reached, policy) for mask in set(masks.values())}
+    mask_of = ranges["mask"].to_numpy()
+    in_use, first = np.unique(mask_of, return_index=True)
     numbers: dict[Terms, int] = {}
-    due: list[tuple[str, int, int, int]] = []
-    whole: list[tuple[str, int, int, int]] = []
-    beginnings = [rule.pattern.literal_beginning() for rule in policy.rules]
-    for id_ in sorted(masks):
-        fact = facts[id_]
-        found = terms_of[masks[id_]]
+    number_of_mask = np.zeros(len(masks), np.int32)
+    for mask in in_use[np.argsort(first)].tolist():
+        found = terms(masks[mask], reached, policy)
+        number_of_mask[mask] = numbers.setdefault(found, len(numbers))
+    number_of = number_of_mask[mask_of]
+    is_due = np.zeros(ranges.num_rows, np.bool_)
+    for at, rule in enumerate(policy.rules):
         # Of a rule that keeps versions all versions count, also those that are never due.
-        meets = any(
-            (periods is not None or rule.keep_versions)
-            and fact.min_key[: len(start)] <= start <= fact.max_key[: len(start)]
-            for rule, periods, start in zip(policy.rules, found.periods, beginnings, strict=True)
-        )
-        number = numbers.setdefault(found, len(numbers))
-        (due if meets else whole).append((id_, fact.entries, fact.file_bytes, number))
-    tables = [
-        DUE_RANGES.rows(dict(zip(DUE_RANGES.schema.names, zip(*rows, strict=True), strict=True)))
-        if rows
-        else DUE_RANGES.schema.empty_table()
-        for rows in (due, whole)
-    ]
-    return Ranges(due=tables[0], terms=list(numbers), whole=tables[1])
+        counts = np.array([one.periods[at] is not None or rule.keep_versions > 0 for one in numbers], np.bool_)
+        if counts.any():
+            is_due |= counts[number_of] & _meets(ranges, rule.pattern.literal_beginning())
+    columns = {"terms": pa.array(number_of), **{name: ranges[name] for name in DUE_RANGES.schema.names[:-1]}}
+    rows = DUE_RANGES.rows(columns)
+    due = pa.array(is_due)
+    return Ranges(due=rows.filter(due), terms=list(numbers), whole=rows.filter(pc.invert(due)))
+
+
+def _meets(ranges: pa.Table, start: bytes) -> npt.NDArray[np.bool_]:
+    """Return which ranges may have keys that begin so."""
+    least, greatest = (pc.binary_slice(ranges[name], 0, len(start)) for name in ("min_key", "max_key"))
+    meets = pc.and_(pc.less_equal(least, start), pc.less_equal(start, greatest))
+    found: npt.NDArray[np.bool_] = meets.to_numpy()
+    return found
 
 
 def terms(mask: int, reached: Reached, policy: Policy) -> Terms:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.gc.engines import Effort, Engine, Task
 from lakebed.gc.inputs.ranges import each_tree
@@ -41,18 +42,13 @@ TREE_RANGES: Final = Table(
         ("max_key", pa.binary()),
     ),
 )
+MASKED_RANGES: Final = Table(
+    "a range that metaranges with a mask have, and the number of the union of these masks",
+    pa.schema([*TREE_RANGES.schema, pa.field("mask", pa.int64(), nullable=False)]),
+)
 
 Bits = npt.NDArray[np.uint8]
 _FACTS: Final = ("count", "file_bytes", "min_key", "max_key")
-
-
-class RangeFacts(NamedTuple):
-    """Its entries, about its bytes, and the span of its keys."""
-
-    entries: int
-    file_bytes: int
-    min_key: bytes
-    max_key: bytes
 
 
 async def read_trees(engine: Engine, metaranges: Sequence[str], *, folder: str) -> list[TreePart]:
@@ -129,11 +125,16 @@ def _binary(matrix: Bits) -> pa.Array:
 
 @dataclass(slots=True)
 class RangeMasks:
-    """The union of the masks of all metaranges that have a range, and what they say of it. `seen` are metaranges."""
+    """The union of the masks of all metaranges that have a range, and what they say of it. `seen` are metaranges.
 
-    masks: dict[str, int] = field(default_factory=dict)
-    facts: dict[str, RangeFacts] = field(default_factory=dict)
+    `masks` are the unions, by number. Ranges are rows of columns: as objects of Python they take twice as much memory.
+    """
+
+    masks: list[int] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
+    _numbers: dict[int, int] = field(default_factory=dict)
+    _ranges: pa.Table = field(default_factory=TREE_RANGES.schema.empty_table)
+    _mask_of: Integers = field(default_factory=lambda: np.empty(0, np.int64))
 
     async def add(self, store: ObjectStore, parts: Sequence[TreePart], masks: Mapping[str, int]) -> None:
         """`masks` are those of metaranges. One without a mask does not count, nor does a range that only such have.
@@ -146,21 +147,38 @@ class RangeMasks:
             ranges = decode(TREE_RANGES, await read_part(store, part.folder, part.ranges), part.ranges)
             names = trees["metarange_id"].to_pylist()
             self.seen.update(names)
-            of_part = _masks_in(trees, ranges.num_rows, [masks.get(name, 0) for name in names])
-            unknown: list[int] = []
-            for at, (mask, id_) in enumerate(zip(of_part, ranges["range_id"].to_pylist(), strict=True)):
-                if mask:
-                    before = self.masks.get(id_, 0)
-                    self.masks[id_] = before | mask
-                    if not before:
-                        unknown.append(at)
-            # Parts share most of their ranges.
-            columns = [column.to_pylist() for column in ranges.take(pa.array(unknown, pa.int64())).columns]
-            self.facts |= {id_: RangeFacts(*fact) for id_, *fact in zip(*columns, strict=True)}
+            unions, places = _masks_in(trees, ranges.num_rows, [masks.get(name, 0) for name in names])
+            is_named = np.array(unions, object)[places] != 0
+            numbers = np.array([self._number(union) if union else -1 for union in unions], np.int64)[places]
+            self._merge(ranges.filter(pa.array(is_named)), numbers[is_named])
+
+    def ranges(self) -> pa.Table:
+        """MASKED_RANGES, each range once, ascending."""
+        rows = self._ranges.append_column("mask", pa.array(self._mask_of))
+        return rows.cast(MASKED_RANGES.schema).sort_by("range_id")
+
+    def _merge(self, ranges: pa.Table, numbers: Integers) -> None:
+        # Parts share most of their ranges.
+        known = pc.index_in(ranges["range_id"], value_set=self._ranges["range_id"]).combine_chunks()
+        is_new = known.is_null().to_numpy(zero_copy_only=False)
+        places = known.drop_null().to_numpy()
+        both = self._mask_of[places] * len(self.masks) + numbers[~is_new]
+        pairs, inverse = np.unique(both, return_inverse=True)
+        count = len(self.masks)
+        unions = [self._number(self.masks[pair // count] | self.masks[pair % count]) for pair in pairs.tolist()]
+        self._mask_of[places] = np.array(unions, np.int64)[inverse]
+        self._mask_of = np.concatenate((self._mask_of, numbers[is_new]))
+        self._ranges = pa.concat_tables([self._ranges, ranges.filter(pa.array(is_new))])
+
+    def _number(self, mask: int) -> int:
+        if mask not in self._numbers:
+            self._numbers[mask] = len(self.masks)
+            self.masks.append(mask)
+        return self._numbers[mask]
 
 
-def _masks_in(trees: pa.Table, count: int, masks: Sequence[int]) -> list[int]:
-    """Return for each range of a part the union of the masks of its rows."""
+def _masks_in(trees: pa.Table, count: int, masks: Sequence[int]) -> tuple[list[int], Integers]:
+    """Return unions of the masks of rows, and for each range of a part the place of that of its rows."""
     bits = trees["bits"].combine_chunks()
     width = -(-count // 8)
     # As words: an eighth of the operations.
@@ -173,7 +191,7 @@ def _masks_in(trees: pa.Table, count: int, masks: Sequence[int]) -> list[int]:
     places = {mask: place for place, mask in enumerate(distinct)}
     numbers = np.array([places.get(mask, -1) for mask in masks], np.int64)
     if not distinct:
-        return [0] * count
+        return [0], np.zeros(count, np.int64)
     # One row for each mask: the ranges that trees with it have. Then the distinct columns, which are few.
     unions = np.stack([np.bitwise_or.reduce(matrix[numbers == number], axis=0) for number in range(len(distinct))])
     has = np.unpackbits(unions.view(np.uint8), axis=1, count=count, bitorder="little")
@@ -185,7 +203,7 @@ def _masks_in(trees: pa.Table, count: int, masks: Sequence[int]) -> list[int]:
         for number in np.flatnonzero(has[:, place]).tolist():
             union |= distinct[number]
         of_column.append(union)
-    return [of_column[place] for place in inverse.tolist()]
+    return of_column, inverse
 
 
 async def copy_part(store: ObjectStore, part: TreePart, *, folder: str) -> TreePart:
