@@ -39,7 +39,7 @@ SELECTIONS = [
 
 def planned(engines: Engines, built: Built, selection: Selection, *, takes_shared: bool) -> protocol.Manifest:
     async def mark(engine: Engine, _: ObjectStore) -> protocol.Manifest:
-        meeting, apart = await read_ranges_by_span(engine, built.commits, selection)
+        meeting, apart = await read_ranges_by_span(engine, built.commits, selection, folder="_lakefs/ranges.tasks/")
         due, stays = await deal_selected(
             engine, meeting, selection, uri=URI, folder="_lakefs/due/", closed=built.closed
         )

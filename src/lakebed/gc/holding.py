@@ -31,7 +31,7 @@ from lakebed.ranges import KnownRanges
 from .engines import Effort, Engine, Task
 from .inputs.history import Judged, spare
 from .inputs.named import LiveSet, Named, deal_live, merge_live, read_live
-from .inputs.ranges import each_tree, effort_of_whole, from_ranges, get_range
+from .inputs.ranges import each_tree, effort_of_whole, find_ranges, from_ranges, get_range
 from .inputs.selecting import Flags, paths_of, read_rows, selected, selected_objects
 from .runs.context import Cleared, RunContext, folder_in
 from .runs.recording import HELD
@@ -120,7 +120,7 @@ async def deal_held(
     context: RunContext, run: StartedRun | Plan, commits: pa.Table, holds: Holds, *, name: str
 ) -> Bucketed:
     """Write LIVE of the objects that these COMMITS name and `holds` keep. A swept commit names nothing."""
-    ranges = await _ranges_of(context.engine, commits, holds)
+    ranges = await _ranges_of(context.engine, commits, holds, folder=folder_in(run, f"{name}.ranges"))
     paths = holds.paths() or Selection()
 
     async def source(task: Task, share: pa.Table) -> AsyncIterator[Named]:
@@ -145,7 +145,7 @@ async def deal_held(
     )
 
 
-async def keep_held(context: RunContext, judged: Judged, holds: Holds) -> Judged:
+async def keep_held(context: RunContext, run: StartedRun, judged: Judged, holds: Holds) -> Judged:
     """Let no commit expire that a hold names, or that has an entry at a held path."""
     commits = judged.commits.filter(pa.array(judged.expired))
     if not holds.holds or not commits.num_rows:
@@ -155,7 +155,8 @@ async def keep_held(context: RunContext, judged: Judged, holds: Holds) -> Judged
     paths = holds.paths()
     if paths is not None:
         by_path = Holds(holds=(Hold(name="paths", globs=paths.globs, why="all"),))
-        ranges = await _ranges_of(context.engine, commits, by_path)
+        folder = folder_in(run, "held.ranges")
+        ranges = await _ranges_of(context.engine, commits, by_path, folder=folder)
         trees = await _trees_with(context.engine, commits, await _with_rows(context.engine, ranges, paths))
         held |= set(commits.filter(pc.is_in(commits["metarange_id"], value_set=trees))["id"].to_pylist())
     if held:
@@ -163,7 +164,7 @@ async def keep_held(context: RunContext, judged: Judged, holds: Holds) -> Judged
     return spare(judged, held)
 
 
-async def _ranges_of(engine: Engine, commits: pa.Table, holds: Holds) -> pa.Table:
+async def _ranges_of(engine: Engine, commits: pa.Table, holds: Holds, *, folder: str) -> pa.Table:
     """RANGES that may name something held, each once; live: all of it is, for a held commit has it."""
     paths = holds.paths()
     spans = None if paths is None else Spans(paths)
@@ -187,13 +188,8 @@ async def _ranges_of(engine: Engine, commits: pa.Table, holds: Holds) -> pa.Tabl
         counts, sizes = known.numbers()
         yield ranges_of({known.id(place): (counts[place], sizes[place], place in held) for place in chosen})
 
-    rows = metaranges_of(trees)
-    found = await engine.run(work, rows, RANGES, effort=Effort(requests=4 * rows.num_rows))
-    each: dict[str, tuple[int, int, bool]] = {}
-    columns = (found[name].to_pylist() for name in ("range_id", "count", "file_bytes", "is_live"))
-    for id_, count, file_bytes, is_live in zip(*columns, strict=True):
-        each[id_] = (count, file_bytes, is_live or each.get(id_, (0, 0, False))[2])
-    return ranges_of(dict(sorted(each.items())))
+    found = await find_ranges(engine, work, metaranges_of(trees), folder=folder)
+    return found.sort_by("range_id")
 
 
 def metaranges_of(is_live: dict[str, bool]) -> pa.Table:

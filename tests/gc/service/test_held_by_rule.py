@@ -79,7 +79,7 @@ async def test_commits_and_objects_are_held_as_the_rule_says(lake: Lake, seed: i
     }
     judged = judge(commits, refs, days_rules(1), now_ms=run.now_ms)
 
-    kept = await keep_held(context, judged, holds)
+    kept = await keep_held(context, run, judged, holds)
     dealt = await deal_held(context, run, commits, holds, name="held")
     live = await read_live(context.store, await merge_live(context.engine, dealt, folder=folder_in(run, "held")))
 

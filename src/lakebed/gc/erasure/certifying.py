@@ -53,7 +53,7 @@ from lakebed.gc.protocol import (
     encode_certificate,
 )
 from lakebed.gc.rules import Holds, Selection, digests_in
-from lakebed.gc.runs.context import RunContext, find, read_plan, slice_numbers
+from lakebed.gc.runs.context import RunContext, find, folder_in, read_plan, slice_numbers
 from lakebed.gc.tables import Table, required
 from lakebed.objectstore import Level, ObjectMissing, keeps_versions
 
@@ -161,7 +161,9 @@ async def _look(
 ) -> Certificate:
     run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
     commits = await context.read(prepared.commits, protocol.COMMITS)
-    meeting, apart = await read_ranges_by_span(context.engine, commits, before.selection)
+    meeting, apart = await read_ranges_by_span(
+        context.engine, commits, before.selection, folder=folder_in(run, "ranges.tasks")
+    )
     found = await _names(context, meeting, before.selection, lambda rows: selected(rows, before.selection))
     objects = _objects(before, found)
     context.progress(f"asking the store for {count_of(len(objects), 'object')}")

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RangeId, RunKind, RunState, key_inside, parse_address, path_to_key
 from lakebed.gc import protocol
-from lakebed.gc.engines import Effort, Engine, Task
+from lakebed.gc.engines import Engine, Task
 from lakebed.gc.holding import metaranges_of, ranges_of
 from lakebed.gc.inputs.named import LiveSet
-from lakebed.gc.inputs.ranges import each_list, effort_of_whole, get_range, in_closed_slices, pack_rows
+from lakebed.gc.inputs.ranges import each_list, effort_of_whole, find_ranges, get_range, in_closed_slices, pack_rows
 from lakebed.gc.inputs.selecting import Flags, read_rows, selected, selected_objects
 from lakebed.gc.lifecycle.due import in_side, side_of
 from lakebed.gc.mark import pack_garbage, with_others
@@ -35,7 +35,7 @@ from lakebed.gc.runs.resume import garbage_of
 from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from lakebed.gc.sets.packing import Cause
 from lakebed.gc.sets.places import Namespace
-from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, RANGES, rows_of_parts
+from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, rows_of_parts
 from lakebed.ranges import KnownRanges
 
 ERASURE: Final = Cause(reason="erasure", rule="erasure")
@@ -43,8 +43,10 @@ _DUE: Final = "due/"
 _STAYS: Final = "stays/"
 
 
-async def read_ranges_by_span(engine: Engine, commits: pa.Table, selection: Selection) -> tuple[pa.Table, pa.Table]:
-    """Return RANGES that may have selected entries, and all others, of these COMMITS.
+async def read_ranges_by_span(
+    engine: Engine, commits: pa.Table, selection: Selection, *, folder: str
+) -> tuple[pa.Table, pa.Table]:
+    """Return RANGES that may have selected entries, and all others, of these COMMITS. Tasks write into `folder`.
 
     Raises:
         EmptyLiveSet: commits have entries, and yet no range was read.
@@ -60,12 +62,10 @@ async def read_ranges_by_span(engine: Engine, commits: pa.Table, selection: Sele
         stays = [not spans.meets(*known.span(place)) for place in range(len(known))]
         yield ranges_of(dict(zip(known.ids(), zip(*known.numbers(), stays, strict=True), strict=True)))
 
-    rows = metaranges_of(dict.fromkeys(trees, True))
-    read = await engine.run(work, rows, RANGES, effort=Effort(requests=4 * len(trees)))
-    if trees and not read.num_rows:
+    found = await find_ranges(engine, work, metaranges_of(dict.fromkeys(trees, True)), folder=folder)
+    if trees and not found.num_rows:
         raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
-    columns = (read[name].to_pylist() for name in ("range_id", "count", "file_bytes", "is_live"))
-    each = ranges_of({id_: (count, size, stays) for id_, count, size, stays in sorted(zip(*columns, strict=True))})
+    each = found.sort_by("range_id")
     return each.filter(pc.invert(each["is_live"])), each.filter(each["is_live"])
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId, SublistId
-from lakebed.gc.engines import Effort, Engine, Task
+from lakebed.gc.engines import Effort, Engine, Task, Work
 from lakebed.gc.protocol import Plan, StartedRun
 from lakebed.gc.runs.context import RunContext
 from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
@@ -58,7 +58,16 @@ async def read_ranges(engine: Engine, metaranges: pa.Table, *, folder: str) -> p
 
 
 async def read_listed(engine: Engine, metaranges: pa.Table, *, folder: str) -> pa.Table:
-    """The same, and the sublists of wide trees beside them, as RANGES without entries.
+    """The same, and the sublists of wide trees beside them, as RANGES without entries."""
+
+    async def find(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        yield await read_metaranges(task, share)
+
+    return await find_ranges(engine, find, metaranges, folder=folder)
+
+
+async def find_ranges(engine: Engine, find: Work, metaranges: pa.Table, *, folder: str) -> pa.Table:
+    """Return the RANGES that `find` yields for METARANGES, each range once: live if any row of it is.
 
     Tasks write what they find into `folder`, and each range is brought together in its bucket: commits share most of
     their ranges, so all tasks together find many times as many as there are.
@@ -66,7 +75,8 @@ async def read_listed(engine: Engine, metaranges: pa.Table, *, folder: str) -> p
 
     async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         dealer = Dealer(RANGES)
-        dealer.add(await read_metaranges(task, share))
+        async for found in find(task, share):
+            dealer.add(found)
         if dealer.has_rows:
             yield await dealer.write(task.store, folder)
 

@@ -128,7 +128,9 @@ async def _plan(
     prepared: PreparedCommits,
 ) -> Plan:
     commits = await context.read(prepared.commits, protocol.COMMITS)
-    meeting, apart = await read_ranges_by_span(context.engine, commits, order.selection)
+    meeting, apart = await read_ranges_by_span(
+        context.engine, commits, order.selection, folder=folder_in(run, "ranges.tasks")
+    )
     context.progress(
         f"reading {count_of(meeting.num_rows, 'range')} that may have selected entries; {apart.num_rows:,} have none"
     )
@@ -206,7 +208,9 @@ async def _recheck(
         await deal_held(context, plan, rows, holds, name=f"holds{suffix}"),
     ]
     if not order.takes_shared:
-        meeting, apart = await read_ranges_by_span(context.engine, rows, order.selection)
+        meeting, apart = await read_ranges_by_span(
+            context.engine, rows, order.selection, folder=folder_in(plan, f"ranges.tasks{suffix}")
+        )
         _, stays = await deal_selected(
             context.engine,
             meeting,
