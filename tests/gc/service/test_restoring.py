@@ -187,6 +187,27 @@ async def test_what_was_seen_last_at_a_path_comes_before_what_had_it_among_other
     assert await paths(lake) == {"old/a": "efgh"}
 
 
+@pytest.mark.parametrize(("path", "back"), [("old/a", {"old/a": "efgh"}), ("new/a", {"new/a": "abcd"})])
+async def test_a_path_comes_from_an_earlier_run_if_the_latest_had_it_among_others(
+    lake: Lake, path: str, back: dict[str, str]
+) -> None:
+    await defer(lake.versions, ["data/efgh"], run="r0", at=["old/a"], seen=[LATER])
+    await defer(lake.versions, ["data/abcd"], run="r2", at=["new/a"], others=["old/a"])
+
+    await restored(lake, Restore(path=path))
+
+    assert await paths(lake) == back
+
+
+async def test_a_folder_brings_an_object_back_to_each_of_its_paths_there(lake: Lake) -> None:
+    await defer(lake.versions, ["data/abcd"], at=["old/a"], others=["old/b", "other"])
+
+    page = await restored(lake, Restore(path="old/"))
+
+    assert await paths(lake) == {"old/a": "abcd", "old/b": "abcd"}
+    assert (page.restored, page.bytes_restored) == (2, 8)
+
+
 async def test_a_path_without_a_run_means_the_latest_that_holds_it(lake: Lake) -> None:
     await defer(lake.versions, ["data/abcd"])
     await defer(lake.versions, ["data/efgh"], run="r2")

@@ -1,8 +1,9 @@
 """Find what a restore asks for in the tables of deferred runs: a bounded share of it in one request.
 
 A `Place` is where the next request goes on. The run that is named is looked through or, where none is, every deferred
-run, the latest first. A path or an address ends the search at the first run that holds it; a folder does not, because
-each run may hold some of it. What no run holds is looked for in the whole ledger, backwards, to say what became of it.
+run, the latest first. A path or an address ends the search at the first run that holds what was seen last there; a
+folder does not, because each run may hold some of it. What no run holds is looked for in the whole ledger, backwards,
+to say what became of it.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ class NotRestorable(NotFound):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The next row to look at, of this part of the run's table. `is_lost`: no run holds it, and the files of the ledger
-    before this one are to say why. `restore` names the request with all its pages.
+    """The next row to look at, of this part of the run's table. `has_last`: an object was found that was seen last at
+    the path. `is_lost`: no run holds it, and the files of the ledger before this one are to say why. `restore` names
+    the request with all its pages.
     """
 
     run_id: str
@@ -55,6 +57,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     part: int = 0
     row: int = 0
     has_found: bool = False
+    has_last: bool = False
     is_lost: bool = False
     ledger: str = ""
 
@@ -117,12 +120,16 @@ class Restorable:
         if garbage is not None and place.part < len(parts):
             table = await self._deferred.part(garbage, parts[place.part])
             rows, end = _some_of(table, body.path, place.row)
-            place = replace(place, has_found=place.has_found or bool(rows))
+            place = replace(
+                place,
+                has_found=place.has_found or bool(rows),
+                has_last=place.has_last or any(NOT_LAST not in row for row in rows),
+            )
             if end is not None:
                 return rows, replace(place, row=end)
         if place.part + 1 < len(parts):
             return rows, replace(place, part=place.part + 1, row=0)
-        if not body.run_id and (body.path.endswith("/") or not place.has_found):
+        if not body.run_id and (body.path.endswith("/") or not place.has_last):
             return rows, await self._earlier(place)
         return rows, None if place.has_found else replace(place, is_lost=True)
 
@@ -165,13 +172,14 @@ def _some_of(rows: pa.Table, path: str, start: int) -> tuple[list[dict[str, Any]
 
 
 def _at_asked(row: dict[str, Any], path: str) -> list[dict[str, Any]]:
-    """Return the row as it is, if its own path or address is asked for; otherwise once at each other path that is.
+    """Return the row as it is, if its own path or address is asked for; and once at each other path that is.
 
     When commits had it there last is on no record. So what was seen last at such a path comes before it.
     """
-    if not path or row["address"] == path or _is_at(row["path"], path):
+    if not path or row["address"] == path:
         return [row]
-    return [{**row, "path": other, NOT_LAST: True} for other in row["other_paths"] or () if _is_at(other, path)]
+    others = [{**row, "path": other, NOT_LAST: True} for other in row["other_paths"] or () if _is_at(other, path)]
+    return [row, *others] if _is_at(row["path"], path) else others
 
 
 def _is_at(own: str, path: str) -> bool:
