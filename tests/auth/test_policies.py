@@ -125,6 +125,23 @@ def test_an_action_that_cannot_be_meant_is_refused(statement: Statement) -> None
         check_statements([statement])
 
 
+@pytest.mark.parametrize(
+    "place",
+    ["namespace/https://*", "namespace/https://*/raw/*", "namespace/*.blob.core.windows.net/raw/*", "*https://*"],
+)
+def test_a_denial_of_only_one_spelling_of_azure_is_refused(place: str) -> None:
+    with pytest.raises(InvalidPolicy, match="write az://container/key"):
+        check_statements([says("deny", "fs:*", f"arn:lakefs:fs:::{place}")])
+    check_statements([says("allow", "fs:*", f"arn:lakefs:fs:::{place}")])
+
+
+@pytest.mark.parametrize(
+    "place", ["namespace/https://*.blob.core.windows.net/raw/*", "namespace/az://raw/*", "repository/http/*", "*"]
+)
+def test_a_denial_of_both_spellings_of_azure_is_valid(place: str) -> None:
+    check_statements([says("deny", "fs:*", f"arn:lakefs:fs:::{place}")])
+
+
 @pytest.mark.parametrize("resource", ["", "lake", "arn:aws:s3:::bucket", "arn:lakefs:fs:::", LAKE + "/object/a?"])
 def test_a_resource_that_cannot_be_meant_is_refused(resource: str) -> None:
     with pytest.raises(InvalidPolicy):

@@ -26,6 +26,12 @@ EVERYTHING: Final = "*"
 _RESOURCE: Final = re.compile(r"\*|arn:lakefs:[a-z*]+:[^:]*:[^:]*:.+")
 _USER: Final = "${user}"
 _ODD: Final = re.compile(r"[?\[\]{}]|\$\{")
+_AZURE: Final = re.compile(
+    r"(?<=/)https://[^/]+\.blob\.core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)/", re.IGNORECASE
+)
+"""What `az://` stands for, in a pattern: addresses of Azure have two spellings."""
+_HALF_AZURE: Final = re.compile(r":(?:namespace/|[a-z]*\*/?)(?:http|\*?[^/]*\.blob\.core\.)", re.IGNORECASE)
+"""How a pattern begins that may match such a URL."""
 
 
 class InvalidPolicy(Invalid):
@@ -59,6 +65,8 @@ def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
         for action in statement.actions:
             check_action_pattern(action, must_match=statement.effect == "deny")
         _check_resource(statement.resource, place)
+        if statement.effect == "deny":
+            _check_denied(statement.resource, place)
     return tuple(statements)
 
 
@@ -77,6 +85,19 @@ def _check_resource(resource: str, place: str) -> None:
     if odd := _ODD.search(resource.replace(_USER, "")):
         raise InvalidPolicy(
             f"{place}: {resource!r} has {odd[0]!r}; the only wildcard is *, the only variable {_USER}",
+            resource=resource,
+        )
+
+
+def _check_denied(resource: str, place: str) -> None:
+    """Refuse to deny only one of the two spellings of addresses of Azure.
+
+    Raises:
+        InvalidPolicy: the resource has a URL that cannot be spelled as `az://`.
+    """
+    if _HALF_AZURE.search(resource) and not _AZURE.search(resource):
+        raise InvalidPolicy(
+            f"{place}: {resource!r} would not deny all spellings of an address: write az://container/key",
             resource=resource,
         )
 
@@ -175,7 +196,12 @@ class Permissions:
         return _Verdict(
             is_everywhere=EVERYTHING in allowed and not denied,
             allowed=[_resource_matcher(pattern, self.user_id) for pattern in allowed],
-            denied=[_resource_matcher(pattern, self.user_id) for pattern in denied],
+            denied=[
+                _resource_matcher(spelled, self.user_id)
+                for pattern in denied
+                # Of an allowed URL no other spelling follows: it would lose the account.
+                for spelled in dict.fromkeys((pattern, _AZURE.sub("az://", pattern)))
+            ],
         )
 
 
