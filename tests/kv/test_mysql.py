@@ -80,6 +80,25 @@ async def test_a_primary_that_has_become_a_replica_is_not_read_over_connections_
     await store.close()
 
 
+async def test_a_write_leaves_the_connections_to_a_primary_that_has_become_a_replica(server: Server) -> None:
+    await statement(
+        server,
+        "CREATE USER IF NOT EXISTS writer@'%' IDENTIFIED BY 'x'",  # root may write to a replica
+        "GRANT ALL ON mysql.* TO writer@'%'",
+    )
+    store = open_store(uri_of(server.port, name="left", wait_s=3).replace("root@", "writer:x@"))
+    await store.set(b"p", b"key", b"value")
+    await statement(server, "SET GLOBAL read_only = 1")
+    try:
+        with pytest.raises(StoreUnavailable, match="this is a replica"):  # what new connections are asked
+            await store.set(b"p", b"key", b"later")
+    finally:
+        await statement(server, "SET GLOBAL read_only = 0")
+
+    await store.set(b"p", b"key", b"later")
+    await store.close()
+
+
 async def test_a_replica_is_refused_and_so_are_a_later_format_and_a_wrong_password(server: Server) -> None:
     await open_store(uri_of(server.port, name="later")).close()
     await statement(server, "UPDATE later_format SET format = 2", "SET GLOBAL read_only = 1")

@@ -65,13 +65,9 @@ SESSION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 SAFE: Final = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
 """Without these a crash of the database takes answered writes back, or the whole table."""
 
-_PASSING: Final = {
-    ER.LOCK_DEADLOCK,
-    ER.LOCK_WAIT_TIMEOUT,
-    ER.CON_COUNT_ERROR,
-    ER.OPTION_PREVENTS_STATEMENT,  # a primary that has just become a replica
-    1836,  # as above, in MySQL
-}
+_DEMOTED: Final = {ER.OPTION_PREVENTS_STATEMENT, 1836}
+"""A primary has just become a replica. MySQL has two numbers for it."""
+_PASSING: Final = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CON_COUNT_ERROR, *_DEMOTED}
 _ENDED: Final = {
     ER.SERVER_SHUTDOWN,
     1927,  # an operator ended the connection
@@ -275,6 +271,8 @@ class MysqlDatabase:
         except (err.Error, RuntimeError, OSError, asyncio.IncompleteReadError) as error:
             code = _code(error)
             if code in _PASSING:
+                if code in _DEMOTED:
+                    connection.close()  # the next attempt may reach another server
                 raise Passing(f"mysql: {_shown(error)}") from error
             connection.close()  # a late answer must not meet the next statement
             if code in _ENDED or isinstance(error, err.InternalError | err.InterfaceError):
