@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.base import Conflict, format_address
+from lakebed.base import Conflict, Denied, format_address
 from lakebed.gc import HeldBack, Plan
 from lakebed.gc.holding import Held
 from lakebed.gc.inputs.selecting import selected
-from lakebed.gc.protocol import Fate, NewHold, RunKind, holds_mark
+from lakebed.gc.protocol import Fate, NewHold, PlanRequest, RunKind, holds_mark
 from lakebed.gc.rules import DAY_MS, Selection, Spans
 from lakebed.gc.service import HoldBook, HoldExists, HoldNotFound, InvalidHold
 from lakebed.gc.sweep import BATCH_KEYS, BATCHES
@@ -72,6 +73,28 @@ def expired(lakeside: Lakeside) -> dict[str, str]:
 
 def plan(lake: Lakeside, spark: SparkSession | None, kind: RunKind = RunKind.COMMITTED) -> Plan:
     return lake.collector.plan(spark, kind)
+
+
+class WithoutHolds(Lakeside):
+    """Its user may plan, and may not read holds."""
+
+    def call(self, method: str, path: str, *, json: object = None) -> object:
+        if path.partition("?")[0].endswith("/holds"):
+            raise Denied("insufficient permissions")
+        return super().call(method, path, json=json)
+
+
+@pytest.mark.parametrize("kind", [RunKind.COMMITTED, RunKind.UNCOMMITTED, RunKind.METADATA])
+def test_who_may_not_read_holds_may_plan(tmp_path: Path, kind: RunKind) -> None:
+    told: list[str] = []
+    with WithoutHolds(tmp_path) as lake:
+        expired(lake)
+        collector = dataclasses.replace(lake.collector.on(None), progress=told.append)
+
+        (made,) = collector.plan(PlanRequest(kinds=(kind,)))
+
+    is_told = any(f"keep what run {made.run_id} would take is unknown: insufficient" in line for line in told)
+    assert is_told == (kind is RunKind.UNCOMMITTED)
 
 
 def test_a_held_commit_keeps_all_that_it_has(lakeside: Lakeside, old: dict[str, str]) -> None:

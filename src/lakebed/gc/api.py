@@ -200,10 +200,14 @@ class Collector:
     def check_held(self, kind: RunKind) -> None:
         """Find out whether legal holds let a run of this kind delete anything, as they are now.
 
+        Only for a run of uncommitted data is the server asked: of the others they keep some objects at most.
+
         Raises:
             HeldBack: they keep all that it would take.
+            Denied: the caller may not read them.
         """
-        check_uncommitted(finish(self._service().holds()), kind)
+        if kind is RunKind.UNCOMMITTED:
+            check_uncommitted(finish(self._service().holds()), kind)
 
     def plan(self, request: PlanRequest) -> Iterator[Plan]:
         """Decide what goes and why, and write it down: a plan of each kind, one after the other. Deletes nothing.
@@ -223,10 +227,13 @@ class Collector:
             plan = self._planned(request, kind)
             if plan is None:
                 continue
+            # The plan is written: whatever fails now is told, and its apply asks again.
             try:
                 self.check_held(kind)
             except HeldBack as error:
                 self.progress(f"{error}: run {plan.run_id} cannot be applied before the hold is released")
+            except LakebedError as error:
+                self.progress(f"whether legal holds keep what run {plan.run_id} would take is unknown: {error}")
             yield plan
 
     def apply(self, request: ApplyRequest) -> RunReport:
