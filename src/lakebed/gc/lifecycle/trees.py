@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakebed.gc.engines import Effort, Engine, Task
 from lakebed.gc.inputs.ranges import each_tree
@@ -44,7 +43,15 @@ TREE_RANGES: Final = Table(
 )
 MASKED_RANGES: Final = Table(
     "a range that metaranges with a mask have, and the number of the union of these masks",
-    pa.schema([*TREE_RANGES.schema, pa.field("mask", pa.int64(), nullable=False)]),
+    required(
+        ("range_id", pa.string()),
+        ("count", pa.int64()),
+        ("file_bytes", pa.int64()),
+        # Of all parts together: these may be more than the 2 GiB that an array of `binary` holds.
+        ("min_key", pa.large_binary()),
+        ("max_key", pa.large_binary()),
+        ("mask", pa.int64()),
+    ),
 )
 
 Bits = npt.NDArray[np.uint8]
@@ -127,12 +134,13 @@ def _binary(matrix: Bits) -> pa.Array:
 class RangeMasks:
     """The union of the masks of all metaranges that have a range, and what they say of it. `seen` are metaranges.
 
-    `masks` are the unions, by number. Ranges are rows of columns: as objects of Python they take twice as much memory.
+    `masks` are the unions, by number; 0 is that of none. Ranges are rows of columns: as objects of Python they take
+    twice as much memory.
     """
 
-    masks: list[int] = field(default_factory=list)
+    masks: list[int] = field(default_factory=lambda: [0])
     seen: set[str] = field(default_factory=set)
-    _numbers: dict[int, int] = field(default_factory=dict)
+    _numbers: dict[int, int] = field(default_factory=lambda: {0: 0})
     _ranges: pa.Table = field(default_factory=TREE_RANGES.schema.empty_table)
     _mask_of: Integers = field(default_factory=lambda: np.empty(0, np.int64))
 
@@ -142,33 +150,43 @@ class RangeMasks:
         Raises:
             BadInput: a part is missing or altered.
         """
+        waiting: list[tuple[pa.Table, Integers]] = []
         for part in parts:
             trees = decode(TREES, await read_part(store, part.folder, part.trees), part.trees)
             ranges = decode(TREE_RANGES, await read_part(store, part.folder, part.ranges), part.ranges)
             names = trees["metarange_id"].to_pylist()
             self.seen.update(names)
             unions, places = _masks_in(trees, ranges.num_rows, [masks.get(name, 0) for name in names])
-            is_named = np.array(unions, object)[places] != 0
-            numbers = np.array([self._number(union) if union else -1 for union in unions], np.int64)[places]
-            self._merge(ranges.filter(pa.array(is_named)), numbers[is_named])
+            numbers = np.array([self._number(union) for union in unions], np.int64)[places]
+            waiting.append((ranges.filter(pa.array(numbers > 0)), numbers[numbers > 0]))
+            # A merge looks at all ranges, so it waits until there are more new rows than those.
+            if sum(rows.num_rows for rows, _ in waiting) > self._ranges.num_rows:
+                self._merge(waiting)
+                waiting = []
+        if waiting:
+            self._merge(waiting)
 
     def ranges(self) -> pa.Table:
         """MASKED_RANGES, each range once, ascending."""
         rows = self._ranges.append_column("mask", pa.array(self._mask_of))
         return rows.cast(MASKED_RANGES.schema).sort_by("range_id")
 
-    def _merge(self, ranges: pa.Table, numbers: Integers) -> None:
-        # Parts share most of their ranges.
-        known = pc.index_in(ranges["range_id"], value_set=self._ranges["range_id"]).combine_chunks()
-        is_new = known.is_null().to_numpy(zero_copy_only=False)
-        places = known.drop_null().to_numpy()
-        both = self._mask_of[places] * len(self.masks) + numbers[~is_new]
-        pairs, inverse = np.unique(both, return_inverse=True)
-        count = len(self.masks)
-        unions = [self._number(self.masks[pair // count] | self.masks[pair % count]) for pair in pairs.tolist()]
-        self._mask_of[places] = np.array(unions, np.int64)[inverse]
-        self._mask_of = np.concatenate((self._mask_of, numbers[is_new]))
-        self._ranges = pa.concat_tables([self._ranges, ranges.filter(pa.array(is_new))])
+    def _merge(self, parts: Sequence[tuple[pa.Table, Integers]]) -> None:
+        """`parts` are ranges, each once in a part, and the numbers of their masks. Parts share most of their ranges."""
+        every = pa.concat_tables([self._ranges, *(rows for rows, _ in parts)])
+        # Numbers by first occurrence: those of the ranges that were known are their rows.
+        codes = every["range_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+        is_first = np.diff(np.maximum.accumulate(codes), prepend=-1) > 0
+        at = self._ranges.num_rows
+        self._ranges = every.filter(pa.array(is_first))
+        self._mask_of = np.concatenate((self._mask_of, np.zeros(self._ranges.num_rows - at, np.int64)))
+        for rows, numbers in parts:
+            places = codes[at : at + rows.num_rows]
+            at += rows.num_rows
+            count = len(self.masks)
+            pairs, inverse = np.unique(self._mask_of[places] * count + numbers, return_inverse=True)
+            unions = [self._number(self.masks[pair // count] | self.masks[pair % count]) for pair in pairs.tolist()]
+            self._mask_of[places] = np.array(unions, np.int64)[inverse]
 
     def _number(self, mask: int) -> int:
         if mask not in self._numbers:
