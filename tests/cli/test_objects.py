@@ -152,13 +152,22 @@ def test_a_listing_shows_folders_or_everything(shell: Shell, lake: str, put: Put
 
 def test_a_stat_shows_what_is_known(shell: Shell, lake: str, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("12345")
-    options = ["--content-type", "text/csv", "--meta", "team=lake"]
+    options = ["--content-type", "text/csv", "--meta", "team=lake", "--meta", "owner=Zoë 李"]
     shell.ok("object", "upload", str(tmp_path / "f"), f"{lake}/main/f", *options)
 
     found = shell.ok("object", "stat", f"{lake}/main/f", "-o", "json").json
 
-    assert (found["size_bytes"], found["content_type"], found["metadata"]) == (5, "text/csv", {"team": "lake"})
+    assert (found["size_bytes"], found["content_type"]) == (5, "text/csv")
+    assert found["metadata"] == {"team": "lake", "owner": "Zoë 李"}
     assert "Size:          5 bytes" in shell.ok("object", "stat", f"{lake}/main/f").out
+
+
+def test_metadata_that_no_header_can_carry_is_misuse(shell: Shell, lake: str, tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+
+    refused = shell("object", "upload", str(tmp_path / "f"), f"{lake}/main/f", "--meta", "a=x\ny")
+
+    assert (refused.code, "metadata a: " in refused.err) == (2, True)
 
 
 def test_a_copy_has_the_same_content(shell: Shell, lake: str, put: Put) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -136,6 +137,24 @@ def test_metadata_whose_name_no_header_can_have_is_refused_before_anything_is_se
 
     with pytest.raises(Invalid, match="no HTTP header"):
         client_of(script).files.upload("lake", "main", "a", tmp_path / "a", metadata={name: "v"})
+
+    assert script.requests == []
+
+
+@pytest.mark.parametrize("value", ["x\ny", "x\0", " x", "x ", "\udcff", 1])
+@pytest.mark.parametrize("presigned", [False, True])
+def test_metadata_whose_value_no_header_can_have_is_refused_before_anything_is_sent(
+    tmp_path: Path, value: Any, presigned: bool
+) -> None:
+    (tmp_path / "a").write_bytes(DATA)
+    script = Script()
+
+    with pytest.raises(Invalid, match="metadata k: "):
+        client_of(script).files.upload("lake", "main", "a", tmp_path / "a", metadata={"k": value}, presigned=presigned)
+    with pytest.raises(Invalid, match="metadata k: "):
+        client_of(script).objects.write("lake", "main", "a", DATA, metadata={"k": value})
+    with pytest.raises(Invalid, match="content type"):
+        client_of(script).files.upload("lake", "main", "a", tmp_path / "a", content_type="ü")
 
     assert script.requests == []
 

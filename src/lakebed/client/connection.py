@@ -336,7 +336,9 @@ class Connection:
         if self._http.is_closed:
             raise _closed(f"{method} {path}")
         url = self.endpoint + path + (f"?{query_string(query)}" if query else "")
-        own = {**headers, **({"Content-Type": "application/json"} if isinstance(content, bytes) else {})}
+        own = httpx.Headers(headers, encoding="utf-8")  # as the contract's server reads metadata
+        if isinstance(content, bytes):
+            own["Content-Type"] = "application/json"
 
         def send() -> httpx.Response:
             data = content() if callable(content) else content

@@ -81,6 +81,7 @@ class Objects:
 
         Raises:
             Taken: `if_absent`, and the path exists.
+            Invalid: no header can carry the content type or metadata.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"data must be bytes, not {type(data).__name__}: encode text first")

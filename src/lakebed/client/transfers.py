@@ -37,6 +37,8 @@ _SSE: Final = "x-amz-server-side-encryption"
 _UNSIGNED: Final = "this server signs no URLs: its objects lie in a folder, or LAKEBED_PRESIGN is 0"
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]*")
+_NO_HEADER_VALUE: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]|^ | \Z")
+"""Spaces at the ends would be lost, and halves of characters are no text."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that moved since the last call; negative when a transfer starts again."""
@@ -79,7 +81,8 @@ class Files:
             FileChanged: the file grew or shrank meanwhile.
             Damaged: the server stored other bytes than were sent.
             Unavailable: `presigned`, and the server signs no URLs, or the object store refused.
-            Invalid: `presigned`, and the file is larger than 5 GiB.
+            Invalid: no header can carry the content type or metadata; or `presigned`, and the file is larger than
+                5 GiB.
         """
         size_bytes = source.stat().st_size
         sent = _Moved(progress)
@@ -95,8 +98,8 @@ class Files:
                 if sent.size_bytes < size_bytes or file.read(1):
                     raise FileChanged(f"{source} changed while it was being sent", path=str(source))
 
+        headers = upload_headers(content_type, metadata, size_bytes=size_bytes, if_absent=if_absent)
         if not presigned:
-            headers = upload_headers(content_type, metadata, size_bytes=size_bytes, if_absent=if_absent)
             return self._upload(repository, branch, path, content, headers, sent)
         if size_bytes > _SIGNED_MAX_BYTES:
             raise Invalid(f"{source} is larger than 5 GiB: send it without a signed URL", path=str(source))
@@ -143,7 +146,7 @@ class Files:
         """Send what can be read only once, of unknown length, such as a pipe. Never repeated.
 
         Raises:
-            Taken, Damaged: as `upload`.
+            Taken, Damaged, Invalid: as `upload`.
         """
         sent = _Moved(progress)
 
@@ -316,10 +319,21 @@ def upload_headers(
     """Headers of an upload; without a size the body is sent in chunks.
 
     Raises:
-        Invalid: a name of the metadata cannot be that of a header.
+        Invalid: the content type, or a name or value of the metadata, cannot be that of a header.
     """
-    if wrong := [name for name in metadata or {} if not _HEADER_NAME.fullmatch(name)]:
-        raise Invalid(f"metadata name {wrong[0]!a} has characters that no HTTP header can have", name=wrong[0])
+    if not (content_type.isascii() and content_type.isprintable()):
+        raise Invalid(f"content type {content_type!a} has characters that no HTTP header can have")
+    for name, value in (metadata or {}).items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise Invalid(f"metadata name {name!a} has characters that no HTTP header can have", name=name)
+        if not isinstance(value, str):
+            raise Invalid(f"metadata {name}: {value!a} is no text", name=name)
+        if _NO_HEADER_VALUE.search(value):
+            raise Invalid(
+                f"metadata {name}: {value!a} has control characters, or spaces at its ends, that no HTTP header can"
+                " have",
+                name=name,
+            )
     headers = {"Content-Type": content_type}
     headers |= {f"x-lakefs-meta-{name}": value for name, value in (metadata or {}).items()}
     if size_bytes is not None:
