@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from lakebed import wire
+from lakebed.auth import NotPermitted
 from lakebed.catalog import ImportRecord, ImportState, InvalidImport, Location, Repository
 from lakebed.operations import objects
 from lakebed.server.gate import refuse_denied, require
@@ -32,8 +33,17 @@ class Imports:
         for location in locations:
             require(asked, permissions, {"source": location.source})
 
-        def refuse(address: str) -> None:
-            refuse_denied(asked, permissions, {"source": address})
+        def refuse(location: Location, address: str) -> None:
+            try:
+                refuse_denied(asked, permissions, {"source": address})
+            except NotPermitted as error:
+                # A caller who may not read there must not learn the names of what lies there.
+                raise NotPermitted(
+                    f"insufficient permissions: a statement denies {permissions.user_id} {error.facts['action']} on an"
+                    f" object of {location.source}",
+                    user=permissions.user_id,
+                    action=error.facts["action"],
+                ) from None
 
         if body.commit.date is not None:
             raise InvalidImport("the commit of an import takes no date: it is made when the import ends")
