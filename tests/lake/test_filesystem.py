@@ -301,7 +301,7 @@ def test_threads_that_write_in_one_transaction_make_one_commit(
     fs: LakebedFileSystem, root: str, repository: lakebed.Repository
 ) -> None:
     names = [f"{root}/{number}" for number in range(8)]
-    begin = threading.Barrier(len(names))
+    begin = threading.Barrier(len(names), timeout=60)
 
     def write(name: str) -> None:
         begin.wait()

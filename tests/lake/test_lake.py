@@ -304,6 +304,8 @@ def test_a_lake_that_is_closed_answers_every_thread_that_uses_it(tmp_path: Path)
                 working[number].set()
         except BaseException as error:  # noqa: BLE001  # it is what is asked for
             errors.append(error)
+        finally:
+            working[number].set()
 
     threads = [threading.Thread(target=use, args=(number,)) for number in range(len(working))]
     for thread in threads:
