@@ -25,13 +25,13 @@ from tests.kv.servers import is_alive
 
 PLAYED = """
 import json, os, sys, time
-told = {name: value for name, value in os.environ.items() if name.startswith(("LAKEBED_", "LAKEFS", "AWS_"))}
-assert told.pop("LAKEBED_S3_SECRET_ACCESS_KEY")  # the line has room for little more than a token
+environment = {name: value for name, value in os.environ.items() if name.startswith(("LAKEBED_", "LAKEFS", "AWS_"))}
+assert environment.pop("LAKEBED_S3_SECRET_ACCESS_KEY")  # the line has room for little more than a token
 said = {"run_id": "r1", "kind": "uncommitted", "totals": {"all": {"objects": 3, "size_bytes": 30}}, "more": 1}
 applied = {"run_id": "r1", "kind": "uncommitted", "objects_deleted": 2, "bytes_deleted": 20, "objects_failed": 1}
 asked = json.loads(sys.stdin.readline())
 print("arguments " + " ".join(sys.argv[1:]) + " " + json.dumps(asked), file=sys.stderr, flush=True)
-print("told " + json.dumps(told), file=sys.stderr, flush=True)
+print("environment " + json.dumps(environment), file=sys.stderr, flush=True)
 if asked["action"] == "plan" and asked.get("tasks") != 777:
     print(json.dumps(said), flush=True)
 elif asked["action"] == "apply":
@@ -54,7 +54,7 @@ async def collectors(state: AppState, tmp_path: Path, monkeypatch: pytest.Monkey
     program = tmp_path / "collector.py"
     program.write_text(PLAYED)
     hooks = {name + "TOKEN" for name in HOOK_VARIABLES}
-    environment = dict.fromkeys(module.SECRETS | module.AWS_NAMES | hooks, "nobody's business")
+    environment = dict.fromkeys(module.SECRETS | module.AWS_NAMES | hooks, "a secret")
     environment["LAKEBED_S3_SECRET_ACCESS_KEY"] = "s"
     made = Collectors(environment, state.authenticator, program=(sys.executable, str(program)))
     yield made
@@ -77,7 +77,7 @@ def is_there(file: str) -> bool:
     return Path(file).exists()
 
 
-async def test_a_plan_made_on_the_server_is_told_with_its_progress(client: httpx.AsyncClient, repo: str) -> None:
+async def test_a_plan_made_on_the_server_is_answered_with_its_progress(client: httpx.AsyncClient, repo: str) -> None:
     request = {"action": "plan", "tasks": 4, "kinds": ["uncommitted"], "mode": "clean", "rules": RULES}
 
     started = await client.post(repo + "/gc/jobs", json={"request": request})
@@ -104,9 +104,9 @@ async def test_a_collector_gets_no_secret_of_the_server(client: httpx.AsyncClien
     started = await client.post(repo + "/gc/jobs", json={"request": {"action": "plan"}})
     job = await ended(client, repo, started.json())
 
-    told = json.loads(job["lines"][1].removeprefix("told "))
-    assert told["LAKEBED_ENDPOINT"].startswith("http://")
-    assert told.keys() == {"LAKEBED_ENDPOINT", "LAKEBED_TOKEN"}
+    environment = json.loads(job["lines"][1].removeprefix("environment "))
+    assert environment["LAKEBED_ENDPOINT"].startswith("http://")
+    assert environment.keys() == {"LAKEBED_ENDPOINT", "LAKEBED_TOKEN"}
 
 
 async def delegated(client: httpx.AsyncClient, repo: str, job: Any) -> dict[str, str]:
@@ -114,8 +114,8 @@ async def delegated(client: httpx.AsyncClient, repo: str, job: Any) -> dict[str,
     while len(job["lines"]) < 2:
         await asyncio.sleep(0.02)
         job = (await client.get(f"{repo}/gc/jobs/{job['id']}")).json()
-    told = json.loads(job["lines"][1].removeprefix("told "))
-    return {"Authorization": f"Bearer {told['LAKEBED_TOKEN']}"}
+    environment = json.loads(job["lines"][1].removeprefix("environment "))
+    return {"Authorization": f"Bearer {environment['LAKEBED_TOKEN']}"}
 
 
 async def test_a_jobs_token_is_good_for_collecting_in_its_repository_alone(
@@ -259,7 +259,7 @@ async def test_a_job_collects_a_deleted_repository_by_its_uid_and_nothing_else_o
     while len(job["lines"]) < 2:
         await asyncio.sleep(0.02)
         job = (await client.get(f"{repo}/gc/jobs/{job['id']}?deleted={deleted['uid']}")).json()
-    token = json.loads(job["lines"][1].removeprefix("told "))["LAKEBED_TOKEN"]
+    token = json.loads(job["lines"][1].removeprefix("environment "))["LAKEBED_TOKEN"]
     headers = {"Authorization": f"Bearer {token}"}
     started = await stranger.post(repo + "/gc/runs?deleted=only", json={"kind": "deleted"}, headers=headers)
     applied = await stranger.post(
@@ -353,9 +353,9 @@ class LeavesBehind:
     """A collector that is killed while a process that it started lives on, and holds its stderr."""
 
     def __init__(self, state: AppState, folder: Path, *, elsewhere: bool) -> None:
-        self._told = folder / "child"
+        self._child = folder / "child"
         program = folder / "leaves.py"
-        program.write_text(LEFT_BEHIND % (elsewhere, str(self._told)))
+        program.write_text(LEFT_BEHIND % (elsewhere, str(self._child)))
         self.collectors = Collectors({}, state.authenticator, program=(sys.executable, str(program)))
 
     def client(self, state: AppState, like: httpx.AsyncClient) -> httpx.AsyncClient:
@@ -363,9 +363,9 @@ class LeavesBehind:
         return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=like.base_url, auth=like.auth)
 
     async def child(self) -> int:
-        while not is_there(str(self._told)) or not self._told.read_text():  # noqa: ASYNC110 - another process writes
+        while not is_there(str(self._child)) or not self._child.read_text():  # noqa: ASYNC110 - another process writes
             await asyncio.sleep(0.02)
-        return int(self._told.read_text())
+        return int(self._child.read_text())
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
