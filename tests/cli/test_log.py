@@ -132,3 +132,18 @@ def test_a_long_message_goes_on_below_itself_beside_the_lanes(monkeypatch: pytes
     assert more
     assert [line[:38].split() for line in more] == [["|"]] * len(more)
     assert " ".join(line[38:] for line in [lines[0], *more]).split() == ["a", "word"] * 12
+
+
+def test_refs_of_a_line_stay_together_where_they_fit_and_stand_below_it_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    history = [commit("m", "b", message="Merge 'dev' into 'main'"), commit("b")]
+    names = {history[0].id: ["tag v1"]}
+
+    monkeypatch.setenv("COLUMNS", "72")
+    beside = next(iter(graph_lines(history, names)))
+    monkeypatch.setenv("COLUMNS", "71")
+    above, below = [*graph_lines(history, names)][:2]
+
+    assert click.unstyle(beside).endswith("Merge 'dev' into 'main'  (tag v1)")
+    assert click.unstyle(above).endswith("Merge 'dev' into 'main'")
+    assert click.unstyle(below).split() == ["|", "(tag", "v1)"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakebed.base import count_of, human_size
 from lakebed.cli.gc.text import remaining_text
-from lakebed.cli.output import fields, human_duration, human_time, json_array, json_record, printable, table
+from lakebed.cli.output import fields, hanging, human_duration, human_time, json_array, json_record, printable, table
 from lakebed.cli.session import Format, Session
 
 
@@ -159,6 +159,18 @@ def test_a_date_and_its_time_stay_together_on_a_narrow_terminal(monkeypatch: pyt
     assert lines[1].startswith("2026-11-21 13:05:09Z  a few words")
     assert len(lines) > 2
     assert max(map(len, lines)) <= 40
+
+
+def test_a_size_and_its_unit_stay_together_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "20")
+
+    assert list(table(("kind", "state", "size"), [("uncommitted", "on", "132 B")])) == [
+        "KIND         STATE",
+        "uncommitted  on",
+        "    size: 132 B",
+    ]
+    assert list(hanging("", "that is 1 object, 132 B", indent=0)) == ["that is 1 object,", "132 B"]
 
 
 def test_a_condition_stays_together_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

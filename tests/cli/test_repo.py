@@ -115,6 +115,13 @@ def test_a_repository_comes_back_under_another_name_or_not_at_all(shell: Shell) 
     forgotten = shell("repo", "undelete", "lakefs://first-again")
 
     assert (taken.code, forgotten.code) == (4, 3)
+    assert taken.err == "error: lakefs://first-one exists already: --name gives this one another name\n"
+
+
+def test_a_new_name_that_none_can_have_is_a_misuse(shell: Shell) -> None:
+    refused = shell("repo", "undelete", "lakefs://first-one", "--name", "lakefs://first-again")
+
+    assert (refused.code, "--name lakefs://first-again: " in refused.err) == (2, True)
 
 
 def test_a_namespace_of_a_deleted_repository_is_refused_with_what_to_do(shell: Shell) -> None:

@@ -152,8 +152,12 @@ def _names_of(session: Session, repository: str) -> dict[str, list[str]]:
     return names
 
 
-def _beside(names: Mapping[str, Sequence[str]], commit: Commit) -> str:
-    return click.style(f"  ({', '.join(map(printable, names[commit.id]))})", fg="cyan") if commit.id in names else ""
+def _refs(names: Mapping[str, Sequence[str]], commit: Commit) -> str:
+    return f"({', '.join(map(printable, names[commit.id]))})" if commit.id in names else ""
+
+
+def _fits(line: str) -> bool:
+    return not sys.stdout.isatty() or len(click.unstyle(line)) <= terminal_width()
 
 
 def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
@@ -161,9 +165,9 @@ def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = M
     for number, commit in enumerate(commits):
         if number:
             yield ""
-        name, beside = f"commit {commit.id}", _beside(names, commit)
-        is_wide = sys.stdout.isatty() and len(name + click.unstyle(beside)) > terminal_width()
-        yield click.style(name, fg="yellow") + ("" if is_wide else beside)
+        name, found = f"commit {commit.id}", _refs(names, commit)
+        is_wide = bool(found) and not _fits(f"{name}  {found}")
+        yield click.style(name, fg="yellow") + (click.style(f"  {found}", fg="cyan") if found and not is_wide else "")
         refs = [("Refs", ", ".join(names[commit.id]))] if is_wide else []
         parents = [("Merge", " ".join(parent[:12] for parent in commit.parents))] if len(commit.parents) > 1 else []
         committer = [("Author", commit.committer)] if commit.committer else []
@@ -195,9 +199,7 @@ def graph_lines(
         first_line = commit.message.partition("\n")[0]
         name = click.style(commit.id[:12], fg="yellow")
         label = f"{marks}  {name}  {human_time(commit.creation_date)}  "
-        first, *more = hanging(
-            label, f"{printable(first_line)}{_beside(names, commit)}", indent=len(click.unstyle(label))
-        )
+        first, *more = _beside(label, printable(first_line), _refs(names, commit))
         yield first
         waiting = marks.replace("*", "|" if commit.parents else " ")
         yield from (f"{waiting}{line[len(waiting) :]}" for line in more)
@@ -205,6 +207,23 @@ def graph_lines(
             turns = _turn(lanes, place, commit.parents)
         else:
             lanes.clear()
+
+
+def _beside(label: str, message: str, refs: str) -> Iterator[str]:
+    """Yield the lines of a commit: its refs behind the message where they fit there, else below it."""
+    indent = len(click.unstyle(label))
+    *lines, last = hanging(label, message, indent=indent)
+    yield from lines
+    if not refs:
+        yield last
+        return
+    # Colours have no width, so text that has them is never wrapped.
+    if _fits(beside := f"{last}  {click.style(refs, fg='cyan')}"):
+        yield beside
+        return
+    yield last
+    for line in hanging(" " * indent, refs, indent=indent):
+        yield line[:indent] + click.style(line[indent:], fg="cyan")
 
 
 def _turn(lanes: list[str], place: int, parents: Sequence[str]) -> list[str]:

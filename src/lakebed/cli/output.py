@@ -26,11 +26,12 @@ NARROWEST: Final = 20
 """Wrap no text to less than this."""
 WIDTH: Final = 80
 """The columns of a terminal that does not say, and of text that goes to none."""
-_TOGETHER = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ|\S+ (?:==|>=) \S+")
-"""A time, or a condition of a policy: a line ends before or behind it."""
+_UNITS: Final = "|".join(SIZE_UNITS)
+_TOGETHER = re.compile(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d(?::\d\d)?Z|\S+ (?:==|>=) \S+|(?<!\S)[\d,.]+ (?:{_UNITS})(?!\w)")
+"""A time, a condition of a policy, or a size: a line ends before or behind it."""
 _GLUE: Final = "\u00a0"
 """Stands for the blanks in these while cells are wrapped."""
-_AMOUNT = re.compile(rf"[\d,.]+( ({'|'.join(SIZE_UNITS)}))?")
+_AMOUNT = re.compile(rf"[\d,.]+( ({_UNITS}))?")
 
 
 def human_time(unix_s: int) -> str:
@@ -39,6 +40,11 @@ def human_time(unix_s: int) -> str:
         return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (OverflowError, ValueError, OSError):
         return f"{unix_s} s"
+
+
+def human_minute(unix_s: int) -> str:
+    """`2026-11-21 13:05Z`: for lists, where columns are scarce."""
+    return human_time(unix_s // 60 * 60).replace(":00Z", "Z")
 
 
 def human_date(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Final, TextIO, TypeVar
 
 import msgspec
 
-from lakebed.base import Denied, Invalid, LakebedError, count_of
+from lakebed.base import AlreadyExists, Conflict, Denied, Invalid, InvalidName, LakebedError, check_repository, count_of
 from lakebed.wire import DeletedRepository, RefsDump, Repository, RepositoryDumpStatus, RepositoryRestoreStatus
 
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, UidOption, YesOption, no_such
@@ -243,7 +243,18 @@ def undelete(
 ) -> None:
     """Bring a deleted repository back, with its branches, tags, commits and uncommitted changes."""
     name = parse_repository(uri)
-    back = session.client.repositories.undelete(name, uid=uid, new_name=new_name)
+    if new_name:
+        try:
+            check_repository(new_name)
+        except InvalidName as error:
+            raise Misuse(f"--name {new_name}: {error}") from error
+    try:
+        back = session.client.repositories.undelete(name, uid=uid, new_name=new_name)
+    except Conflict as error:
+        if "not unique" not in str(error):
+            raise
+        taken = f"{SCHEME}{new_name or name} exists already: --name gives this one another name"
+        raise AlreadyExists(taken, **error.facts) from error
     session.done(f"{SCHEME}{back.id} is back", back)
 
 

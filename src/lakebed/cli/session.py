@@ -195,9 +195,14 @@ class Session:
                 self.say(line)
 
     def say(self, line: str) -> None:
-        """A line of the answer."""
+        """A line of the answer.
+
+        Raises:
+            Exit: the reader has ended. No caller takes that for a connection of its own that broke.
+        """
         self.before_answer()
-        click.echo(line)
+        with ending_with_reader():
+            click.echo(line)
 
     def note(self, message: str) -> None:
         """Write a line that is no result, unless --quiet."""
@@ -207,7 +212,8 @@ class Session:
     def warn(self, message: str) -> None:
         """Write a line about what went wrong or was left out, --quiet or not."""
         self.before_answer()
-        click.echo(for_stderr(message), err=True)
+        with ending_with_reader():
+            click.echo(for_stderr(message), err=True)
 
     @contextlib.contextmanager
     def bar(self, description: str, total: int = 0) -> Iterator[Bar]:

@@ -45,6 +45,18 @@ def start_run(shell: Shell, lake: str) -> str:
     return str(started["run_id"])
 
 
+def test_a_reader_that_goes_away_from_a_plan_is_no_failure_of_spark(shell: Shell, lake: str, data: Path) -> None:
+    shell.ok("gc", "rules", "set-default", lake, "7d")
+
+    process = shell.process("gc", "plan", lake, "--committed", "-q", "--engine", "local", "--data", str(data))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+
+    assert (process.stderr.read(), process.wait()) == (b"", 141)
+    process.stderr.close()
+
+
 def test_where_another_installation_was_seen_one_is_adopted(shell: Shell, lake: str) -> None:
     started = start_run(shell, lake)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.output import fields, hanging, human_time, printable, table, terminal_width
+from lakebed.cli.output import fields, hanging, human_minute, human_time, printable, table, terminal_width
 
 if TYPE_CHECKING:
     from lakebed.gc import ListedRun, RunStatus, UnfinishedRun
@@ -337,7 +337,7 @@ def runs_text(runs: Iterable[ListedRun]) -> Iterable[str]:
     rows: Sequence[tuple[str, ...]] = [
         (
             run.run_id,
-            human_time(run.started_ms // 1000),
+            human_minute(run.started_ms // 1000),
             run.kind,
             state_text(run.state, nothing_deleted=run.nothing_deleted, has_begun=run.has_begun),
             "-" if run.objects is None else f"{run.objects:,}",
