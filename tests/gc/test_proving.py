@@ -323,6 +323,59 @@ def test_a_slice_that_comes_on_record_after_the_collection_stands(lake: Lakeside
     assert "left 1 slice out" in stands(again(lake, made))["garbage"]
 
 
+def test_a_slice_that_is_adopted_after_the_certificate_was_written_stands_until_it_is_collected(lake: Lakeside) -> None:
+    """As the guide says to: what the proof left out comes on record, and nothing else stands."""
+    other = lake.server("other")
+    lost(lake)
+    old = lake.upload("users/ann", b"secret", by=other)
+    lake.upload("users/ann", b"over it")
+    lake.wait(other.slices.end())
+    name = old.split("/")[1]
+    lake.wait(lake.versions.store.delete(lake.versions.partition, keys.SLICE + name.encode()))
+    made = erased(lake)
+    collect(lake)
+    written = lake.collector.on(None).certify(made.run_id, by="ann")
+    assert set(stands(written)) == {"unlisted"}
+    assert written.collected is not None
+
+    lake.wait(lake.versions.slices.adopt(name))
+    open_yet = lake.collector.on(None).certify(made.run_id, by="ann")
+
+    assert old in lake.addresses()
+    assert "left 1 slice out" in stands(open_yet)["garbage"]
+    assert "left 1 slice out" in stands(again(lake, written))["garbage"]
+    collect(lake)
+    assert old in lake.addresses()
+    assert "garbage" in stands(again(lake, open_yet))
+    lake.clock.ms += 2 * DAY_MS
+    collect(lake)
+    assert old not in lake.addresses()
+    assert stands(again(lake, open_yet)) == {}
+
+
+def test_what_a_deferred_run_kept_stands_once_its_record_is_lost_until_a_collection_ends(lake: Lakeside) -> None:
+    lake.upload("logs/old")
+    lake.commit(age_days=20)
+    lake.delete("logs/old")
+    lake.commit(age_days=19)
+    lake.upload("data/now")
+    lake.commit(age_days=1)
+    lake.rules(10)
+    early = lake.collector.plan(None, RunKind.COMMITTED)
+    lake.collector.apply(None, early.run_id, window="7d")
+    lost(lake)
+    made = erased(lake)
+    collect(lake)
+    proven = again(lake, made)
+    assert stands(proven) == {}
+
+    lake.wait(lake.versions.store.delete(lake.versions.partition, keys.RUN + early.run_id.encode()))
+
+    assert f"took nothing that run {early.run_id} had" in stands(again(lake, proven))["garbage"]
+    collect(lake)
+    assert stands(again(lake, proven)) == {}
+
+
 def test_what_a_legal_hold_keeps_from_collections_stands(lake: Lakeside) -> None:
     lost(lake)
     hold(lake, "contracts/")

@@ -202,11 +202,14 @@ async def _look(
         )
         stands += [standing for _, standing in kept.values()][:STANDING_MAX]
     is_proven = before.collected is not None and before.collected.proof == PROOF
-    proof = before.collected if is_proven else await find_proof(context, before.run_id, run)
+    unlisted = await _on_no_record(context, data, run)
+    proof = (
+        before.collected if is_proven else await find_proof(context, before.run_id, run, has_unlisted=bool(unlisted))
+    )
     collected = proof if isinstance(proof, Collected) else None
     if isinstance(proof, str):
         stands.append(Standing(what="garbage", where=context.store.uri, why=f"{_GARBAGE}: {proof}"))
-    stands += await _on_no_record(context, data, run)
+    stands += unlisted
     bucket, unknown = await _bucket(context)
     stands += bucket
     return replace(

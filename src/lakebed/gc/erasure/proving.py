@@ -11,6 +11,10 @@ all, and proves that none is left, where
 4. it kept nothing of these slices but what is staged: no upload, no copy, nothing for its age
 5. the runs of whose objects it took none have ended likewise, or are deferred and have paths on record
 
+A certificate keeps a proof, as the run's files go some day. Of one that left out a slice without a record, or what a
+deferred run keeps, it keeps none: the slice may come on record later, and the run may end with objects left or lose
+its record.
+
 No clock decides that. It costs a few reads of records and of the run's files, and lists no objects. Doubt means that
 garbage stands.
 """
@@ -57,10 +61,10 @@ RUNS_READ_MAX: Final = 32
 NO_RUN: Final = "no clean run of uncommitted data began after the erasure did"
 
 
-async def find_proof(context: RunContext, erasure: str, now: StartedRun) -> Collected | str:
+async def find_proof(context: RunContext, erasure: str, now: StartedRun, *, has_unlisted: bool) -> Collected | str:
     """Return the latest run that proves it for this erasure; or why the latest one that comes near does not.
 
-    `now` names the slices that there are.
+    `now` names the slices that there are; `has_unlisted` says whether one without a record lies there, too.
     """
     views = {view.run_id: view for view in await context.service.runs()}
     try:
@@ -82,8 +86,13 @@ async def find_proof(context: RunContext, erasure: str, now: StartedRun) -> Coll
         except BadInput as error:
             doubt = str(error)
         if not doubt:
+            is_whole = not (has_unlisted or any(_defers_named(views.get(other)) for other in plan.beside))
             return Collected(
-                run_id=view.run_id, began_ms=plan.now_ms, plan=view.plan, total=plan.totals.all, proof=PROOF
+                run_id=view.run_id,
+                began_ms=plan.now_ms,
+                plan=view.plan,
+                total=plan.totals.all,
+                proof=PROOF if is_whole else 0,
             )
         why = why or f"run {view.run_id} {doubt}"
     return why or NO_RUN
@@ -152,10 +161,14 @@ async def _left_of_other(context: RunContext, view: RunView | None) -> str:
     """
     if view is None:
         return "is not on record any more"
-    is_deferred = view.until_ms is not None and view.state is not RunState.ENDED
-    if is_deferred and view.kind is not RunKind.UNCOMMITTED:
-        return ""
-    return await _left_of(context, view)
+    return "" if _defers_named(view) else await _left_of(context, view)
+
+
+def _defers_named(view: RunView | None) -> bool:
+    """Say whether a run keeps, for a window, what commits named."""
+    if view is None or view.kind is RunKind.UNCOMMITTED:
+        return False
+    return view.until_ms is not None and view.state is not RunState.ENDED
 
 
 async def _report(context: RunContext, view: RunView) -> RunReport:

@@ -17,7 +17,7 @@ from .erasures import Standing
 from .plans import Total, seal, unseal
 
 CERTIFICATE_FORMAT: Final = 1
-PROOF: Final = 1
+PROOF: Final = 2
 """What a proof proves, as a number: one of another number is sought again. Raise it if erasure/proving.py changes."""
 CERTIFICATES_PREFIX: Final = "_lakefs/retention/erasures/"
 CERTIFICATE_KEY: Final = rf"{CERTIFICATES_PREFIX}[0-9a-z][0-9a-z-]*\.json"
@@ -35,7 +35,8 @@ class ErasedObject(msgspec.Struct, frozen=True, kw_only=True):
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
     """The run of uncommitted data which proves that no garbage is left from before the erasure. It took `total`, by the
-    plan of digest `plan`; `began_ms` is when it began. `proof` is PROOF of the release that found it.
+    plan of digest `plan`; `began_ms` is when it began. `proof` is PROOF of the release that found it, or 0 where it
+    left out what may become garbage later: then it is sought again each time.
     """
 
     run_id: str
