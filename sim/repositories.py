@@ -104,12 +104,12 @@ def catalog_of(ports: SimPorts, store: SimStore | None = None) -> Catalog:
 
 def _doing(*deeds: tuple[str, Act], knows: bool = False, has_every: bool = False) -> Program:
     """Do these, each named by its kind and a letter. `knows`: the process has used the repository before. `has_every`:
-    it made another before, so it looks for notes of places, and not at all records.
+    it made another lately, so it looks for notes of places, and not at all records.
     """
 
     async def program(ports: SimPorts) -> None:
         catalog = catalog_of(ports)
-        catalog.places.has_every = has_every
+        catalog.places.checked_ms = ports.ports.clock.now_ms() if has_every else None
         if knows:
             await (await catalog.get(NAME)).versions.refs.get_branch("main")
         for number, (kind, act) in enumerate(deeds):

@@ -24,8 +24,13 @@ def store() -> Store:
 
 
 @pytest.fixture
-def ports() -> Ports:
-    return Ports(TurnableClock(1_800_000_000_000), LiveIds(), LiveTasks())
+def clock() -> TurnableClock:
+    return TurnableClock(1_800_000_000_000)
+
+
+@pytest.fixture
+def ports(clock: TurnableClock) -> Ports:
+    return Ports(clock, LiveIds(), LiveTasks())
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from lakebed.base import RepositoryUid
 from lakebed.catalog import Catalog, NamespaceInUse
 from lakebed.catalog.namespaces import first_overlap
-from lakebed.catalog.places import NAMESPACES, PLACE_BYTES_MAX, Places
+from lakebed.catalog.places import CHECKED_MS, NAMESPACES, PLACE_BYTES_MAX, Places
 from lakebed.kv import Page, Store, open_store
+from tests.clocks import TurnableClock
 
 _URIS = st.builds(
     lambda scheme, names: scheme + "/".join(names),
@@ -31,7 +32,7 @@ def a_store() -> Store:
 
 @given(_URIS, st.lists(_URIS, max_size=6))
 async def test_a_namespace_that_overlaps_others_meets_a_note(uri: str, others: list[str]) -> None:
-    places = Places(a_store())
+    places = Places(a_store(), TurnableClock())
     for number, other in enumerate([uri, *others]):
         await places.note(other, RepositoryUid(f"u{number}"))
 
@@ -41,7 +42,7 @@ async def test_a_namespace_that_overlaps_others_meets_a_note(uri: str, others: l
 
 
 async def test_a_namespace_meets_no_note_of_those_beside_it() -> None:
-    places = Places(a_store())
+    places = Places(a_store(), TurnableClock())
     for number, other in enumerate(["s3://b/lakes", "gs://b/lake", "s3://b/lake-2", "s3://b2", "s3://b/x/lake"]):
         await places.note(other, RepositoryUid(f"u{number}"))
 
@@ -81,7 +82,26 @@ async def test_a_process_notes_the_places_that_an_earlier_release_did_not(
     assert there < await notes(store)
 
 
-async def test_a_note_that_no_record_stands_for_is_in_nobodys_way_and_goes(
+async def test_a_process_looks_again_after_a_while_for_places_that_lack(
+    make_catalog: Callable[[], Catalog], store: Store, namespace: str, clock: TurnableClock
+) -> None:
+    one, other = make_catalog(), make_catalog()
+    await one.create("first", storage_namespace=f"{namespace}/first")
+    before = await notes(store)
+    await other.create("second", storage_namespace=f"{namespace}/second")
+    theirs = await notes(store) - before
+    await store.delete_many(NAMESPACES, sorted(theirs))
+
+    await one.create("third", storage_namespace=f"{namespace}/third")
+    at_once = await notes(store)
+    clock.ms += CHECKED_MS
+    await one.create("fourth", storage_namespace=f"{namespace}/fourth")
+
+    assert not theirs & at_once
+    assert theirs < await notes(store)
+
+
+async def test_a_note_that_no_record_stands_for_is_in_no_way_and_goes(
     catalog: Catalog, store: Store, namespace: str
 ) -> None:
     await catalog.create("first", storage_namespace=f"{namespace}/first")

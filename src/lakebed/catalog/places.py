@@ -2,9 +2,11 @@
 
 namespaces / <place>/ NUL <uid>    empty: the repository of this uid has, or had, its namespace at this place
 
-A maker notes its place after its record and before it looks, so of two made at once at least one sees the other. Who
-meets a note asks the records, which alone decide. So a note too many costs a look, and one too few would let
-two namespaces overlap: a process that makes its first repository holds the index against the records.
+A maker notes its place after its record and before it looks, so of two made at once at least one sees the other. Where
+there is a note, the records are asked: they alone decide. So a note too many costs a look, and one too few would let
+two namespaces overlap. A note lacks only where a server of an earlier release made the repository, or the store came
+back from a backup that has no notes. So a process holds the index against all records at its first creation, and again
+where it did not for `CHECKED_MS`. For that long at most what lacks stays unseen.
 """
 
 from __future__ import annotations
@@ -12,21 +14,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Final
 
-from lakebed.base import RepositoryUid
+from lakebed.base import Clock, RepositoryUid
 from lakebed.kv import SCAN_PAGE, Store, scan_pages
 from lakebed.objectstore import without_account
 
 NAMESPACES: Final = b"namespaces"
+CHECKED_MS: Final = 600_000
 PLACE_BYTES_MAX: Final = 900
 """A longer place is cut: it meets more notes than it must. With a uid behind it, a key has at most 1,024 bytes."""
 
 
 class Places:
-    """`has_every` is set once every record that there was has its note."""
+    """`checked_ms`: when this process last began to hold the notes against all records; None: it never did."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
-        self.has_every = False
+        self._clock = clock
+        self.checked_ms: int | None = None
+
+    @property
+    def has_every(self) -> bool:
+        """Return whether each record had its note lately, as far as is known."""
+        return self.checked_ms is not None and 0 <= self._clock.now_ms() - self.checked_ms < CHECKED_MS
 
     async def note(self, uri: str, uid: RepositoryUid) -> None:
         await self._store.set(NAMESPACES, _key(uri, uid), b"")
@@ -52,18 +61,21 @@ class Places:
             found.update(notes)
         return found
 
-    async def mend(self, notes: Set[bytes], known: Mapping[RepositoryUid, str | None]) -> None:
-        """Remove those of these notes that no record stands for. Unless `has_every`, they are all: add what they lack.
+    async def mend(
+        self, notes: Set[bytes], known: Mapping[RepositoryUid, str | None], *, checked_ms: int | None
+    ) -> None:
+        """Remove those of these notes that no record stands for. With `checked_ms`, these are all notes that there were
+        at that time: add what they lack.
 
         `known` has the namespace of every record, as far as it says. It was read after the notes, and a note is written
         after its record. So one without a record is of a repository that is over.
         """
         over = [note for note in notes if RepositoryUid(note.rpartition(b"\0")[2].decode()) not in known]
         await self._store.delete_many(NAMESPACES, over)
-        if not self.has_every:
+        if checked_ms is not None:
             wanted = {_key(uri, uid) for uid, uri in known.items() if uri is not None}
             await self._store.set_many(NAMESPACES, [(note, b"") for note in sorted(wanted - notes)])
-            self.has_every = True
+            self.checked_ms = checked_ms
 
     async def _begin_with(self, prefix: bytes, *, limit: int) -> set[bytes]:
         page = await self._store.scan(NAMESPACES, prefix, limit)

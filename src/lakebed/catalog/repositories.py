@@ -101,7 +101,7 @@ class Catalog:
             known_lately=self._known_lately,
             trust_denials=self._options.trust_denials,
         )
-        self.places = Places(store)
+        self.places = Places(store, ports.clock)
         self.deleted = DeletedRepositories(store, ports, self.places, kept_days=self._options.deleted_days)
         self._lately: tuple[Sequence[str], int] | None = None
         self._handles: dict[str, tuple[Repository, int]] = {}
@@ -311,23 +311,24 @@ class Catalog:
         return self._lately[0]
 
     async def _check_no_overlap(self, name: RepositoryId, uri: str, uid: RepositoryUid, *, is_reused: bool) -> None:
-        """Costs some scans of a key or two; where a note is near, and once in a process, all records.
+        """Costs some scans of a key or two; where a note is near, and once in `CHECKED_MS`, all records.
 
         Raises:
             NamespaceInUse, NamespaceNested: the namespace of another record, perhaps a deleted repository's, overlaps.
         """
         self._lately = None
-        has_every = self.places.has_every
+        checked_ms = None if self.places.has_every else self._ports.clock.now_ms()
         # Our own record and note are written before we look: of two that are made at once, at least one sees the other.
-        notes = await self.places.near(uri, uid) if has_every else await self.places.every()
-        if has_every and not notes:
+        notes = await self.places.near(uri, uid) if checked_ms is None else await self.places.every()
+        if checked_ms is None and not notes:
             return
         others = await self._every_namespace()
         # After the repositories: one that is deleted meanwhile is noted there before it leaves them.
         deleted = await self.deleted.every()
         kept = {one.uid: one.record.repository for one in deleted}
         known = {uid: None if one is None else one.namespace_uri for uid, one in kept.items()}
-        await self.places.mend(notes, known | {other.uid: other.namespace_uri for _, other in others})
+        known |= {other.uid: other.namespace_uri for _, other in others}
+        await self.places.mend(notes, known, checked_ms=checked_ms)
         there = [other.namespace_uri for key, other in others if key != name.encode()]
         other = first_overlap(uri, [*there, *namespaces_of(deleted, reused=uri if is_reused else None)])
         if other == uri:
