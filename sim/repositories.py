@@ -25,6 +25,7 @@ from lakebed.catalog.records import (
     DeletedState,
     RepositoryRecord,
 )
+from lakebed.catalog.repositories import CREATING_AGE_MS
 from lakebed.objectstore import ObjectStat, ObjectStore
 from lakebed.ranges import metarange_key
 from lakebed.versions import (
@@ -292,8 +293,19 @@ def namespaces_are_apart(ending: Ending) -> None:
     made = [record.namespace_uri for record in repositories(ending.disk).values() if record.state.value == "active"]
     if any(overlap(one, other) for one, other in combinations(made, 2)):
         raise Violation(f"namespaces of repositories overlap: {made}")
-    if len(ending.acknowledged("create")) > len(made):
+    if len(ending.acknowledged("create")) > len(made) and not ending.of("delete"):
         raise Violation("a repository was acknowledged that is not there")
+
+
+def what_is_in_use_or_kept_is_noted(ending: Ending) -> None:
+    """Check that each namespace that others must stay out of has a note, for some look at notes alone."""
+    noted = {note.rpartition(b"\0")[2].decode() for note in ending.disk.cells.get(NAMESPACES, {})}
+    wanted = {record.uid for record in repositories(ending.disk).values() if record.state.value == "active"}
+    for uid, record in deleted_records(ending.disk).items():
+        if record.state in (DeletedState.KEPT, DeletedState.RESTORED):
+            wanted.add(RepositoryUid(uid))
+    if wanted - noted:
+        raise Violation(f"the place of a repository that is in use or kept is not noted: {sorted(wanted - noted)}")
 
 
 # Scenes
@@ -353,6 +365,7 @@ def repository_scenes() -> Iterator[Scene]:
         "two creators of one repository": (_create("sim://one"), _create("sim://two")),
         "two creators, one inside the other": (_create("sim://one"), _create("sim://one/in", name="other")),
     }
+    checks = (namespaces_are_apart, what_is_in_use_or_kept_is_noted)
     for name, acts in creators.items():
         for has_every in (False, True):
             first, second = (
@@ -360,8 +373,37 @@ def repository_scenes() -> Iterator[Scene]:
                 for letter, act in zip("ab", acts, strict=True)
             )
             scene = f"{name}, in processes that made others" if has_every else name
-            made = Scene(name=scene, actors=(first, second), checks=(namespaces_are_apart,), quick=Quick.ALL)
+            made = Scene(name=scene, actors=(first, second), checks=checks, quick=Quick.ALL)
             yield made
+    outer, inner = ("create", _create("sim://one")), ("create", _create("sim://one/in", name="other"))
+
+    async def later(ports: SimPorts) -> None:
+        ports.clock.ms += CREATING_AGE_MS
+        await _doing(outer, has_every=True)(ports)
+
+    def with_inner(*others: Actor, has_every: bool = True) -> tuple[Actor, ...]:
+        return (*others, Actor("b", _doing(inner, has_every=has_every)))
+
+    worlds = {
+        "two creators, one inside the other, of which the outer made others": (
+            None,
+            with_inner(Actor("a", _doing(outer, has_every=True)), has_every=False),
+        ),
+        "two creators, one inside the other, of which the inner made others": (
+            None,
+            with_inner(Actor("a", _doing(outer))),
+        ),
+        "creator that is taken over, creator inside": (
+            None,
+            with_inner(Actor("a", _doing(outer, has_every=True)), Actor("t", later)),
+        ),
+        "deleter that brings back, creator inside": (
+            _prepare,
+            with_inner(Actor("d", _doing(("delete", _delete), ("undelete", _undelete)))),
+        ),
+    }
+    for name, (prepare, pair) in worlds.items():
+        yield Scene(name=name, actors=pair, prepare=prepare, checks=checks, quick=Quick.ALL)
 
 
 def _deletions() -> Iterator[Scene]:
@@ -406,7 +448,11 @@ def _deletions() -> Iterator[Scene]:
             actors=actors,
             prepare=prepare,
             tidy=_finish,
-            tidy_checks=(what_came_back_is_whole, what_was_acknowledged_last_counts),
+            tidy_checks=(
+                what_came_back_is_whole,
+                what_was_acknowledged_last_counts,
+                what_is_in_use_or_kept_is_noted,
+            ),
             quick=Quick.ALL,
             # A cleaner of repositories meets each of them once, and may fail at each.
             is_lock_free="cleaner" not in name,
