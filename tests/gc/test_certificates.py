@@ -10,9 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import json
+from msgspec.structs import replace
 
 from lakebed.cli.gc.report import certificate_html
-from lakebed.gc.protocol import BadInput, Certificate, decode_certificate, encode_certificate
+from lakebed.gc.protocol import (
+    RESTORED_FROM,
+    BadInput,
+    Certificate,
+    RestoredFrom,
+    decode_certificate,
+    encode_certificate,
+)
 from lakebed.gc.rules import digests_in
 from lakebed.objectstore import MemoryObjectStore, ObjectStoreOptions, keeps_versions, open_objectstore
 from lakebed.runtime import LiveClock
@@ -158,6 +167,51 @@ def test_a_deferred_object_that_stays_for_another_path_stands(lake: Lakeside, ot
     assert old in lake.addresses()
     assert stands(made)["deferred"].endswith(f"entries that are not selected name it: {other}")
     assert stands(certified(lake, "users/ann", shared=True)) == {}
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_restored_copy_of_what_only_a_deferred_run_keeps_stands(lake: Lakeside, commits: bool) -> None:
+    """No entry names the erased object any more, so no record has its checksum: the plan reads its bytes."""
+    old = deferred(lake)
+    lake.collector.restore(path="users/", prefix="back/")
+    if commits:
+        lake.commit()
+    plan = erase(lake, "users/ann")
+    lake.collector.apply(None, plan.run_id)
+
+    made = lake.collector.on(None).certify(plan.run_id, by="ann")
+
+    assert old not in lake.addresses()
+    why = "has an erased checksum, at" if commits else "has an erased checksum, is staged on branch main at"
+    assert stands(made) == {"copy": f"{why} back/users/ann"}
+    assert [one.checksum for one in made.objects] == [hashlib.md5(b"data").hexdigest()]
+    assert plan.outlook is not None
+    assert [(one.what, one.why) for one in plan.outlook.stands] == [("copy", f"{why} back/users/ann")]
+
+
+def test_a_copy_of_another_checksum_stands_where_its_metadata_says_that_it_was_restored(lake: Lakeside) -> None:
+    """The checksum of what was uploaded in parts is not that of the bytes, which a restored copy has."""
+    old = lake.upload("users/ann", b"secret")
+    source = RestoredFrom(path="back/ann", run="r1", address=old, seen_ms=1, restore="x")
+    lake.upload("back/ann", b"in parts", metadata={RESTORED_FROM: json.encode(source).decode()})
+    lake.upload("back/bob", b"other", metadata={RESTORED_FROM: "what a person wrote"})
+    lake.commit()
+
+    made = certified(lake, "users/ann")
+
+    assert stands(made) == {"copy": f"was restored from {old}, at back/ann"}
+
+
+def test_that_copies_were_not_sought_stands_where_no_record_has_the_checksum(lake: Lakeside) -> None:
+    """As of an erasure that an earlier release planned."""
+    deferred(lake)
+    made = certified(lake, "users/ann")
+    assert stands(made) == {}
+
+    bare = replace(made, objects=tuple(replace(one, checksum="") for one in made.objects))
+    again = lake.collector.on(None).verify(bare, by="bob")
+
+    assert stands(again) == {"copy": "copies were not sought of 1 erased object: no record has the checksum"}
 
 
 def test_what_waits_in_the_queue_of_hard_delete_stands_where_digests_or_metadata_select(lake: Lakeside) -> None:

@@ -4,20 +4,22 @@ A certificate looks at the store for each object that was selected:
 
 1. Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
 2. Ask the store for each of these objects, and for each that the plan named.
-3. Read all ranges, for other entries that name one that is there, or that have an erased checksum: copies.
+3. Read all ranges, for other entries that name one that is there, that have an erased checksum, or that a restore
+   copied from one: copies.
 4. Ask what is staged at the paths, what waits in the queue of hard delete, what deferred runs and legal
    holds keep, and whether the bucket keeps versions.
 5. Find the collection which proves that no garbage is left from before the erasure (proving.py).
 6. List the folders of `data/`. What lies in one that is on no record was in no collection.
 
 A plan's outlook is the same look before anything goes, at what the plan does not take. It reads all ranges only where
-these have few rows, or on request. Neither publishes or deletes anything.
+these have few rows, or on request. It reads the bytes of what no entry names any more, for their checksums. Neither
+publishes or deletes anything.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -25,7 +27,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from lakebed.base import FOREIGN_SLICE, NotFound, RangeId, RunKind, count_of, format_address, key_inside, parse_address
+from lakebed.base import (
+    FOREIGN_SLICE,
+    NotFound,
+    RangeId,
+    RunKind,
+    count_of,
+    format_address,
+    human_size,
+    key_inside,
+    parse_address,
+)
 from lakebed.gc import protocol
 from lakebed.gc.engines import Task
 from lakebed.gc.inputs.ranges import effort_of_whole, get_range
@@ -57,12 +69,20 @@ from lakebed.gc.runs.context import RunContext, find, folder_in, read_plan, slic
 from lakebed.gc.tables import Table, required
 from lakebed.objectstore import Level, ObjectMissing, keeps_versions
 
+from .contents import read_checksums, sources_of
 from .erasing import at_selected_paths, deferred_runs, key_of, read_ranges_by_span
 from .proving import find_proof
 
 NAMES: Final = Table(
-    "an entry of a range: the object that it names, as a key or a full URI, and the checksum of its content",
-    required(("path", pa.string()), ("address", pa.string()), ("checksum", pa.string()), ("size_bytes", pa.int64())),
+    "an entry of a range: the object that it names, as a key or a full URI, the checksum of its content, and the"
+    " address from which a restore copied it (empty where it is unknown)",
+    required(
+        ("path", pa.string()),
+        ("address", pa.string()),
+        ("checksum", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("source", pa.string()),
+    ),
 )
 _GARBAGE: Final = "bytes that no entry names may have been at these paths"
 _ON_NO_RECORD: Final = (
@@ -80,6 +100,7 @@ REMAINS: Final = (
     "of an object that was copied or moved while it was staged, only the paths where it is now are on record",
     "unfinished uploads that the bucket itself keeps, as S3 does until a rule of the bucket ends them",
     "files of other names than Lakebed gives, inside of slices and outside of data/, were not looked at",
+    "copies with another checksum were not found: that of an upload in parts, or of an import, depends on how it came",
     "backups of the namespace or the key-value store, and copies in other buckets, were not looked at",
 )
 
@@ -95,9 +116,17 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
         raise BadInput(f"run {run_id} is no erasure", run_id=run_id)
     garbage = await context.read(plan.garbage, protocol.GARBAGE)
     columns = garbage["address"].to_pylist(), paths_of(garbage), garbage["size_bytes"].to_pylist()
-    staged = {one.address: one.checksum for one in plan.erasure.staged}
+    staged = {key_of(one, plan.namespace): one.checksum for one in plan.erasure.staged}
+    checksums = {**staged, **plan.erasure.checksums}
+    parts = _parts(plan.erasure.staged, plan.namespace)
     planned = tuple(
-        ErasedObject(address=address, paths=paths, size_bytes=size, checksum=staged.get(address, ""))
+        ErasedObject(
+            address=address,
+            paths=paths,
+            size_bytes=size,
+            checksum=checksums.get(address, ""),
+            is_part=address in parts,
+        )
         for address, paths, size in zip(*columns, strict=True)
     )
     # What the plan could not take is selected all the same: only the store says that it is gone.
@@ -108,7 +137,11 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
         if address not in asked:
             paths = tuple(sorted({one.path, *(others[address].paths if address in others else ())}))
             others[address] = ErasedObject(
-                address=address, paths=paths, size_bytes=one.size_bytes, checksum=one.checksum
+                address=address,
+                paths=paths,
+                size_bytes=one.size_bytes,
+                checksum=one.checksum,
+                is_part=address in parts,
             )
     made = Certificate(
         repository=plan.repository,
@@ -175,7 +208,8 @@ async def _look(
         context,
         pa.concat_tables([meeting, apart]),
         whole,
-        lambda rows: _is_other(rows, before.selection, whole, there, context.store.uri.rstrip("/")),
+        lambda rows: _is_other(rows, before.selection, whole, there, objects, context.store.uri.rstrip("/")),
+        also=("metadata",),
     )
     stands = [
         Standing(
@@ -185,7 +219,8 @@ async def _look(
         )
         for address in sorted(there)
     ]
-    stands += (await _copies(context, others, checksums, objects))[:STANDING_MAX]
+    stands += (await _copies(context, others, checksums, objects, erased=objects))[:STANDING_MAX]
+    stands += _unsought(objects, there)
     staged = await context.service.staged(run_id, before.selection)
     stands += (await _staged_copies(context, run_id, checksums, objects, beside=staged))[:STANDING_MAX]
     stands += [Standing(what="staged", where=one.path, why=one.where) for one in staged]
@@ -234,9 +269,12 @@ async def foresee(
     meeting: pa.Table,
     apart: pa.Table,
     garbage: Manifest,
-) -> Outlook:
+) -> tuple[Outlook, dict[str, str]]:
     """List what an erasure of this plan would leave. RANGES that meet the selection are read again; the others only
     where an object is shared, or copies are looked for.
+
+    Return with that the checksums, by address, of those of its objects that no entry on record has: their bytes are
+    read, for later nobody can.
 
     Raises:
         NothingSelected: there is nothing that the order selects.
@@ -253,6 +291,7 @@ async def foresee(
         paths = _texts(paths, [path for names, _ in kept.values() for path in names])
         deferred += [standing for _, standing in kept.values()]
     unmatched = _unmatched(selection, paths, checksums)
+    read = await _of_no_entry(context, order.staged, found, taken)
     if not (len(paths) or deferred):
         raise NothingSelected(
             "no commit, branch or deferred run has what is selected: nothing was planned. Bytes that no entry names"
@@ -264,12 +303,19 @@ async def foresee(
     # By digest alone every entry with the content is selected.
     finds_copies = selection.is_by_path or bool(selection.metadata)
     looks_far = finds_copies and (order.finds_copies or (pc.sum(ranges["count"]).as_py() or 0) <= COPIES_ROWS_MAX)
-    wanted = sorted(set(checksums.to_pylist()) - {""}) if looks_far else []
+    wanted = sorted({*checksums.to_pylist(), *read.values()} - {""}) if looks_far else []
+    erased = frozenset(taken["address"].to_pylist()) if looks_far else frozenset()
     whole = Selection(digests=tuple(wanted) or ("-",))
     others = NAMES.schema.empty_table()
-    if there or wanted:
+    if there or wanted or erased:
         uri = context.store.uri.rstrip("/")
-        others = await _names(context, ranges, whole, lambda rows: _is_other(rows, selection, whole, there, uri))
+        others = await _names(
+            context,
+            ranges,
+            whole,
+            lambda rows: _is_other(rows, selection, whole, there, erased, uri),
+            also=("metadata",) if erased else (),
+        )
     closed, otherwise = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
     stands = [
         Standing(
@@ -280,7 +326,7 @@ async def foresee(
         for address in sorted(there)
     ]
     known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
-    stands += await _copies(context, others, wanted, known)
+    stands += await _copies(context, others, wanted, known, erased=erased)
     stands += await _staged_copies(context, run.run_id, wanted, known, beside=order.staged)
     stands += [
         Standing(what="staged", where=one.path, why=f"a commit of branch {one.branch} may be taking it: plan again")
@@ -292,12 +338,35 @@ async def foresee(
     # Never cut off: of all that stands this is the one that no second plan can mend.
     named = (*bucket, *stands[:STANDING_MAX])
     missing = () if looks_far or not finds_copies else (_NO_COPIES,)
-    return Outlook(
+    outlook = Outlook(
         stands=named,
         stands_count=len(stands) + len(bucket),
         unmatched=unmatched,
         remains=(*missing, _garbage_stays(prepared.holds), *REMAINS, *unknown),
     )
+    return outlook, read
+
+
+def _parts(staged: Sequence[StagedEntry], uri: str) -> frozenset[str]:
+    """Return the addresses of parts of uploads. The checksum of an entry is never that of a part."""
+    return frozenset(key_of(one, uri) for one in staged if one.multipart_id)
+
+
+async def _of_no_entry(
+    context: RunContext, staged: Sequence[StagedEntry], found: pa.Table, taken: pa.Table
+) -> dict[str, str]:
+    """Return the checksums, by address, of the objects TAKEN whose checksum neither NAMES nor staged entries have: what
+    deferred runs and the queue of hard delete keep. One that cannot be read is left out.
+    """
+    uri = context.store.uri
+    known = {row["address"] for row in found.select(["address", "checksum"]).to_pylist() if row["checksum"]}
+    known |= {key_of(one, uri) for one in staged if one.checksum} | _parts(staged, uri)
+    sizes = zip(taken["address"].to_pylist(), taken["size_bytes"].to_pylist(), strict=True)
+    asked = {address: size for address, size in sizes if address not in known}
+    if asked:
+        whole = f"{count_of(len(asked), 'object')}, {human_size(sum(max(size, 0) for size in asked.values()))}"
+        context.progress(f"reading {whole}, for checksums: no entry has them")
+    return await read_checksums(context, asked)
 
 
 def _garbage_stays(holds: Holds) -> str:
@@ -358,19 +427,37 @@ def _held_or_unknown(holds: Holds) -> str:
 
 
 async def _copies(
-    context: RunContext, others: pa.Table, checksums: Collection[str], known: Collection[str]
+    context: RunContext,
+    others: pa.Table,
+    checksums: Collection[str],
+    known: Collection[str],
+    *,
+    erased: Collection[str],
 ) -> list[Standing]:
-    """Return the objects that are there, have one of these checksums, and are not known as selected."""
+    """Return the objects that are there, have one of these checksums, or were restored from an address in `erased`, and
+    are not known as selected.
+    """
     copies: dict[str, set[str]] = {}
+    reasons: dict[str, str] = {}
     wanted = frozenset(checksums)
-    for path, address, checksum in zip(*(others[name].to_pylist() for name in NAMES_OF_COPIES), strict=True):
-        if checksum in wanted and address not in known:
+    for path, address, checksum, source in zip(*(others[name].to_pylist() for name in NAMES_OF_COPIES), strict=True):
+        if (checksum in wanted or source in erased) and address not in known:
             copies.setdefault(address, set()).add(path)
+            reasons[address] = "has an erased checksum" if checksum in wanted else f"was restored from {source}"
     left = await _there(context, copies)
     return [
-        Standing(what="copy", where=address, why=f"has an erased checksum, at {', '.join(sorted(copies[address])[:3])}")
+        Standing(what="copy", where=address, why=f"{reasons[address]}, at {', '.join(sorted(copies[address])[:3])}")
         for address in sorted(left)
     ]
+
+
+def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> list[Standing]:
+    """Return that copies of what is absent were not sought, where its checksum is unknown. What is there stands."""
+    left = sorted(address for address, one in objects.items() if not (one.checksum or one.is_part or address in there))
+    if not left:
+        return []
+    why = f"copies were not sought of {count_of(len(left), 'erased object')}: no record has the checksum"
+    return [Standing(what="copy", where=", ".join(left[:3]), why=why)]
 
 
 async def _staged_copies(
@@ -497,7 +584,7 @@ def _named_by(paths: Sequence[str]) -> str:
     return f"entries that are not selected name it: {', '.join(paths[:3])}"
 
 
-NAMES_OF_COPIES: Final = ("path", "address", "checksum")
+NAMES_OF_COPIES: Final = ("path", "address", "checksum", "source")
 
 
 def _objects(before: Certificate, found: pa.Table) -> dict[str, ErasedObject]:
@@ -510,21 +597,26 @@ def _objects(before: Certificate, found: pa.Table) -> dict[str, ErasedObject]:
             address=row["address"],
             paths=tuple(sorted(paths)),
             size_bytes=row["size_bytes"],
-            checksum=row["checksum"],
+            checksum=row["checksum"] or (known.checksum if known else ""),
         )
     return objects
 
 
 async def _names(
-    context: RunContext, ranges: pa.Table, selection: Selection, choose: Callable[[pa.Table], Flags]
+    context: RunContext,
+    ranges: pa.Table,
+    selection: Selection,
+    choose: Callable[[pa.Table], Flags],
+    *,
+    also: Sequence[str] = (),
 ) -> pa.Table:
-    """NAMES of the rows that `choose` selects, in these RANGES."""
+    """NAMES of the rows that `choose` selects, in these RANGES. With the column `metadata` also their source."""
     uri = context.store.uri.rstrip("/")
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         counts = dict(zip(share["range_id"].to_pylist(), share["count"].to_pylist(), strict=True))
         async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
-            rows = read_rows(RangeId(name), data, counts[name], selection, also=("checksum", "size_bytes"))
+            rows = read_rows(RangeId(name), data, counts[name], selection, also=("checksum", "size_bytes", *also))
             chosen = rows.filter(pa.array(choose(rows)))
             if chosen.num_rows:
                 yield NAMES.rows(
@@ -533,6 +625,7 @@ async def _names(
                         "address": _addresses(chosen, uri),
                         "checksum": chosen["checksum"],
                         "size_bytes": chosen["size_bytes"],
+                        "source": sources_of(chosen) if also else [""] * chosen.num_rows,
                     }
                 )
 
@@ -547,9 +640,20 @@ def _addresses(rows: pa.Table, uri: str) -> list[str]:
     ]
 
 
-def _is_other(rows: pa.Table, selection: Selection, checksums: Selection, there: Collection[str], uri: str) -> Flags:
-    """Choose rows that are not selected and name an object that is there, or have an erased checksum."""
+def _is_other(
+    rows: pa.Table,
+    selection: Selection,
+    checksums: Selection,
+    there: Collection[str],
+    erased: Collection[str],
+    uri: str,
+) -> Flags:
+    """Choose rows that are not selected and name an object that is there, have an erased checksum, or were restored
+    from an address in `erased`.
+    """
     chosen = selected(rows, checksums)
+    if erased:
+        chosen |= [source in erased for source in sources_of(rows)]
     if there:
         wanted = frozenset(there)
         chosen |= [address in wanted for address in _addresses(rows, uri)]

@@ -169,12 +169,14 @@ async def _plan(
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
-    outlook = await foresee(context, run, order, prepared, queued=queued, meeting=meeting, apart=apart, garbage=garbage)
+    outlook, checksums = await foresee(
+        context, run, order, prepared, queued=queued, meeting=meeting, apart=apart, garbage=garbage
+    )
     swept = int(commits["swept"].to_numpy().sum())
     frame = plan_frame(context, run, prepared) | {"rules": None, "rules_version": 0}
     return Plan(
         **frame,
-        erasure=order,
+        erasure=replace(order, checksums=checksums),
         outlook=outlook,
         slices=await _write_slices(context, run),
         commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),

@@ -24,12 +24,15 @@ CERTIFICATE_KEY: Final = rf"{CERTIFICATES_PREFIX}[0-9a-z][0-9a-z-]*\.json"
 
 
 class ErasedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """`paths` are selected ones that named it. `is_absent`: the store has nothing at the address."""
+    """`paths` are selected ones that named it. `is_part`: it is a part of an upload, so it has no checksum.
+    `is_absent`: the store has nothing at the address.
+    """
 
     address: str
     paths: tuple[str, ...]
     size_bytes: int
     checksum: str = ""
+    is_part: bool = False
     is_absent: bool = False
 
 

@@ -40,7 +40,8 @@ class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
 class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Erase every object that an entry selected by `selection` ever named. `takes_shared`: also those that entries
     name which are not selected. `staged` are the staged entries that go with the objects. `finds_copies`: the plan
-    looks for copies of the content at other paths, however many rows have to be read.
+    looks for copies of the content at other paths, however many rows have to be read. `checksums`, by address, are of
+    those objects that no entry on record has: the plan reads their bytes.
     """
 
     selection: Selection
@@ -48,6 +49,7 @@ class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
     takes_shared: bool = False
     finds_copies: bool = False
     staged: tuple[StagedEntry, ...] = ()
+    checksums: dict[str, str] = {}
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
