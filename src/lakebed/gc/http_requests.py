@@ -50,6 +50,7 @@ from lakebed.gc.protocol import (
     Sweep,
     UncommittedPage,
     UnknownAnswer,
+    UnlistedSlices,
     Unstage,
     Unstaged,
     WhyPage,
@@ -99,6 +100,9 @@ class HttpRequests:
 
     async def adopting(self) -> Adopting:
         return self._ask(collectors.CHOOSE_GC_INSTALLATION)
+
+    async def find_slices(self) -> UnlistedSlices:
+        return self._ask(collectors.FIND_GC_SLICES)
 
     async def adopt_slices(self) -> AdoptedSlices:
         return self._ask(collectors.ADOPT_GC_SLICES)

@@ -156,6 +156,13 @@ CHOOSE_GC_INSTALLATION: Final = Operation(
     "Let this installation go on, where several share a namespace.",
     (_DELETED,),
 )
+FIND_GC_SLICES: Final = get(
+    "findGcSlices",
+    _GC + "/slices",
+    protocol.UnlistedSlices,
+    on(REPOSITORY, "gc:Adopt"),
+    "List the slices that adoptGcSlices would put on record, or refuse as it would.",
+)
 ADOPT_GC_SLICES: Final = Operation(
     "adoptGcSlices",
     "POST",

@@ -30,8 +30,10 @@ async def test_what_nothing_names_in_a_slice_without_a_record_goes_once_it_was_a
     assert len(await lake.objects()) == 3
 
     lake.days(1)
+    found = await lake.service.find_slices()
     adopted = await lake.service.adopt_slices()
     again = await lake.service.adopt_slices()
+    assert (found.slices, (await lake.service.find_slices()).slices) == (adopted.slices, ())
     await lake.collector().collect_uncommitted()
     assert len(await lake.objects()) == 3
     lake.days(2)
@@ -66,6 +68,8 @@ async def test_no_slice_is_adopted_while_another_installation_writes(lake: Lake)
     other = slice_name(slice_number(opened_at_ms=lake.clock.ms, random_bits=7))
     await lake.objectstore.put(f"data/{other}/00000000", b"theirs")
 
+    with pytest.raises(SlicesInUse, match=other):
+        await lake.service.find_slices()
     with pytest.raises(SlicesInUse, match=other):
         await lake.service.adopt_slices()
 

@@ -366,16 +366,20 @@ def adopt(
 ) -> None:
     """Let this installation collect where collections stopped because another one uses the namespace."""
     from lakebed.gc import finish
+    from lakebed.gc.protocol import AdoptedSlices
 
     if not slices:
         adopt_by(session, uri, yes=yes)
         return
-    session.confirm(
-        f"Collect in slices of {uri} that have no record here, too? What only another installation names in them, or a"
-        " newer state of this one, is deleted.",
-        yes=yes,
-    )
-    adopted = finish(service_of(session.client, parse_repository(uri)).adopt_slices())
+    service = service_of(session.client, parse_repository(uri))
+    # The server may refuse, and it does so before the question.
+    if found := finish(service.find_slices()).slices:
+        session.confirm(
+            f"Collect in {count_of(len(found), 'slice')} of {uri}, too, that no record here names? What only another"
+            " installation names in them, or a newer state of this one, is deleted.",
+            yes=yes,
+        )
+    adopted = finish(service.adopt_slices()) if found else AdoptedSlices()
     count = count_of(len(adopted.slices), "slice")
     after = "; runs look into them a day from now" if adopted.slices else " without a record"
     session.show(adopted, lambda _: [f"adopted {count}{after}"])

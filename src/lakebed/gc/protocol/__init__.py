@@ -66,6 +66,7 @@ from .messages import (
     StartRun,
     Sweep,
     UncommittedPage,
+    UnlistedSlices,
 )
 from .paths import (
     APPLYING_PREFIX,
@@ -416,6 +417,7 @@ __all__ = [
     "UncommittedPage",
     "UnknownAnswer",
     "UnknownChoice",
+    "UnlistedSlices",
     "Unstage",
     "Unstaged",
     "WhyAnswer",

@@ -21,7 +21,8 @@ it.
     GET  runs/{id}                                   -> RunView
     POST purging                   (empty)           -> Purging             before a purge deletes anything
     GET  ../holds                                    -> Holds               in force now
-    POST slices                    (empty)           -> AdoptedSlices       those without a record
+    GET  slices                                      -> UnlistedSlices      those without a record
+    POST slices                    (empty)           -> AdoptedSlices       and they have one now
     GET  missing                                     -> MissingCommits      after a restore of an older backup
     POST missing                   (empty)           -> MissingCommits      marks what no ref names
                                    both in pages, with &continuation_token=TOKEN
@@ -172,6 +173,12 @@ class Adopting(msgspec.Struct, frozen=True, kw_only=True):
 
     adopted_by: str
     adopted_ms: int
+
+
+class UnlistedSlices(msgspec.Struct, frozen=True, kw_only=True):
+    """Name the slices that have no record: they can be adopted now."""
+
+    slices: tuple[str, ...] = ()
 
 
 class AdoptedSlices(msgspec.Struct, frozen=True, kw_only=True):

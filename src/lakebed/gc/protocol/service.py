@@ -42,6 +42,7 @@ from .messages import (
     StartRun,
     Sweep,
     UncommittedPage,
+    UnlistedSlices,
 )
 from .restoring import Restore, RestorePage
 from .rules import RulesVersion
@@ -67,6 +68,7 @@ class Requests(Protocol):
     async def planning(self) -> Planning: ...
     async def purging(self) -> Purging: ...
     async def adopting(self) -> Adopting: ...
+    async def find_slices(self) -> UnlistedSlices: ...
     async def adopt_slices(self) -> AdoptedSlices: ...
     async def find_missing(self, token: str | None = None) -> MissingCommits: ...
     async def mark_missing(self, token: str | None = None) -> MissingCommits: ...
@@ -270,6 +272,10 @@ class Service:
     async def adopting(self) -> Adopting:
         """Choose this installation, of several in the namespace."""
         return await self._requests.adopting()
+
+    async def find_slices(self) -> UnlistedSlices:
+        """List the slices that `adopt_slices` would put on record, or refuse as it would."""
+        return await self._requests.find_slices()
 
     async def adopt_slices(self) -> AdoptedSlices:
         """Put slices on record that have no record."""

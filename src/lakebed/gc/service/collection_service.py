@@ -49,6 +49,7 @@ from lakebed.gc.protocol import (
     StartRun,
     Sweep,
     UncommittedPage,
+    UnlistedSlices,
     Unstage,
     Unstaged,
     WhyAnswer,
@@ -437,6 +438,10 @@ class CollectionService:
         await self.holds.adopt(by=self._user_id)
         adopted = await self._installation.adopt(by=self._user_id)
         return Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms)
+
+    async def find_slices(self) -> UnlistedSlices:
+        """List what `adopt_slices` would put on record, or refuse as it would. Changes nothing."""
+        return UnlistedSlices(slices=tuple(await self._unlisted.find()))
 
     async def adopt_slices(self) -> AdoptedSlices:
         """Put slices on record that have no record. See `Unlisted`."""

@@ -44,8 +44,17 @@ class Unlisted:
         """Name the slices that are on record now. Again after a lost answer or a crash. Costs a listing of folders.
 
         Raises:
+            OtherInstallation, NotRestored, NotAdopted, SlicesInUse: as `find`. Nothing was adopted.
+        """
+        unlisted = await self.find()
+        return AdoptedSlices(slices=tuple([name for name in unlisted if await self._versions.slices.adopt(name)]))
+
+    async def find(self) -> list[str]:
+        """Name the slices without a record, in order, once it is sure that they may be adopted.
+
+        Raises:
             OtherInstallation, NotRestored: see `Installation`.
-            NotAdopted, SlicesInUse: see these. Nothing was adopted.
+            NotAdopted, SlicesInUse: see these.
         """
         record = await self._installation.check()
         await self._installation.check_restored(record)
@@ -71,4 +80,4 @@ class Unlisted:
                     " to the namespace",
                     slice=name,
                 )
-        return AdoptedSlices(slices=tuple([name for name in unlisted if await self._versions.slices.adopt(name)]))
+        return unlisted

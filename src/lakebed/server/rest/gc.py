@@ -214,6 +214,7 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.CHECK_GC_PLANNING, runs.ask(CollectionService.planning)),
         Route(collectors.CHECK_GC_PURGING, runs.ask(CollectionService.purging)),
         Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),
+        Route(collectors.FIND_GC_SLICES, runs.ask(CollectionService.find_slices)),
         Route(collectors.ADOPT_GC_SLICES, runs.adopt_slices),
         Route(collectors.FIND_GC_MISSING, runs.find_missing),
         Route(collectors.MARK_GC_MISSING, runs.mark_missing),
