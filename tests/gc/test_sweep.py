@@ -223,7 +223,7 @@ async def test_a_sweep_that_died_asks_again_for_ten_thousand_objects_at_most(
 
 
 async def planned(store: StubbornObjectStore, count: int) -> protocol.Manifest:
-    """A plan of so many objects of one slice, in parts as a task writes them."""
+    """A plan of `count` objects of one slice, in parts as a task writes them."""
     same = {name: pa.repeat("", count) for name in ("reason", "rule", "branch", "prefix", "path")}
     columns: dict[str, object] = {
         "address": [format_address(7, number) for number in range(count)],

@@ -145,7 +145,7 @@ async def test_a_request_that_is_throttled_is_sent_again(tmp_path: Path) -> None
 
 
 class Throttling(Cosmos):
-    """Take only so many batches a second."""
+    """Take only this number of batches a second."""
 
     def __init__(self, file: str, per_s: float) -> None:
         super().__init__(file)

@@ -97,7 +97,7 @@ async def test_a_database_that_throttles_is_asked_again_after_a_pause() -> None:
 
 
 class Throttling(Service):
-    """Stand before a DynamoDB, and refuse what is more than so many writes a second."""
+    """Stand before a DynamoDB, and refuse what is more than this number of writes a second."""
 
     def __init__(self, file: str, to: int, per_s: float) -> None:
         super().__init__(file)

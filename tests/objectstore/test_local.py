@@ -358,6 +358,34 @@ async def test_a_cancelled_delete_deletes_nothing_after_its_end(tmp_path: Path, 
     assert await keys_of(objectstore) == []
 
 
+async def test_a_cancelled_delete_ends_after_the_key_that_is_under_way(
+    tmp_path: Path, deleter: LocalDeleter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objectstore = LocalObjectStore("local://bucket/ns", tmp_path, ("bucket", "ns"), durable=False)
+    keys = ["a/0", "a/1", "a/2", "b/0"]
+    await put_many(objectstore, keys)
+    unlink, loop, goes_on = os.unlink, asyncio.get_running_loop(), threading.Event()
+
+    async def cancel() -> None:
+        deleting.cancel()
+        for _ in range(10):  # What the cancellation does in the event loop comes first.
+            await asyncio.sleep(0)
+        goes_on.set()
+
+    def held(name: bytes, *, dir_fd: int) -> None:
+        if not goes_on.is_set():
+            asyncio.run_coroutine_threadsafe(cancel(), loop)
+        goes_on.wait()
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr("os.unlink", held)
+    deleting = asyncio.create_task(deleter.delete(keys))
+    with pytest.raises(asyncio.CancelledError):
+        await deleting
+
+    assert await keys_of(objectstore) == ["a/1", "a/2", "b/0"]
+
+
 # --- disks that are full, refuse us, or lose power
 
 

@@ -10,8 +10,9 @@ What a legal hold keeps is left with an error, and before each batch the sweep l
 then, up to 16 of a task, go to their end. What became of the part is recorded before the sweep stops.
 
 A key that could not be deleted is counted as failed, whatever the reason. Nothing is deleted that the part does not
-hold, and never a key outside `data/`. There are two exceptions. Of a plan of metadata only files of ranges, metaranges
-and runs go. Of one of an old layout no key goes that lies in a slice, below `_lakefs/` or in a namespace inside.
+hold. Most plans delete no key outside `data/`. Three kinds do: one of metadata deletes files of ranges, metaranges and
+runs, and nothing else; one of a deleted repository those, and addresses of slices; one of an old layout any key that
+lies in no slice, not below `_lakefs/` and in no namespace inside.
 
 Keys that are no address of a slice are not ours, and their writer may have written one again since the plan, or
 since it was committed. So each is looked at first, a request a key, and what is not the plan's is kept: not failed, for

@@ -4,8 +4,8 @@ A table is declared as an Arrow schema; the Spark engine derives its own. Tables
 those of `lakebed.gc.protocol`; the rest never leaves a run.
 
 Two of them are *packed*: one row holds many objects of one *bucket*. A bucket is a slice, where addresses are numbers,
-or one of a fixed number of hash classes of foreign addresses (negative; see packing.py). So everything that can speak
-of an object shares its bucket, and travels as bitmaps and arrays rather than rows.
+or one of a fixed number of hash classes of foreign addresses (negative; see sets/packing.py). So everything that can
+speak of an object shares its bucket, and travels as bitmaps and arrays rather than rows.
 
 Parts lie in a run's folder: tasks write them, a manifest names them with a digest, and a reader checks them. So a part
 that is missing, cut short or changed stops the run with its name, in whichever attempt it was made.

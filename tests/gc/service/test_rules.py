@@ -193,7 +193,7 @@ async def test_rules_in_a_form_that_nobody_knows_stop_every_run(lake: Lake, rule
 
 
 async def old_and_new(lake: Lake, *, commits: int = 4) -> list[str]:
-    """main with so many commits, ten days apart, each with an object of its own that the next one replaces."""
+    """main with this number of commits, ten days apart, each with an object of its own that the next one replaces."""
     objects = []
     for number in range(commits):
         objects.append(await lake.put("main", "a", str(number)))
