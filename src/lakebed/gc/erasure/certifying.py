@@ -95,7 +95,7 @@ GARBAGE_STAYS: Final = (
 )
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
-    "what earlier collections took at these paths is not among the objects: the ledger and older certificates have it",
+    "what earlier collections took at these paths is not among the objects if its commits are gone: the ledger has it",
     "bytes that come later to an address handed out before have no path on record until they are linked",
     "of an object that was copied or moved while it was staged, only the paths where it is now are on record",
     "unfinished uploads that the bucket itself keeps, as S3 does until a rule of the bucket ends them",
@@ -172,7 +172,8 @@ async def _proven(context: RunContext, run_id: str) -> Collected | None:
 
 
 async def verify(context: RunContext, before: Certificate, *, by: str) -> Certificate:
-    """Ask again what a certificate says, as things are now. Writes nothing but the file that tells the store's time.
+    """Ask again what a certificate says, as things are now. Writes working files of a run, and the file that tells the
+    store's time, but no certificate.
 
     Raises:
         BadInput: it is of another namespace.
