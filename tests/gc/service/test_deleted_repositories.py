@@ -485,6 +485,8 @@ async def test_a_deleted_repository_has_no_other_collections_and_one_in_use_not_
         await service.start(StartRun(kind=RunKind.UNCOMMITTED))
     with pytest.raises(DeletedOnly):
         await service.mark_missing()
+    with pytest.raises(DeletedOnly):
+        await service.adopt_slices()
 
 
 async def test_an_apply_that_is_repeated_finds_the_work_done(here: Installation) -> None:

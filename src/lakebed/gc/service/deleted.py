@@ -255,7 +255,7 @@ class DeletedCollections(CollectionService):
         return await inputs.complete(UNCOMMITTED, name, parts)
 
     # A collection of another kind would look for names in branches that are suspended, and restore into them.
-    mark = retire = defer = purge = find_staged = unstage = restore = mark_missing = _refused
+    mark = retire = defer = purge = find_staged = unstage = restore = mark_missing = adopt_slices = _refused
 
 
 async def open_deleted(
