@@ -587,6 +587,18 @@ def test_an_erasure_planned_again_counts_only_what_is_still_there(lake: Lakeside
     assert [row["address"] for row in lake.ledger() if row["run_id"] == again.run_id] == [first]
 
 
+def test_what_is_staged_goes_though_its_bytes_come_only_after_the_plan(lake: Lakeside) -> None:
+    address = lake.upload("users/ann", b"late")
+    (lake.folder / address).unlink()
+    plan = erase(lake, "users/ann")
+    lake.wait(lake.objectstore.put(address, b"late"))
+
+    apply(lake, plan)
+
+    assert plan.totals.all.objects == 1
+    assert address not in lake.addresses()
+
+
 def test_an_erasure_that_failed_goes_on(lake: Lakeside) -> None:
     found = versions_of(lake)
     plan = erase(lake, "users/ann")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.base import slice_name, slice_number
-from lakebed.gc.service import NotAdopted, OtherInstallation, SlicesInUse
+from lakebed.gc.service import NotAdopted, NotRestored, OtherInstallation, SlicesInUse
 from lakebed.versions import SliceRecord, keys
 from tests.gc.service.conftest import Lake
 
@@ -74,6 +74,24 @@ async def test_no_slice_is_adopted_while_another_installation_writes(lake: Lake)
         await lake.service.adopt_slices()
 
     assert [name async for name, _ in lake.versions.inventory.every(SliceRecord)] == []
+
+
+async def test_no_slice_is_adopted_before_a_restore_is_at_its_end(lake: Lake) -> None:
+    await lake.put("main", "a")
+    await lose_slices(lake)
+    branch = await lake.store.get(lake.versions.partition, keys.BRANCH + b"main")
+    assert branch is not None
+    await lake.store.delete(lake.versions.partition, keys.BRANCH + b"main")
+    await lake.service.distrust()
+    lake.days(1)
+    await lake.service.adopting()
+    lake.days(1.1)
+
+    with pytest.raises(NotRestored):
+        await lake.service.adopt_slices()
+
+    await lake.store.set(lake.versions.partition, keys.BRANCH + b"main", branch.value)
+    assert len((await lake.service.adopt_slices()).slices) == 1
 
 
 async def test_no_slice_is_adopted_where_another_installation_was_seen(lake: Lake) -> None:
