@@ -157,6 +157,22 @@ def test_an_erasure_whose_collection_is_held_back_is_certified_and_says_how_to_g
     assert re.search(r"legal hold case-8 .* cannot be applied before the hold is released", collecting.err)
 
 
+def test_a_plan_that_takes_nothing_of_what_stands_does_not_say_that_all_is_gone(
+    shell: Shell, lake: str, data: Path
+) -> None:
+    shell.ok("object", "upload", "-", f"{lake}/main/users/ann", stdin="secret")
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+    shell.ok("hold", "add", lake, "case-9", "--path", "users/", "--why", "a lawsuit")
+
+    planned = shell.ok(
+        "erase", "plan", lake, "users/ann", "--why", "request 12", "--engine", "local", "--data", str(data)
+    ).out
+
+    assert "legal hold case-9 keeps it" in planned
+    assert "all of it is gone" not in planned
+    assert "nothing of what stands would go; to certify that: lakebed erase apply" in planned
+
+
 def test_a_hold_of_nothing_is_refused_before_it_is_sent(shell: Shell, lake: str) -> None:
     refused = shell("hold", "add", lake, "case-7", "--why", "audit")
 

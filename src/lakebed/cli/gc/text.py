@@ -58,7 +58,9 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
             ready.setdefault(apply_command(found.kind), []).append(found)
         elif found.erasure is not None:
             yield ""
-            yield f"all of it is gone; to certify that: {command([found.run_id], found.kind)}"
+            stands = found.outlook is not None and found.outlook.stands_count
+            said = "nothing of what stands would go" if stands else "all of it is gone"
+            yield f"{said}; to certify that: {command([found.run_id], found.kind)}"
     for same in ready.values():
         if len(same) > 1:
             yield ""
