@@ -137,7 +137,10 @@ def test_du_sums_folders_and_find_filters(shell: Shell, lake: str, put: Put) -> 
         "x/y/",
     ]
     assert "(everything)" in shell.ok("object", "du", f"{lake}/main").out
-    assert shell.ok("object", "du", f"{lake}/main/none", "-o", "json").json[0]["objects"] == 0
+    named = f"{lake}/main/none"
+    for words in (("object", "du", named), ("object", "find", named), ("blame", named)):
+        assert (shell(*words).code, f"nothing lies at {named}" in shell(*words).err) == (3, True)
+    assert shell.ok("object", "find", f"{lake}/main/", "--name", "none").out == ""
     [object_itself] = shell.ok("object", "du", f"{lake}/main/z.txt", "-o", "json").json
     assert (object_itself["path"], object_itself["objects"], object_itself["size_bytes"]) == ("z.txt", 1, 6)
     found = shell.ok("object", "find", f"{lake}/main/", "--name", "*.csv", "--larger", "1", "-o", "json").json

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.gc.text import remaining_text
+from lakebed.cli.gc.text import remaining_text, standing_text
 from lakebed.cli.output import fields, hanging, human_duration, human_time, json_array, json_record, printable, table
 from lakebed.cli.session import Format, Session
+from lakebed.gc.protocol import Standing
 
 
 @pytest.mark.parametrize(
@@ -123,6 +125,11 @@ def test_what_an_erasure_leaves_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
 
+    standing = Standing(what="copy", where="data/1/2", why="has an erased checksum, at backup")
+    assert list(map(click.unstyle, standing_text(standing))) == [
+        "stands copy data/1/2: has an erased",
+        "       checksum, at backup",
+    ]
     first, *others = remaining_text("copies that others made of it, and backups of the bucket")
 
     assert first.startswith("remains: copies")

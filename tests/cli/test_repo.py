@@ -133,8 +133,9 @@ def test_a_namespace_of_a_deleted_repository_is_refused_with_what_to_do(shell: S
     forgotten = shell("repo", "create", "lakefs://again", "local://once", "--reuse")
     [line] = shell.ok("repo", "list", "--deleted", "--prefix", "once").out.splitlines()[1:]
     twice = shell("repo", "forget", "lakefs://once", "--yes")
+    unasked = shell("repo", "forget", "lakefs://never")
 
-    assert (kept.code, forgotten.code, twice.code) == (1, 1, 3)
+    assert (kept.code, forgotten.code, twice.code, unasked.code) == (1, 1, 3, 3)
     assert "is that of the deleted repository once. `lakebed repo undelete lakefs://once --uid " in kept.err
     assert "its objects stay there for ever. Choose another namespace" in forgotten.err
     assert line.split()[2:4] == ["-", "forgotten"]

@@ -183,6 +183,14 @@ def test_what_is_beyond_the_first_names_is_summed() -> None:
     assert "█" not in lines[-1], "beside a bar of all the others those of the names would be as nothing"
 
 
+def test_ranges_that_a_policy_reads_do_not_go() -> None:
+    committed, lifecycle = ("\n".join(plan_text(plan(kind=kind))) for kind in (RunKind.COMMITTED, RunKind.LIFECYCLE))
+
+    assert " go\n" in committed
+    assert " go\n" not in lifecycle
+    assert "may have entries that are due" in lifecycle
+
+
 def test_ages_are_told_youngest_first_and_names_without_control_characters() -> None:
     text = "\n".join(plan_text(plan(), width=100))
 

@@ -36,6 +36,7 @@ from .failures import Misuse, being_something
 from .output import fields, hanging, human_time, printable, terminal_width
 from .parameters import Argument, Option
 from .session import Session, command
+from .transfers import present
 from .tree import noun
 from .uris import ObjectUri, RefUri, parse_prefix, parse_ref
 
@@ -356,7 +357,8 @@ def blame(
     client = session.client
 
     def lines() -> Iterator[Blamed]:
-        for one in client.objects.list(place.repository, place.ref, prefix=place.path, limit=limit):
+        found = client.objects.list(place.repository, place.ref, prefix=place.path, limit=limit)
+        for one in present(found, place):
             yield Blamed(path=one.path, commit=_writer_of(client, place, one))
 
     session.show_all(lines(), _blame_lines, otherwise=f"no object at {place}")
@@ -410,7 +412,11 @@ def diff_lines(differences: Iterable[Diff]) -> Iterator[str]:
     """Yield a line for each difference: mark, path, and the size of what was added or changed."""
     for one in differences:
         mark, colour = MARKS.get(one.type, MARKS["changed"])
-        size = f"  ({human_size(one.size_bytes)})" if one.size_bytes and one.type in {"added", "changed"} else ""
+        size = (
+            f"  ({human_size(one.size_bytes)})"
+            if one.size_bytes is not None and one.type in {"added", "changed"}
+            else ""
+        )
         expired = f"  ({one.expired.word})" if one.expired is not None else ""
         yield click.style(f"{mark} {printable(one.path)}{size}{expired}", fg=colour)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterable, Sized
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from lakebed.client import Client
 
 LOOKED_AT_MAX: Final = 1000
+_TAKEN: Final = "were taken by collection run"
 _NO_DELETED: Final = "no deleted repository"
 _TWO: Final = re.compile(r"(lakefs://\S+) or (lakefs://\S+): not found")
 _URI: Final = re.compile(r"lakefs://\S+?(?=[:,.]?(?:\s|$))")
@@ -59,6 +61,9 @@ def what_is_near(session: Connected, message: str, values: Iterable[object]) -> 
 
     Empty where there is none.
     """
+    if _TAKEN in message:
+        named = next((one for one in values if isinstance(one, str) and is_uri(one) and _parts(one)[2]), "")
+        return f"`lakebed gc why {shlex.quote(named)}` says whether it can be restored, and how" if named else ""
     if "not found" not in message and _NO_DELETED not in message:
         return ""
     try:

@@ -29,6 +29,7 @@ from .transfers import (
     folder_of,
     local_files,
     objects_below,
+    present,
     type_of,
     upload_files,
 )
@@ -269,6 +270,8 @@ def du(
         with suppress(NotFound):
             one = session.client.objects.stat(place.repository, place.ref, place.path)
             below[one.path] = FolderSize(path=one.path, objects=1, size_bytes=one.size_bytes or 0)
+        if not below:
+            raise NotFound(f"nothing lies at {place}")
     sizes = sorted(below.values(), key=lambda one: (-one.size_bytes, one.path))
     session.show_all(
         sizes or [FolderSize(path=prefix, objects=0, size_bytes=0)],
@@ -296,7 +299,9 @@ def find(
     place = parse_prefix(uri)
     found = session.client.objects.list(place.repository, place.ref, prefix=place.path)
     matching = (
-        one for one in found if fnmatchcase(one.path, name) and (larger is None or (one.size_bytes or 0) > larger)
+        one
+        for one in present(found, place)
+        if fnmatchcase(one.path, name) and (larger is None or (one.size_bytes or 0) > larger)
     )
     session.show_all(itertools.islice(matching, limit), _ls_lines, otherwise=f"no such object at {place}")
 

@@ -9,7 +9,17 @@ from typing import Annotated, Final, TextIO, TypeVar
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Conflict, Denied, Invalid, InvalidName, LakebedError, check_repository, count_of
+from lakebed.base import (
+    AlreadyExists,
+    Conflict,
+    Denied,
+    Invalid,
+    InvalidName,
+    LakebedError,
+    NotFound,
+    check_repository,
+    count_of,
+)
 from lakebed.wire import DeletedRepository, RefsDump, Repository, RepositoryDumpStatus, RepositoryRestoreStatus
 
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, UidOption, YesOption, no_such
@@ -263,6 +273,10 @@ def undelete(
 def forget(session: Session, uri: RepositoryArgument, uid: UidOption = "", yes: YesOption = False) -> None:
     """Remove the records of a deleted repository for good. Its objects stay, and no collection can take them."""
     name = parse_repository(uri)
+    with contextlib.suppress(Denied):  # Not every user may list them. The server refuses what is not there.
+        deleted = session.client.repositories.list_deleted(prefix=name)
+        if not any(one.id == name and uid in {"", one.uid} for one in deleted):
+            raise NotFound(f"no deleted repository {name} can be forgotten", repository=name)
     session.confirm(f"Forget the deleted repository {name}? It cannot come back, and its objects stay.", yes=yes)
     session.client.repositories.forget(name, uid=uid)
     session.done(f"forgot {SCHEME}{name}", forgot=name)

@@ -153,11 +153,21 @@ def objects_below(session: Session, place: ObjectUri) -> Iterator[ObjectStats]:
         NotFound: nothing lies there. A ref may be empty; a folder that is named is mistyped then.
     """
     folder = folder_of(place.path)
-    found = iter(session.client.objects.list(place.repository, place.ref, prefix=folder))
-    first = list(islice(found, 1))
-    if folder and not first:
-        raise NotFound(f"nothing lies below {ObjectUri(place.repository, place.ref, folder)}")
-    return chain(first, found)
+    found = session.client.objects.list(place.repository, place.ref, prefix=folder)
+    return present(found, ObjectUri(place.repository, place.ref, folder))
+
+
+def present(found: Iterable[ObjectStats], place: ObjectUri) -> Iterator[ObjectStats]:
+    """Yield what was found at a place, asking for the first of it at once.
+
+    Raises:
+        NotFound: it is nothing, and the place names a path.
+    """
+    left = iter(found)
+    first = list(islice(left, 1))
+    if place.path and not first:
+        raise NotFound(f"nothing lies {'below' if place.path.endswith('/') else 'at'} {place}")
+    return chain(first, left)
 
 
 def _with_bytes(session: Session, objects: Iterable[ObjectStats]) -> Iterator[ObjectStats]:

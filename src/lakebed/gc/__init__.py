@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .branches import PolicyChanged, plan_branches, sweep_branches
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .engines.package import NEEDED, Package, write_package
-    from .erasure.certifying import GARBAGE_STAYS
+    from .erasure.certifying import GARBAGE_STAYS, REMAINS
     from .files import Lake
     from .functions import (
         Planned,
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GARBAGE_STAYS",
     "NEEDED",
+    "REMAINS",
     "ApplyRequest",
     "BadGrace",
     "BadSessionOptions",
@@ -154,7 +155,7 @@ __all__ = [
 _NAMES: Final = {
     ".api": "Collector NamespaceMissing NoSession",
     ".branches": "PolicyChanged plan_branches sweep_branches",
-    ".erasure.certifying": "GARBAGE_STAYS",
+    ".erasure.certifying": "GARBAGE_STAYS REMAINS",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
     ".runs.fencing": "Overtaken",
     ".files": "Lake",

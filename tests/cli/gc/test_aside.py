@@ -69,6 +69,14 @@ def test_a_run_is_restored_by_the_beginning_of_its_id_and_the_ledger_asked_by_it
     assert {row["run_id"] for row in rows} == {held.run}
 
 
+def test_who_reads_a_commit_whose_contents_a_run_took_is_sent_to_why(shell: Shell, held: Held) -> None:
+    uri = f"{held.lake}/main~1/events/0"
+
+    refused = shell("object", "cat", uri)
+
+    assert f"were taken by collection run {held.run}. `lakebed gc why '{uri}'` says" in refused.err
+
+
 def test_a_deferred_run_is_not_abandoned_and_its_end_is_named(shell: Shell, held: Held) -> None:
     refused = shell("gc", "abandon", held.lake, held.run, "--yes")
 

@@ -151,6 +151,10 @@ def test_an_erasure_whose_collection_is_held_back_is_certified_and_says_how_to_g
         f"nothing is collected: legal hold case-8 .* released `lakebed erase apply {lake} .*--everywhere` goes on",
         erased.err,
     )
+    assert erased.err.count("goes on") == 1
+    assert "Once it is released, to delete what no entry names, and certify again: lakebed erase apply" in erased.err
+    assert "remains: " in erased.out
+    assert "remains: " not in erased.err, "the certificate says it"
     planned = shell.ok("erase", "plan", lake, "users/ann", "--why", "request 12", *here[:4])
     assert "takes nothing while legal hold case-8 is in force" in planned.out
     collecting = shell.ok("gc", "plan", lake, "--uncommitted", *here[:4])
@@ -302,3 +306,23 @@ def test_an_erasure_is_by_digest_and_by_metadata(shell: Shell, lake: str, data: 
 
     assert [plan["totals"]["all"]["objects"] for plan in (same, personal)] == [2, 1]
     assert shell("erase", "plan", lake, "--metadata", "pii", *here).code == 2
+
+
+def test_where_a_deferred_run_keeps_objects_an_erasure_says_to_verify_after_its_window(
+    shell: Shell, lake: str, data: Path, put: Put
+) -> None:
+    here = ("--engine", "local", "--data", str(data), "--readers-grace", "0", "--yes")
+    for content in ("first", "second"):
+        put(f"{lake}/main/users/ann", content)
+    put(f"{lake}/main/users/bob", "bob")
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+    shell.ok("gc", "run", lake, "--uncommitted", "--clean", "--window", "7d", *here)
+
+    erased = shell("erase", lake, "users/bob", "--why", "request 12", *here, "--everywhere")
+
+    assert erased.code == 1
+    said = re.search(
+        r"run \w+ keeps objects until .*Z\. `lakebed gc purge` .* after it: lakebed (erase verify .*)", erased.err
+    )
+    assert said is not None
+    assert shell(*said[1].split(), "--engine", "local").code == 1

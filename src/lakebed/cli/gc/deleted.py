@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from lakebed.base import count_of
+from lakebed.base import Conflict, count_of
 from lakebed.cli.arguments import RepositoryArgument, UidOption, YesOption
 from lakebed.cli.failures import FAILED
 from lakebed.cli.output import human_time
@@ -120,6 +120,11 @@ def apply(
     run = run_named(session, collector, run)
     found = read_run(collector, run)
     check_applies(found, "lakebed gc deleted apply")
+    if found.now_ms < found.delete_from_ms:  # Such a plan is never applied: refuse it before the question.
+        raise Conflict(
+            f"this plan was made while {uri} can be brought back still, before"
+            f" {human_time(-(-found.delete_from_ms // 1000))}: plan again then"
+        )
     request: Any = asked("apply", working, run_id=run)
     check(session, collector, request)
     session.confirm(f"Delete {amount(found.totals.all)} of the deleted repository {uri} for good?", yes=yes)

@@ -9,6 +9,7 @@ paths were, by the flow of every collection, and the certificate names that run 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 from msgspec.structs import replace
 
-from lakebed.base import LakebedError, count_of
+from lakebed.base import Denied, LakebedError, count_of
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Failed, Misuse, describe
+from lakebed.cli.output import human_time
 from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun_that_runs
@@ -32,7 +34,7 @@ from .text import amount, collected_text, plan_text, plan_texts, remaining_text,
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc import Collector
+    from lakebed.gc import Collector, ListedRun
     from lakebed.gc.protocol import ApplyRequest, Certificate, ErasureOrder, Plan, PlanRequest
     from lakebed.gc.rules import Selection
 
@@ -157,20 +159,24 @@ def run(
     collector = checked_collector(session, uri, local_root)
     with with_spark(session, collector) as collector:
         found = collector.plan_erasure(order, engine=planning.engine, tasks=planning.tasks)
-        for line in plan_text(_without_advice(found) if everywhere else found):
+        for line in plan_text(_before_certificate(found, everywhere=everywhere)):
             session.note(line)
         request: Any = asked("apply", working, run_id=found.run_id, readers_grace=readers_grace)
         made = _carried_out(session, collector, found, request, everywhere=everywhere, yes=yes)
     _tell(session, collector, made, out, html)
 
 
-def _without_advice(found: Plan) -> Plan:
-    """Leave out the advice to apply with --everywhere."""
-    from lakebed.gc import GARBAGE_STAYS
+def _before_certificate(found: Plan, *, everywhere: bool) -> Plan:
+    """Leave out what the certificate says too; and, with `everywhere`, the advice to apply with that."""
+    from lakebed.gc import GARBAGE_STAYS, REMAINS
 
     if found.outlook is None:
         return found
-    remains = tuple(text for text in found.outlook.remains if not text.startswith(GARBAGE_STAYS))
+    remains = tuple(
+        text
+        for text in found.outlook.remains
+        if text not in REMAINS and not (everywhere and text.startswith(GARBAGE_STAYS))
+    )
     return replace(found, outlook=replace(found.outlook, remains=remains))
 
 
@@ -281,9 +287,8 @@ def _tell(session: Session, collector: Collector, made: Certificate, out: Path |
     from lakebed.gc.protocol import RunKind, encode_certificate
 
     session.show(made, _certificate_text)
-    if any(one.what == "garbage" for one in made.stands):
-        again = _command_everywhere(collector, made.run_id)
-        session.note(f"to delete all that no entry names, and certify again: {again}")
+    if advice := _advice(collector, made):
+        session.note(advice)
     try:
         if out is not None:
             out.write_bytes(encode_certificate(made))
@@ -295,6 +300,38 @@ def _tell(session: Session, collector: Collector, made: Certificate, out: Path |
         raise Failed(text) from error
     if made.stands:
         raise click.exceptions.Exit(FAILED)
+
+
+def _advice(collector: Collector, made: Certificate) -> str:
+    """Say what helps against what stands; empty where the lines about it do. To collect again helps neither while a
+    hold keeps all that no entry names, nor while a deferred run keeps it.
+    """
+    from lakebed.gc import HeldBack
+    from lakebed.gc.protocol import RunKind
+
+    stands = {one.what for one in made.stands}
+    if not stands & {"garbage", "deferred"}:
+        return ""
+    again = _command_everywhere(collector, made.run_id)
+    waiting: list[ListedRun] = []
+    # The certificate is made. Who may not ask for these gets the plain advice.
+    with contextlib.suppress(Denied):
+        if "garbage" in stands:
+            try:
+                collector.check_held(RunKind.UNCOMMITTED)
+            except HeldBack as error:
+                return f"{error}. Once it is released, to delete what no entry names, and certify again: {again}"
+        waiting = [one for one in collector.listed() if one.state == "deferred" and one.until_ms is not None]
+        if "deferred" not in stands:  # Then those of other kinds keep nothing of it.
+            waiting = [one for one in waiting if one.kind is RunKind.UNCOMMITTED]
+    if waiting:
+        last = max(waiting, key=lambda one: one.until_ms or 0)
+        verify = collector.command(made.run_id, RunKind.ERASURE).replace("erase apply", "erase verify")
+        until = human_time(-(-(last.until_ms or 0) // 1000))
+        return (
+            f"run {last.run_id} keeps objects until {until}. `lakebed gc purge` deletes them then; after it: {verify}"
+        )
+    return f"to delete all that no entry names, and certify again: {again}" if "garbage" in stands else ""
 
 
 def _check_files(out: Path | None, html: Path | None) -> None:
@@ -321,7 +358,8 @@ def _check_files(out: Path | None, html: Path | None) -> None:
 def _certificate_text(made: Certificate) -> Iterator[str]:
     absent = sum(one.is_absent for one in made.objects)
     yield f"run {made.run_id}: {absent:,} of {count_of(len(made.objects), 'object')} absent"
-    yield from map(standing_text, made.stands)
+    for one in made.stands:
+        yield from standing_text(one)
     if made.collected is not None:
         yield collected_text(made.collected)
     for text in made.remains:

@@ -99,7 +99,8 @@ def certificate_html(made: Certificate) -> str:
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-        f"<title>{text(title)}</title>\n<style>{_STYLE}\n.stands {{ color: #c0392b; }}</style>",
+        f"<title>{text(title)}</title>\n<style>{_STYLE}\n.stands {{ color: #c0392b; }}",
+        "td code { padding-left: 0; }</style>",
         "</head>\n<body>\n<main>",
         f"<h1>{text(title)}</h1>",
         f'<p class="dim">{text(made.namespace)}</p>',
@@ -249,11 +250,12 @@ def _number(count: int) -> str:
 
 
 def _stays(plan: Plan) -> Iterator[str]:
+    from lakebed.gc.protocol import RunKind
+
     counts = plan.commit_counts
-    rows: list[tuple[str, int, int, Callable[[int], str]]] = [
-        ("commits", counts.kept, counts.expired, _number),
-        ("ranges", plan.range_counts.live, plan.range_counts.expired, _number),
-    ]
+    rows: list[tuple[str, int, int, Callable[[int], str]]] = [("commits", counts.kept, counts.expired, _number)]
+    if plan.kind not in {RunKind.LIFECYCLE, RunKind.ERASURE}:  # These count which ranges were read, and none goes.
+        rows.append(("ranges", plan.range_counts.live, plan.range_counts.expired, _number))
     if plan.listing is not None:
         listed, goes = plan.listing, plan.totals.all
         rows.append(("objects listed", listed.objects - goes.objects, goes.objects, _number))

@@ -70,6 +70,8 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
     """Yield what goes and why, then what that rests on. `width` in characters, else that of the terminal. `state` says
     what came of the plan."""
+    from lakebed.gc.protocol import RunKind
+
     commits, ranges = plan.commit_counts, plan.range_counts
     facts: list[tuple[str, str]] = [
         ("plan", f"{plan.run_id} ({plan.kind})"),
@@ -77,9 +79,12 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
         ("goes", amount(plan.totals.all)),
     ]
     if plan.erasure is None:
+        goes = f"{ranges.live:,} stay, {ranges.expired:,} go"
+        if plan.kind is RunKind.LIFECYCLE:
+            goes = f"{ranges.expired:,} may have entries that are due, {ranges.live:,} cannot"
         facts += [
             ("commits", f"{commits.all:,}, of which {commits.expired:,} expire and {commits.swept:,} went before"),
-            ("ranges", f"{ranges.live:,} stay, {ranges.expired:,} go"),
+            ("ranges", goes),
         ]
     else:
         facts += [
@@ -123,7 +128,8 @@ def outlook_text(found: Outlook) -> Iterator[str]:
     """Yield what an erasure would leave, in red, and what was not found or not looked at."""
     yield ""
     shown = found.stands[:STANDING_SHOWN]
-    yield from map(standing_text, shown)
+    for one in shown:
+        yield from standing_text(one)
     if found.stands_count > len(shown):
         yield f"… and {found.stands_count - len(shown):,} more stand: -o json names up to {len(found.stands):,}"
     if not found.stands:
@@ -141,8 +147,10 @@ def remaining_text(text: str) -> Iterator[str]:
     return hanging("remains: ", text, indent=len("remains: "))
 
 
-def standing_text(one: Standing) -> str:
-    return click.style("stands ", fg="red") + f"{one.what} {printable(one.where)}: {printable(one.why)}"
+def standing_text(one: Standing) -> Iterator[str]:
+    """Say what stands and why."""
+    text = f"{one.what} {printable(one.where)}: {printable(one.why)}"
+    return hanging(click.style("stands ", fg="red"), text, indent=len("stands "))
 
 
 def collected_text(found: Collected) -> str:

@@ -21,7 +21,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakebed.base import parse_address
+from lakebed.base import count_of, parse_address
 from lakebed.gc import protocol
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.inputs.listing import list_slices
@@ -72,7 +72,7 @@ class Deleted:
         return SweepRule(may_delete=is_own, look=Look.NONE)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        context.progress(f"listing {len(run.closed_slices):,} slices")
+        context.progress(f"listing {count_of(len(run.closed_slices), 'slice')}")
         slices = slice_numbers(run.closed_slices)
         listed, found = await list_slices(context.engine, slices, folder=folder_in(run, "listed"), cause=CAUSE)
         special = await list_special(context.engine, context.store, folder=folder_in(run, "special"))
