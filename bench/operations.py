@@ -167,8 +167,9 @@ class Lake:
         yield read(f"list {FOLDERS} staged folders", f"refs/folders/{folders}", 50, seeks, 25)
         yield read(f"list {FOLDERS} committed folders", f"refs/committed-folders/{folders}", 100, seeks, 8)
         yield read("diff of uncommitted deletions", f"branches/deleting/diff?{page}", 50, f"rows={self.rows}", 12)
-        # The record, where it is, commit and branch in one, the record again; what is near; a marker in a fresh folder.
-        yield write("create a repository", self.repositories, 200, "seeks=2&sets=4&markers=1", 1000 / 423)
+        # What is near, twice; the record, commit and branch in one, the record again when it is whole; a marker in a
+        # fresh folder. That we note where it is comes on top.
+        yield write("create a repository", self.repositories, 200, "seeks=2&sets=3&markers=1", 1000 / 423)
         # The head, a branch of this name, and runs; the tag as it is made, and again when all three let it be.
         yield write("create a tag", self.tags, 500, "reads=2&seeks=1&sets=2", 0.37)
         yield read("log", f"refs/logged/commits?amount={self.log}", 300, f"reads={self.log}", None)
@@ -189,7 +190,11 @@ def parts(size: str, of: Sequence[str] = ()) -> Iterator[Callable[[int], list[Fi
         peers.ours.call("POST", f"{API}/{REPOSITORY}/branches", {"name": "empty", "source": "staged"}, expected=201)
         lake = Lake(peers.ours, peers.bare, ROWS[size], LOG[size])
         lake.prepare()
-        for operation in lake.operations(10 if size == "small" else 1):
+        operations = [*lake.operations(10 if size == "small" else 1)]
+        names = [operation.name for operation in operations]
+        if unknown := sorted({*of} - {*names}):
+            raise ValueError(f"no operation is called {', '.join(unknown)}; there are: {'; '.join(names)}")
+        for operation in operations:
             if of and operation.name not in of:
                 continue
             yield lambda repeat, operation=operation: taken(lake, operation, repeat)  # type: ignore[misc]  # as in list.py

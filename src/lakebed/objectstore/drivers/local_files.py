@@ -381,8 +381,7 @@ class Draft:
         raise ObjectStoreUnavailable("the directory for temporary files vanishes as often as it is made")
 
     def _first_folder(self) -> Folder:
-        if self._folders.find(RESERVED_SEGMENT) is not None:
-            remove_leftovers(self._folders)
+        remove_leftovers(self._folders)
         return self._folders.make(RESERVED_SEGMENT)
 
     def _link(self, path: str, name: bytes, *, if_absent: bool) -> Folder:
