@@ -35,7 +35,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
-from .pace import Paces, Throttled
+from .pace import Paces, Throttled, pause_asked_for
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = b"1"
@@ -142,20 +142,20 @@ class CosmosDatabase:
         self._connections = connections
         self._timeout_s = timeout_s
         self._opening = asyncio.Lock()
-        self._paces = Paces()
+        self._paces = Paces(timeout_s)
         self._client: CosmosClient | None = None
 
     async def prepare(self) -> None:
         try:
             client = await self._open()
-            async with _translated():
+            async with _paused_as_asked(), _translated():
                 _check_account(await client._get_database_account())  # noqa: SLF001 - the client offers no other way
                 properties = await self._container_or_make_it(client)
             _check_container(properties)
             mark = {"id": MARK, "p": MARK, "v": _text(FORMAT)}
             with suppress(_NotAsExpected):  # it is there already
                 await self._batch(MARK, [("create", (mark,))])
-            async with _translated():
+            async with _paused_as_asked(), _translated():
                 found = await (await self._container()).read_item(MARK, MARK)
         finally:
             await self.close()
@@ -210,7 +210,7 @@ class CosmosDatabase:
 
     async def partitions(self) -> list[bytes]:
         container = await self._container()
-        async with _translated():
+        async with _paused_as_asked(), _translated():
             found = {item["p"] async for item in container.query_items(PARTITIONS)}
         return [bytes.fromhex(name) for name in found - {MARK}]
 
@@ -406,6 +406,16 @@ async def _nothing_sent() -> AsyncIterator[None]:
         yield
     except OutcomeUnknown as error:
         raise Passing(str(error), **error.facts) from error
+
+
+@asynccontextmanager
+async def _paused_as_asked() -> AsyncIterator[None]:
+    """Pause where Cosmos asks for it, in what no pace carries out."""
+    try:
+        yield
+    except Throttled as error:
+        await pause_asked_for(error)
+        raise
 
 
 @asynccontextmanager

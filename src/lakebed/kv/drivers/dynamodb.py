@@ -30,8 +30,8 @@ from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
 from .http_client import AnswerLost, HttpAnswer, HttpClient, NotSent, Origin
-from .pace import Paces, Throttled
-from .remote import PAUSE_S, PAUSE_S_MAX, WAIT_S, Passing, Place, RemoteStore, answer_of, open_database, partitions_of
+from .pace import BURST_S, Pace, Paces, Throttled
+from .remote import PAUSE_S, WAIT_S, Passing, Place, RemoteStore, answer_of, open_database, partitions_of
 
 FORMAT: Final = b"1"
 NO_COMPACTION: Final = "DynamoDB frees the room of a deleted item by itself"
@@ -193,7 +193,7 @@ class DynamoDatabase:
         self._timeout_s = timeout_s
         self._client: HttpClient | None = None
         self._is_closed = False
-        self._paces = Paces()
+        self._paces = Paces(timeout_s)
         self._signer = _Signer(region, endpoint.authority)
 
     async def prepare(self) -> None:
@@ -225,44 +225,58 @@ class DynamoDatabase:
         return StoreSize(size_bytes=int(described["TableSizeBytes"]), log_bytes=0, free_bytes=0)
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        """Read them. Several wait for no turn, as in a batch of writes."""
         found: dict[bytes, Held] = {}
-        left, pauses = [(partition, key) for key in keys], self._pauses()
+        left, pauses, waits = [(partition, key) for key in keys], self._pauses(), len(keys) == 1
+        if not waits:
+            self._reads_of(partition).overdraw(len(keys))
         while True:
-            answers = await self.read_places(left)
+            try:
+                answers = await self.read_places(left, waits=waits)
+            except Throttled as error:
+                answers = dict.fromkeys(left, error)
             found |= {key: held for (_, key), held in answers.items() if not isinstance(held, Passing)}
-            left = [place for place, held in answers.items() if isinstance(held, Passing)]
-            if not left:
+            unread = {place: held for place, held in answers.items() if isinstance(held, Passing)}
+            if not unread:
                 return found
             if len(keys) == 1 or not await anext(pauses):
-                raise Passing(UNREAD)
+                raise next(iter(unread.values()))
+            left = list(unread)
 
-    async def read_places(self, places: Sequence[Place]) -> dict[Place, Held | Passing]:
-        """DynamoDB hands back the keys of a partition that is throttled, beside the answers of the others.
+    async def read_places(self, places: Sequence[Place], *, waits: bool = True) -> dict[Place, Held | Passing]:
+        """DynamoDB hands back the keys of a partition that is throttled, beside the answers of the others. So do we.
 
-        So do we, where others would have to wait for its turn.
+        What reads several partitions waits for no turn, and they owe it. So a hot one holds up no other.
         """
         counts = Counter(partition for partition, _ in places)
         if len(counts) == 1:
-            return await self._paces.of(places[0][0]).run(
-                lambda: self._read_places(places), len(places), left=lambda found: sum(_unread_of(found).values())
+            return await self._reads_of(places[0][0]).run(
+                lambda: self._read_places(places),
+                len(places),
+                left=lambda found: sum(_unread_of(found).values()),
+                waits=waits,
             )
-        turns = {partition: self._paces.of(partition).turn_now(count) for partition, count in counts.items()}
-        found: dict[Place, Held | Passing] = {place: Passing(UNREAD) for place in places if turns[place[0]] is None}
-        refused = Counter[bytes]()
+        sent_at = {partition: self._reads_of(partition).overdraw(count) for partition, count in counts.items()}
+
+        def learn(refused: Counter[bytes]) -> None:
+            for partition, count in counts.items():
+                left = refused[partition]
+                self._reads_of(partition).answered(sent_at[partition], taken=count - left, refused=left)
+
         try:
-            if asked := [place for place in places if place not in found]:
-                answers = await self._read_places(asked)
-                refused = _unread_of(answers)
-                found |= answers
+            found = await self._read_places(places)
         except Throttled:
-            refused = counts
+            learn(counts)
             raise
-        finally:
-            for partition, turn in turns.items():
-                if turn is not None:
-                    left = refused[partition]
-                    self._paces.of(partition).answered(turn, taken=counts[partition] - left, refused=left)
+        learn(_unread_of(found))
         return found
+
+    def _reads_of(self, partition: bytes) -> Pace:
+        """DynamoDB limits reads and writes of a partition apart."""
+        return self._paces.of((partition, "reads"))
+
+    def _writes_of(self, partition: bytes) -> Pace:
+        return self._paces.of((partition, "writes"))
 
     async def _read_places(self, places: Sequence[Place]) -> dict[Place, Held | Passing]:
         asked = {self._table: {"Keys": [_key(*place) for place in places], "ConsistentRead": True}}
@@ -289,7 +303,7 @@ class DynamoDatabase:
         rows: list[tuple[bytes, bytes]] = []
         while len(rows) < limit:
             page = {**query, "Limit": limit - len(rows)}
-            answer = await self._paces.of(partition).run(lambda page=page: self._ask("Query", page, _ROWS))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            answer = await self._reads_of(partition).run(lambda page=page: self._ask("Query", page, _ROWS))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             rows += [(item.k.B, item.v.B) for item in answer.items]
             if answer.last_key is None:
                 break
@@ -359,19 +373,24 @@ class DynamoDatabase:
         return base64.b64encode(item["n"]["B"]).decode()
 
     async def _write_batch(self, partition: bytes, requests: list[Any]) -> None:
-        """Send them until all are taken. DynamoDB hands back those that are too many for it just now."""
+        """Send them until all are taken. DynamoDB hands back those that are too many for it just now.
+
+        They wait for no turn, for what did would starve beside them, and single writes owe theirs.
+        """
         asked: Any = {self._table: requests}
         pauses = self._pauses()
+        self._writes_of(partition).overdraw(len(requests))
         try:
             while True:
                 try:
-                    answer = await self._paces.of(partition).run(
+                    answer = await self._writes_of(partition).run(
                         lambda asked=asked: self._ask("BatchWriteItem", {"RequestItems": asked}, _WRITTEN),  # type: ignore[misc]  # as above
                         len(asked[self._table]),
                         left=lambda answer: len(answer.unwritten.get(self._table, ())),
+                        waits=False,
                     )
-                except Throttled:
-                    if len(asked[self._table]) == len(requests) or not await anext(pauses):
+                except Passing:
+                    if not await anext(pauses):
                         raise
                     continue
                 if not answer.unwritten:
@@ -385,17 +404,17 @@ class DynamoDatabase:
             raise OutcomeUnknown(f"dynamodb: a part of the batch was taken: {error}") from error
 
     async def _pauses(self) -> AsyncIterator[bool]:
-        """Pause, twice as long each time. Yields False when the time is up."""
+        """Pause, twice as long each time, up to what a pace saves for a burst. Yields False when the time is up."""
         deadline, pause_s = time.monotonic() + self._timeout_s, PAUSE_S
         while time.monotonic() + pause_s < deadline:
             await asyncio.sleep(pause_s)
             yield True
-            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            pause_s = min(2 * pause_s, BURST_S)
         yield False
 
     async def _change(self, partition: bytes, action: str, body: dict[str, Any]) -> None:
         """Change an item of this partition, when its turn has come."""
-        await self._paces.of(partition).run(lambda: self._post(action, body))
+        await self._writes_of(partition).run(lambda: self._post(action, body))
 
     async def _post(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
         """Ask for something of the table."""

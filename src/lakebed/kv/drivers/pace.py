@@ -1,20 +1,25 @@
-"""Learn how many requests a second a database that throttles lets through, and ask for no more.
+"""Learn how many requests a second a database that throttles lets through, and spread the requests to that rate.
 
 - Until it throttles, nothing waits. FORGET_S after it last did, nothing waits again.
+- No request waits here for longer than WAIT_S_MAX, then it is sent. So the pace refuses nothing and starves nothing:
+  at worst the database refuses what it would have refused anyway.
 - A refusal lowers the rate to BETA of what was answered, once for all requests that were under way together.
 - Then the rate grows by the curve of CUBIC (RFC 9438): fast, flat near where it fell, fast again beyond. AWS's clients
   do the same in their adaptive mode.
-- Each partition learns alone: one that is hot holds up no other.
+- What the database limits apart learns apart, by the name of its pace: one partition that is hot holds up no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, TypeVar, cast
 
-from .remote import PAUSE_S_MAX, Passing
+from lakebed.base import OutcomeUnknown
+
+from .remote import WAIT_S, Passing
 
 T = TypeVar("T")
 
@@ -23,13 +28,16 @@ GROWTH: Final = 0.4
 """In requests a second, for each second cubed."""
 RATE_MIN: Final = 5.0
 BURST_S: Final = 0.25
-"""So many seconds of requests may come at once, after a pause."""
+"""The requests of this time may come at once, after a pause. A batch waits for no more, and owes the rest."""
+WAIT_S_MAX: Final = 2.0
+WAIT_SHARE: Final = 0.2
+"""Of the time within which the caller repeats what is refused. A turn takes no more of it."""
 SAMPLE_S: Final = 0.5
 NEW_SHARE: Final = 0.8
 """Of the latest sample, in what is measured."""
 FORGET_S: Final = 60.0
 PACES_MAX: Final = 1024
-"""Of the partitions that were used last."""
+"""Of those that were used last. What is throttled just now counts beside."""
 
 
 class Throttled(Passing):
@@ -39,7 +47,9 @@ class Throttled(Passing):
 class Pace:
     """The rate of one partition. Times are those of the event loop; units are requests, or keys of a batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait_s: float = WAIT_S) -> None:
+        """`wait_s`: how long the caller repeats what is refused."""
+        self._wait_s_max = min(WAIT_S_MAX, WAIT_SHARE * wait_s)
         self._fell_at = -math.inf
         self._fell_from = 0.0
         self._tokens = 0.0
@@ -50,50 +60,61 @@ class Pace:
         self._sample_since = -math.inf
 
     async def run(
-        self, work: Callable[[], Awaitable[T]], units: int = 1, *, left: Callable[[T], int] = lambda _: 0
+        self,
+        work: Callable[[], Awaitable[T]],
+        units: int = 1,
+        *,
+        left: Callable[[T], int] = lambda _: 0,
+        waits: bool = True,
     ) -> T:
         """Wait for a turn, and learn from what becomes of the work. `left`: units that its answer hands back.
 
-        Raises:
-            Throttled: the turn would come too late, so nothing was sent; or what the work raises.
+        Without `waits` the work begins at once and charges nothing: `overdraw` did.
         """
-        sent_at = await self._turn(units)
-        refused, pause_s = 0, 0.0
+        sent_at = await self._turn(units) if waits else asyncio.get_running_loop().time()
         try:
             answer = await work()
-            refused = left(answer)
         except Throttled as error:
-            refused, pause_s = units, cast("float", error.facts.get("pause_s", 0.0))
+            self.answered(sent_at, taken=0, refused=units)
+            await pause_asked_for(error)
             raise
-        finally:
-            self.answered(sent_at, taken=units - refused, refused=refused)
-            if pause_s:
-                await asyncio.sleep(pause_s)
+        except (Passing, OutcomeUnknown):  # no answer: it tells nothing of a limit
+            raise
+        except Exception:  # an answer, if not the one hoped for
+            self.answered(sent_at, taken=units, refused=0)
+            raise
+        refused = left(answer)
+        self.answered(sent_at, taken=units - refused, refused=refused)
         return answer
 
     async def _turn(self, units: int) -> float:
-        """Wait for a turn. Returns its time."""
+        """Wait for a turn, or for as long as one may. Returns its time.
+
+        Chance spreads those whose turn would be a later one.
+        """
         loop = asyncio.get_running_loop()
-        began = now = loop.time()
+        now = loop.time()
+        latest = now + self._wait_s_max * random.uniform(0.5, 1)  # noqa: S311 - keeps no secret
         while True:
-            asked_at, wait_s = now, self._take(now, units)
-            if wait_s == 0:
+            asked_at = now
+            charged, wait_s = self._charge(now, units)
+            if wait_s == 0 or now >= latest:
                 return now
-            if now + wait_s > began + PAUSE_S_MAX:
-                self._tokens += units
-                raise Throttled(f"it lets {self.rate(now):.0f} requests a second through, and too many wait")
-            await asyncio.sleep(wait_s)
+            try:
+                await asyncio.sleep(min(wait_s, latest - now))
+            except BaseException:
+                if self._fell_at <= asked_at:
+                    self._tokens += charged
+                raise
             now = loop.time()
             if self._fell_at <= asked_at:
                 return now
 
-    def turn_now(self, units: int) -> float | None:
-        """Take a turn. Returns its time, for `answered`; None where it would be a later one."""
+    def overdraw(self, units: int) -> float:
+        """Charge units that do not wait. Returns the time, for `answered`."""
         now = asyncio.get_running_loop().time()
-        if self._take(now, units) == 0:
-            return now
-        self._tokens += units
-        return None
+        self._charge(now, units)
+        return now
 
     def rate(self, now: float) -> float:
         """Return how many units a second may be sent. Infinite where nothing waits."""
@@ -103,23 +124,27 @@ class Pace:
         level_s = math.cbrt(self._fell_from * (1 - BETA) / GROWTH)
         return max(RATE_MIN, self._fell_from + GROWTH * (since_s - level_s) ** 3)
 
-    def _take(self, now: float, units: int) -> float:
-        """Take so many units. Returns for how many seconds the caller has to wait before it sends them."""
+    def _charge(self, now: float, units: int) -> tuple[float, float]:
+        """Charge units. Returns how many tokens this took, and the seconds until they may be sent."""
         rate = self.rate(now)
         if rate == math.inf:
-            return 0.0
-        self._tokens = min(self._tokens + (now - self._filled_at) * rate, max(1.0, rate * BURST_S))
+            return 0.0, 0.0
+        burst = max(1.0, rate * BURST_S)
+        had = min(self._tokens + (now - self._filled_at) * rate, burst)
         self._filled_at = now
-        self._tokens -= units
-        return max(0.0, -self._tokens / rate)
+        self._tokens = min(had, max(had - units, -rate * self._wait_s_max))  # a later caller never waits for more
+        return had - self._tokens, max(0.0, (min(units, burst) - had) / rate)
 
     def answered(self, sent_at: float, *, taken: int, refused: int) -> None:
-        """Learn from an answer to so many units, sent at the time of their turn."""
+        """Learn from an answer. `sent_at`: the time of the turn. A refusal counts only where nothing was taken.
+
+        What hands back a part of a batch takes as much as it can just then: its size says nothing of the rate.
+        """
         now = asyncio.get_running_loop().time()
         if now - self._sample_since >= SAMPLE_S:
             self._end_sample(now)
         self._sample += taken
-        if refused and sent_at > self._fell_at:  # what was under way at the last fall tells nothing new
+        if refused and not taken and sent_at > self._fell_at:  # what was under way at the last fall tells nothing new
             self._fall(now)
 
     def _end_sample(self, now: float) -> None:
@@ -138,15 +163,27 @@ class Pace:
         self._fell_at = self._filled_at = now
 
 
+async def pause_asked_for(error: Throttled) -> None:
+    """Pause as long as the refusal asks for."""
+    await asyncio.sleep(cast("float", error.facts.get("pause_s", 0.0)))
+
+
 class Paces:
-    """A pace for each partition."""
+    """A pace for each name, such as a partition's."""
 
-    def __init__(self) -> None:
-        self._of: dict[bytes | str, Pace] = {}
+    def __init__(self, wait_s: float = WAIT_S) -> None:
+        self._wait_s = wait_s
+        self._of: dict[Hashable, Pace] = {}
 
-    def of(self, partition: bytes | str) -> Pace:
-        found = self._of.pop(partition, None) or Pace()
-        self._of[partition] = found  # the one used last stands last
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def of(self, name: Hashable) -> Pace:
+        found = self._of.pop(name, None) or Pace(self._wait_s)
+        self._of[name] = found  # the one used last stands last
         if len(self._of) > PACES_MAX:
-            del self._of[next(iter(self._of))]
+            oldest = next(iter(self._of))
+            pace = self._of.pop(oldest)
+            if pace.rate(asyncio.get_running_loop().time()) < math.inf:
+                self._of[oldest] = pace  # is looked at again later
         return found
