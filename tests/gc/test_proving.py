@@ -213,8 +213,8 @@ def test_what_an_earlier_collection_keeps_for_a_window_stands_until_it_is_purged
     assert stands(again(lake, made)) == {}
 
 
-def test_what_a_deferred_run_of_committed_data_keeps_is_no_garbage(lake: Lakeside) -> None:
-    """Commits had it, so its table has its paths: the erasure looked into that."""
+def deferred_commits(lake: Lakeside) -> Plan:
+    """Let a run of committed data take an object, and keep it for a window. Returns its plan."""
     lake.upload("logs/old")
     lake.commit(age_days=20)
     lake.delete("logs/old")
@@ -224,6 +224,12 @@ def test_what_a_deferred_run_of_committed_data_keeps_is_no_garbage(lake: Lakesid
     lake.rules(10)
     early = lake.collector.plan(None, RunKind.COMMITTED)
     assert lake.collector.apply(None, early.run_id, window="7d").deferred_until_ms is not None
+    return early
+
+
+def test_what_a_deferred_run_of_committed_data_keeps_is_no_garbage(lake: Lakeside) -> None:
+    """Commits had it, so its table has its paths: the erasure looked into that."""
+    deferred_commits(lake)
     lost(lake)
     made = erased(lake)
     collect(lake)
@@ -354,15 +360,7 @@ def test_a_slice_that_is_adopted_after_the_certificate_was_written_stands_until_
 
 
 def test_what_a_deferred_run_kept_stands_once_its_record_is_lost_until_a_collection_ends(lake: Lakeside) -> None:
-    lake.upload("logs/old")
-    lake.commit(age_days=20)
-    lake.delete("logs/old")
-    lake.commit(age_days=19)
-    lake.upload("data/now")
-    lake.commit(age_days=1)
-    lake.rules(10)
-    early = lake.collector.plan(None, RunKind.COMMITTED)
-    lake.collector.apply(None, early.run_id, window="7d")
+    early = deferred_commits(lake)
     lost(lake)
     made = erased(lake)
     collect(lake)
