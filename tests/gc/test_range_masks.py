@@ -1,4 +1,4 @@
-"""Which masks each range of a history has, from parts that share ranges; and what the merge of many parts costs."""
+"""Find the masks of each range of a history, from parts that share ranges, at a cost that follows its parts."""
 
 from __future__ import annotations
 

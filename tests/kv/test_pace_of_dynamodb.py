@@ -1,4 +1,4 @@
-"""What a DynamoDB that throttles makes of reads, writes and batches beside each other, in virtual time."""
+"""Run against a DynamoDB that throttles: reads, writes and batches beside each other, in virtual time."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ _ODD: Final = re.compile(r"[?\[\]{}]|\$\{")
 _AZURE: Final = re.compile(
     r"(?<=/)https://[^/]+\.blob\.core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)/", re.IGNORECASE
 )
-"""What `az://` stands for, in a pattern: addresses of Azure have two spellings."""
+"""Match what `az://` stands for in a pattern: addresses of Azure have two spellings."""
 _HALF_AZURE: Final = re.compile(r":(?:namespace/|[a-z]*\*/?)(?:http|\*?[^/]*\.blob\.core\.)", re.IGNORECASE)
-"""How a pattern begins that may match such a URL."""
+"""Match the beginning of a pattern that may match such a URL."""
 
 
 class InvalidPolicy(Invalid):

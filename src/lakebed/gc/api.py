@@ -227,7 +227,7 @@ class Collector:
             plan = self._planned(request, kind)
             if plan is None:
                 continue
-            # The plan is written: whatever fails now is told, and its apply asks again.
+            # The plan is written. A failure now becomes a line of progress, and its apply asks again.
             try:
                 self.check_held(kind)
             except HeldBack as error:

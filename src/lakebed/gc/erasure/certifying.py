@@ -190,6 +190,11 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     return await context.reread(lambda: context.service.commits_for_erasure(run.run_id), look)
 
 
+def _with_any(checksums: Sequence[str]) -> Selection:
+    """Select entries with one of these checksums; none where there are none."""
+    return Selection(digests=tuple(checksums) or ("-",))
+
+
 async def _look(
     context: RunContext, before: Certificate, prepared: PreparedCommits, run: StartedRun, data: Level, *, by: str
 ) -> Certificate:
@@ -204,7 +209,7 @@ async def _look(
     there = await _there(context, objects)
     checksums = sorted({one.checksum for one in objects.values()} - {""})
     # Erased content may lie at any path, so no range can be left out.
-    whole = Selection(digests=tuple(checksums) or ("-",))
+    whole = _with_any(checksums)
     others = await _names(
         context,
         pa.concat_tables([meeting, apart]),
@@ -275,7 +280,7 @@ async def foresee(
     where an object is shared, or copies are looked for.
 
     Return with that the checksums, by address, of those of its objects that no entry on record has: their bytes are
-    read, for later nobody can.
+    read now, while they are there.
 
     Raises:
         NothingSelected: there is nothing that the order selects.
@@ -306,7 +311,7 @@ async def foresee(
     looks_far = finds_copies and (order.finds_copies or (pc.sum(ranges["count"]).as_py() or 0) <= COPIES_ROWS_MAX)
     wanted = sorted({*checksums.to_pylist(), *read.values()} - {""}) if looks_far else []
     erased = frozenset(taken["address"].to_pylist()) if looks_far else frozenset()
-    whole = Selection(digests=tuple(wanted) or ("-",))
+    whole = _with_any(wanted)
     others = NAMES.schema.empty_table()
     if there or wanted or erased:
         uri = context.store.uri.rstrip("/")

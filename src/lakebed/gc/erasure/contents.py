@@ -1,4 +1,4 @@
-"""What tells a copy of erased content: the checksum of an object's bytes, and where a restore copied it from."""
+"""Tell copies of erased content: by the checksum of an object's bytes, and by where a restore copied it from."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""What a mark compares. What lies in the namespace: slices (listing) and our own files (special). What names it:
+"""Read what a mark compares. What lies in the namespace: slices (listing) and our own files (special). What names it:
 commits (history), their ranges (ranges), the rows of those (selecting), and all else that names objects (named).
 """
