@@ -30,6 +30,7 @@ from lakebed.gc.files import Files, Lake
 from lakebed.gc.inputs.history import only_active as only_active_rows
 from lakebed.gc.inputs.named import LiveSet, deal_live, from_tables
 from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges
+from lakebed.gc.kinds import learning
 from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
 from lakebed.gc.lifecycle import going
@@ -415,8 +416,9 @@ def as_of(history: Drawn, night: Night) -> Drawn:
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each entry of a range is a row group, so that versions of a range share some."""
+    """Each entry of a range is a row group, so that versions of a range share some; rules are found range by range."""
     monkeypatch.setattr(codec, "RANGE_KIND", codec.RANGE_KIND._replace(group_rows=1))
+    monkeypatch.setattr(learning, "SPANS_HELD", 1)
 
 
 @pytest.mark.usefixtures("small_groups")

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -39,6 +41,8 @@ from lakebed.gc.tables import LIVE, read_part
 from lakebed.objectstore import ObjectStore
 
 CHANGED_MAX: Final = 0.5
+SPANS_HELD: Final = 65_536
+"""How many ranges are held as objects of Python at a time: a million would take 0.4 GiB."""
 
 
 @dataclass(slots=True)
@@ -165,16 +169,20 @@ async def learn(
     if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:
         return Learned(ranges=ranges, note=note)
     known = Known(trees=[*trees, *read], ranges={}, dues=Dues())
-    ids, *ends = (every[name].to_pylist() for name in ("range_id", "min_key", "max_key"))
-    span_of = dict(zip(ids, zip(*ends, strict=True), strict=True))
 
-    def rule_of(id_: str) -> int:
-        return rule_of_span(policy, *span_of[id_])
+    def rules_of(ids: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+        at = pc.index_in(ids, value_set=every["range_id"])
+        found = np.empty(len(at), np.int32)
+        for start in range(0, len(at), SPANS_HELD):
+            some = at.slice(start, SPANS_HELD)
+            spans = zip(*(every[name].take(some).to_pylist() for name in ("min_key", "max_key")), strict=True)
+            found[start : start + len(some)] = [rule_of_span(policy, *span) for span in spans]
+        return found
 
-    todo = to_read(ranges, {} if base is None else base.known.ranges, rule_of)
+    todo = to_read(ranges, {} if base is None else base.known.ranges, rules_of)
     if base is not None and todo.ranges.num_rows > changed_max * every.num_rows:
         base, note = None, "most of what is named has changed"
-        todo = to_read(ranges, {}, rule_of)
+        todo = to_read(ranges, {}, rules_of)
     if base is not None:
         known.dues, known.taken = base.known.dues, base.known.taken
         known.dues.begin_anew(todo.anew)

@@ -483,15 +483,17 @@ def groups_of(ranges: Iterable[ReadRange]) -> dict[tuple[Periods, ...], dict[Gro
     return found
 
 
-def to_read(ranges: Ranges, known: Mapping[str, ReadRange], rule_of: Callable[[str], int]) -> ToRead:
-    """Compare the ranges of a history with those that a run before has read. `rule_of` is the rule of all rows of a
-    range, or MIXED.
+def to_read(ranges: Ranges, known: Mapping[str, ReadRange], rules_of: Callable[[pa.ChunkedArray], Hours]) -> ToRead:
+    """Compare the ranges of a history with those that a run before has read. `rules_of` gives of each of these ids the
+    rule of all rows of its range, or MIXED.
     """
-    periods = [terms.periods for terms in ranges.terms]
-    now: dict[str, tuple[Periods, ...] | None] = dict.fromkeys(ranges.whole["range_id"].to_pylist())
-    now |= dict(
-        zip(ranges.due["range_id"].to_pylist(), [periods[n] for n in ranges.due["terms"].to_pylist()], strict=True)
-    )
+    whole = ranges.whole.set_column(3, "terms", pa.array([WHOLE] * ranges.whole.num_rows, pa.int32()))
+    every = pa.concat_tables([ranges.due, whole.cast(DUE_RANGES.schema)])
+    # Of what is known alone: a history may have a million ranges, and objects of Python take their room.
+    at = pc.index_in(pa.array([*known], pa.string()), value_set=every["range_id"])
+    periods = {**{number: terms.periods for number, terms in enumerate(ranges.terms)}, WHOLE: None}
+    numbers = every["terms"].take(at).to_pylist()
+    now = {id_: periods[number] for id_, number in zip(known, numbers, strict=True) if number is not None}
     anew: set[int] = set()
     for id_, read in known.items():
         if id_ not in now or not read.keeps_less_than(now[id_]):
@@ -501,12 +503,14 @@ def to_read(ranges: Ranges, known: Mapping[str, ReadRange], rule_of: Callable[[s
         for id_, read in known.items()
         if id_ in now and now[id_] == read.periods and (not anew or anew.isdisjoint(read.slices))
     }
-    whole = ranges.whole.set_column(3, "terms", pa.array([WHOLE] * ranges.whole.num_rows, pa.int32()))
-    every = pa.concat_tables([ranges.due, whole.cast(DUE_RANGES.schema)])
     is_known = pc.is_in(every["range_id"], value_set=pa.array([*stays], pa.string()))
     rows = every.filter(pc.invert(is_known))
-    columns = {**rows.to_pydict(), "rule": [rule_of(id_) for id_ in rows["range_id"].to_pylist()]}
-    return ToRead(ranges=TO_READ.rows(columns), anew=frozenset(anew), known=stays, groups=groups_of(stays.values()))
+    return ToRead(
+        ranges=rows.append_column(TO_READ.schema.field("rule"), pa.array(rules_of(rows["range_id"]))),
+        anew=frozenset(anew),
+        known=stays,
+        groups=groups_of(stays.values()),
+    )
 
 
 def known_ranges(rows: pa.Table, periods: Sequence[tuple[Periods, ...]]) -> dict[str, ReadRange]:
