@@ -264,6 +264,66 @@ async def test_a_write_that_the_rest_server_repeats_succeeds_once(server: Server
         await store.close()
 
 
+async def test_a_write_waits_for_a_table_that_another_process_makes_anew(server: Server, tmp_path: Path) -> None:
+    """HBase's REST server disables the table for a moment. The write may be done before, or not."""
+    disabled = Answer(503, b"Unavailable\r\norg.apache.hadoop.hbase.TableNotEnabledException: t is disabled.")
+    with between(server, tmp_path, "disabled") as (service, uri):
+        store = open_store(uri)
+
+        def answer_after(is_done: bool) -> None:
+            def answer(request: Request) -> Answer:
+                if "check" not in request.asked:
+                    return service.forward(request)
+                if is_done:
+                    service.forward(request)
+                service.change = service.forward
+                return disabled
+
+            service.change = answer
+
+        answer_after(False)
+        first = await store.set_if(b"p", b"key", b"1", None)
+        answer_after(True)
+        second = await store.set_if(b"p", b"key", b"2", first)
+        answer_after(False)
+        await store.set(b"p", b"other", b"3")
+        answer_after(False)
+        await store.delete_if(b"p", b"key", second)
+
+        assert (await store.scan(b"p", b"", 10)).values == [b"3"]
+        await store.close()
+
+
+async def test_writes_succeed_while_another_process_asks_for_the_same_table(server: Server) -> None:
+    uri = uri_of(server.port, name="asked")
+    store = open_store(uri)
+    database = hbase_driver._from(StoreUri(uri.partition("?")[0]), 60)
+    asking = asyncio.create_task(database._make_table())
+    predicate, written = None, 0
+
+    while not asking.done():
+        written += 1
+        predicate = await store.set_if(b"p", b"key", b"%d" % written, predicate)
+
+    await asking
+    assert (await store.scan(b"p", b"", 10)).values == [b"%d" % written]
+    await database.close()
+    await store.close()
+
+
+async def test_a_table_that_stays_disabled_leaves_the_outcome_open(server: Server, tmp_path: Path) -> None:
+    with between(server, tmp_path, "off", wait_s=3) as (service, uri):
+        store = open_store(uri.replace("wait_s=3", "wait_s=60"))
+        await store.close()
+        store = open_store(uri)
+        gone = Answer(503, b"org.apache.hadoop.hbase.TableNotEnabledException: off is disabled.")
+        service.change = lambda request: gone if "check" in request.asked else service.forward(request)
+
+        with pytest.raises(OutcomeUnknown, match="off is disabled"):
+            await store.set_if(b"p", b"key", b"1", None)
+        await store.close()
+
+
 async def test_a_write_that_another_one_replaced_before_it_was_repeated_succeeds(
     server: Server, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ import asyncio
 import os
 import re
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -26,7 +27,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import PORT_MAX, InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of, repeated
 
 T = TypeVar("T")
 
@@ -301,11 +302,32 @@ class HBaseDatabase:
         return [history[first : first + VERSION_BYTES] for first in range(0, len(history), VERSION_BYTES)]
 
     async def _check(self, kind: str, row: str, cells: Sequence[_Cell], held: object) -> bool:
-        """Change a row where its history is this one. HBase takes an empty one for absence."""
+        """Change a row where its history is this one. HBase takes an empty one for absence.
+
+        It waits for a table that is disabled. An attempt before may be done: each caller deals with repetitions.
+        """
         assert isinstance(held, bytes)
         changed = _Row(key=row.encode(), cells=[*cells, _Cell(column=HISTORY, value=held)])
         body = msgspec.json.encode(_Rows(rows=[changed]))
-        response = await self._send("PUT", f"{self._table}/{row}", {"check": kind}, body)
+
+        was_disabled = False
+
+        async def attempt() -> httpx.Response:
+            nonlocal was_disabled
+            response = await self._send("PUT", f"{self._table}/{row}", {"check": kind}, body)
+            # A process that found no table asks for one. If another process made it in between, the REST server takes
+            # that for a change: it disables the table, alters it to what it is, and enables it.
+            if response.status_code == 503 and "TableNotEnabledException" in response.text:
+                was_disabled = True
+                raise Passing(f"hbase: the table {self._table} is disabled")
+            return response
+
+        try:
+            response = await repeated(attempt, time.monotonic() + self._timeout_s)
+        except Passing as error:
+            if not was_disabled:
+                raise
+            raise OutcomeUnknown(str(error), **error.facts) from error
         if response.status_code not in {200, 304}:
             raise _refusal(response)
         return response.status_code == 200
