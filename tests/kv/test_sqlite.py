@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers.sqlite import SqliteStore
-from lakebed.kv.drivers.sqlite.file import compact, copy_snapshot, translate
+from lakebed.kv.drivers.sqlite.file import compact, connect, copy_snapshot, prepare_file, translate
 from lakebed.testing.contracts import DurableStoreContract
 from tests.conftest import fill_disk
 
@@ -435,6 +435,30 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
 
     asyncio.run(store.close())
     asyncio.run(SqliteStore.open(path).close())
+
+
+def test_a_file_that_another_process_makes_meanwhile_is_a_store(tmp_path: Path) -> None:
+    """Whichever of our statements it comes before. Behind the last of these we hold the lock, and it waits."""
+    is_over = False
+    for number in range(20):
+        path, statements = tmp_path / f"{number}.db", list[str]()
+
+        def make(
+            statement: str, *, path: Path = path, statements: list[str] = statements, number: int = number
+        ) -> None:
+            statements.append(statement)
+            if len(statements) == number + 1 and not statement.startswith("BEGIN"):
+                with closing(connect(path, "OFF", 10)) as other:
+                    prepare_file(path, other, 10)
+
+        with closing(connect(path, "OFF", 10)) as ours:
+            ours.set_trace_callback(make)
+            prepare_file(path, ours, 10)
+            is_over = statements[number].startswith("BEGIN")
+        if is_over:
+            break
+
+    assert is_over
 
 
 async def test_a_damaged_page_is_found(path: Path) -> None:

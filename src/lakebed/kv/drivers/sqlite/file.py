@@ -36,6 +36,11 @@ CREATE TABLE kv (
     PRIMARY KEY (partition, key)
 ) WITHOUT ROWID
 """
+_WHOSE: Final = """
+SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)
+FROM pragma_application_id, pragma_user_version
+"""
+"""One statement, so that all three are of one moment: another process may be just making the file."""
 _SIZE_BYTES_MIN: Final = 512
 _CACHE_KIB: Final = 32 * 1024
 SNAPSHOT_PAGES: Final = 4096
@@ -199,9 +204,7 @@ def _is_ours(path: Path, connection: sqlite3.Connection) -> bool:
     Raises:
         StoreFormat: something else is in it.
     """
-    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    application_id, version, objects = connection.execute(_WHOSE).fetchone()
     if application_id == APPLICATION_ID and version == FORMAT:
         return True
     if application_id == APPLICATION_ID:
