@@ -36,6 +36,9 @@ FILES: Final = (
         for folder in ("erasure", "inputs", "kinds", "lifecycle", "rules", "runs", "service", "sets")
     ),
     *(f"gc/{file}.py" for file in ("flow", "holding", "mark", "preflight", "sweep")),
+    "catalog/places.py",
+    "kv/drivers/kept.py",
+    "kv/drivers/pace.py",
 )
 LEFT_OUT: Final = frozenset({"__init__", "errors", "why", "jobs", "searches", "explaining", "records", "status"})
 """What explains or reports, and deletes nothing."""

@@ -112,6 +112,16 @@ async def test_a_note_that_no_record_stands_for_is_in_no_way_and_goes(
     assert len(await notes(store)) == 2
 
 
+async def test_a_process_that_looks_at_all_notes_removes_each_that_no_record_stands_for(
+    catalog: Catalog, store: Store, namespace: str
+) -> None:
+    await catalog.places.note(f"{namespace}/elsewhere", RepositoryUid("gone"))
+
+    await catalog.create("first", storage_namespace=f"{namespace}/first")
+
+    assert len(await notes(store)) == 1
+
+
 async def test_a_creation_that_is_refused_leaves_no_note(catalog: Catalog, store: Store, namespace: str) -> None:
     await catalog.create("first", storage_namespace=namespace)
 

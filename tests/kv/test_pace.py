@@ -138,7 +138,7 @@ def test_no_request_waits_long_and_none_is_refused_by_the_pace() -> None:
 
 
 def test_who_is_cancelled_while_it_waits_gives_its_turn_back() -> None:
-    async def work() -> float:
+    async def work() -> tuple[float, int]:
         pace = await throttled_pace()
         database, loop = Limited(1e6), asyncio.get_running_loop()
         await asyncio.sleep(1)
@@ -149,9 +149,12 @@ def test_who_is_cancelled_while_it_waits_gives_its_turn_back() -> None:
         await asyncio.gather(*callers, return_exceptions=True)
         began = loop.time()
         await pace.run(database.request)
-        return loop.time() - began
+        return loop.time() - began, database.taken
 
-    assert in_virtual_time(work) <= 0.3
+    waited_s, taken = in_virtual_time(work)
+
+    assert waited_s <= 0.3
+    assert taken == 1
 
 
 def test_what_does_not_wait_owes_its_turn() -> None:
@@ -210,6 +213,35 @@ def test_what_brings_no_answer_teaches_no_rate() -> None:
         return pace.rate(loop.time())
 
     assert in_virtual_time(work) <= 20
+
+
+def test_a_refusal_pauses_for_as_long_as_it_asks_for() -> None:
+    async def refused() -> None:
+        raise Throttled("too many", pause_s=3)
+
+    async def work() -> float:
+        with pytest.raises(Throttled):
+            await Pace().run(refused)
+        return asyncio.get_running_loop().time()
+
+    assert in_virtual_time(work) == 3
+
+
+def test_an_answer_that_is_an_error_is_raised_and_counts_as_taken() -> None:
+    async def failing() -> None:
+        await asyncio.sleep(0.01)
+        raise LookupError
+
+    async def work() -> float:
+        pace, loop = Pace(), asyncio.get_running_loop()
+        while loop.time() < 2:
+            with pytest.raises(LookupError):
+                await pace.run(failing)
+        with pytest.raises(Throttled):
+            await pace.run(Limited(0).request)
+        return pace.rate(loop.time())
+
+    assert in_virtual_time(work) == pytest.approx(70, rel=0.1)
 
 
 def test_what_is_throttled_is_forgotten_for_none_that_is_used_later() -> None:

@@ -1,7 +1,7 @@
 """A repository with its live side in this process: the real core over a memory store and a folder, without HTTP.
 
-`call` answers the collectors' routes as the server does, so the collectors run against the real service. Everything
-here objectstore: tests of Spark jobs are told in plain steps.
+`call` answers the collectors' routes as the server does, so the collectors run against the real service. Its other
+methods are the plain steps in which tests of collections are told.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges
 from lakebed.gc.kinds import learning
 from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
-from lakebed.gc.lifecycle import going
+from lakebed.gc.lifecycle import dues, going
 from lakebed.gc.lifecycle.due import (
     MIXED,
     Judging,
@@ -588,6 +588,38 @@ def test_what_several_ranges_name_is_in_a_plan_once(
     marked, _ = known_run(engines, built, "first", NOW_MS + 3 * DAY_MS, None, {})
 
     assert addresses_of(built.lake, marked) == {IN_A, IN_B, IN_C} == built.specified(NOW_MS + 3 * DAY_MS)
+
+
+@pytest.mark.parametrize(("held_max", "files"), [(None, 2), (1, 3)])
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_a_task_writes_several_ranges_into_one_file_unless_they_are_large(
+    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_max: int | None, files: int
+) -> None:
+    """Two tasks read three ranges: their hours, and then what goes."""
+    for module in (dues, going):
+        monkeypatch.setattr(module, "HELD_MAX", held_max or module.HELD_MAX)
+    history = replace(chain(), ranges=[young(a=address) for address in (IN_A, IN_B, IN_C)])
+    built = Built(history, tmp_path)
+
+    marked, _ = known_run(engines, built, "first", NOW_MS + 3 * DAY_MS, None, {})
+
+    assert len([*tmp_path.rglob("dues-*.parquet")]) == files
+    assert len(marked.parts) == files
+
+
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_hours_are_saved_in_parts_of_a_bounded_size(
+    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dues, "PART_VALUES", 4)
+    every = Dues(runs={slice_: Runs.of(np.array([7, 8], np.int32)) for slice_ in range(5)})
+
+    async def saved(_: Engine, store: ObjectStore) -> tuple[list[int], list[list[int]]]:
+        pieces = await write_hours(store, "_lakefs/hours/", every)
+        found = await read_hours(store, pieces)
+        return [part.rows for part in pieces.parts], [runs.each().tolist() for _, runs in found.rows()]
+
+    assert engines.act(Built(chain(), tmp_path).lake, saved) == ([2, 2, 1], [[7, 8]] * 5)
 
 
 @pytest.mark.parametrize("engines", ["local"], indirect=True)

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 from lakebed.base import slice_name
 from lakebed.gc import protocol
 from lakebed.gc.engines import Engine
+from lakebed.gc.erasure import erasing
 from lakebed.gc.erasure.erasing import deal_selected, read_ranges_by_span
 from lakebed.gc.inputs.named import deal_live
 from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.protocol import RunState
 from lakebed.gc.rules import Namespace, Selection, judge_erasure
+from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed
 from lakebed.objectstore import ObjectStore
 from tests.gc.test_erasure import erase, versions_of
 from tests.spark.lakeside import Lakeside
-from tests.spark.test_due import Built, Drawn, build, drawn, engines
+from tests.spark.test_due import IN_A, IN_B, IN_C, Built, Drawn, build, chain, drawn, engines, young
 from tests.spark.test_marks import NOW_MS, URI, Engines, addresses_of, examples, outcome
 
 if TYPE_CHECKING:
@@ -37,12 +42,16 @@ SELECTIONS = [
 ]
 
 
+async def dealt(engine: Engine, built: Built, selection: Selection) -> tuple[Bucketed, Bucketed, pa.Table]:
+    """What is selected, what else its ranges name, and the other ranges."""
+    meeting, apart = await read_ranges_by_span(engine, built.commits, selection, folder="_lakefs/ranges.tasks/")
+    due, stays = await deal_selected(engine, meeting, selection, uri=URI, folder="_lakefs/due/", closed=built.closed)
+    return due, stays, apart
+
+
 def planned(engines: Engines, built: Built, selection: Selection, *, takes_shared: bool) -> protocol.Manifest:
     async def mark(engine: Engine, _: ObjectStore) -> protocol.Manifest:
-        meeting, apart = await read_ranges_by_span(engine, built.commits, selection, folder="_lakefs/ranges.tasks/")
-        due, stays = await deal_selected(
-            engine, meeting, selection, uri=URI, folder="_lakefs/due/", closed=built.closed
-        )
+        due, stays, apart = await dealt(engine, built, selection)
         whole = await deal_live(
             engine,
             from_ranges,
@@ -74,6 +83,22 @@ def test_a_plan_takes_what_the_specification_lets_go(
         assert found == outcome(lambda: set(expected.goes))
 
     examples(engines, st.tuples(drawn(), st.sampled_from(SELECTIONS)), check)
+
+
+@pytest.mark.parametrize(("held_max", "files"), [(None, 2), (1, 3)])
+@pytest.mark.parametrize("engines", ["local"], indirect=True)
+def test_a_task_writes_several_ranges_into_one_file_unless_they_are_large(
+    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_max: int | None, files: int
+) -> None:
+    """Two tasks read three ranges: what is selected, and what stays for its foreign address."""
+    monkeypatch.setattr(erasing, "HELD_MAX", held_max or HELD_MAX)
+    ranges = [young(a=address, e=f"data/old/{number}") for number, address in enumerate((IN_A, IN_B, IN_C))]
+    built, selection = Built(replace(chain(), ranges=ranges), tmp_path), Selection(globs=("*/a",))
+
+    due, stays, _ = engines.act(built.lake, lambda engine, _: dealt(engine, built, selection))
+
+    assert (len(due.files), len(stays.files)) == (files, files)
+    assert (due.rows, stays.rows) == (3, 3)
 
 
 def test_every_version_goes_on_every_branch_and_nothing_else(spark: SparkSession | None, lakeside: Lakeside) -> None:

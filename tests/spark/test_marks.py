@@ -1,7 +1,7 @@
 """Both engines agree with the plain functions of `lakebed.gc.rules`, which are the specification.
 
 Worlds are small and drawn at random: a few commits over a few ranges, foreign and absolute addresses among them, some
-slices closed and some not. Each ports is written with the real codecs and read by the real readers.
+slices closed and some not. Each world is written with the real codecs and read by the real readers.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ ranges_drawn = st.lists(st.lists(st.sampled_from(ADDRESSES), min_size=1, max_siz
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class World:
     """Commits as lists of ranges (by number), ranges as lists of addresses, and what is staged."""
 
     ranges: list[list[str]]
@@ -105,12 +105,12 @@ class Ports:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> Ports:
+def worlds(draw: st.DrawFn) -> World:
     ranges = draw(ranges_drawn)
     numbers = st.frozensets(st.integers(0, len(ranges) - 1), max_size=len(ranges))
     commit = st.tuples(numbers, st.integers(0, 9), st.booleans(), st.sampled_from([False, False, False, True]))
     commits = draw(st.lists(commit, min_size=1, max_size=5))
-    return Ports(
+    return World(
         ranges=ranges,
         commits=commits,
         head=draw(st.integers(0, len(commits) - 1)),
@@ -121,12 +121,12 @@ def worlds(draw: st.DrawFn) -> Ports:
 
 
 class Built:
-    """A ports written down twice: as files in a namespace, and as the values that the specification takes."""
+    """A world written down twice: as files in a namespace, and as the values that the specification takes."""
 
-    def __init__(self, ports: Ports, folder: Path) -> None:
-        self.ports = ports
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
         self.lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=folder, local_durable=False))
-        self.namespace = Namespace(uri=URI, closed=frozenset(slice_name(number) for number in ports.closed))
+        self.namespace = Namespace(uri=URI, closed=frozenset(slice_name(number) for number in world.closed))
         with Files(self.lake) as files:
             for address in NUMBERED:
                 files.write(address, b"1234")
@@ -135,13 +135,13 @@ class Built:
 
     def _write(self, files: Files) -> tuple[pa.Table, History, Trees]:
         infos = []
-        for number, addresses in enumerate(self.ports.ranges):
+        for number, addresses in enumerate(self.world.ranges):
             info, data = encode_range(table_of(number, addresses))
             files.write(range_key(info.id), data)
             infos.append(info)
         facts: dict[CommitId, CommitFacts] = {}
         ranges: dict[MetarangeId, list[RangeId]] = {}
-        for number, (chosen, age_days, has_parent, swept) in enumerate(self.ports.commits):
+        for number, (chosen, age_days, has_parent, swept) in enumerate(self.world.commits):
             named = [infos[n] for n in sorted(chosen)]
             id_, data = encode_metarange(named)
             if id_:
@@ -155,26 +155,26 @@ class Built:
                 metarange_id=id_,
                 swept=swept,
             )
-        addresses_of = {info.id: drawn for info, drawn in zip(infos, self.ports.ranges, strict=True)}
-        history = History(commits=facts, heads={"main": CommitId(f"c{self.ports.head}")})
+        addresses_of = {info.id: drawn for info, drawn in zip(infos, self.world.ranges, strict=True)}
+        history = History(commits=facts, heads={"main": CommitId(f"c{self.world.head}")})
         return commits_table(facts), history, Trees(ranges=ranges, addresses=addresses_of)
 
     def paths_of(self, address: str) -> set[str]:
         """The paths under which commits that were not swept have it."""
-        chosen = {number for numbers, _, _, swept in self.ports.commits if not swept for number in numbers}
+        chosen = {number for numbers, _, _, swept in self.world.commits if not swept for number in numbers}
         return {
             f"p{number}/{at}"
             for number in chosen
-            for at, one in enumerate(self.ports.ranges[number])
+            for at, one in enumerate(self.world.ranges[number])
             if address in self.namespace.keys_of([one])
         }
 
     def _write_uncommitted(self, files: Files) -> protocol.Manifest:
-        places = [parse_address(address) or (-1, 0) for address in self.ports.uncommitted]
+        places = [parse_address(address) or (-1, 0) for address in self.world.uncommitted]
         count = len(places)
         rows = pa.table(
             {
-                "address": pa.array(self.ports.uncommitted, pa.string()),
+                "address": pa.array(self.world.uncommitted, pa.string()),
                 "slice": pa.array([place[0] for place in places], pa.int64()),
                 "sequence": pa.array([place[1] for place in places], pa.int32()),
                 "creation_date": pa.array([NOW_MS] * count, pa.timestamp("ms", tz="UTC")),
@@ -212,10 +212,10 @@ def commits_table(facts: Mapping[CommitId, CommitFacts]) -> pa.Table:
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Callable[[Ports], Built]:
-    """Each ports in a folder of its own."""
+def build(tmp_path: Path) -> Callable[[World], Built]:
+    """Each world in a folder of its own."""
     numbers = itertools.count()
-    return lambda ports: Built(ports, tmp_path / str(next(numbers)))
+    return lambda world: Built(world, tmp_path / str(next(numbers)))
 
 
 def outcome(run: Callable[[], set[str]]) -> set[str] | str:
@@ -277,27 +277,27 @@ async def live_of(engine: Engine, source: Source, rows: pa.Table, name: str) -> 
     return await merge_live(engine, dealt, folder=f"_lakefs/{name}/")
 
 
-def test_the_committed_mark_equals_its_specification(engines: Engines, build: Callable[[Ports], Built]) -> None:
-    def check(ports: Ports) -> None:
-        built = build(ports)
-        rules = days_rules(ports.default_days)
+def test_the_committed_mark_equals_its_specification(engines: Engines, build: Callable[[World], Built]) -> None:
+    def check(world: World) -> None:
+        built = build(world)
+        rules = days_rules(world.default_days)
 
         def specified() -> set[str]:
             verdict = judge_commits(built.history, rules, now_ms=NOW_MS)
             return garbage_addresses(
-                built.history, verdict, built.trees, uncommitted=ports.uncommitted, namespace=built.namespace
+                built.history, verdict, built.trees, uncommitted=world.uncommitted, namespace=built.namespace
             )
 
         async def mark(engine: Engine, _: ObjectStore) -> protocol.Manifest:
             refs = pa.Table.from_pylist(
-                [{"kind": "branch", "name": "main", "commit_id": f"c{ports.head}", "state": "active"}],
+                [{"kind": "branch", "name": "main", "commit_id": f"c{world.head}", "state": "active"}],
                 protocol.arrow_schema(protocol.REFS),
             )
             judged = judge(built.commits, refs, rules, now_ms=NOW_MS)
             ranges = await read_ranges(engine, judged.metaranges, folder="_lakefs/ranges/")
             live, expired = ranges.filter(ranges["is_live"]), ranges.filter(pc.invert(ranges["is_live"]))
             candidates = await deal_expired(
-                engine, expired, uri=URI, folder="_lakefs/expired/", closed=sorted(ports.closed)
+                engine, expired, uri=URI, folder="_lakefs/expired/", closed=sorted(world.closed)
             )
             staged, rows, effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
             sides = [
@@ -316,16 +316,16 @@ def test_the_committed_mark_equals_its_specification(engines: Engines, build: Ca
     examples(engines, worlds(), check)
 
 
-def test_the_uncommitted_mark_equals_its_specification(engines: Engines, build: Callable[[Ports], Built]) -> None:
-    def check(ports: Ports) -> None:
-        built = build(ports)
+def test_the_uncommitted_mark_equals_its_specification(engines: Engines, build: Callable[[World], Built]) -> None:
+    def check(world: World) -> None:
+        built = build(world)
         committed = committed_addresses(built.history, built.trees)
         specified = clean_run(
-            NUMBERED, committed=committed, uncommitted=ports.uncommitted, namespace=built.namespace
+            NUMBERED, committed=committed, uncommitted=world.uncommitted, namespace=built.namespace
         ).garbage
 
         async def mark(engine: Engine, _: ObjectStore) -> Marked:
-            listed, _found = await list_slices(engine, sorted(ports.closed), folder="_lakefs/listed/")
+            listed, _found = await list_slices(engine, sorted(world.closed), folder="_lakefs/listed/")
             ranges = await read_ranges(engine, metaranges_of_all(built.commits), folder="_lakefs/ranges/")
             staged, rows, _effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
             live = Live(
@@ -345,9 +345,9 @@ def test_the_uncommitted_mark_equals_its_specification(engines: Engines, build: 
     examples(engines, worlds(), check)
 
 
-def test_the_mark_of_an_old_layout_equals_its_specification(engines: Engines, build: Callable[[Ports], Built]) -> None:
-    def check(ports: Ports) -> None:
-        built, folder = build(ports), "_lakefs/keys/"
+def test_the_mark_of_an_old_layout_equals_its_specification(engines: Engines, build: Callable[[World], Built]) -> None:
+    def check(world: World) -> None:
+        built, folder = build(world), "_lakefs/keys/"
         with Files(built.lake) as files:
             for key in ELSEWHERE:
                 files.write(key, b"1234")
@@ -363,7 +363,7 @@ def test_the_mark_of_an_old_layout_equals_its_specification(engines: Engines, bu
             cause = Cause(reason="x")
             return (await mark_keys(engine, listed, named, into=GARBAGE, cause=cause, now_ms=0))[0]
 
-        named = [*committed_addresses(built.history, built.trees), *ports.uncommitted]
+        named = [*committed_addresses(built.history, built.trees), *world.uncommitted]
         found = addresses_of(built.lake, engines.act(built.lake, mark))
         assert found == ELSEWHERE - built.namespace.keys_of(named)
 

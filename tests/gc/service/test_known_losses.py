@@ -2,7 +2,7 @@
 
 A story tells what people do and asserts that nothing of theirs is lost. It must hold with the code as it is, and must
 not hold with the guard taken out: else the story would prove nothing. Where the way leads through an interleaving, the
-story is a small ports of the simulator, of which every schedule is walked.
+story is a small world of the simulator, of which every schedule is walked.
 """
 
 from __future__ import annotations
