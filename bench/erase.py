@@ -75,6 +75,7 @@ class Recorded(Service):
         selection: Selection,  # noqa: ARG002 - nothing is staged
         *,
         in_queue: bool = False,  # noqa: ARG002 - as above
+        or_restored: bool = False,  # noqa: ARG002 - as above
     ) -> tuple[StagedEntry, ...]:
         return ()
 

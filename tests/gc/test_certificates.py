@@ -14,6 +14,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from lakebed.cli.gc.report import certificate_html
+from lakebed.gc.erasure import certifying
 from lakebed.gc.protocol import (
     RESTORED_FROM,
     BadInput,
@@ -202,6 +203,43 @@ def test_a_copy_of_another_checksum_stands_where_its_metadata_says_that_it_was_r
     assert stands(made) == {"copy": f"was restored from {old}, at back/ann"}
 
 
+def test_a_staged_copy_of_another_checksum_stands_where_its_metadata_says_that_it_was_restored(lake: Lakeside) -> None:
+    old = lake.upload("users/ann", b"secret")
+    lake.commit()
+    source = RestoredFrom(path="back/ann", run="r1", address=old, seen_ms=1, restore="x")
+    copy = lake.upload("back/ann", b"in parts", metadata={RESTORED_FROM: json.encode(source).decode()})
+    other = RestoredFrom(path="back/bob", run="r1", address="data/elsewhere/1", seen_ms=1, restore="x")
+    lake.upload("back/bob", b"other", metadata={RESTORED_FROM: json.encode(other).decode()})
+    plan = erase(lake, "users/ann")
+    lake.collector.apply(None, plan.run_id)
+
+    made = lake.collector.on(None).certify(plan.run_id, by="ann")
+
+    why = f"was restored from {old}, is staged on branch main at back/ann"
+    assert stands(made) == {"copy": why}
+    assert plan.outlook is not None
+    assert [(one.what, one.where, one.why) for one in plan.outlook.stands] == [("copy", copy, why)]
+
+
+def test_what_is_committed_while_a_certificate_is_made_is_in_it(lake: Lakeside) -> None:
+    """What is staged is read before the commits. The other way round it would be in neither."""
+    versions_of(lake)
+    made = certified(lake, "users/ann")
+    back = lake.upload("users/ann", b"back")
+    copy = lake.upload("backup/ann", b"three")
+
+    def commit_before(word: str) -> None:
+        lake.before.clear()
+        lake.before[word] = lake.commit
+
+    lake.before |= {"staged": lambda: commit_before("commits"), "commits": lambda: commit_before("staged")}
+
+    again = lake.collector.on(None).verify(made, by="bob")
+
+    assert not lake.before
+    assert {back, copy} <= {one.where for one in again.stands}
+
+
 def test_that_copies_were_not_sought_stands_where_no_record_has_the_checksum(lake: Lakeside) -> None:
     """As of an erasure that an earlier release planned."""
     deferred(lake)
@@ -241,7 +279,11 @@ def test_verifying_finds_what_came_back(lake: Lakeside) -> None:
     lake.upload("users/ann", b"new")
     again = lake.collector.on(None).verify(made, by="bob")
 
-    assert stands(again) == {"copy": "has an erased checksum, at elsewhere", "staged": "is staged on branch main"}
+    assert stands(again) == {
+        "object": certifying._LATER,
+        "copy": "has an erased checksum, at elsewhere",
+        "staged": "is staged on branch main",
+    }
     assert again.made_by == "bob"
 
 

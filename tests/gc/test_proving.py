@@ -376,6 +376,32 @@ def test_what_a_deferred_run_kept_stands_once_its_record_is_lost_until_a_collect
     assert stands(again(lake, proven)) == {}
 
 
+def test_what_came_to_the_path_after_the_plan_stands_when_it_is_overwritten_after_the_collection(
+    lake: Lakeside,
+) -> None:
+    """The collection found it staged and kept it, and once it is overwritten no record has its path."""
+    lost(lake)
+    other = lake.server("other")
+    lake.upload("elsewhere", by=other)
+    plan = erase(lake, "users/ann")
+    late = lake.upload("users/ann", b"late", by=other)
+    lake.wait(other.slices.end())
+    lake.collector.apply(None, plan.run_id)
+    collect(lake)
+    made = lake.collector.on(None).certify(plan.run_id, by="ann")
+    assert made.collected is not None
+    assert ("staged", "users/ann") in [(one.what, one.where) for one in made.stands]
+
+    lake.upload("users/ann", b"later")
+    lake.delete("users/ann")
+
+    assert late in lake.addresses()
+    assert ("object", late) in [(one.what, one.where) for one in again(lake, made).stands]
+    lake.wait(lake.versions.cleanup.clean())
+    collect(lake)
+    assert stands(again(lake, made)) == {}
+
+
 def test_what_a_legal_hold_keeps_from_collections_stands(lake: Lakeside) -> None:
     lost(lake)
     hold(lake, "contracts/")

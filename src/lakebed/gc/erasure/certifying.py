@@ -2,11 +2,12 @@
 
 A certificate looks at the store for each object that was selected:
 
-1. Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
+1. Ask what is staged at the paths, and which copies are: before the commits, for a commit may take it meanwhile.
+   Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
 2. Ask the store for each of these objects, and for each that the plan named.
 3. Read all ranges, for other entries that name one that is there, that have an erased checksum, or that a restore
    copied from one: copies.
-4. Ask what is staged at the paths, what waits in the queue of hard delete, what deferred runs and legal
+4. Ask what waits in the queue of hard delete, what deferred runs and legal
    holds keep, and whether the bucket keeps versions.
 5. Find the collection which proves that no garbage is left from before the erasure (proving.py).
 6. List the folders of `data/`. What lies in one that is on no record was in no collection.
@@ -19,7 +20,7 @@ publishes or deletes anything.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -89,6 +90,7 @@ _ON_NO_RECORD: Final = (
     "No collection takes a slice without a record. `lakebed gc adopt --slices` puts it on record, or remove it with the"
     " store's own tools. Of the rest `lakebed gc run --uncommitted --old-layout` takes what nothing names"
 )
+_NO_DIGEST: Final = "no-digest"
 GARBAGE_STAYS: Final = (
     "bytes that were overwritten, deleted or reset away before a commit had them have no path on record: apply with"
     " --everywhere, which deletes for good all that no entry of the repository names, whatever its path was"
@@ -97,6 +99,7 @@ REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
     "what earlier collections took at these paths is not among the objects if its commits are gone: the ledger has it",
     "bytes that come later to an address handed out before have no path on record until they are linked",
+    "bytes that came to the paths after the plan, and left them again before a commit or a certificate saw them there",
     "of an object that was copied or moved while it was staged, only the paths where it is now are on record",
     "unfinished uploads that the bucket itself keeps, as S3 does until a rule of the bucket ends them",
     "files of other names than Lakebed gives, inside of slices and outside of data/, were not looked at",
@@ -183,28 +186,40 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     # First: a slice has its record before it has an object.
     data = await context.store.level(DATA_PREFIX)
     run = await context.service.start(RunKind.ERASURE)
+    # Before the commits: what is committed meanwhile would be in neither.
+    staged = await context.service.staged(run.run_id, before.selection)
+    others = await _staged_elsewhere(context, run.run_id, _checksums_of(before, staged))
 
     async def look(prepared: PreparedCommits) -> Certificate:
-        return await _look(context, before, prepared, run, data, by=by)
+        return await _look(context, before, prepared, run, data, staged, others, by=by)
 
     return await context.reread(lambda: context.service.commits_for_erasure(run.run_id), look)
 
 
 def _with_any(checksums: Sequence[str]) -> Selection:
     """Select entries with one of these checksums; none where there are none."""
-    return Selection(digests=tuple(checksums) or ("-",))
+    return Selection(digests=tuple(checksums) or (_NO_DIGEST,))
 
 
 async def _look(
-    context: RunContext, before: Certificate, prepared: PreparedCommits, run: StartedRun, data: Level, *, by: str
+    context: RunContext,
+    before: Certificate,
+    prepared: PreparedCommits,
+    run: StartedRun,
+    data: Level,
+    staged: Sequence[StagedEntry],
+    elsewhere: Sequence[StagedEntry],
+    *,
+    by: str,
 ) -> Certificate:
+    """Make the certificate. `staged` are the selected entries, `elsewhere` what may be staged copies."""
     run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
     commits = await context.read(prepared.commits, protocol.COMMITS)
     meeting, apart = await read_ranges_by_span(
         context.engine, commits, before.selection, folder=folder_in(run, "ranges.tasks")
     )
     found = await _names(context, meeting, before.selection, lambda rows: selected(rows, before.selection))
-    objects = _objects(before, found)
+    objects = _objects(_with_staged(before, staged), found)
     context.progress(f"asking the store for {count_of(len(objects), 'object')}")
     there = await _there(context, objects)
     checksums = sorted({one.checksum for one in objects.values()} - {""})
@@ -227,8 +242,10 @@ async def _look(
     ]
     stands += (await _copies(context, others, checksums, objects, erased=objects))[:STANDING_MAX]
     stands += _unsought(objects, there)
-    staged = await context.service.staged(run_id, before.selection)
-    stands += (await _staged_copies(context, run_id, checksums, objects, beside=staged))[:STANDING_MAX]
+    new = frozenset(checksums) - _checksums_of(before, staged)
+    late = await _staged_elsewhere(context, run_id, new) if new else ()
+    copies = dict.fromkeys((*elsewhere, *late))
+    stands += (await _staged_copies(context, copies, checksums, objects, erased=objects, beside=staged))[:STANDING_MAX]
     stands += [Standing(what="staged", where=one.path, why=one.where) for one in staged]
     queued = {one.address: one.path for one in await queued_of(context, run_id, before.selection, narrowed=True)}
     waiting = await _there(context, queued.keys() - objects.keys())
@@ -333,7 +350,9 @@ async def foresee(
     ]
     known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
     stands += await _copies(context, others, wanted, known, erased=erased)
-    stands += await _staged_copies(context, run.run_id, wanted, known, beside=order.staged)
+    if wanted or erased:
+        elsewhere = await _staged_elsewhere(context, run.run_id, wanted)
+        stands += await _staged_copies(context, elsewhere, wanted, known, erased=erased, beside=order.staged)
     stands += [
         Standing(what="staged", where=one.path, why=f"a commit of branch {one.branch} may be taking it: plan again")
         for one in order.staged
@@ -449,7 +468,7 @@ async def _copies(
     for path, address, checksum, source in zip(*(others[name].to_pylist() for name in NAMES_OF_COPIES), strict=True):
         if (checksum in wanted or source in erased) and address not in known:
             copies.setdefault(address, set()).add(path)
-            reasons[address] = "has an erased checksum" if checksum in wanted else f"was restored from {source}"
+            reasons[address] = _why_copy(checksum in wanted, source)
     left = await _there(context, copies)
     return [
         Standing(what="copy", where=address, why=f"{reasons[address]}, at {', '.join(sorted(copies[address])[:3])}")
@@ -466,28 +485,49 @@ def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> li
     return [Standing(what="copy", where=", ".join(left[:3]), why=why)]
 
 
+def _checksums_of(before: Certificate, staged: Sequence[StagedEntry]) -> frozenset[str]:
+    return frozenset((*(one.checksum for one in before.objects), *(one.checksum for one in staged))) - {""}
+
+
+async def _staged_elsewhere(context: RunContext, run_id: str, checksums: Collection[str]) -> Sequence[StagedEntry]:
+    """Return what is staged and has one of these checksums, or is a copy that a restore made."""
+    asked = [*digests_in(sorted(checksums))] or [_with_any(())]
+    found = [await context.service.staged(run_id, one, or_restored=True) for one in asked]
+    return tuple(dict.fromkeys(entry for entries in found for entry in entries))
+
+
 async def _staged_copies(
     context: RunContext,
-    run_id: str,
+    elsewhere: Iterable[StagedEntry],
     checksums: Collection[str],
     known: Collection[str],
     *,
+    erased: Collection[str],
     beside: Sequence[StagedEntry],
 ) -> list[Standing]:
-    """Return likewise what is staged, but for the entries `beside`, which are selected."""
-    places = frozenset((one.branch, one.path) for one in beside)
-    staged = [one for asked in digests_in(checksums) for one in await context.service.staged(run_id, asked)]
+    """Return likewise what is staged `elsewhere`, but for the entries `beside`, which are selected."""
+    places, wanted = frozenset((one.branch, one.path) for one in beside), frozenset(checksums)
     copies = {
         one: address
-        for one in staged
-        if (one.branch, one.path) not in places and (address := key_of(one, context.store.uri)) not in known
+        for one in elsewhere
+        if (one.checksum in wanted or one.source in erased)
+        and (one.branch, one.path) not in places
+        and (address := key_of(one, context.store.uri)) not in known
     }
     there = await _there(context, frozenset(copies.values()))
     return [
-        Standing(what="copy", where=address, why=f"has an erased checksum, {one.where} at {one.path}")
+        Standing(
+            what="copy",
+            where=address,
+            why=f"{_why_copy(one.checksum in wanted, one.source)}, {one.where} at {one.path}",
+        )
         for one, address in copies.items()
         if address in there
     ]
+
+
+def _why_copy(has_checksum: bool, source: str) -> str:
+    return "has an erased checksum" if has_checksum else f"was restored from {source}"
 
 
 async def _on_no_record(context: RunContext, data: Level, run: StartedRun) -> list[Standing]:
@@ -591,6 +631,26 @@ def _named_by(paths: Sequence[str]) -> str:
 
 
 NAMES_OF_COPIES: Final = ("path", "address", "checksum", "source")
+
+
+def _with_staged(before: Certificate, staged: Sequence[StagedEntry]) -> Certificate:
+    """Return the certificate with what is staged at the paths among its objects.
+
+    Once such an entry is overwritten, no record has the path of its object. Only a certificate that names the object
+    can ask for it again.
+    """
+    objects = {one.address: one for one in before.objects}
+    for one in staged:
+        address = key_of(one, before.namespace)
+        known = objects.get(address)
+        objects[address] = ErasedObject(
+            address=address,
+            paths=tuple(sorted({one.path, *(known.paths if known else ())})),
+            size_bytes=one.size_bytes,
+            checksum=one.checksum or (known.checksum if known else ""),
+            is_part=bool(one.multipart_id),
+        )
+    return replace(before, objects=tuple(objects.values()))
 
 
 def _objects(before: Certificate, found: pa.Table) -> dict[str, ErasedObject]:

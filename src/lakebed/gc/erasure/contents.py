@@ -8,7 +8,7 @@ from collections.abc import Collection
 import msgspec
 import pyarrow as pa
 
-from lakebed.gc.protocol import RESTORED_FROM, RestoredFrom
+from lakebed.gc.protocol import RESTORED_FROM, restored_from
 from lakebed.gc.runs.context import RunContext
 from lakebed.objectstore import ObjectMissing, ObjectStoreDenied
 
@@ -44,8 +44,5 @@ def sources_of(rows: pa.Table) -> list[str]:
 def _source(packed: bytes | None) -> str:
     if not packed or _MARK not in packed:
         return ""
-    text = msgspec.msgpack.decode(packed, type=dict[str, str]).get(RESTORED_FROM, "")
-    try:
-        return msgspec.json.decode(text, type=RestoredFrom).address
-    except msgspec.MsgspecError:  # Anybody may write such metadata.
-        return ""
+    source = restored_from(msgspec.msgpack.decode(packed, type=dict[str, str]))
+    return source.address if source else ""

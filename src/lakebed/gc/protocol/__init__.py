@@ -197,7 +197,16 @@ from .requests import (
     known,
     request_of,
 )
-from .restoring import FAILURES_SHOWN, RESTORED_FROM, Restore, RestoredFrom, RestoreFailure, RestorePage, RestoreReport
+from .restoring import (
+    FAILURES_SHOWN,
+    RESTORED_FROM,
+    Restore,
+    RestoredFrom,
+    RestoreFailure,
+    RestorePage,
+    RestoreReport,
+    restored_from,
+)
 from .rules import RulesHistory, RulesVersion, RulesWritten
 from .service import Requests, RunAbandoned, Service, UnknownAnswer
 from .simulation import SimulatedBranch, SimulatedRow, Simulation
@@ -479,6 +488,7 @@ __all__ = [
     "read_part",
     "report_path",
     "request_of",
+    "restored_from",
     "rules_path",
     "run_folder",
     "saved_path",

@@ -19,7 +19,8 @@ class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry that is staged on a branch. `is_sealed`: a commit may be taking it, so it cannot be taken away now.
 
     Or, with `multipart_id`, a part of an upload that was begun: it has no checksum. Of an object that waits in the
-    queue of hard delete there is neither a branch nor a checksum any more.
+    queue of hard delete there is neither a branch nor a checksum any more. `source` is the address from which a restore
+    copied the object.
     """
 
     branch: str
@@ -30,6 +31,7 @@ class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
     modified_ms: int
     is_sealed: bool = False
     multipart_id: str = ""
+    source: str = ""
 
     @property
     def where(self) -> str:
@@ -75,10 +77,13 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindStaged(msgspec.Struct, frozen=True, kw_only=True):
-    """`in_queue`: find what waits in the queue of hard delete instead, by its path alone."""
+    """`in_queue`: find what waits in the queue of hard delete instead, by its path alone. `or_restored`: also find each
+    entry that a restore copied from an object.
+    """
 
     selection: Selection
     in_queue: bool = False
+    or_restored: bool = False
     continuation_token: str | None = None
 
 

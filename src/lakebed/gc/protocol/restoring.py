@@ -16,6 +16,9 @@ the first may answer that no run holds what was asked for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+
 import msgspec
 
 FAILURES_SHOWN = 100
@@ -37,6 +40,16 @@ class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     seen_ms: int
     restore: str
+
+
+def restored_from(metadata: Mapping[str, str]) -> RestoredFrom | None:
+    """Return what an entry's metadata says of the object from which a restore copied it; None where it says nothing.
+    Anybody may write such metadata.
+    """
+    if text := metadata.get(RESTORED_FROM):
+        with suppress(msgspec.MsgspecError):
+            return msgspec.json.decode(text, type=RestoredFrom)
+    return None
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,14 +155,20 @@ class Service:
         """As `commits`; rules and policy do not count."""
         return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.ERASURE))
 
-    async def staged(self, run_id: str, selection: Selection, *, in_queue: bool = False) -> tuple[StagedEntry, ...]:
-        """Return the selected entries that are staged on any branch; or what waits in the queue of hard delete."""
+    async def staged(
+        self, run_id: str, selection: Selection, *, in_queue: bool = False, or_restored: bool = False
+    ) -> tuple[StagedEntry, ...]:
+        """Return the selected entries that are staged on any branch; or what waits in the queue of hard delete.
+
+        With `or_restored` also every staged copy that a restore made.
+        """
         found: list[StagedEntry] = []
         token: str | None = None
         turns = _Turns("the staged entries", run_id)
         while True:
             page = await self._requests.find_staged(
-                run_id, FindStaged(selection=selection, in_queue=in_queue, continuation_token=token)
+                run_id,
+                FindStaged(selection=selection, in_queue=in_queue, or_restored=or_restored, continuation_token=token),
             )
             found += page.entries
             token = turns.next(page.continuation_token)

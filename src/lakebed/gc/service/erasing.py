@@ -8,7 +8,7 @@ entry still names the object that was planned, so what was written to the path s
 from __future__ import annotations
 
 from lakebed.base import NotFound, from_row, in_waves, key_to_path, path_to_key
-from lakebed.gc.protocol import FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
+from lakebed.gc.protocol import FindStaged, StagedEntry, StagedPage, Unstage, Unstaged, restored_from
 from lakebed.gc.rules import Selection, check_selection
 from lakebed.ranges import TOMBSTONE_ROW
 from lakebed.versions import (
@@ -47,7 +47,8 @@ class Erasing:
             return StagedPage(entries=tuple(await self._in_parts(selection)))
         name, record = found
         return StagedPage(
-            entries=tuple(await self._staged(name, record, selection)), continuation_token=f"after:{name}"
+            entries=tuple(await self._staged(name, record, selection, or_restored=body.or_restored)),
+            continuation_token=f"after:{name}",
         )
 
     async def _queued(self, selection: Selection, start: str) -> StagedPage:
@@ -89,7 +90,9 @@ class Erasing:
             for _, part in await parts.every(multipart_id)
         ]
 
-    async def _staged(self, branch: str, record: BranchRecord, selection: Selection) -> list[StagedEntry]:
+    async def _staged(
+        self, branch: str, record: BranchRecord, selection: Selection, *, or_restored: bool
+    ) -> list[StagedEntry]:
         found: list[StagedEntry] = []
         for token in record.tokens():
             start: bytes | None = b""
@@ -98,7 +101,10 @@ class Erasing:
                 for key, (flags, row) in zip(page.keys, decode_cells(page.values), strict=True):
                     entry = None if is_gone(flags) else from_row(row)
                     path = key_to_path(key)
-                    if entry is not None and selection.matches(path, entry.checksum, entry.metadata):
+                    source = None if entry is None else restored_from(entry.metadata)
+                    if entry is not None and (
+                        (or_restored and source) or selection.matches(path, entry.checksum, entry.metadata)
+                    ):
                         one = StagedEntry(
                             branch=branch,
                             path=path,
@@ -107,6 +113,7 @@ class Erasing:
                             checksum=entry.checksum,
                             modified_ms=entry.modified_ms,
                             is_sealed=token != record.staging_token,
+                            source=source.address if source else "",
                         )
                         found.append(one)
                 start = page.next_start

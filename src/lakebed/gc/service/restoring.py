@@ -43,6 +43,7 @@ from lakebed.gc.protocol import (
     arrow_schema,
     encode_ledger,
     ledger_folder,
+    restored_from,
 )
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, Versions
@@ -321,8 +322,5 @@ def _restored_from(entry: Entry, path: str) -> RestoredFrom | None:
     """Return which version of the path it is, if a restore staged it there. A copy from another path is none of this
     one's.
     """
-    try:
-        version = msgspec.json.decode(entry.metadata.get(RESTORED_FROM, ""), type=RestoredFrom)
-    except msgspec.MsgspecError:
-        return None
-    return version if version.path == path else None
+    version = restored_from(entry.metadata)
+    return version if version is not None and version.path == path else None
