@@ -76,7 +76,9 @@ class Cosmos(Service):
     def _make(self, path: str, body: dict[str, Any]) -> Answer:
         made = f"{path}/{body['id']}"
         thing = {**body, "_rid": os.urandom(4).hex(), "_self": made, "_etag": '"1"'}
-        self.database.execute("INSERT OR IGNORE INTO things VALUES (?, ?)", (made, json.dumps(thing)))
+        row = (made, json.dumps(thing))
+        if not self.database.execute("INSERT OR IGNORE INTO things VALUES (?, ?)", row).rowcount:
+            return _json({"code": "Conflict", "message": made}, 409)
         return _json(thing, 201)
 
     def _show(self, path: str) -> Answer:

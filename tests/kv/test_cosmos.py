@@ -114,6 +114,25 @@ async def test_a_container_that_vanished_is_an_error_and_not_absence(tmp_path: P
         await store.close()
 
 
+class Overtaken(Cosmos):
+    """Have another process make each database and container a moment before us."""
+
+    def answer(self, request: Request) -> Answer:
+        if request.method == "POST" and request.path.strip("/").split("/")[-1] in {"dbs", "colls"}:
+            super().answer(request)
+        return super().answer(request)
+
+
+async def test_what_another_process_makes_at_the_same_moment_is_taken(tmp_path: Path) -> None:
+    with served(Overtaken(str(tmp_path / "kept.db"))) as port:
+        store = open_store(uri_of(port, name="overtaken"))
+
+        await store.set(P, b"key", b"value")
+
+        assert await read_all(store, P) == {b"key": b"value"}
+        await store.close()
+
+
 class Failing(Cosmos):
     """Answer writes of `mine` with these statuses first: before they are done, or after."""
 

@@ -272,10 +272,14 @@ class CosmosDatabase:
             async with _translated():
                 return dict(await database.get_container_client(self._name).read())
         except (_NotThere, _NotAsExpected):
-            await client.create_database_if_not_exists(self._database)
-            key = PartitionKey("/p", version=2)
-            made = await database.create_container_if_not_exists(self._name, key, indexing_policy=INDEXING)
-            return dict(await made.read())
+            try:
+                async with _translated():
+                    await client.create_database_if_not_exists(self._database)
+                    key = PartitionKey("/p", version=2)
+                    made = await database.create_container_if_not_exists(self._name, key, indexing_policy=INDEXING)
+                    return dict(await made.read())
+            except (_NotThere, _NotAsExpected):  # the client looks first, and then makes it
+                raise Passing("cosmos: another process makes the database or the container") from None
 
     async def _container(self) -> ContainerProxy:
         return (await self._open()).get_database_client(self._database).get_container_client(self._name)
