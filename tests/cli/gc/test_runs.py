@@ -57,6 +57,15 @@ def test_a_reader_that_goes_away_from_a_plan_is_no_failure_of_spark(shell: Shell
     process.stderr.close()
 
 
+def test_slices_of_a_deleted_repository_are_not_adopted_and_it_says_what_to_do(shell: Shell, lake: str) -> None:
+    refused = shell("gc", "deleted", "adopt", lake, "--slices", "--uid", "r1")
+
+    said = " ".join(refused.err.split())
+    assert refused.code == 2
+    assert f"`lakebed repo undelete {lake} --uid r1`" in said
+    assert f"`lakebed gc adopt {lake} --slices`" in said
+
+
 def test_where_another_installation_was_seen_one_is_adopted(shell: Shell, lake: str) -> None:
     started = start_run(shell, lake)
 

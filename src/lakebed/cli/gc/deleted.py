@@ -13,7 +13,7 @@ import click
 
 from lakebed.base import Conflict, count_of
 from lakebed.cli.arguments import RepositoryArgument, UidOption, YesOption
-from lakebed.cli.failures import FAILED
+from lakebed.cli.failures import FAILED, Misuse
 from lakebed.cli.output import human_time
 from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
@@ -160,8 +160,21 @@ def list_runs(session: Session, uri: RepositoryArgument, uid: UidOption = "", lo
 
 @app.command("adopt")
 @command
-def adopt(session: Session, uri: RepositoryArgument, uid: UidOption = "", yes: YesOption = False) -> None:
+def adopt(
+    session: Session,
+    uri: RepositoryArgument,
+    slices: Annotated[bool, Option("--slices", help="Refused: see `gc adopt`, which does it once it is back.")] = False,
+    uid: UidOption = "",
+    yes: YesOption = False,
+) -> None:
     """Let this installation collect it, where a restored backup or another installation stopped that."""
+    if slices:
+        chosen = f"{uri} --uid {uid}" if uid else uri
+        raise Misuse(
+            "no collection of a deleted repository takes a slice that has no record: its objects stay, as unknown"
+            f" files. Bring it back while its window lasts (`lakebed repo undelete {chosen}`), run `lakebed gc adopt"
+            f" {uri} --slices`, and delete it again. Or remove these folders of data/ with the object store's own tools"
+        )
     adopt_by(session, uri, yes=yes, deleted=uid or ONLY)
 
 

@@ -266,7 +266,8 @@ async def _look(
     )
     collected = proof if isinstance(proof, Collected) else None
     if isinstance(proof, str):
-        stands.append(Standing(what="garbage", where=context.store.uri, why=f"{_GARBAGE}: {proof}"))
+        why = f"{_GARBAGE}: {proof}{_held_back(prepared.holds)}"
+        stands.append(Standing(what="garbage", where=context.store.uri, why=why))
     stands += unlisted
     bucket, unknown = await _bucket(context)
     stands += bucket
@@ -395,8 +396,12 @@ async def _of_no_entry(
 
 
 def _garbage_stays(holds: Holds) -> str:
+    return f"{GARBAGE_STAYS}{_held_back(holds)}"
+
+
+def _held_back(holds: Holds) -> str:
     names = ", ".join(holds.keeping_uncommitted())
-    return f"{GARBAGE_STAYS}. It takes nothing while legal hold {names} is in force" if names else GARBAGE_STAYS
+    return f". A collection takes nothing while legal hold {names} is in force" if names else ""
 
 
 _LATER: Final = "is not deleted yet: it was staged, under way, held by a commit, or came after the plan; plan again"
