@@ -14,7 +14,9 @@ from msgspec import json
 from msgspec.structs import replace
 
 from lakebed.cli.gc.report import certificate_html
+from lakebed.gc.engines import LocalEngine
 from lakebed.gc.erasure import certifying
+from lakebed.gc.erasure.contents import read_checksums
 from lakebed.gc.protocol import (
     RESTORED_FROM,
     BadInput,
@@ -25,7 +27,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import digests_in
 from lakebed.objectstore import MemoryObjectStore, ObjectStoreOptions, keeps_versions, open_objectstore
-from lakebed.runtime import LiveClock
+from lakebed.runtime import LiveClock, live_ports
 from tests.gc.test_erasure import deferred, erase, versions_of
 from tests.gc.test_holds import hold
 from tests.objectstore.s3_servers import client_of, make_bucket, serve_moto
@@ -378,3 +380,16 @@ def test_what_is_no_digest_is_asked_for_in_no_staging_area() -> None:
     assert [asked.digests for asked in digests_in(checksums)] == [("a" * 32, "d41d8cd98f00b204e9800998ecf8427e")]
     assert list(digests_in(["x"])) == []
     assert [len(asked.digests) for asked in digests_in(f"{n:032x}" for n in range(100_001))] == [100_000, 1]
+
+
+async def test_the_bytes_of_objects_are_read_for_checksums_share_by_share() -> None:
+    store = MemoryObjectStore("mem://lake")
+    data = {f"data/a/{number}": bytes([number]) * (number + 1) for number in range(40)}
+    for address, each in data.items():
+        await store.put(address, each)
+    engine = LocalEngine(store, live_ports(), open_deleter=lambda: pytest.fail("a read deletes nothing"), shares=3)
+
+    found = await read_checksums(engine, {address: len(each) for address, each in data.items()} | {"data/gone/1": 7})
+
+    assert found == {address: hashlib.md5(each).hexdigest() for address, each in data.items()}
+    assert await read_checksums(engine, {}) == {}

@@ -392,7 +392,7 @@ async def _of_no_entry(
     if asked:
         whole = f"{count_of(len(asked), 'object')}, {human_size(sum(max(size, 0) for size in asked.values()))}"
         context.progress(f"reading {whole}, for checksums: no entry has them")
-    return await read_checksums(context, asked)
+    return await read_checksums(context.engine, asked)
 
 
 def _garbage_stays(holds: Holds) -> str:

@@ -3,33 +3,51 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 
+from lakebed.gc.engines import Effort, Engine, Task
 from lakebed.gc.protocol import RESTORED_FROM, restored_from
-from lakebed.gc.runs.context import RunContext
+from lakebed.gc.tables import Table, required
 from lakebed.objectstore import ObjectMissing, ObjectStoreDenied
 
 _MARK = RESTORED_FROM.encode()
 
 
-async def read_checksums(context: RunContext, addresses: Collection[str]) -> dict[str, str]:
-    """Return the MD5 sum of each object's bytes, as an entry's checksum is; none of one that is not there, or that the
-    store refuses to read.
+CHECKSUMS: Final = Table(
+    "the MD5 sum of the bytes at an address, as an entry's checksum is",
+    required(("address", pa.string()), ("checksum", pa.string())),
+)
+
+
+async def read_checksums(engine: Engine, sizes: Mapping[str, int]) -> dict[str, str]:
+    """Return the checksum of each object's bytes; none of one that is not there, or that the store refuses to read.
+
+    `sizes` has the bytes of each object by its address. Tasks read them in streams: each holds a chunk of at most 16
+    objects at a time, however large these are.
     """
 
-    async def read(address: str) -> str:
-        md5 = hashlib.md5(usedforsecurity=False)
-        try:
-            async for chunk in context.store.stream(address):
-                md5.update(chunk)
-        except (ObjectMissing, ObjectStoreDenied):  # S3 refuses to read what was moved to an archive.
-            return ""
-        return md5.hexdigest()
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        async def read(address: str) -> str:
+            md5 = hashlib.md5(usedforsecurity=False)
+            try:
+                async for chunk in task.store.stream(address):
+                    md5.update(chunk)
+            except (ObjectMissing, ObjectStoreDenied):  # S3 refuses to read what was moved to an archive.
+                return ""
+            return md5.hexdigest()
 
-    return {address: md5 async for address, md5 in context.ports.tasks.ahead([*addresses], read) if md5}
+        found = [one async for one in task.ahead(share["address"].to_pylist(), read) if one[1]]
+        yield CHECKSUMS.rows({"address": [one[0] for one in found], "checksum": [one[1] for one in found]})
+
+    # The largest first: shares are dealt in turn, so each gets its part of these.
+    addresses = sorted(sizes, key=lambda address: (-sizes[address], address))
+    effort = Effort(requests=len(sizes), size_bytes=sum(max(size, 0) for size in sizes.values()))
+    found = await engine.run(work, pa.table({"address": pa.array(addresses, pa.string())}), CHECKSUMS, effort=effort)
+    return dict(zip(found["address"].to_pylist(), found["checksum"].to_pylist(), strict=True))
 
 
 def sources_of(rows: pa.Table) -> list[str]:
