@@ -33,7 +33,7 @@ from lakebed.gc.engines import LocalEngine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.kinds.learning import learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
-from lakebed.gc.lifecycle.due import Reached, reach_metaranges
+from lakebed.gc.lifecycle.reaching import Reached, reach_metaranges
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import Policy, check_policy, parse_period
 from lakebed.gc.runs.context import RunContext

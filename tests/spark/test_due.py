@@ -34,20 +34,17 @@ from lakebed.gc.kinds import learning
 from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
 from lakebed.gc.lifecycle import dues, going
-from lakebed.gc.lifecycle.due import (
-    MIXED,
-    Judging,
+from lakebed.gc.lifecycle.due import MIXED, Judging, deal_due, rule_of_span
+from lakebed.gc.lifecycle.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
+from lakebed.gc.lifecycle.going import mark_going
+from lakebed.gc.lifecycle.reaching import (
     Ranges,
     Reached,
-    deal_due,
     keeps_versions,
     pinned_commits,
     reach_metaranges,
-    rule_of_span,
     sort_out,
 )
-from lakebed.gc.lifecycle.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
-from lakebed.gc.lifecycle.going import mark_going
 from lakebed.gc.lifecycle.trees import RangeMasks, read_trees
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules

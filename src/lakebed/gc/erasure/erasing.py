@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,14 +24,13 @@ from lakebed.gc.holding import metaranges_of, ranges_of
 from lakebed.gc.inputs.named import LiveSet
 from lakebed.gc.inputs.ranges import each_list, effort_of_whole, find_ranges, get_range, in_closed_slices, pack_rows
 from lakebed.gc.inputs.selecting import Flags, read_rows, selected, selected_objects
-from lakebed.gc.lifecycle.due import in_side, side_of
 from lakebed.gc.mark import pack_garbage, with_others
 from lakebed.gc.mark import read_rows as read_garbage
 from lakebed.gc.protocol import Manifest, StagedEntry
 from lakebed.gc.rules import EmptyLiveSet, Holds, Selection, Spans
 from lakebed.gc.runs.context import RunContext
 from lakebed.gc.runs.resume import garbage_of
-from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
+from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of, in_side, side_of
 from lakebed.gc.sets.packing import Cause
 from lakebed.gc.sets.places import Namespace
 from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, rows_of_parts
@@ -86,7 +84,7 @@ async def deal_selected(
             chosen = selected(rows, selection)
             for packed in _pack(rows.filter(pa.array(chosen)), namespace):
                 due.add(in_closed_slices(packed, slices))
-            _keep(live, rows.filter(pa.array(~chosen)), namespace)
+            live.add_entries(rows.filter(pa.array(~chosen)), namespace)
             if due.held >= HELD_MAX:
                 yield in_side(_DUE, await due.write(task.store, folder + _DUE))
             if live.keys_held >= HELD_MAX:
@@ -103,14 +101,6 @@ async def deal_selected(
 
 def _pack(rows: pa.Table, namespace: Namespace) -> Sequence[pa.Table]:
     return list(pack_rows(rows, ERASURE, rows["modified_ms"].to_numpy(), namespace)) if rows.num_rows else ()
-
-
-def _keep(live: LiveSet, rows: pa.Table, namespace: Namespace) -> None:
-    slices = rows["slice"].to_numpy()
-    own = slices != FOREIGN_SLICE
-    live.add_numbers(slices[own], rows["sequence"].to_numpy()[own].astype(np.int64))
-    if not own.all():
-        live.add_addresses(rows["address"].filter(pa.array(~own)).combine_chunks(), namespace)
 
 
 class DeferredRun(NamedTuple):

@@ -89,6 +89,14 @@ class LiveSet:
         self._keys.append(keys)
         self._add_places(numbers)
 
+    def add_entries(self, rows: pa.Table, namespace: Namespace) -> None:
+        """Add what rows of a range name, by their slice and sequence, or their address."""
+        slices = rows["slice"].to_numpy()
+        own = slices != FOREIGN_SLICE
+        self.add_numbers(slices[own], rows["sequence"].to_numpy()[own].astype(np.int64))
+        if not own.all():
+            self.add_addresses(rows["address"].filter(pa.array(~own)).combine_chunks(), namespace)
+
     def add_numbers_among(self, addresses: pa.Array, namespace: Namespace) -> None:
         """Add those foreign addresses that are a slice and a sequence, spelt otherwise; leave the keys out."""
         self._add_places(namespace.numbers_of(addresses))

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, count_of
 from lakebed.gc import protocol
-from lakebed.gc.lifecycle.due import Ranges, Reached, keeps_versions, rule_of_span, sort_out
+from lakebed.gc.lifecycle.due import rule_of_span
 from lakebed.gc.lifecycle.dues import (
     HOURS,
     READ_RANGES,
@@ -32,6 +32,7 @@ from lakebed.gc.lifecycle.dues import (
     to_read,
     write_hours,
 )
+from lakebed.gc.lifecycle.reaching import Ranges, Reached, keeps_versions, sort_out
 from lakebed.gc.lifecycle.trees import RangeMasks, copy_part, read_trees
 from lakebed.gc.protocol import BadInput, KnownDues, Manifest, Pieces, Plan, StartedRun, TreePart
 from lakebed.gc.rules.lifecycle import Policy

@@ -32,9 +32,10 @@ from lakebed.gc.holding import deal_held
 from lakebed.gc.inputs.history import only_active
 from lakebed.gc.inputs.named import deal_tables
 from lakebed.gc.inputs.ranges import deal_ranges
-from lakebed.gc.lifecycle.due import Judging, Ranges, Reached, deal_due, deal_going, pinned_commits, reach_metaranges
+from lakebed.gc.lifecycle.due import Judging, deal_due, deal_going
 from lakebed.gc.lifecycle.dues import with_due
 from lakebed.gc.lifecycle.going import mark_going, portions_of
+from lakebed.gc.lifecycle.reaching import Ranges, Reached, pinned_commits, reach_metaranges
 from lakebed.gc.mark import deal_again, mark_expired
 from lakebed.gc.protocol import (
     BadInput,

@@ -1,11 +1,7 @@
-"""Find what is due by a lifecycle policy: from commits to ranges, and from the rows of ranges to objects.
+"""Find what is due by a lifecycle policy in the ranges that reaching.py picks: from rows to objects.
 
-Branches with equal periods are one class. So the work is not that of branches times rows:
-
-1. Walk the commits once: each gets the set of classes that reach it (rules/lifecycle/reach.py).
-2. Read the metaranges (trees.py): each range gets the union of the sets of all commits that have it.
-3. A range of which nothing can be due is read at its end only: its slice summary says what stays.
-4. Read the others. A row is due, or it stays. An object goes if it is due and stays nowhere (mark.py subtracts).
+A row is due, or it stays. An object goes if it is due and stays nowhere (mark.py subtracts). A range of which nothing
+can be due is read at its end only: its slice summary says what stays.
 
 `gc/rules/lifecycle/due.py` is the specification; a property test holds both equal.
 """
@@ -13,14 +9,13 @@ Branches with equal periods are one class. So the work is not that of branches t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RangeId, format_address
 from lakebed.gc.engines import Engine, Task
@@ -28,44 +23,21 @@ from lakebed.gc.inputs.named import LiveSet, read_live
 from lakebed.gc.inputs.ranges import effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
 from lakebed.gc.inputs.selecting import matching, with_metadata
 from lakebed.gc.protocol import BadInput, Pieces
-from lakebed.gc.rules import BrokenHistory, EmptyLiveSet, one_piece
-from lakebed.gc.rules.lifecycle import (
-    NO_BRANCH,
-    BranchClasses,
-    PathPattern,
-    Policy,
-    bits_of,
-    classes_of,
-    latest_due,
-    parse_period,
-    reach,
-)
-from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from lakebed.gc.rules.lifecycle import PathPattern, Policy, latest_due, parse_period
+from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, in_shares, in_side, rows_of_shares, side_of
 from lakebed.gc.sets.packing import Cause, Integers, in_slices, is_set
 from lakebed.gc.sets.places import Namespace
 from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, Table, required
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
 
+from .reaching import Terms
+
 LIFECYCLE: Final = "lifecycle"
 """The reason that plans give."""
 
 MIXED: Final = -2
 """In place of a rule: it differs from row to row."""
-
-REACHED: Final = Table(
-    "a metarange, and the number of a set of classes that reach a commit with it; each pair once",
-    required(("metarange_id", pa.string()), ("set", pa.int32())),
-)
-DUE_RANGES: Final = Table(
-    "a range to read, and the number of its cut-offs",
-    required(
-        ("range_id", pa.string()),
-        ("count", pa.int64()),
-        ("file_bytes", pa.int64()),
-        ("terms", pa.int32()),
-    ),
-)
 
 VERSIONS: Final = Table(
     "a row of a range whose path has a rule that keeps versions; `rule` is -1 where the row is not due",
@@ -84,166 +56,6 @@ VERSIONS: Final = Table(
 
 Bitmap = npt.NDArray[np.uint8]
 _NO_BITS: Final = np.empty(0, np.uint8)
-
-Periods = tuple[str, ...] | None
-"""The periods of a rule on all branches of a set, of which the longest counts. None: never."""
-
-
-class Terms(NamedTuple):
-    """Say what counts for the rows of a range: by rule its periods, and the branch that keeps objects longest.
-
-    `classes` reach the range. They are passed only where a rule keeps versions, for these are counted by branch.
-    """
-
-    periods: tuple[Periods, ...]
-    branches: tuple[str, ...]
-    classes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """`metaranges` is REACHED; `sets` are the sets by number, as bits of classes. Class `pinned` keeps everything."""
-
-    metaranges: pa.Table
-    sets: list[int]
-    classes: BranchClasses
-    pinned: int
-
-    def masks(self) -> dict[str, int]:
-        """Return for each metarange the union of its sets."""
-        found: dict[str, int] = {}
-        for name, number in zip(*(self.metaranges[column].to_pylist() for column in REACHED.schema.names), strict=True):
-            found[name] = found.get(name, 0) | self.sets[number]
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranges:
-    """`due` (DUE_RANGES) have rows that may be due by `terms`; of the `whole` ones everything stays."""
-
-    due: pa.Table
-    terms: list[Terms]
-    whole: pa.Table
-
-
-def keeps_versions(policy: Policy) -> bool:
-    return any(rule.keep_versions for rule in policy.rules)
-
-
-def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reached:
-    """Find out which classes of branches reach the trees of commits that were not swept.
-
-    Raises:
-        BrokenHistory: a ref or a commit names a commit that is not there.
-    """
-    named: dict[str, list[tuple[str, str]]] = {"branch": [], "tag": [], "intent": []}
-    for row in refs.to_pylist():
-        kind, name, commit = row["kind"], row["name"], row["commit_id"]
-        if kind not in named:
-            raise BrokenHistory(f"{kind} {name} names commit {commit}, and what that means is not known", commit=commit)
-        named[kind].append((name, commit))
-        if row["state"] != "active":
-            # What is being made may yet be named otherwise.
-            named["intent"].append((name, commit))
-    classes = classes_of(policy, sorted(name for name, _ in named["branch"]), each_alone=keeps_versions(policy))
-    nowhere = classes.of[NO_BRANCH]
-    roots: dict[str, set[int]] = {}
-    for name, commit in named["branch"]:
-        roots.setdefault(commit, set()).add(classes.of[name])
-    for _, commit in named["intent"]:
-        roots.setdefault(commit, set()).add(nowhere)
-    ids, parents = one_piece(commits["id"]), one_piece(commits["parents"])
-    generations = commits["generation"].to_numpy()
-    bits_by_root = {commit: sorted(bits) for commit, bits in roots.items()}
-    swept = commits["swept"].to_numpy()
-    found = reach(ids, parents, generations, bits_by_root, swept=swept, nowhere=1 << nowhere)
-    pinned = len(classes.periods)
-    pins = pinned_commits(refs, policy)
-    is_pinned = pc.is_in(ids, value_set=pa.array(sorted(pins), pa.string())).to_numpy(zero_copy_only=False)
-    # The second half of the numbers: the same sets, pinned.
-    sets = [*found.sets, *(set_ | 1 << pinned for set_ in found.sets)]
-    numbers = found.set_of + is_pinned.astype(np.int32) * np.int32(len(found.sets))
-    there = pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
-    rows = pa.table({"metarange_id": commits["metarange_id"], "set": pa.array(numbers)}).filter(there)
-    distinct = rows.group_by(["metarange_id", "set"]).aggregate([]).sort_by("metarange_id")
-    return Reached(
-        metaranges=REACHED.rows({name: distinct[name] for name in REACHED.schema.names}),
-        sets=sets,
-        classes=classes,
-        pinned=pinned,
-    )
-
-
-def pinned_commits(refs: pa.Table, policy: Policy) -> set[str]:
-    """Return the commits whose objects the policy never lets go."""
-    tags = refs.filter(pc.equal(refs["kind"], "tag"))
-    named = zip(tags["name"].to_pylist(), tags["commit_id"].to_pylist(), strict=True)
-    return {*policy.pins.commits, *(commit for tag, commit in named if policy.pins_tag(tag))}
-
-
-def sort_out(ranges: pa.Table, masks: Sequence[int], reached: Reached, policy: Policy) -> Ranges:
-    """Part the ranges (MASKED_RANGES) that have nothing to give from the rest. `masks` are theirs, by number.
-
-    Raises:
-        EmptyLiveSet: commits have entries, and yet no range was read.
-    """
-    if reached.metaranges.num_rows and not ranges.num_rows:
-        raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
-    mask_of = ranges["mask"].to_numpy()
-    in_use, first = np.unique(mask_of, return_index=True)
-    numbers: dict[Terms, int] = {}
-    number_of_mask = np.zeros(len(masks), np.int32)
-    for mask in in_use[np.argsort(first)].tolist():
-        found = terms(masks[mask], reached, policy)
-        number_of_mask[mask] = numbers.setdefault(found, len(numbers))
-    number_of = number_of_mask[mask_of]
-    is_due = np.zeros(ranges.num_rows, np.bool_)
-    for at, rule in enumerate(policy.rules):
-        # Of a rule that keeps versions all versions count, also those that are never due.
-        counts = np.array([one.periods[at] is not None or rule.keep_versions > 0 for one in numbers], np.bool_)
-        if counts.any():
-            is_due |= counts[number_of] & _meets(ranges, rule.pattern.literal_beginning())
-    columns = {"terms": pa.array(number_of), **{name: ranges[name] for name in DUE_RANGES.schema.names[:-1]}}
-    rows = DUE_RANGES.rows(columns)
-    due = pa.array(is_due)
-    return Ranges(due=rows.filter(due), terms=list(numbers), whole=rows.filter(pc.invert(due)))
-
-
-def _meets(ranges: pa.Table, start: bytes) -> npt.NDArray[np.bool_]:
-    """Return which ranges may have keys that begin so."""
-    least, greatest = (pc.binary_slice(ranges[name], 0, len(start)) for name in ("min_key", "max_key"))
-    meets = pc.and_(pc.less_equal(least, start), pc.less_equal(start, greatest))
-    found: npt.NDArray[np.bool_] = meets.to_numpy()
-    return found
-
-
-def terms(mask: int, reached: Reached, policy: Policy) -> Terms:
-    """Return what counts for rows that these classes of branches reach."""
-    bits = bits_of(mask)
-    classes = tuple(bits) if keeps_versions(policy) else ()
-    if reached.pinned in bits:
-        return Terms(tuple(None for _ in policy.rules), tuple("" for _ in policy.rules), classes)
-    names = {bit: name for name, bit in sorted(reached.classes.of.items(), reverse=True)}
-    periods: list[Periods] = []
-    branches: list[str] = []
-    for number in range(len(policy.rules)):
-        of_class = {bit: reached.classes.periods[bit][number] for bit in bits}
-        all_ = {period for found in of_class.values() for period in found}
-        periods.append(None if None in all_ else tuple(sorted(str(period) for period in all_)))
-        branches.append(_longest(of_class, names))
-    return Terms(tuple(periods), tuple(branches), classes)
-
-
-def _longest(of_class: Mapping[int, Iterable[str | None]], names: Mapping[int, str]) -> str:
-    """The first branch of the class that keeps objects longest: for people."""
-    kept = {
-        bit: max(_NEVER if period is None else parse_period(period).due_ms(0) for period in periods)
-        for bit, periods in of_class.items()
-    }
-    return names[max(kept, key=lambda bit: (kept[bit], -bit))]
-
-
-_NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,12 +117,7 @@ class _Sides:
             self._dealers[_DUE].add(packed)
 
     def add_staying(self, rows: pa.Table) -> None:
-        slices = rows["slice"].to_numpy()
-        own = slices != FOREIGN_SLICE
-        self._live.add_numbers(slices[own], rows["sequence"].to_numpy()[own].astype(np.int64))
-        if not own.all():
-            addresses = rows["address"].filter(pa.array(~own)).combine_chunks()
-            self._live.add_addresses(addresses, self._judging.namespace)
+        self._live.add_entries(rows, self._judging.namespace)
 
     def add_versions(self, rows: pa.Table) -> None:
         if rows.num_rows:
@@ -326,11 +133,6 @@ class _Sides:
         for side, dealer in self._dealers.items():
             if dealer.held >= held_max and dealer.has_rows:
                 yield in_side(side, await dealer.write(task.store, self._folder + side))
-
-
-def side_of(written: pa.Table, folder: str, side: str) -> Bucketed:
-    """Return the files of one side, which `in_side` marked."""
-    return files_of(folder + side, written.filter(pc.starts_with(written["name"], side)))
 
 
 async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder: str) -> tuple[Bucketed, Bucketed]:
@@ -400,15 +202,8 @@ async def deal_going(
         bitmaps = await read_going(task.store, going)
         async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
             number, file = facts[name]["terms"], open_range(RangeId(name), data, facts[name]["count"])
-            chosen = np.array(groups[name])
             goes = _goes(file.table(_OBJECT, groups[name]), bitmaps, judging.namespace)
-            sizes = np.array(file.group_rows)[chosen]
-            # Keys take longest to read, and most row groups have nothing, or little besides.
-            has = np.add.reduceat(goes, np.cumsum(sizes) - sizes) > 0
-            if not has.any():
-                continue
-            rows = read_columns(file, policy, groups=chosen[has].tolist())
-            rows = rows.filter(pa.array(goes[np.repeat(has, sizes)]))
+            rows = rows_that_go(file, policy, groups[name], goes)
             rule_of = match_rules(rows, policy)
             is_due = due_rows(rows, rule_of, judging.cutoffs(number))
             is_foreign = rows["slice"].to_numpy() == FOREIGN_SLICE
@@ -423,6 +218,24 @@ async def deal_going(
 
     written = await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges))
     return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
+
+
+def rows_that_go(
+    file: RangeFile,
+    policy: Policy,
+    groups: Sequence[int],
+    goes: npt.NDArray[np.bool_],
+    *,
+    with_addresses: bool = True,
+) -> pa.Table:
+    """Return what a rule asks of those rows of these row groups that go: `goes` says it of each row of theirs."""
+    sizes = np.array([file.group_rows[group] for group in groups])
+    # Keys take longest to read, and most row groups have nothing, or little besides.
+    has = np.add.reduceat(goes, np.cumsum(sizes) - sizes) > 0
+    chosen = [group for group, some in zip(groups, has.tolist(), strict=True) if some]
+    rows = read_columns(file, policy, groups=chosen, with_addresses=with_addresses)
+    goes = goes[np.repeat(has, sizes)]
+    return rows if goes.all() else rows.filter(pa.array(goes))
 
 
 def _goes(rows: pa.Table, bitmaps: Mapping[int, Bitmap], namespace: Namespace) -> npt.NDArray[np.bool_]:
@@ -452,11 +265,6 @@ async def read_going(store: ObjectStore, going: Pieces) -> dict[int, Bitmap]:
     rows = await read_live(store, going)
     bitmaps = (np.frombuffer(bitmap, np.uint8) for bitmap in rows["bitmap"].to_pylist())
     return dict(zip(rows["bucket"].to_pylist(), bitmaps, strict=True))
-
-
-def in_side(place: str, row: pa.Table) -> pa.Table:
-    """Mark a row of PARTS with the side of the join that it belongs to."""
-    return row.set_column(0, row.schema.field("name"), [[place + row["name"][0].as_py()]])
 
 
 def read_rows(id_: RangeId, data: bytes, count: int, policy: Policy) -> pa.Table:

@@ -37,7 +37,8 @@ from lakebed.gc.tables import PARTS, Table, decode, encode, parts_of, read_part,
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import SliceSummary
 
-from .due import DUE_RANGES, MIXED, Periods, Ranges, match_rules, open_range, read_columns
+from .due import MIXED, match_rules, open_range, read_columns
+from .reaching import DUE_RANGES, Periods, Ranges
 
 UNKNOWN: Final = 0
 NEVER: Final = (1 << 31) - 2

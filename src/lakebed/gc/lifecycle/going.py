@@ -25,7 +25,7 @@ from lakebed.gc.protocol import BadInput, Manifest, Pieces, Totals
 from lakebed.gc.sets.packing import CAUSE, Integers, Rows, each_once
 from lakebed.gc.tables import PARTS, Table, required
 
-from .due import LIFECYCLE, Bitmap, Judging, due_rows, goes_of, match_rules, open_range, read_columns, read_going
+from .due import LIFECYCLE, Bitmap, Judging, due_rows, goes_of, match_rules, open_range, read_going, rows_that_go
 
 HELD_MAX: Final = 100_000
 """How many objects of whole portions a task holds before it writes them down."""
@@ -117,18 +117,10 @@ class _Batch:
         """Add what of these row groups of a range is in the bitmaps."""
         policy, number = self._judging.policy, fact["terms"]
         file = open_range(RangeId(name), data, fact["count"])
-        sizes = np.array([file.group_rows[group] for group in groups])
-        objects = file.table(["slice", "sequence"], groups)
-        goes = goes_of(objects, bitmaps)
-        # Keys take longest to read, and most row groups have nothing, or little besides.
-        has = np.add.reduceat(goes, np.cumsum(sizes) - sizes) > 0
-        if not has.any():
+        goes = goes_of(file.table(["slice", "sequence"], groups), bitmaps)
+        rows = rows_that_go(file, policy, groups, goes, with_addresses=False)
+        if not rows.num_rows:
             return
-        chosen = [group for group, some in zip(groups, has.tolist(), strict=True) if some]
-        rows = read_columns(file, policy, groups=chosen, with_addresses=False)
-        goes = goes[np.repeat(has, sizes)]
-        if not goes.all():
-            rows = rows.filter(pa.array(goes))
         rule_of = match_rules(rows, policy)
         if not due_rows(rows, rule_of, self._judging.cutoffs(number)).all():
             raise BadInput(f"range {name} has rows that stay, and hours say that they go", range_id=name)

@@ -248,6 +248,16 @@ def files_of(folder: str, rows: pa.Table) -> Bucketed:
     return Bucketed(folder=folder, files=tuple(found[name] for name in sorted(found)))
 
 
+def in_side(place: str, row: pa.Table) -> pa.Table:
+    """Mark a row of PARTS with the side of the join that it belongs to."""
+    return row.set_column(0, row.schema.field("name"), [[place + row["name"][0].as_py()]])
+
+
+def side_of(written: pa.Table, folder: str, side: str) -> Bucketed:
+    """Return the files of one side, which `in_side` marked."""
+    return files_of(folder + side, written.filter(pc.starts_with(written["name"], side)))
+
+
 def shares_of(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int = HELD_IN_JOIN) -> list[Share]:
     """Cut all buckets in which the first side has rows into stretches of at most `most` values of all sides.
 
