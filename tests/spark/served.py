@@ -24,6 +24,13 @@ from lakebed.testing.contracts.network import held_port
 
 REPOSITORY = "lake"
 DAY_S = 86_400
+IN_THE_PAST = """
+import sys, time
+from lakebed.cli.__main__ import main
+real, days = time.time_ns, int(sys.argv.pop(1))
+time.time_ns = lambda: real() - days * 86_400 * 10**9
+main()
+"""
 
 
 class Ready(msgspec.Struct):
@@ -36,7 +43,7 @@ class Served:
     objects: Path
     environ: dict[str, str]
     restart: Callable[[], None]
-    """Kill the server as a power cut would, and start it again at its port."""
+    """Kill the server as a power cut would, and start it again at its port, with the clock of today."""
 
     def files(self) -> set[str]:
         """Keys of all that lies under `data/`."""
@@ -62,19 +69,24 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    tmp_path: Path, *, uri: str = f"local://lake/{REPOSITORY}", store: ObjectStoreOptions | None = None
+    tmp_path: Path,
+    *,
+    uri: str = f"local://lake/{REPOSITORY}",
+    store: ObjectStoreOptions | None = None,
+    days_ago: int = 0,
 ) -> Iterator[Served]:
-    """`store` says where another namespace than a local one lies."""
+    """`store` says where another namespace than a local one lies. The server's clock is so many days behind."""
     options = {} if store is None else {"LAKEBED_BLOCKSTORE": "s3", **environment_of(store)}
     with held_port() as port, contextlib.ExitStack() as ending:
-        command = [sys.executable, "-m", "lakebed", "serve", "--data", str(tmp_path / "server")]
+        serve = ["serve", "--data", str(tmp_path / "server")]
         endpoint = f"http://127.0.0.1:{port}"
         log = ending.enter_context((tmp_path / "log").open("ab"))
         running: list[subprocess.Popen[str]] = []
 
-        def start() -> None:
+        def start(days_ago: int) -> None:
+            program = ["-c", IN_THE_PAST, str(days_ago)] if days_ago else ["-m", "lakebed"]
             process = subprocess.Popen(
-                [*command, "--port", str(port), "-o", "json"],
+                [sys.executable, *program, *serve, "--port", str(port), "-o", "json"],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -94,9 +106,9 @@ def serving(
         def restart() -> None:
             running[-1].kill()
             running[-1].wait()
-            start()
+            start(0)
 
-        start()
+        start(days_ago)
         with Client(endpoint) as nobody:
             first = nobody.setup("admin")
         credentials = Credentials(access_key_id=first.access_key_id, secret_access_key=first.secret_access_key)

@@ -6,6 +6,7 @@ The workers' Python has what tasks need installed, and not our package: that the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
@@ -58,10 +59,28 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
+    """`start_worker` starts one more."""
+
     url: str
     workers: list[Worker]
     python: Path
     environ: dict[str, str]
+    start_worker: Callable[[], Worker]
+
+    def kill_an_executor(self) -> None:
+        (victim,) = self.workers[0].executors().values()
+        os.kill(victim, signal.SIGKILL)
+        while victim in self.workers[0].executors().values():
+            time.sleep(POLL_S)
+
+    def replace_worker(self, number: int) -> None:
+        """Kill a worker as a power cut would, wait until its executors have ended, too, and start another."""
+        lost = self.workers[number]
+        executors = lost.executors().values()
+        end(lost.process, signal.SIGKILL)
+        while any(map(is_running, executors)):
+            time.sleep(POLL_S)
+        self.workers[number] = self.start_worker()
 
     def settings(self) -> dict[str, str]:
         """What an application says to use this cluster, as settings of Spark."""
@@ -98,6 +117,8 @@ def standalone(folder: Path, *, workers: int) -> Iterator[Cluster]:
     listening = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
 
     with contextlib.ExitStack() as ending:
+        # Ended behind the executors, also those that are started later.
+        processes = ending.enter_context(contextlib.ExitStack())
 
         def started(name: str, *command: str) -> tuple[subprocess.Popen[bytes], Path]:
             log = folder / f"{name}.log"
@@ -105,20 +126,30 @@ def standalone(folder: Path, *, workers: int) -> Iterator[Cluster]:
                 process = subprocess.Popen(
                     [*deploy, *command], env=environ, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output
                 )
-            ending.callback(end, process, signal.SIGTERM)
+            processes.callback(end, process, signal.SIGTERM)
             return process, log
 
         master, log = started("master", "org.apache.spark.deploy.master.Master", *listening)
         url = line_of(master, log, r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
-        running = []
-        for number in range(workers):
-            place = ["--cores", "1", "--memory", "600m", "--work-dir", str(folder / f"work-{number}"), url]
-            running.append(started(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *listening, *place))
-        for process, log in running:
+        numbers = itertools.count()
+
+        def starting() -> tuple[subprocess.Popen[bytes], Path]:
+            name = f"worker-{next(numbers)}"
+            place = ["--cores", "1", "--memory", "600m", "--work-dir", str(folder / name), url]
+            return started(name, "org.apache.spark.deploy.worker.Worker", *listening, *place)
+
+        def registered(process: subprocess.Popen[bytes], log: Path) -> Worker:
             line_of(process, log, r"(Successfully registered with master)")
-        ending.callback(end_executors, [Worker(process=process) for process, _ in running])
+            return Worker(process=process)
+
+        running = [registered(*one) for one in [starting() for _ in range(workers)]]
+        ending.callback(end_executors, running)
         yield Cluster(
-            url=url, workers=[Worker(process=process) for process, _ in running], python=python, environ=environ
+            url=url,
+            workers=running,
+            python=python,
+            environ=environ,
+            start_worker=lambda: registered(*starting()),
         )
 
 
@@ -152,6 +183,14 @@ def end_executors(workers: list[Worker]) -> None:
         for pid in worker.executors().values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether the process has not ended. Of one whose parent has not asked yet, only the number is left."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

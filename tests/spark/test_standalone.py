@@ -6,6 +6,7 @@ Where processes die, requests to the object store wait in a proxy until they hav
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -21,8 +22,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lakebed.objectstore import ObjectStoreOptions
-from lakebed.testing.contracts.network import FaultyNetwork, faulty_network
+from lakebed.gc import Collector
+from lakebed.gc.protocol import EngineName, ErasureOrder, PlanRequest, RunKind
+from lakebed.gc.rules import MetadataRule, Selection
+from lakebed.objectstore import ObjectStoreOptions, options_from_environment
+from lakebed.testing.contracts.network import FaultyNetwork, Hold, faulty_network
 from tests.objectstore.s3_servers import client_of, make_bucket, serve_s3, serve_versitygw
 
 from .served import REPOSITORY, Served, serving
@@ -42,7 +46,10 @@ sys.exit(main(sys.argv[1:], os.environ))
 """
 LISTED = b"/slices-"
 """In the request that writes what a task listed."""
+DELETE = b"?delete"
 START_S = 600
+ANN = "users/ann/"
+DUE = {"rules": {"ann": {"prefix": ANN, "period": "10d"}}}
 LEDGER = "_lakefs/retention/gc/ledger/"
 
 
@@ -61,24 +68,39 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.slow
 def test_a_cluster_that_has_the_package_as_a_zip_plans_and_applies_what_the_local_engine_would(
-    cluster: Cluster, served: Served, package: Path, tmp_path: Path
+    cluster: Cluster, package: Path, tmp_path: Path
 ) -> None:
-    expired, garbage = expire(served)
-    kept = served.files() - {expired, garbage}
-    local = {
-        kind: shown(served, found["run_id"])
-        for kind in ("uncommitted", "committed")
-        for found in served.lakebed("gc", "plan", URI, f"--{kind}", "--engine", "local")
-    }
-    (program := tmp_path / "program.py").write_text(PROGRAM)
+    with serving(tmp_path, days_ago=40) as served:
+        due = served.write(f"{ANN}1", b"due")
+        expired, garbage = expire(served)
+        served.restart()
+        set_policy(served)
+        kept = served.files() - {expired, garbage, due}
+        kinds = ("uncommitted", "committed", "metadata", "lifecycle")
+        local = {
+            kind: shown(served, found["run_id"])
+            for kind in kinds
+            for found in served.lakebed(*PLANNED_BY.get(kind, ("gc", "plan", URI, f"--{kind}")), "--engine", "local")
+        }
+        assert [local[kind][0]["all"]["objects"] for kind in kinds] == [1, 1, 0, 1]
+        (program := tmp_path / "program.py").write_text(PROGRAM)
 
-    done = submit(cluster, served, package, program, "run", URI, "--uncommitted", "--clean", "--committed")
+        done = submit(cluster, served, package, program, "run", URI, "--clean", *(f"--{kind}" for kind in kinds))
 
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-1000:]
-    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert {report["kind"]: shown(served, report["run_id"]) for report in reports if "kind" in report} == local
-    assert served.files() == kept
-    assert served.client.objects.read(REPOSITORY, "main", "b/1") == b"kept"
+        assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-1000:]
+        reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert {report["kind"]: shown(served, report["run_id"]) for report in reports if "kind" in report} == local
+        assert served.files() == kept
+        assert served.client.objects.read(REPOSITORY, "main", "b/1") == b"kept"
+
+
+PLANNED_BY = {"lifecycle": ("lifecycle", "plan", URI)}
+
+
+def set_policy(served: Served) -> None:
+    """What was written below ANN is due after ten days."""
+    (policy := served.objects.parent / "policy.json").write_text(json.dumps(DUE))
+    served.lakebed("lifecycle", "policy", "set", URI, str(policy))
 
 
 @pytest.mark.slow
@@ -143,9 +165,14 @@ class Bucket:
         assert len({address.split("/")[1] for address in garbage}) == slices
         return garbage, kept
 
+    def stored(self) -> set[str]:
+        """Objects and files of ranges."""
+        return self.keys("data/") | self.keys("_lakefs/ranges/")
+
     def ledger(self) -> list[tuple[str, str]]:
         """Each row's address and what became of it."""
-        return sorted((row["address"], row["state"]) for row in self.served.lakebed("gc", "ledger", URI))
+        rows = self.served.lakebed("gc", "ledger", URI, "--limit", "10000")
+        return sorted((row["address"], row["state"]) for row in rows)
 
 
 @pytest.fixture
@@ -155,8 +182,8 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 
 @contextlib.contextmanager
-def behind_a_proxy(options: ObjectStoreOptions, tmp_path: Path) -> Iterator[Bucket]:
-    """A fresh bucket of this server, with a repository."""
+def behind_a_proxy(options: ObjectStoreOptions, tmp_path: Path, *, days_ago: int = 0) -> Iterator[Bucket]:
+    """A fresh bucket of this server, with a repository. `days_ago` is as `serving` has it."""
     assert options.s3_endpoint is not None
     port = urlsplit(options.s3_endpoint).port
     assert port is not None
@@ -164,7 +191,7 @@ def behind_a_proxy(options: ObjectStoreOptions, tmp_path: Path) -> Iterator[Buck
     with faulty_network(port) as network:
         # What waits in the proxy waits for as long as a loaded machine takes to start an executor.
         behind = replace(options, s3_endpoint=f"http://127.0.0.1:{network.port}", timeout_s=START_S)
-        with serving(tmp_path, uri=f"s3://{name}", store=behind) as served:
+        with serving(tmp_path, uri=f"s3://{name}", store=behind, days_ago=days_ago) as served:
             yield Bucket(served=served, network=network, client=client_of(options), name=name)
 
 
@@ -180,24 +207,16 @@ def test_a_plan_goes_on_when_an_executor_dies_and_its_apply_when_the_driver_does
     hold = bucket.network.hold(LISTED)
     with submitted(cluster, bucket.served, package, program, "plan", URI, "--uncommitted", "--clean") as application:
         # Two requests of one task each: both executors are at work.
-        assert hold.wait_for(2, or_until=application.has_ended), application.finished()
-        (victim,) = cluster.workers[0].executors().values()
-        os.kill(victim, signal.SIGKILL)
-        while victim in cluster.workers[0].executors().values():
-            time.sleep(POLL_S)
-        hold.release()
-        plan = answer(application.finished())
+        plan = struck(application, hold, 2, cluster.kill_an_executor)
 
     assert plan["totals"]["all"]["objects"] == len(garbage)
     assert shown(bucket.served, plan["run_id"]) == shown(bucket.served, local["run_id"])
 
     apply = ("apply", URI, plan["run_id"], "--readers-grace", "0s")
-    hold = bucket.network.hold(b"?delete", after=1)
+    hold = bucket.network.hold(DELETE, after=1)
     with submitted(cluster, bucket.served, package, program, *apply) as application:
         assert hold.wait_for(1, or_until=application.has_ended), application.finished()
-        while not bucket.keys(LEDGER):
-            assert not application.has_ended(), application.finished()
-            time.sleep(POLL_S)
+        wait_for_ledger(application, bucket)
         application.kill()
     assert kept < bucket.keys("data/"), "it died in the middle"
     hold.release()
@@ -218,19 +237,14 @@ def test_on_versitygw_a_plan_and_an_apply_outlive_a_killed_server_and_an_apply_a
 
         hold = bucket.network.hold(LISTED)
         with submitted(cluster, bucket.served, package, program, "plan", URI, "--uncommitted", "--clean") as planning:
-            assert hold.wait_for(2, or_until=planning.has_ended), planning.finished()
-            bucket.served.restart()
-            hold.release()
-            plan = answer(planning.finished())
+            plan = struck(planning, hold, 2, bucket.served.restart)
         assert plan["totals"]["all"]["objects"] == len(garbage)
 
-        hold = bucket.network.hold(b"?delete", after=1)
+        hold = bucket.network.hold(DELETE, after=1)
         apply = ("apply", URI, plan["run_id"], "--readers-grace", "0s")
         with submitted(cluster, bucket.served, package, program, *apply) as applying:
             assert hold.wait_for(1, or_until=applying.has_ended), applying.finished()
-            while not bucket.keys(LEDGER):
-                assert not applying.has_ended(), applying.finished()
-                time.sleep(POLL_S)
+            wait_for_ledger(applying, bucket)
             bucket.served.restart()
             # One of them has the request that waits. Its task is dealt again, and deletes its part.
             end_executors(cluster.workers)
@@ -240,6 +254,128 @@ def test_on_versitygw_a_plan_and_an_apply_outlive_a_killed_server_and_an_apply_a
         assert (report["state"], report["objects_deleted"], report["objects_failed"]) == ("ended", len(garbage), 0)
         assert bucket.keys("data/") == kept
         assert bucket.ledger() == sorted((address, "deleted") for address in garbage)
+
+
+ANY_AGE = MetadataRule(file_age_ms_min=-(10**13))
+ERASED = ErasureOrder(selection=Selection(globs=(ANN,)), why="as asked")
+SLICES = 8
+MIDDLE = {
+    RunKind.UNCOMMITTED: LISTED,
+    RunKind.COMMITTED: b"/bucketed-",
+    RunKind.METADATA: b"/bucketed-",
+    RunKind.LIFECYCLE: b"/trees-",
+    RunKind.ERASURE: b"/bucketed-",
+}
+"""For each kind: in the request that writes what a task of its plan found."""
+OF_EACH_KIND = f"""{EACH_STEP_A_JOB}
+import os
+from functools import partial
+from lakebed.gc import __main__ as program
+from lakebed.gc.sets import bucketed
+from lakebed.gc.protocol import ErasureOrder
+from lakebed.gc.rules import MetadataRule, Selection
+bucketed.HELD_LEAST = 1  # so that the little there is becomes several parts
+class Erasing(program.Collector):
+    def plan(self, request):  # without a kind: its words have none for erasures
+        return super().plan(request) if request.kinds else [self.plan_erasure({ERASED!r})]
+program.Collector = partial(Erasing, metadata={ANY_AGE!r})
+sys.exit(program.main(sys.argv[1:], os.environ))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.environ.get("LAKEBED_TEST_CLUSTER") != "kills",
+    reason="it takes some minutes for each kind: LAKEBED_TEST_CLUSTER=kills runs these",
+)
+@pytest.mark.parametrize("kind", MIDDLE)
+def test_each_kind_outlives_workers_drivers_and_servers_that_are_killed_in_the_middle(
+    cluster: Cluster, package: Path, tmp_path: Path, kind: RunKind
+) -> None:
+    """Daemons of workers with their executors, and new ones in their place. On versitygw."""
+    (program := tmp_path / "program.py").write_text(OF_EACH_KIND)
+    with serve_versitygw() as options, behind_a_proxy(options, tmp_path, days_ago=40) as bucket:
+        garbage = tell_past(bucket, kind)
+        before = bucket.stored()
+        local = shown(bucket.served, planned_here(bucket.served, kind))
+        assert {row["address"] for row in local[1]} == garbage < before
+
+        words = ("plan", URI, *([] if kind is RunKind.ERASURE else [f"--{kind}"]))
+        hold = bucket.network.hold(MIDDLE[kind])
+        with submitted(cluster, bucket.served, package, program, *words) as application:
+            assert hold.wait_for(2, or_until=application.has_ended), application.finished()
+            application.kill()
+        hold.release()
+        hold = bucket.network.hold(MIDDLE[kind])
+        with submitted(cluster, bucket.served, package, program, *words) as application:
+            # Both workers have a task, so the one that is lost leaves one to do again.
+            plan = struck(application, hold, 2, lambda: cluster.replace_worker(0), bucket.served.restart)
+        assert shown(bucket.served, plan["run_id"]) == local
+        assert bucket.stored() == before
+
+        apply = ("apply", URI, plan["run_id"], "--readers-grace", "0s")
+        hold = bucket.network.hold(DELETE, after=1)
+        with submitted(cluster, bucket.served, package, program, *apply) as application:
+            assert hold.wait_for(1, or_until=application.has_ended), application.finished()
+            # One of them has the request that waits.
+            for number in range(len(cluster.workers)):
+                cluster.replace_worker(number)
+            bucket.served.restart()
+            later = bucket.network.hold(DELETE)
+            hold.release()
+            assert later.wait_for(1, or_until=application.has_ended), application.finished()
+            application.kill()
+        assert before - garbage <= bucket.stored() < before
+        later.release()
+        report = answer(submit(cluster, bucket.served, package, program, *apply))
+
+        assert (report["state"], report["objects_deleted"], report["objects_failed"]) == ("ended", len(garbage), 0)
+        assert bucket.stored() == before - garbage
+        assert bucket.ledger() == sorted((address, "deleted") for address in garbage)
+
+
+def tell_past(bucket: Bucket, kind: RunKind) -> set[str]:
+    """Eight commits of forty days ago, each with an object in a slice of its own, and what a run of this kind takes."""
+    served, ann = bucket.served, set()
+    if kind is RunKind.UNCOMMITTED:
+        return bucket.garbage_in_slices(SLICES)[0]
+    for number in range(SLICES):
+        ann.add(served.write(f"{ANN}{number}", b"ann"))
+        served.write(f"kept/{number}", b"kept")
+        served.commit(30)
+        served.lakebed("gc", "plan", URI, "--uncommitted", "--engine", "local")  # closes the slice
+    match kind:
+        case RunKind.COMMITTED:
+            served.client.objects.delete_many(REPOSITORY, "main", [f"{ANN}{number}" for number in range(SLICES)])
+            served.commit(20)
+            served.lakebed("gc", "rules", "set-default", URI, "7d")
+        case RunKind.LIFECYCLE:
+            set_policy(served)
+        case RunKind.METADATA:
+            # More than one request deletes.
+            names = {
+                f"_lakefs/ranges/{hashlib.sha256(bytes([n % 256, n // 256])).hexdigest()}.parquet" for n in range(1200)
+            }
+            for name in names:
+                bucket.client.put_object(Bucket=bucket.name, Key=name, Body=b"of a commit that failed")
+            return names
+    served.restart()
+    return ann
+
+
+def planned_here(served: Served, kind: RunKind) -> str:
+    """The same plan by the engine of this process."""
+    collector = Collector(
+        client=served.client,
+        repository=REPOSITORY,
+        objectstore=options_from_environment(served.environ),
+        engine=EngineName.LOCAL,
+        metadata=ANY_AGE,
+    )
+    if kind is RunKind.ERASURE:
+        return collector.plan_erasure(ERASED).run_id
+    [plan] = collector.plan(PlanRequest(kinds=(kind,)))
+    return plan.run_id
 
 
 @pytest.mark.slow
@@ -259,24 +395,15 @@ def test_by_spark_connect_a_plan_and_an_apply_outlive_every_process_that_is_kill
         hold = bucket.network.hold(LISTED)
         planning = connect.client(bucket.served, program, "plan", URI, "--uncommitted", "--clean")
         with planning as application:
-            assert hold.wait_for(2, or_until=application.has_ended), application.finished()
-            (victim,) = cluster.workers[0].executors().values()
-            os.kill(victim, signal.SIGKILL)
-            bucket.served.restart()
-            while victim in cluster.workers[0].executors().values():
-                time.sleep(POLL_S)
-            hold.release()
-            plan = answer(application.finished())
+            plan = struck(application, hold, 2, cluster.kill_an_executor, bucket.served.restart)
         assert plan["totals"]["all"]["objects"] == len(garbage)
         assert shown(bucket.served, plan["run_id"]) == shown(bucket.served, local["run_id"])
 
         apply = ("apply", URI, plan["run_id"], "--readers-grace", "0s")
-        hold = bucket.network.hold(b"?delete", after=1)
+        hold = bucket.network.hold(DELETE, after=1)
         with connect.client(bucket.served, program, *apply) as application:
             assert hold.wait_for(1, or_until=application.has_ended), application.finished()
-            while not bucket.keys(LEDGER):
-                assert not application.has_ended(), application.finished()
-                time.sleep(POLL_S)
+            wait_for_ledger(application, bucket)
             connect.application.kill()
             application.kill()
         assert kept < bucket.keys("data/"), "they died in the middle"
@@ -285,7 +412,7 @@ def test_by_spark_connect_a_plan_and_an_apply_outlive_every_process_that_is_kill
         hold.release()
 
     with connect_server(cluster, package, tmp_path) as connect:
-        hold = bucket.network.hold(b"?delete")
+        hold = bucket.network.hold(DELETE)
         with connect.client(bucket.served, program, *apply) as application:
             assert hold.wait_for(1, or_until=application.has_ended), application.finished()
             application.kill()
@@ -372,6 +499,22 @@ def connect_server(cluster: Cluster, package: Path, folder: Path) -> Iterator[Co
         log = Path(f"/proc/self/fd/{application.err.fileno()}")
         line = r"Spark Connect server started at: \S*?:(\d+)"
         yield Connect(application=application, url=f"sc://127.0.0.1:{line_of(application.process, log, line)}")
+
+
+def struck(application: Application, hold: Hold, requests: int, *blows: Callable[[], None]) -> Any:
+    """Once so many requests wait, strike, and let them go on. Return what the program answers all the same."""
+    assert hold.wait_for(requests, or_until=application.has_ended), application.finished()
+    for strike in blows:
+        strike()
+    hold.release()
+    return answer(application.finished())
+
+
+def wait_for_ledger(application: Application, bucket: Bucket) -> None:
+    """Wait until an apply has recorded some of what it deleted."""
+    while not bucket.keys(LEDGER):
+        assert not application.has_ended(), application.finished()
+        time.sleep(POLL_S)
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> Any:
