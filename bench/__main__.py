@@ -54,7 +54,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=NAMES)
     parser.add_argument(
-        "of", nargs="*", help="of kv: DRIVER [OPERATION [CALLERS]]; of staged: how many objects; of operations: names"
+        "of",
+        nargs="*",
+        help="of kv: DRIVER [OPERATION [CALLERS]]; of staged: how many objects; of operations and server-on: names",
     )
     sizes = ("small", "tenth", "full")
     parser.add_argument("--size", choices=sizes, default="full", help="tenth: of cluster and lifecycle alone")

@@ -79,10 +79,12 @@ def beside(name: str, uri: str, size: str, operation: str = "", callers: int = 0
     """Compare the driver with its client library, in one event loop: connections belong to theirs."""
     with asyncio.Runner() as runner:
         for count in [callers] if callers else CALLERS[size]:
+            # First ours, which makes the table: a library may ask for it as it connects.
+            store = open_store(f"{uri}{'&' if '?' in uri else '?'}{connections_of(name, count)}".rstrip("?&"))
             floor = runner.run(bare(uri, count))
             if floor is None:
+                runner.run(store.close())
                 return
-            store = open_store(f"{uri}{'&' if '?' in uri else '?'}{connections_of(name, count)}".rstrip("?&"))
             rows = [(b"key %06d" % number, VALUE) for number in range(BATCH["full"])]
             runner.run(store.set_many(P, rows))
             try:

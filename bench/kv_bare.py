@@ -88,6 +88,8 @@ class _Postgres:
 
 
 class _Redis:
+    """Each read asks for the server's role in the same round trip: what a former primary answers is old."""
+
     def __init__(self, port: int, name: str) -> None:
         import redis.asyncio
 
@@ -96,7 +98,7 @@ class _Redis:
         self._names = (stem + b"values", stem + b"keys")
 
     async def get(self, key: bytes) -> object:
-        return await self._redis.hget(self._names[0], key)
+        return await self._read("HGET", self._names[0], key)
 
     async def set(self, key: bytes, value: bytes) -> object:
         from lakebed.kv.drivers.redis import SET
@@ -111,7 +113,13 @@ class _Redis:
     async def scan(self, limit: int) -> object:
         from lakebed.kv.drivers.redis import SCAN
 
-        return await self._redis.eval(SCAN, 2, *self._names, b"", limit)
+        return await self._read("EVAL", SCAN, 2, *self._names, b"", limit)
+
+    async def _read(self, *command: object) -> object:
+        together = self._redis.pipeline(transaction=False)
+        answer, role = await together.execute_command(*command).execute_command("ROLE").execute()
+        assert role[0] == b"master"
+        return answer
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -193,8 +201,9 @@ class _Cassandra:
         insert = f"INSERT INTO {table} (p, k, v, n) VALUES (?, ?, ?, ?)"
         # A plain write is a transaction too, or a serial read would miss it (the driver's `ALWAYS`).
         always = f"UPDATE {table} SET always_null = null WHERE p = ? IF always_null = null"
-        read = f"SELECT k, v, n FROM {table} WHERE p = ?"
-        texts = (insert, always, f"{insert} IF NOT EXISTS", f"{read} AND k = ?", f"{read} LIMIT ?")
+        get = f"SELECT k, v, n FROM {table} WHERE p = ? AND k = ?"
+        scan = f"SELECT k, v FROM {table} WHERE p = ? LIMIT ?"
+        texts = (insert, always, f"{insert} IF NOT EXISTS", get, scan)
         self._insert, self._always, self._create, self._get, self._scan = map(self._session.prepare, texts)
         self._get.consistency_level = self._scan.consistency_level = self._serial
         self._scan.fetch_size = None

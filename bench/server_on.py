@@ -12,9 +12,10 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from lakebed.versions import EXCLUSIVE, encode_cell
 from tests.kv.servers import database
 
 from .commit import rows
-from .harness import Bench, Figure, Pair, Work, compared
+from .harness import Bench, Figure, Pair, Part, Work, compared
 from .http import Peer, lakebed_server, objects_url
 from .world import REPOSITORY, fill
 
@@ -76,8 +77,23 @@ class Served:
                 await state.store.set_many(context.token_partition(token), cells[start : start + 2_000])
 
 
-def parts(size: str) -> Iterator[Pair | Callable[[int], list[Figure]]]:
-    for name in DATABASES[size]:
+def parts(size: str) -> Iterator[Part]:
+    return parts_of(DATABASES[size], size)
+
+
+def narrowed(of: Sequence[str]) -> Bench:
+    """Make the bench of these databases alone.
+
+    Raises:
+        ValueError: one of them is none of this bench.
+    """
+    if not set(of) <= set(DATABASES["full"]):
+        raise ValueError(f"some of {', '.join(DATABASES['full'])}")
+    return Bench(name="server-on", parts=partial(parts_of, of))
+
+
+def parts_of(databases: Sequence[str], size: str) -> Iterator[Part]:
+    for name in databases:
         try:
             with ExitStack() as stack:
                 uri_of = stack.enter_context(database(name))
@@ -120,4 +136,4 @@ def compare(name: str, ours: Served, floor: Served, size: str) -> Iterator[Pair 
     yield lambda repeat: [compared(commit, min(repeat, COMMITS_MAX))]
 
 
-BENCH = Bench(name="server-on", parts=parts)
+BENCH = Bench(name="server-on", parts=parts, narrowed=narrowed)
