@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +13,7 @@ import grpc
 from google.api_core import exceptions
 from google.cloud.bigtable_admin_v2 import ColumnFamily, CreateTableRequest, GcRule, Table
 from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import BigtableTableAdminGrpcTransport
+from google.cloud.bigtable_v2.types import ReadRowsResponse
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
@@ -86,15 +86,12 @@ async def test_a_table_whose_collection_takes_cells_by_their_age_is_refused(serv
     await open_store(uri_of(server.port, name="never")).close()
 
 
-def chunk(**fields: object) -> object:
+def chunk(*, qualifier: bytes | None = None, **fields: object) -> object:
     """Make a piece as Bigtable sends it: a field that it leaves out is empty, and is not in it."""
-
-    class Chunk(SimpleNamespace):
-        def __contains__(self, name: str) -> bool:
-            return name in fields
-
-    empty = {"row_key": b"", "qualifier": b"", "value": b"", "value_size": 0, "reset_row": False, "commit_row": False}
-    return Chunk(**{**empty, **fields})
+    made = ReadRowsResponse.pb().CellChunk(**fields)
+    if qualifier is not None:
+        made.qualifier.value = qualifier
+    return made
 
 
 def test_rows_are_put_together_from_pieces_and_begun_again_where_bigtable_says_so() -> None:

@@ -333,6 +333,8 @@ class RemoteStore:
 
         Each caller repeats its own, so that none waits for the repetitions of another.
         """
+        if len(asked) == 1:
+            return await self._set_if_batch(asked)
         batches: list[dict[Place, SetIf]] = []
         sizes: list[int] = []
         chosen: list[int] = []
@@ -358,15 +360,16 @@ class RemoteStore:
     async def _set_if_batch(self, batch: Sequence[SetIf]) -> Sequence[Predicate | Exception | None]:
         database = self._database
         assert self._writes_together is not None
-        if len(batch) > 1:
-            try:
-                return await self._writes_together.write_ifs(batch)
-            except (Passing, OutcomeUnknown) as error:
-                return [copied(error) for _ in batch]
-            except (StoreUnavailable, StoreFormat):
-                pass  # nothing happened, perhaps for the sake of one of them
-            except Exception as error:  # noqa: BLE001 - the writes of other batches go on
-                return [copied(error) for _ in batch]
+        if len(batch) == 1:
+            return [await _outcome(database.write_if(*batch[0]))]
+        try:
+            return await self._writes_together.write_ifs(batch)
+        except (Passing, OutcomeUnknown) as error:
+            return [copied(error) for _ in batch]
+        except (StoreUnavailable, StoreFormat):
+            pass  # nothing happened, perhaps for the sake of one of them
+        except Exception as error:  # noqa: BLE001 - the writes of other batches go on
+            return [copied(error) for _ in batch]
         return await asyncio.gather(*(_outcome(database.write_if(*one)) for one in batch))
 
     async def delete(self, partition: bytes, key: bytes) -> None:
