@@ -179,8 +179,14 @@ async def test_a_request_that_finds_no_free_connection_in_time_was_not_sent() ->
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://host", "http://", "http://user@host", "http://host:port", "http://a b", "http://-.."]
+    "url", ["ftp://host", "http://", "http://user@host", "http://host:port", "http://a b", "http://-..", "http://xn--"]
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"address|port|label|Port"):
         Origin.of(url)
+
+
+def test_a_host_with_letters_beyond_ascii_is_named_as_the_resolver_knows_it() -> None:
+    origin = Origin.of("http://b\u00fccher.example:8080")
+
+    assert (origin.host, origin.authority) == ("xn--bcher-kva.example", "xn--bcher-kva.example:8080")

@@ -132,9 +132,7 @@ class BigtableDatabase:
     async def partitions(self) -> list[bytes]:
         found: list[bytes] = []
         start: bytes | None = b"\0"
-        while start is not None and (
-            rows := await self._first_rows(start, PARTITIONS_END, 1, column=VERSION)
-        ):
+        while start is not None and (rows := await self._first_rows(start, PARTITIONS_END, 1, column=VERSION)):
             row = rows[0][0]
             found.append(row[2 : 2 + int.from_bytes(row[:2], "big")])
             start = prefix_end(_stem(found[-1]))

@@ -19,19 +19,25 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
+from urllib.parse import urlencode
 
-import httpx
 import msgspec
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import PORT_MAX, InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
+from .gathered import Gathered
+from .http_client import AnswerLost, AnswerTimeout, HttpAnswer, HttpClient, NotSent, Origin
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of, repeated
 
 T = TypeVar("T")
 
-JSON: Final = "application/json"
+HEADERS: Final = {
+    "accept": "application/json",
+    "accept-encoding": "identity",
+    "content-type": "application/json",
+}
 FORMAT: Final = b"1"
 NO_SIZE: Final = "`status 'detailed'` in HBase's shell shows that of each region"
 NO_COMPACTION: Final = "HBase compacts its tables by itself; `major_compact` in its shell does it at once"
@@ -115,13 +121,12 @@ def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
         )
     if ca_file and tls == "no":
         raise InvalidStoreUri(f"{uri.scheme}: ca_file asks for tls=yes too", scheme=uri.scheme)
-    # Without TLS there is no certificate to verify, and the client need not load the system's authorities.
     try:
-        certificates = ssl.create_default_context(cafile=ca_file or None) if tls == "yes" else False
+        certificates = ssl.create_default_context(cafile=ca_file or None) if tls == "yes" else None
     except OSError as error:
         raise InvalidStoreUri(f"{uri.scheme}: ca_file cannot be used: {error}", scheme=uri.scheme) from error
     return HBaseDatabase(
-        [_address(uri, host, "https" if tls == "yes" else "http") for host in hosts],
+        [_origin(uri, host, "https" if tls == "yes" else "http") for host in hosts],
         table=table,
         connections=connections,
         certificates=certificates,
@@ -129,16 +134,15 @@ def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
     )
 
 
-def _address(uri: StoreUri, host: str, protocol: str) -> str:
-    """Make the address of a REST server, and refuse what the HTTP client or the resolver would stumble over later."""
+def _origin(uri: StoreUri, host: str, protocol: str) -> Origin:
+    """Find the address of a REST server, and refuse what the resolver would stumble over later."""
     address = f"{protocol}://{host}" + ("" if re.search(":[0-9]+$", host) else f":{PORT}")
-    try:
-        httpx.URL(address).host.encode("idna")
-    except (httpx.InvalidURL, UnicodeError) as error:
-        raise InvalidStoreUri(f"{uri.scheme}: {host!r} is no host: {error}", scheme=uri.scheme) from error
     if not 0 < int(address.rpartition(":")[2]) <= PORT_MAX:
         raise InvalidStoreUri(f"{uri.scheme}: a port is a number from 1 to {PORT_MAX}", scheme=uri.scheme)
-    return address
+    try:
+        return Origin.of(address)
+    except ValueError as error:
+        raise InvalidStoreUri(f"{uri.scheme}: {host!r} is no host: {error}", scheme=uri.scheme) from error
 
 
 class HBaseDatabase:
@@ -151,20 +155,21 @@ class HBaseDatabase:
 
     def __init__(
         self,
-        servers: Sequence[str],
+        servers: Sequence[Origin],
         *,
         table: str,
         connections: int,
-        certificates: ssl.SSLContext | bool,
+        certificates: ssl.SSLContext | None,
         timeout_s: float,
     ) -> None:
         self._servers = list(servers)
         self._table = table
         self._connections = connections
-        self._verify = certificates
+        self._certificates = certificates
         self._timeout_s = timeout_s
         self._share_s = timeout_s / (len(self._servers) + 1)
-        self._client: httpx.AsyncClient | None = None
+        self._client: HttpClient | None = None
+        self._histories = Gathered(self._histories_of, self.batch_keys_max, equal_share=True)
 
     async def prepare(self) -> None:
         try:
@@ -246,6 +251,7 @@ class HBaseDatabase:
         return found
 
     async def close(self) -> None:
+        await self._histories.ended()
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -276,7 +282,17 @@ class HBaseDatabase:
             raise
 
     async def _held(self, rows: Sequence[str]) -> dict[str, bytes]:
-        """Read the histories of rows before they are changed."""
+        """Read the histories of rows before they are changed: that of one along with those of other callers."""
+        if len(rows) > 1:
+            return await self._read_histories(rows)
+        held = await self._histories.do(rows[0])
+        return {} if held is None else {rows[0]: held}
+
+    async def _histories_of(self, rows: Sequence[str]) -> list[bytes | None]:
+        found = await self._read_histories(list(dict.fromkeys(rows)))
+        return [found.get(row) for row in rows]
+
+    async def _read_histories(self, rows: Sequence[str]) -> dict[str, bytes]:
         try:
             return {row: cells[HISTORY] for row, cells in (await self._rows(rows)).items()}
         except OutcomeUnknown as error:
@@ -312,7 +328,7 @@ class HBaseDatabase:
 
         was_disabled = False
 
-        async def attempt() -> httpx.Response:
+        async def attempt() -> HttpAnswer:
             nonlocal was_disabled
             response = await self._send("PUT", f"{self._table}/{row}", {"check": kind}, body)
             # A process that found no table asks for one. If another process made it in between, the REST server takes
@@ -366,7 +382,7 @@ class HBaseDatabase:
     async def _release(self) -> str:
         """Ask for HBase's release. One of several REST servers that hangs leaves time to ask the others."""
         answer_s = self._timeout_s if len(self._servers) == 1 else min(GREETING_S_MAX, self._share_s)
-        return _decoded(await self._send("GET", "version/cluster", {}, None, answer_s=answer_s), _Cluster).release
+        return _decoded(await self._send("GET", "version/cluster", {}, answer_s=answer_s), _Cluster).release
 
     async def _schema(self) -> _Schema | None:
         response = await self._get(f"{self._table}/schema")
@@ -381,49 +397,50 @@ class HBaseDatabase:
         if response.status_code not in {200, 201, 304}:  # 304: another process made it
             raise _refusal(response)
 
-    async def _get(self, path: str, **asked: str | Sequence[str]) -> httpx.Response:
-        return await self._send("GET", path, asked, None)
+    async def _get(self, path: str, **asked: str | Sequence[str]) -> HttpAnswer:
+        return await self._send("GET", path, asked)
 
     async def _send(
         self,
         method: str,
         path: str,
         asked: Mapping[str, str | Sequence[str]],
-        content: bytes | None,
+        content: bytes = b"",
         *,
         answer_s: float | None = None,
-    ) -> httpx.Response:
+    ) -> HttpAnswer:
         server = self._servers[0]
-        timeout = httpx.Timeout(answer_s or self._timeout_s, connect=min(CONNECT_S_MAX, self._share_s))
+        target = f"/{path}?{urlencode(asked, doseq=True)}" if asked else f"/{path}"
         try:
             response = await self._open().request(
-                method, f"{server}/{path}", params=asked, content=content, timeout=timeout
+                method,
+                server,
+                target,
+                headers=HEADERS,
+                content=content,
+                timeout_s=answer_s,
+                connect_s=min(CONNECT_S_MAX, self._share_s),
             )
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        except NotSent as error:
             self._pass_over(server)
             raise Passing(f"hbase: no connection: {error}") from error
-        except httpx.HTTPError as error:
-            if isinstance(error, httpx.TimeoutException):
+        except AnswerLost as error:
+            if isinstance(error, AnswerTimeout):
                 self._pass_over(server)
-            raise OutcomeUnknown(f"hbase: the answer was lost: {str(error) or type(error).__name__}") from error
+            raise OutcomeUnknown(f"hbase: the answer was lost: {error}") from error
         if response.status_code == 503:
             self._pass_over(server)
         return response
 
-    def _pass_over(self, server: str) -> None:
+    def _pass_over(self, server: Origin) -> None:
         """Ask another REST server from now on, unless a request that failed at the same time has seen to it."""
         if self._servers[0] == server:
             self._servers.append(self._servers.pop(0))
 
-    def _open(self) -> httpx.AsyncClient:
+    def _open(self) -> HttpClient:
         if self._client is None:
-            limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
-            self._client = httpx.AsyncClient(
-                timeout=self._timeout_s,  # each request names its own
-                limits=limits,
-                verify=self._verify,
-                trust_env=False,
-                headers={"accept": JSON, "accept-encoding": "identity", "content-type": JSON},
+            self._client = HttpClient(
+                connections=self._connections, timeout_s=self._timeout_s, certificates=self._certificates
             )
         return self._client
 
@@ -485,7 +502,7 @@ def _cells(row: _Row) -> dict[bytes, bytes]:
     return cells
 
 
-def _decoded(response: httpx.Response, type_: type[T]) -> T:
+def _decoded(response: HttpAnswer, type_: type[T]) -> T:
     if response.status_code != 200:
         raise _refusal(response)
     try:
@@ -494,7 +511,7 @@ def _decoded(response: httpx.Response, type_: type[T]) -> T:
         raise OutcomeUnknown(f"hbase: its answer is not one of HBase: {error}") from error
 
 
-def _refusal(response: httpx.Response) -> Exception:
+def _refusal(response: HttpAnswer) -> Exception:
     """Translate a refusal. Of unforeseen failures, too, HBase answers 400, and it may have begun."""
     status, text = response.status_code, response.text
     message = f"hbase: it answered {status}: {' '.join(text.split()[:20])}"

@@ -66,13 +66,11 @@ class Origin:
             raise ValueError("an address begins with http:// or https:// and a host")
         if FORBIDDEN & set(parts.netloc):
             raise ValueError("an address has no spaces")
-        parts.hostname.encode("idna")
-        return Origin(
-            parts.scheme == "https",
-            parts.hostname,
-            parts.port or (443 if parts.scheme == "https" else 80),
-            parts.netloc,
-        )
+        host = parts.hostname.encode("idna")
+        host.decode("idna")  # refuses more than its counterpart
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        authority = parts.netloc if parts.netloc.isascii() else f"{host.decode()}:{port}"
+        return Origin(parts.scheme == "https", host.decode(), port, authority)
 
 
 class HttpClient:
