@@ -99,6 +99,7 @@ def test_a_task_writes_several_ranges_into_one_file_unless_they_are_large(
 
     assert (len(due.files), len(stays.files)) == (files, files)
     assert (due.rows, stays.rows) == (3, 3)
+    assert all(any(segment.rows for segment in file.segments) for file in (*due.files, *stays.files))
 
 
 def test_every_version_goes_on_every_branch_and_nothing_else(spark: SparkSession | None, lakeside: Lakeside) -> None:
