@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.gc.engines import Effort, Engine, Task
 from lakebed.gc.protocol import RESTORED_FROM, restored_from
 from lakebed.gc.tables import Table, required
 from lakebed.objectstore import ObjectMissing, ObjectStoreDenied
-
-_MARK = RESTORED_FROM.encode()
-
 
 CHECKSUMS: Final = Table(
     "the MD5 sum of the bytes at an address, as an entry's checksum is",
@@ -52,15 +51,19 @@ async def read_checksums(engine: Engine, sizes: Mapping[str, int]) -> dict[str, 
 
 def sources_of(rows: pa.Table) -> list[str]:
     """Return for each row of a range, by its column `metadata`, the address from which a restore copied its object, or
-    nothing. Metadata goes along with a copy of that, and so does the source.
+    nothing.
+
+    Metadata goes along with a copy of that, and so does the source.
     """
-    codes = rows["metadata"].combine_chunks().dictionary_encode()
-    sources = pa.array([_source(packed) for packed in codes.dictionary.to_pylist()], pa.string())
-    return [source or "" for source in sources.take(codes.indices).to_pylist()]
+    metadata = rows["metadata"]
+    # Few rows have the mark, and others may differ in each row: only those that have it become Python objects.
+    marked = pc.fill_null(pc.match_substring(metadata, RESTORED_FROM), False)
+    sources = [""] * len(metadata)
+    for place in np.flatnonzero(marked.to_numpy()).tolist():
+        sources[place] = _source(metadata[place].as_py())
+    return sources
 
 
-def _source(packed: bytes | None) -> str:
-    if not packed or _MARK not in packed:
-        return ""
+def _source(packed: bytes) -> str:
     source = restored_from(msgspec.msgpack.decode(packed, type=dict[str, str]))
     return source.address if source else ""
