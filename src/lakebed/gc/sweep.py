@@ -24,6 +24,7 @@ a tool that writes there just then loses what it wrote, so none should (docs/gui
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -33,7 +34,7 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, LakebedError
 from lakebed.gc import protocol
 from lakebed.gc.protocol import GC_PREFIX, LedgerState, Manifest, Part
-from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore
+from lakebed.objectstore import Deleter, ObjectExists, ObjectMissing, ObjectOutcomeUnknown, ObjectStore
 
 from .engines import Effort, Engine, Task
 from .holding import Held
@@ -121,7 +122,11 @@ async def sweep_part(
     fence: Fence,
     held: Held,
 ) -> Swept:
-    """One part, from reading it to recording it. Once another apply has begun, what is left of it is failed."""
+    """One part, from reading it to recording it. Once another apply has begun, what is left of it is failed.
+
+    Raises:
+        Overtaken: another apply has begun, and this part is on record.
+    """
     garbage = protocol.read_part(plan, protocol.GARBAGE, part, await read_part(task.store, plan.folder, part))
 
     async def take(objects: pa.Table) -> pa.Table:
@@ -135,7 +140,7 @@ async def sweep_part(
         outcomes = Outcomes(errors={**outcomes.errors, **kept}, states=outcomes.states)
         return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=task.ports.clock.now_ms())
 
-    return await _carry_out(task.store, ledger.key(part.name), garbage, take)
+    return await _carry_out(task.store, ledger.key(part.name), garbage, take, fence)
 
 
 async def remove_files(engine: Engine, keys: Sequence[str]) -> None:
@@ -157,15 +162,30 @@ async def remove_with(deleter: Deleter, keys: Sequence[str]) -> None:
 
 
 async def _carry_out(
-    store: ObjectStore, key: str, objects: pa.Table, take: Callable[[pa.Table], Awaitable[pa.Table]]
+    store: ObjectStore, key: str, objects: pa.Table, take: Callable[[pa.Table], Awaitable[pa.Table]], fence: Fence
 ) -> Swept:
     before = await recorded(store, key, objects)
     if before is not None and not failed(before).num_rows:
         return count(before, skipped=1)
     tried = await take(objects if before is None else only(objects, failed(before)["address"]))
     rows = tried if before is None else pa.concat_tables([closed(before), tried])
-    await store.put(key, protocol.encode_ledger(rows))
+    await _record(store, key, rows, fence, is_new=before is None)
     return count(rows)
+
+
+async def _record(store: ObjectStore, key: str, rows: pa.Table, fence: Fence, *, is_new: bool) -> None:
+    """Record a part, but over nothing that an apply wrote which overtook this one: its rows are the better ones.
+
+    Raises:
+        Overtaken: another apply has begun, and the part has a file.
+    """
+    data = protocol.encode_ledger(rows)
+    if is_new:
+        with suppress(ObjectExists, ObjectOutcomeUnknown):
+            await store.put(key, data, if_absent=True)
+            return
+    await fence.check(store)
+    await store.put(key, data)
 
 
 async def _each(
