@@ -1,8 +1,8 @@
 """Dump a repository's refs to its namespace, and restore them into a bare repository.
 
-A dump has the branches but those of flows at work, the tags, every commit that one of these leads to, which of the
-commits are swept, and the names of the slices. Not what is staged, nor settings. Objects and trees stay where they are:
-a dump is for a namespace that has them, the same one or a copy.
+A dump has the branches (but those of flows at work), the tags, and every commit that one of these leads to. It says
+which of the commits are swept, and names the slices. It has neither what is staged nor settings. Objects and trees stay
+where they are: a dump is for a namespace that has them, the same one or a copy.
 
 A restore looks at everything before it writes:
 1 read the three files, and hold every commit against its id, its parents and its generation

@@ -1,8 +1,8 @@
 """Plan and apply a collection: written once, for every kind, every engine and every service.
 
-Both are coroutines that await ports only (service, engine, object store, clock), so a server's client runs them on an
-event loop, and the simulator runs the very same code by hand. Of several applies in one repository, of one run or of
-many, the one that began last goes on (runs/fencing.py).
+Both are coroutines that await ports only: service, engine, object store, clock. So a server's client runs them on an
+event loop, and the simulator runs the very same code by hand. Where several applies work in one repository, of one run
+or of many, the one that began last goes on (runs/fencing.py).
 
     plan     start a run, let its kind decide what goes, write `plan.json` last; delete nothing
     apply    carry out one plan and nothing that it does not hold; after any crash, again

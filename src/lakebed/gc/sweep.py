@@ -5,9 +5,9 @@ in batches of 1,000, 16 at a time, and then writes one ledger file for the part 
 deletion tried, and how it went. A sweep that is started again leaves done parts alone, except for the keys that failed,
 which it tries once more. A part without ledger file is done again from its start: to delete twice is to delete once.
 
-What a legal hold keeps is left with an error, and before each batch the sweep looks whether the holds changed
-(holding.py), or another apply began, or a repository was made again here (runs/fencing.py). Deletes that are under way
-then, up to 16 of a task, go to their end. What became of the part is recorded before the sweep stops.
+What a legal hold keeps is left with an error. Before each batch the sweep looks whether the holds changed (holding.py),
+another apply began, or a repository was made again here (runs/fencing.py). If so, it stops: deletes that are under way
+then, up to 16 of a task, go to their end, and what became of the part is recorded first.
 
 A key that could not be deleted is counted as failed, whatever the reason. Nothing is deleted that the part does not
 hold. Most plans delete no key outside `data/`. Three kinds do: one of metadata deletes files of ranges, metaranges and

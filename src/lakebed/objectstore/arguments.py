@@ -5,7 +5,7 @@ segment, a segment over 255 bytes) and what S3 or its XML cannot (over 1,024 byt
 everywhere, so a key good in one store is good in every other. Nothing is ever encoded or normalised: a key is stored
 under exactly its own bytes of UTF-8, so any other tool that reads the namespace sees the same name.
 
-One thing this rule cannot see: in a folder an object cannot have the name of a directory, so a store on a local folder
+One thing this rule cannot see: in a folder an object cannot have the name of a directory. So a store on a local folder
 also refuses `a/b` while there is an object `a`, and the other way round. No layout of ours does that.
 
 A body is counted on its way, held to its declared size, gathered while small, and outlasted.

@@ -4,9 +4,9 @@ A line is written before the answer is sent, so each acknowledged change has one
 appending: any number of processes share a file, and a killed one leaves no half line. Lines hold names, never a body,
 a header or a secret: what a name is, the table of operations states.
 
-A log that cannot be written stops no request: it is reported and counted. Refusals could fill a disk, so a second has
-at most REFUSALS_MAX lines of each user, SOURCE_MAX of each address of callers who are not logged in, and REFUSALS_MAX
-of all those. No flood hides what another caller is refused. The next line has the count of what was left out.
+A log that cannot be written stops no request: it is reported and counted. Refusals could fill a disk. So a second has
+at most REFUSALS_MAX lines of each user. Of callers who are not logged in it has at most SOURCE_MAX of each address, and
+REFUSALS_MAX in all. No flood hides what another caller is refused. The next line has the count of what was left out.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     2  freeze the record's branch; for a slice every branch
     3  set_if fenced → closed, revoked → linked or done
 
-*Freeze*: a late writer must hit a token that no flow reads. So the current token is sealed, the overlay of all
-sealed tokens is copied into a fresh token that no writer has known, and that frozen token takes their place, marked
-with those it stands for. A fence checked only at the end of a write is not enough: the cell may be committed first.
+*Freeze*: a late writer must hit a token that no flow reads. So the current token is sealed, and the overlay of all
+sealed tokens is copied into a fresh token that no writer has known. That frozen token takes their place, marked with
+those it stands for. A fence checked only at the end of a write is not enough: the cell may be committed first.
 
 *Touch*: change a branch's record and nothing else, so that a flow that acts on an older reading of it fails and looks
 again.

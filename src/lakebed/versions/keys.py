@@ -1,8 +1,8 @@
 """Name the key of each record of a repository in the key-value store (docs/formats/records.md).
 
 A repository has a partition, named by its uid. So has each staging token, because a token may hold as many cells as the
-repository has objects, and for the same reason each collection run, for the commits that it expires. One more is for
-what collections of metadata retired, and one for objects that wait to be deleted at once.
+repository has objects. So has each collection run, for the commits that it expires: these may be as many. One more is
+for what collections of metadata retired, and one for objects that wait to be deleted at once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """A collection of metadata: files of trees that no commit names, folders of old runs, and old dumps of refs.
 
 What lies under `_lakefs/` is listed first, and only then is read what may name it: every commit record, and the
-metarange of each that was not swept. A plan publishes nothing and makes no writer wait. When it is applied, the service
-retires every id of the list for ever, ends the plans in it that were never applied, bumps every branch, and only then
-reads every commit record again (docs/design/protocols.md, "A collection of metadata"). Commits that stay now and did
-not when the plan was made are all that can name a file of the plan: their metaranges are read, and what they name
-stays. So does the folder of a run that is at work.
+metarange of each that was not swept. A plan publishes nothing and makes no writer wait.
+
+When it is applied, the service retires every id of the list for ever. It ends the plans in it that were never applied,
+and bumps every branch. Only then it reads every commit record again (docs/design/protocols.md, "A collection of
+metadata"). Only commits that stay now, and did not when the plan was made, can name a file of the plan: their
+metaranges are read, and what they name stays. So does the folder of a run that is at work.
 
 `lakebed.gc.rules` has the rule as a plain function (metadata.py); the tests hold the two equal.
 """

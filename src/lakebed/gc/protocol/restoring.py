@@ -6,7 +6,7 @@ below `/api/v1/repositories/{repository}/gc`. Named is a run (all that it holds)
 taken stays taken: a restored object gets a fresh address and is staged on a branch, like an upload.
 
 Runs may hold several versions of a path, which is what retention takes. The one seen last returns to the path, in
-whatever order they are found: of an object that a restore put there its metadata says which version it is, and a page
+whatever order they are found. The metadata of an object that a restore put there says which version it is, so a page
 that has a newer one replaces what an earlier page of the same restore staged. The others are counted as `older`;
 `all_versions` gives each a path of its own, and an address names just one.
 

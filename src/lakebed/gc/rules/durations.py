@@ -104,8 +104,8 @@ def parse_duration(text: str) -> Duration:
 def _months_over(event_ms: int, months: int, from_ms: int) -> int:
     """`months` after the event's month, the day and time of the event decide. All that is later is beyond it.
 
-    Where the event's day is the last of its month, every later day of the other month goes back to it too, so that
-    each of these begins within the duration and may end beyond it.
+    Where the event's day is the last of its month, every later day of the other month goes back to it too. So each of
+    these days begins within the duration and may end beyond it.
     """
     month = np.datetime64(event_ms // DAY_MS, "D").astype("M8[M]") + months
     instant = max(from_ms, int(month.astype("M8[D]").astype(np.int64)) * DAY_MS)

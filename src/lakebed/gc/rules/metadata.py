@@ -2,8 +2,8 @@
 
 A commit whose data was swept names nothing, and so does one that can never be published; every other commit record,
 published or not, keeps its metarange and the sublists and ranges in it. A young file stays, for its commit may be on
-its way: that saves a writer the trouble of writing it again under another name, and nothing rests on it
-(docs/design/protocols.md, "A collection of metadata", is what the safety rests on).
+its way. That only saves a writer the trouble of writing it again under another name: the safety rests on
+docs/design/protocols.md, "A collection of metadata".
 
 A run's folder holds its inputs, its plan and its report. It may go when no process works on the run, it is old, and
 there are enough newer ones of its kind. What the last runs of uncommitted data saved for the next one stays. The ledger

@@ -67,9 +67,9 @@ class RunContext:
         """Return what `work` makes of the service's answer, whose table COMMITS is `commits_of` it.
 
         A run reads commit records first and their trees after that. In between, a collection of metadata may delete
-        files of a commit that was swept, or of one whose committer gave up before he wrote the record
-        (docs/design/protocols.md, "Orphaned commits"). Such a commit keeps nothing, and must stop no run. So the
-        records are asked for again, and where commits are gone that were there before, the trees are read without them.
+        files of a commit that was swept, or whose committer gave up (docs/design/protocols.md, "Orphaned commits").
+        Such a commit keeps nothing, and must stop no run. So the records are asked for again, and where commits are
+        gone that were there before, the trees are read without them.
 
         Reading commit records late is safe: what must come before them (listing, what is staged) came before. Each turn
         takes a commit that went, so there is an end.

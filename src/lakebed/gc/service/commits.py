@@ -172,8 +172,8 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
     """The same, where `swept` leaves out commits whose trees stay although their data is gone.
 
     These are commits swept by a run that began less than `grace_ms` ago: a reader may have their listing. A run whose
-    record is gone began before that. To them come commits swept by a run that still deletes, for a legal hold may name
-    paths in them (gc/holding.py), and those that merges and cherry-picks compare with (rules/bases.py).
+    record is gone began before that. Commits swept by a run that still deletes are added, for a legal hold may name
+    paths in them (gc/holding.py). So are those that merges and cherry-picks compare with (rules/bases.py).
 
     One without a metarange file has no tree that could be read: it was marked as gone for that, or a collection took
     the file and a backup from before that was restored.

@@ -16,8 +16,8 @@ in its own records, so that it says so once. From then on neither collects, unti
 namespace, which begins a new trail behind all marks, with the person's name in its first. Who finds a name in another's
 mark stops and says nothing beside it: the choice is made. Which of the two is the living one, no program can know.
 
-A crash between any two steps leaves a mark that is recorded and not put, which the next step puts, or one that is put
-beside another's and not recorded, which is the same as if it were.
+A crash between two steps may leave a mark that is recorded and not put: the next step puts it. Or it leaves a mark that
+is put beside another's and not recorded: that is the same as if it were.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ key; so a cursor also knows which pages it comes after, and a reading that went 
 Outside it travels sealed (continuing.py).
 
 Branches are looked at in pages, not all at the start. That loses nothing: a branch that comes into being
-behind the cursor has a token without cells. What is put into it later is an address of a slice that had not closed when
-the run began, or has an upload or copy record, or is in a commit.
+behind the cursor has a token without cells. An address that is put into it later lies in a slice that had not closed
+when the run began. Or it has an upload or copy record, or is in a commit.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ cannot be put with `if_absent`.
 
 Order and completeness rest on ListObjectsV2 of general purpose buckets. A bucket that lists out of order (S3 Express)
 is refused when that shows, and so is a namespace that holds keys with empty or dotted segments: a listing is complete
-or an error. One that ends with a full page is looked behind, for obstore takes a page without a token for the last, and
-a service that knows only the older ListObjects cuts its answer and sends none.
+or an error. Behind a full last page the driver looks once more. For obstore takes a page without a token for the last,
+and a service that knows only the older ListObjects cuts its answer and sends none.
 """
 
 from __future__ import annotations

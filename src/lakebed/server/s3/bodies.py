@@ -1,8 +1,8 @@
 """Bodies of uploads: taken out of their frame, and held against every digest that the client sent, while they stream.
 
-A body may come plain or in the frame `aws-chunked`, whose chunks may be signed, and after which a trailer may follow
-with a checksum and a signature of its own. Nothing of it is held back: the last check comes at the end of the stream,
-and its error ends the store's put, so that nothing is stored.
+A body may come plain or in the frame `aws-chunked`. The frame's chunks may be signed, and a trailer may follow them,
+with a checksum and a signature of its own. Nothing of a body is held back: the last check comes at the end of the
+stream, and its error ends the store's put, so that nothing is stored.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Addresses that are on their way into a cell: handed out to clients, or copied without copying bytes.
 
-A collector finds an address in a cell, in a commit record or in a record of this file, and no flow lets one place go
+A collector finds an address in a cell, in a commit record or in a record of this file. No flow lets one place go
 before the next holds it (docs/design/protocols.md, "Addresses that are not yet in a cell"; document 001,
 "[Get/Link]PhysicalAddress" and "Track copied objects"). A clock says when to try; a `set_if` says who won.
 

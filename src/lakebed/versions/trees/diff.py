@@ -1,9 +1,10 @@
 """Find what differs between two trees, at a cost that follows the difference.
 
 Sublists and ranges that both trees have are left out without a look: a range is equal content over an equal stretch of
-keys, and no other range of either tree reaches into it. Of the others the column of digests is read, and of the row
-groups that hold rows which differ all columns on the right, and on the left the keys, unless the two files say that
-they have the same ones. All keys of a range are read only where a range of one tree ends inside a range of the other.
+keys, and no other range of either tree reaches into it. Of the others the column of digests is read. Then, of row
+groups that hold rows which differ, all columns are read on the right. On the left only the keys are, and not even these
+where the two files say that they have the same ones. All keys of a range are read only where a range of one tree ends
+inside a range of the other.
 """
 
 from __future__ import annotations
