@@ -1,8 +1,11 @@
-"""Upload and stat with one and with two server processes (`serve -w`), 16 connections: requests a second.
+"""Upload and stat with one and with two server processes (`serve -w`), 16 connections for each: requests a second.
 
 On PostgreSQL and on SQLite. On two cores the load generator and the database work beside the server. So each server
 process gets the same small share of a core (shares.py): a second one doubles what the server may use, and the others
 keep what they need.
+
+A process reads once for all that wait at the same time. With 16 connections in all, two processes share less than one,
+and a request costs each of them more: that is a figure beside, without a limit.
 
 The figure is the median of the ratios, run by run in turn. Beside it: requests a second, CPU of all server processes
 for a request, and the share of a core that the load generator took. Nothing here shows a network, a disk of its own, or
@@ -28,7 +31,7 @@ from tests.kv.servers import database
 
 from .commit import rows
 from .harness import Bench, Figure
-from .http import Peer, family
+from .http import CONNECTIONS, Peer, family
 from .server_on import Served, served
 from .shares import limited
 
@@ -39,7 +42,8 @@ REQUESTS: Final = {
 }
 STORES: Final = {"small": ("sqlite",), "full": ("postgres", "sqlite")}
 LEAST: Final = {"postgres": 1.8, "sqlite": 1.2}
-PROCESSES: Final = (1, 2)
+LOADS: Final = ((1, CONNECTIONS), (2, 2 * CONNECTIONS), (2, CONNECTIONS))
+"""Server processes and the connections to all of them."""
 
 SHARE: Final = 0.25
 """Of a core, for each server process. Two take half a core; generator and database took less than one core in all."""
@@ -64,12 +68,12 @@ def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
             except pytest.skip.Exception as missing:
                 print(f"{store} is left out: {missing}", file=sys.stderr)
                 continue
-            servers = []
-            for processes in PROCESSES:
+            servers = {}
+            for processes in sorted({processes for processes, _ in LOADS}):
                 uri = None if uri_of is None else uri_of(f"bench{processes}")
                 one = ending.enter_context(served(uri, OBJECTS[size], workers=processes))
                 ending.enter_context(limited(serving(one.peer, processes) if is_measured else [], SHARE))
-                servers.append(one)
+                servers[processes] = one
             for what, count in REQUESTS[size].items():
                 yield partial(taken, store, what, count, servers, OBJECTS[size])
 
@@ -80,20 +84,20 @@ def serving(peer: Peer, processes: int) -> list[int]:
     return found if processes == 1 else found[1:]
 
 
-def taken(store: str, what: str, count: int, servers: list[Served], objects: int, repeat: int) -> list[Figure]:
+def taken(store: str, what: str, count: int, servers: dict[int, Served], objects: int, repeat: int) -> list[Figure]:
     """One round of each is thrown away, as elsewhere."""
     chosen = random.Random(1).choices([key.decode() for key, _ in rows(objects)], k=count)
 
-    def load(one: Served) -> Round:
+    def load(processes: int, connections: int) -> Round:
+        one = servers[processes]
         requests = one.uploads(count) if what == "upload" else one.stats(chosen)
         server_s, generator_s, began_s = one.peer.cpu_s(), time.process_time(), time.perf_counter()
-        one.peer.send_all(requests, expected=201 if what == "upload" else 200)
+        one.peer.send_all(requests, expected=201 if what == "upload" else 200, connections=connections)
         wall_s = time.perf_counter() - began_s
         return Round(wall_s, one.peer.cpu_s() - server_s, time.process_time() - generator_s)
 
-    rounds = [[load(one) for one in servers] for _ in range(repeat + 1)][1:]
-    faster = [one.wall_s / two.wall_s for one, two in rounds]
-    peak_mib = max(one.peer.peak_mib() for one in servers)
+    rounds = [[load(*each) for each in LOADS] for _ in range(repeat + 1)][1:]
+    peak_mib = max(one.peer.peak_mib() for one in servers.values())
 
     def figure(name: str, values: list[float], unit: str, *, of: int, least: float | None = None) -> Figure:
         return Figure(
@@ -108,10 +112,14 @@ def taken(store: str, what: str, count: int, servers: list[Served], objects: int
             peak_mib=peak_mib,
         )
 
-    figures = [figure("1 → 2 processes", faster, "×", of=1, least=LEAST[store])]
-    for at, processes in enumerate(PROCESSES):
+    faster = [[found[0].wall_s / found[at].wall_s for found in rounds] for at in (1, 2)]
+    figures = [
+        figure("1 → 2 processes", faster[0], "×", of=1, least=LEAST[store]),
+        figure("1 → 2 processes, connections as many", faster[1], "×", of=2),
+    ]
+    for at, (processes, connections) in enumerate(LOADS):
         of = [found[at] for found in rounds]
-        named = f"{processes} process{'es' if processes > 1 else ''}"
+        named = f"{processes} process{'es' if processes > 1 else ''}, {connections} connections"
         figures += [
             figure(f"{named}", [count / one.wall_s for one in of], "/s", of=at),
             figure(f"{named}, server CPU a request", [one.server_s * 1000 / count for one in of], "ms", of=at),
