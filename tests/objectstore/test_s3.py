@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -340,3 +341,19 @@ async def test_large_objects_travel_whole(objectstore: ObjectStore) -> None:
     size_bytes = 3 * LARGE_BYTES
     await objectstore.put("x", large_body(size_bytes, piece_bytes=40_000_000), size_bytes=size_bytes)
     assert await md5_of(objectstore.stream("x")) == await md5_of(large_body(size_bytes, piece_bytes=40_000_000))
+
+
+async def test_a_conditional_upload_that_is_cancelled_late_leaves_no_temporary_object(
+    objectstore: ObjectStore, options: ObjectStoreOptions, bucket: str
+) -> None:
+    """Once all is sent, nothing stops the upload any more: the temporary object comes after the cancellation."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await objectstore.put("x", large_body(), if_absent=True)
+    took_s = loop.time() - began
+    for part in range(3):
+        put = asyncio.ensure_future(objectstore.put(f"y{part}", large_body(), if_absent=True))
+        loop.call_later(took_s * (0.5 + part / 5), put.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await put
+    assert [key for key in all_keys(options, bucket) if ".lakebed-tmp" in key] == []

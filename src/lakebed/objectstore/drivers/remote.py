@@ -367,8 +367,9 @@ class RemoteObjectStore:
     async def _put_parts_if_absent(self, key: str, path: str, feed: Feed, part_bytes: int) -> Stored:
         await self._conditions.check_copies()
         temporary = f"{self._prefix}{RESERVED_SEGMENT}/{secrets.token_hex(12)}"
-        stored = await self._put_parts(key, temporary, feed, part_bytes)
         try:
+            # Inside: one that is cancelled at its end may be there all the same.
+            stored = await self._put_parts(key, temporary, feed, part_bytes)
             copy = obstore.copy_async(self._client, temporary, path, overwrite=False)
             await self._made(key, copy, if_absent=True)
             if self._traits.copies_later:
