@@ -212,11 +212,13 @@ async def test_a_scan_that_breaks_off_is_no_end(server: Server, tmp_path: Path) 
 @pytest.mark.parametrize("status", [200, 404])
 async def test_an_answer_that_there_is_nothing_is_not_believed(server: Server, tmp_path: Path, status: int) -> None:
     """Where HBase cannot be read, its REST server may answer that a row is absent, and that a scan finds none."""
-    with between(server, tmp_path, f"empty{status}", wait_s=0.2) as (service, uri):
-        store = open_store(uri.replace("wait_s=0.2", "wait_s=10"))
+    with between(server, tmp_path, f"empty{status}") as (service, uri):
+        store = open_store(uri)
         await store.set(b"p", b"key", b"value")
         await store.close()
-        store = open_store(uri)
+        # It repeats a request for a moment only, and waits long for each answer.
+        database = hbase_driver._from(StoreUri(uri.partition("?")[0]), 60)
+        store = RemoteStore(database, name="hbase", wait_s=0.2)
 
         def answer_nothing(request: Request) -> Answer:
             if request.method != "GET":
@@ -234,7 +236,7 @@ async def test_an_answer_that_there_is_nothing_is_not_believed(server: Server, t
             with pytest.raises(StoreUnavailable):
                 await attempt
         with pytest.raises(StoreUnavailable):
-            store_partitions(uri)
+            store_partitions(uri.replace("wait_s=60", "wait_s=0.2"))
         with pytest.raises(OutcomeUnknown):  # it fails, and whether it failed on itself cannot be read
             await store.set_if(b"p", b"key", b"new", None)
 

@@ -51,7 +51,11 @@ MAKE_TABLES: Final = (
     ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
     """,
     "CREATE TABLE IF NOT EXISTS {format} (format INT NOT NULL PRIMARY KEY) ENGINE = InnoDB",
-    "INSERT IGNORE INTO {format} SELECT {number} FROM DUAL WHERE NOT EXISTS (SELECT * FROM {format})",
+    # Of two that are first at the same moment, one finds the row there. IGNORE would warn of that.
+    """
+    INSERT INTO {format} SELECT {number} FROM DUAL WHERE NOT EXISTS (SELECT * FROM {format})
+    ON DUPLICATE KEY UPDATE {format}.format = {format}.format
+    """,
 )
 
 REPLICA: Final = "mysql: read_only is ON: this is a replica. Name the primary"
