@@ -7,7 +7,8 @@ the session and of its executors.
 
 A worker has one core in Spark, and half a core of this machine's two (shares.py): driver, server and S3 server work
 beside them. Memory is that of the driver, Python and JVM. One run of each, whatever `--repeat` says. `tenth` is a
-million objects; `full` takes both, and says how the time grows from one to the other on two workers.
+million objects. `full` takes both, and says how the time grows from one to the other on two workers. There all take as
+much of the two cores as they get: the smaller plan runs on the driver, which no share holds back.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -35,28 +36,38 @@ from .listing import s3_server
 from .shares import limited
 
 OBJECTS: Final = {"small": 40_000, "tenth": 1_000_000, "full": 10_000_000}
-WORKERS: Final = {"small": (2,), "tenth": (1, 2), "full": (1, 2)}
 KINDS: Final = {
     "small": (RunKind.UNCOMMITTED, RunKind.COMMITTED),
     "tenth": (RunKind.UNCOMMITTED, RunKind.COMMITTED, RunKind.METADATA, RunKind.LIFECYCLE),
     "full": (RunKind.UNCOMMITTED, RunKind.COMMITTED, RunKind.METADATA, RunKind.LIFECYCLE),
 }
-SHARE: Final = 0.5
 LEAST: Final = 1.7
 DRIVER_MIB: Final = 2048
 GROWTH: Final = 10
 
 
+class Workers(NamedTuple):
+    """`share` is what each has of a core; None: all that it gets."""
+
+    how_many: int
+    share: float | None = None
+
+
+ONE, TWO, FREE = Workers(1, 0.5), Workers(2, 0.5), Workers(2)
+CLUSTERS: Final = {"small": (FREE,), "tenth": (ONE, TWO), "full": (ONE, TWO, FREE)}
+
+
 def parts(size: str) -> Iterator[Figure]:
-    ran = run(size, WORKERS[size])
+    ran = run(size, CLUSTERS[size])
     for kind in KINDS[size]:
         took = {workers: plan_of(one, kind) for workers, one in ran.items()}
         for workers, made in took.items():
-            what = f"cluster {kind}, {made.objects:,} of {OBJECTS[size]:,} objects, workers: {workers}"
+            share = "" if workers.share is None else f" of {workers.share} cores"
+            what = f"cluster {kind}, {made.objects:,} of {OBJECTS[size]:,} objects, workers: {workers.how_many}{share}"
             yield figure(what, made.wall_s, "s", ran[workers], made)
-        if 1 in took:
+        if ONE in took:
             what = f"cluster {kind}, 1 → 2 workers"
-            yield figure(what, took[1].wall_s / took[2].wall_s, "×", ran[2], took[2], least=LEAST)
+            yield figure(what, took[ONE].wall_s / took[TWO].wall_s, "×", ran[TWO], took[TWO], least=LEAST)
     peak_mib = max(one.driver_mib for one in ran.values())
     yield Figure(
         what="cluster, memory of the driver",
@@ -68,11 +79,11 @@ def parts(size: str) -> Iterator[Figure]:
         peak_mib=peak_mib,
     )
     if size == "full":
-        before = run("tenth", (2,))[2]
+        before = run("tenth", (FREE,))[FREE]
         for kind in KINDS[size]:
-            small, large = plan_of(before, kind), plan_of(ran[2], kind)
+            small, large = plan_of(before, kind), plan_of(ran[FREE], kind)
             what = f"cluster {kind}, {OBJECTS['tenth']:,} → {OBJECTS['full']:,} objects"
-            yield figure(what, large.wall_s / small.wall_s, "×", ran[2], large, limit=GROWTH)
+            yield figure(what, large.wall_s / small.wall_s, "×", ran[FREE], large, limit=GROWTH)
 
 
 def plan_of(ran: Ran, kind: RunKind) -> Planned:
@@ -102,8 +113,8 @@ def figure(
     )
 
 
-def run(size: str, workers: tuple[int, ...]) -> dict[int, Ran]:
-    """Make the repository, and plan each kind on a cluster of each size, a fresh one each."""
+def run(size: str, clusters: Sequence[Workers]) -> dict[Workers, Ran]:
+    """Make the repository, and plan each kind on each of these clusters, a fresh one each."""
     objects = OBJECTS[size]
     with ExitStack() as ending:
         is_measured = size != "small"
@@ -117,20 +128,20 @@ def run(size: str, workers: tuple[int, ...]) -> dict[int, Ran]:
         server = ending.enter_context(lakebed_server(folder / "data", environment=environment))
         package = write_package(folder / "lakebed.zip").file
         ran = {}
-        for count in workers:
-            (place := folder / f"cluster-{count}").mkdir()
-            with standalone(place, workers=count) as cluster:
+        for number, workers in enumerate(clusters):
+            (place := folder / f"cluster-{number}").mkdir()
+            with standalone(place, workers=workers.how_many) as cluster:
                 given = msgspec.structs.replace(
                     given,
                     endpoint=f"http://127.0.0.1:{server.port}",
                     key=server.key,
-                    settings={**cluster.settings(), "spark.cores.max": str(count)},
+                    settings={**cluster.settings(), "spark.cores.max": str(workers.how_many)},
                     package=package,
                 )
-                with limited([one.process.pid for one in cluster.workers] if is_measured else [], SHARE):
+                with limited([one.process.pid for one in cluster.workers] if is_measured else [], workers.share):
                     # Without spark-submit the session reads which Python workers have from here alone.
                     variables = {**os.environ, **cluster.environ, "PYSPARK_PYTHON": str(cluster.python)}
-                    ran[count] = msgspec.json.decode(application("plan", given, variables), type=Ran)
+                    ran[workers] = msgspec.json.decode(application("plan", given, variables), type=Ran)
         return ran
 
 

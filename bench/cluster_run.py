@@ -14,7 +14,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,9 +25,13 @@ import pyarrow as pa
 from lakebed.base import Entry, MetarangeId, slice_name, to_row
 from lakebed.client import Client, Credentials
 from lakebed.gc import Collector
+from lakebed.gc.engines import Task
+from lakebed.gc.engines.spark import frame
+from lakebed.gc.files import Lake
 from lakebed.gc.protocol import Mode, PlanRequest, RunKind
 from lakebed.gc.rules import DAY_MS, days_rules
 from lakebed.gc.service import CollectionService, PolicyBook
+from lakebed.gc.sets.bucketed import SHARES
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import RangeInfo, encode_metarange, encode_range, metarange_key, range_key
 from lakebed.server import ServerOptions, opened, prepare_folder
@@ -197,7 +201,7 @@ def plan(given: Given) -> Ran:
                 session=lambda: spark,
                 progress=lambda line: print(f"{time.monotonic():.1f} {line}", file=sys.stderr),
             )
-            wait_for_executors(spark, int(given.settings["spark.cores.max"]))
+            wait_for_executors(spark, given)
             for kind in given.kinds:
                 began_s, cpu_s = time.perf_counter(), family_cpu_s()
                 mode = Mode.CLEAN if kind is RunKind.UNCOMMITTED else Mode.AUTOMATIC
@@ -216,18 +220,22 @@ def plan(given: Given) -> Ran:
     return Ran(plans=plans, driver_mib=driver_mib)
 
 
-def wait_for_executors(spark: SparkSession, cores: int) -> None:
-    """Wait until each core of the cluster has an executor that loaded our package. Starting them is not timed."""
+def wait_for_executors(spark: SparkSession, given: Given) -> None:
+    """Wait until each core of the cluster has an executor whose Python worker loaded all that tasks use, and opened the
+    object store. Starting them is not timed.
+    """
+    cores = int(given.settings["spark.cores.max"])
 
-    def touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import lakebed.gc.inputs.ranges  # noqa: F401 - so that the worker has loaded it
+    async def touch(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        import lakebed.gc.flow  # noqa: F401 - a worker loads it with the first task that needs it
 
-        yield from batches
+        await task.store.level("_lakefs/retention/")
+        yield share
 
     while spark.sparkContext.defaultParallelism < cores:
         time.sleep(POLL_S)
-    rows = spark.range(WARMING * cores).repartition(WARMING * cores)
-    rows.mapInArrow(touch, rows.schema).count()
+    rows = SHARES.rows({"first": [*range(WARMING * cores)], "behind": [*range(WARMING * cores)]})
+    frame(spark, Lake(uri=URI, options=given.objectstore), touch, rows, SHARES, tasks=rows.num_rows).count()
 
 
 def main(what: str, given: Given) -> None:

@@ -39,10 +39,11 @@ _PAGE = '<?xml version="1.0" encoding="UTF-8"?><{0} xmlns="http://s3.amazonaws.c
 class Object:
     body: bytes
     modified_ms: int
+    tag: str = field(init=False)
 
-    @property
-    def tag(self) -> str:
-        return f'"{hashlib.md5(self.body, usedforsecurity=False).hexdigest()}"'
+    def __post_init__(self) -> None:
+        # Once, as stores do: who reads some bytes of a large file must not wait for a digest of all of it.
+        self.tag = f'"{hashlib.md5(self.body, usedforsecurity=False).hexdigest()}"'
 
 
 @dataclass(frozen=True, slots=True)
