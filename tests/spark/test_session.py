@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pytest
 
 from bench.http import family
 from lakebed.gc import LocalSession, SessionOptions, SessionRunning, local_session
-from lakebed.gc.engines.spark import TASKS_MIN, spread
+from lakebed.gc.engines.spark import TASKS_MIN, deals_in_turn, spread
 from tests.kv.servers import is_alive
 
 
@@ -57,6 +57,24 @@ def test_work_is_dealt_by_the_cores_of_the_session_unless_a_number_is_given(
     rows = pa.table({"row": pa.array(range(100))})
 
     assert spread(session.spark, rows, tasks=given).rdd.getNumPartitions() == tasks
+
+
+def test_rows_of_a_step_are_dealt_to_tasks_in_turn(session: LocalSession) -> None:
+    rows = pa.table({"row": pa.array(range(25))})
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([sum(batch.num_rows for batch in batches)])})
+
+    dealt = spread(session.spark, rows, tasks=16).mapInArrow(counted, "rows long")
+
+    assert [one.rows for one in dealt.collect()] == [2] * 9 + [1] * 7
+
+
+@pytest.mark.parametrize(
+    ("version", "in_turn"), [("4.0.2", False), ("4.1.0", True), ("4.10.0-amzn-1", True), ("5.0", True), ("dev", False)]
+)
+def test_a_spark_that_cannot_deal_in_turn_deals_by_chance(version: str, in_turn: bool) -> None:
+    assert deals_in_turn(version) is in_turn
 
 
 def test_a_second_session_in_one_process_is_refused(session: LocalSession) -> None:

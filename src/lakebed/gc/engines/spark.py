@@ -7,9 +7,11 @@ when the first step is worth one. Smaller steps run in this process: a job costs
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -156,6 +158,9 @@ def _cores_now(spark: SparkSession) -> int:
         return spark.range(_NO_LIMIT).select(F.spark_partition_id()).distinct().count()
 
 
+_TASK: Final = "task"
+"""The column of rows that says which task has each."""
+
 InTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -169,9 +174,21 @@ def spread(spark: SparkSession, rows: pa.Table, *, tasks: int | None) -> DataFra
     session."""
     # Asked at each step: a cluster's executors come and go, and at the first step few have registered.
     tasks = tasks or tasks_of(spark)
+    tasks = max(1, min(tasks, rows.num_rows))
+    # In turn: `repartition` deals by chance. Of 25 rows some of 16 tasks get three or four then, and others none.
+    dealt = rows.append_column(_TASK, pa.array(np.arange(rows.num_rows, dtype=np.int32) % tasks))
     # In one piece: of a table whose first piece is empty, Spark makes a DataFrame without rows.
-    df = spark.createDataFrame(rows.combine_chunks(), schema_of(Table("rows of a step", rows.schema)))
-    return df.repartition(max(1, min(tasks, rows.num_rows)))
+    df = spark.createDataFrame(dealt.combine_chunks(), schema_of(Table("rows of a step", dealt.schema)))
+    df = df.repartitionById(tasks, _TASK) if deals_in_turn(spark.version) else df.repartition(tasks)
+    return df.drop(_TASK)
+
+
+def deals_in_turn(version: str) -> bool:
+    """Return whether this version of Spark has `repartitionById`, which came with 4.1. Of Spark Connect the server's
+    counts.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) >= (4, 1)
 
 
 def in_tasks(lake: Lake, work: Work, out: Table, *, counts_rows: bool = False) -> InTask:
