@@ -595,12 +595,13 @@ async def answering_http(*answers: tuple[int, str]) -> AsyncIterator[int]:
     ahead = iter(answers)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = head.lower().partition(b"content-length:")[2].split()
-        await reader.readexactly(int(length[0]) if length else 0)
-        status, body = next(ahead)
-        writer.write(f"HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
-        writer.close()
+        with closing(writer):  # also where no answer is left
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length:")[2].split()
+            await reader.readexactly(int(length[0]) if length else 0)
+            status, body = next(ahead)
+            head_of_answer = f"HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write((head_of_answer + body).encode())
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
         yield listener.sockets[0].getsockname()[1]

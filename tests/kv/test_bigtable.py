@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -84,6 +85,31 @@ async def test_a_table_whose_collection_takes_cells_by_their_age_is_refused(serv
     await open_store(uri_of(server.port, name="several")).close()
     make_table(server, "never", GcRule())
     await open_store(uri_of(server.port, name="never")).close()
+
+
+async def test_a_table_whose_making_is_never_answered_does_not_hang_the_opening() -> None:
+    async def absent(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        context.set_code(grpc.StatusCode.NOT_FOUND)
+        return b""
+
+    async def never(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(do) for name, do in (("GetTable", absent), ("CreateTable", never))
+    }
+    service = grpc.aio.server()
+    service.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("google.bigtable.admin.v2.BigtableTableAdmin", handlers)]
+    )
+    port = service.add_insecure_port("127.0.0.1:0")
+    await service.start()
+
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(open_store, uri_of(port, name="never", wait_s=1))
+
+    await service.stop(None)
 
 
 def chunk(*, qualifier: bytes | None = None, **fields: object) -> object:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cassandra")
 
-from cassandra import Unavailable, protocol
+from cassandra import InvalidRequest, Unavailable, protocol
 from cassandra.cluster import Cluster, NoHostAvailable
 
 from lakebed.base import OutcomeUnknown
@@ -149,6 +149,40 @@ async def test_each_failure_says_what_became_of_the_request(error: Exception, ex
             raise error
 
     assert type(raised.value) is expected
+
+
+class LateNode:
+    """Stands for a client of several nodes. Of a keyspace that was made one has not heard, and is asked this once."""
+
+    def __init__(self, asked: str) -> None:
+        self.asked = asked
+        self.is_made = False
+
+    def execute(self, text: str, values: object = ()) -> list[tuple[object, ...]]:
+        if text == cassandra_driver.RELEASE:
+            return [("5.0.4",)]
+        if values == ("system", "scylla_local"):
+            return [("scylla_local",)]  # of it fewer settings are asked
+        if "CREATE KEYSPACE" in text:
+            self.is_made = True
+        if self.is_made and self.asked in text:
+            self.asked = "nothing more"
+            if "CREATE TABLE" in text:
+                raise InvalidRequest("Keyspace 'lakebed' doesn't exist")
+            return []
+        return [(True, {"class": "x", "dc1": "3"})] if self.is_made and text == cassandra_driver.KEYSPACE else []
+
+
+@pytest.mark.parametrize("asked", ["FROM system_schema.keyspaces", "CREATE TABLE"])
+async def test_a_keyspace_of_which_a_node_has_not_heard_yet_is_waited_for(asked: str) -> None:
+    database = cassandra_driver._from(StoreUri("cassandra://h/lakebed"), 1)
+    session: Any = LateNode(asked)
+
+    with pytest.raises(Passing):
+        await database._make(session)
+
+    await database._make(session)
+    assert session.asked == "nothing more"
 
 
 class OnePage:

@@ -133,6 +133,30 @@ async def test_what_another_process_makes_at_the_same_moment_is_taken(tmp_path: 
         await store.close()
 
 
+class BeingMade(Cosmos):
+    """Refuse the first batches, as Cosmos does while it makes the container for another process."""
+
+    refusals = 2
+
+    def answer(self, request: Request) -> Answer:
+        if self.refusals and "x-ms-cosmos-is-batch-request" in request.headers:
+            self.refusals -= 1
+            return Answer(404, b"{}", headers={"x-ms-substatus": "1013"})
+        return super().answer(request)
+
+
+async def test_a_container_that_is_being_made_is_waited_for(tmp_path: Path) -> None:
+    service = BeingMade(str(tmp_path / "kept.db"))
+    with served(service) as port:
+        store = open_store(uri_of(port, name="made"))
+        service.refusals = 1
+
+        await store.set(P, b"key", b"value")
+
+        assert await read_all(store, P) == {b"key": b"value"}
+        await store.close()
+
+
 class Failing(Cosmos):
     """Answer writes of `mine` with these statuses first: before they are done, or after."""
 

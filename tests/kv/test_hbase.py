@@ -176,11 +176,11 @@ class Between(Service):
 
 
 @contextmanager
-def between(server: Server, folder: Path, table: str, *, wait_s: float = 60) -> Iterator[tuple[Between, str]]:
+def between(server: Server, folder: Path, table: str) -> Iterator[tuple[Between, str]]:
     """Yield what stands between, and the URI of a store behind it."""
     service = Between(folder, server.port)
     with closing(service.there), served(service) as port:
-        yield service, uri_of(port, name=table, wait_s=wait_s)
+        yield service, uri_of(port, name=table)
 
 
 def is_scan(request: Request) -> bool:
@@ -314,10 +314,12 @@ async def test_writes_succeed_while_another_process_asks_for_the_same_table(serv
 
 
 async def test_a_table_that_stays_disabled_leaves_the_outcome_open(server: Server, tmp_path: Path) -> None:
-    with between(server, tmp_path, "off", wait_s=3) as (service, uri):
-        store = open_store(uri.replace("wait_s=3", "wait_s=60"))
-        await store.close()
-        store = open_store(uri)
+    with between(server, tmp_path, "off") as (service, uri):
+        await open_store(uri).close()
+        database = hbase_driver._from(StoreUri(uri.partition("?")[0]), 60)
+        database._open()  # its connections wait long for each answer
+        database._timeout_s = 0  # it waits no time for the table
+        store = RemoteStore(database, name="hbase", wait_s=60)
         gone = Answer(503, b"org.apache.hadoop.hbase.TableNotEnabledException: off is disabled.")
         service.change = lambda request: gone if "check" in request.asked else service.forward(request)
 

@@ -26,6 +26,7 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers import postgres as postgres_driver
+from lakebed.kv.drivers.remote import RemoteStore
 from tests.kv.servers import OnServer, Server, postgres, promote, replica_of, wait_until_it_answers
 
 TARGET = "target_session_attrs"
@@ -255,11 +256,14 @@ async def test_a_deletion_of_several_keys_locks_its_rows_in_the_order_of_conditi
 
 async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
     with postgres() as server:
-        store = open_store(uri_of(server.port, name="demoted", wait_s=3))
-        await store.set(b"p", b"key", b"value")
+        uri = uri_of(server.port, name="demoted")
+        await open_store(uri).close()
         (server.folder / "data" / "standby.signal").touch()
         server.restart()
         wait_until_it_answers(server.folder, server.port)
+        # It waits long for each answer, and repeats nothing.
+        database = postgres_driver._from(StoreUri(uri.partition("&wait_s")[0]), 60)
+        store = RemoteStore(database, name="postgres", wait_s=0)
 
         for reading in (store.get(b"p", b"key"), store.scan(b"p", b"", 10)):
             with pytest.raises(StoreUnavailable, match="this is a replica"):

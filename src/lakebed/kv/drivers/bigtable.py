@@ -227,7 +227,7 @@ class BigtableDatabase:
         async with self._admin() as transport:
             try:
                 metadata = [("x-goog-request-params", f"parent={self._parent}")]
-                await transport.create_table(request, metadata=metadata)
+                await transport.create_table(request, metadata=metadata, timeout=self._options["timeout"])
             except grpc.aio.AioRpcError as error:
                 if error.code() != grpc.StatusCode.ALREADY_EXISTS:
                     raise

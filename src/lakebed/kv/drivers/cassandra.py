@@ -165,8 +165,7 @@ class CassandraDatabase:
     async def prepare(self) -> None:
         try:
             session = await self._open()
-            async with _translated():
-                await asyncio.to_thread(self._check_and_make, session)
+            await self._make(session)
             await self._run(CREATE, *MARK, FORMAT, b"")
             [(_, found, _)] = await self._run(GET, MARK[0], [MARK[1]])
         finally:
@@ -219,13 +218,22 @@ class CassandraDatabase:
         # Transactions of one partition that overlap make each other begin again, until they run out of time.
         return self._turns.setdefault(partition, asyncio.Lock())
 
-    def _check_and_make(self, session: cluster.Session) -> None:
+    async def _make(self, session: cluster.Session) -> None:
         """Check the settings; make keyspace and table."""
+        async with _translated():
+            await asyncio.to_thread(self._check_and_make_keyspace, session)
+        async with _not_heard_of(), _translated():
+            await asyncio.to_thread(self._make_table, session)
+
+    def _check_and_make_keyspace(self, session: cluster.Session) -> None:
         is_scylla = bool(list(session.execute(TABLE, ("system", "scylla_local"))))
         [(release,)] = session.execute(RELEASE)
         if not list(session.execute(KEYSPACE, (self._keyspace,))):
             session.execute(MAKE_KEYSPACE.format(keyspace=self._keyspace, replicas=self._replicas))
-        [(is_durable, replication)] = session.execute(KEYSPACE, (self._keyspace,))
+        found = list(session.execute(KEYSPACE, (self._keyspace,)))
+        if not found:  # another node made it: the one that answers now hears of it in a moment
+            raise Passing(f"cassandra: the keyspace {self._keyspace} is being made")
+        [(is_durable, replication)] = found
         synced = "" if is_scylla else session.execute(SYNC).one()[0]
         _check_settings(
             release="" if is_scylla else release,
@@ -234,6 +242,8 @@ class CassandraDatabase:
             sync=synced,
             centre=self._datacenter if self._is_local else None,
         )
+
+    def _make_table(self, session: cluster.Session) -> None:
         if not list(session.execute(TABLE, (self._keyspace, self._table))):  # a change of the schema is slow
             session.execute(self._named(MAKE_TABLE))
 
@@ -260,13 +270,8 @@ class CassandraDatabase:
     async def _prepared(self, text: str) -> PreparedStatement:
         session = await self._open()
         if text not in self._statements:
-            try:
-                async with _nothing_sent():
-                    self._statements[text] = await asyncio.to_thread(session.prepare, self._named(text))
-            except StoreUnavailable as error:
-                if re.search("does not exist|unconfigured table", str(error)):
-                    raise Passing(str(error)) from error  # another process makes it: this node hears of it in a moment
-                raise
+            async with _not_heard_of(), _nothing_sent():
+                self._statements[text] = await asyncio.to_thread(session.prepare, self._named(text))
         return self._statements[text]
 
     async def _ask(self, statement: object) -> list[Any]:
@@ -399,6 +404,17 @@ async def _nothing_sent() -> AsyncIterator[None]:
         refused = getattr(error.__cause__, "errors", {})
         if any(isinstance(each, cassandra.AuthenticationFailed) for each in dict(refused).values()):
             raise StoreUnavailable(str(error)) from error
+        raise
+
+
+@asynccontextmanager
+async def _not_heard_of() -> AsyncIterator[None]:
+    """Translate what a node says that has not heard yet of a keyspace or table: it was made over another node."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        if re.search("does not exist|doesn't exist|unconfigured table", str(error)):
+            raise Passing(str(error)) from error
         raise
 
 

@@ -68,6 +68,8 @@ _RACE: Final = 449
 """Inside Cosmos, which asks to try again. Nothing happened."""
 _WRITE_FORBIDDEN: Final = "3"
 """The substatus of a region that takes no writes just now."""
+_BEING_MADE: Final = "1013"
+"""The substatus, beside NOT_FOUND, of a container that another process has just asked for."""
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
@@ -333,6 +335,8 @@ class _Once(AioHttpTransport):  # type: ignore[misc]  # the library exports it i
             raise Passing(f"cosmos: it answered {status}: a race inside it", status=status)
         if status == 403 and substatus == _WRITE_FORBIDDEN:
             raise Passing("cosmos: it fails over to another region", status=status)
+        if status == NOT_FOUND and substatus == _BEING_MADE:
+            raise Passing("cosmos: the container is being made", status=status)
         if status in {408, 410} or status >= 500:
             raise OutcomeUnknown(f"cosmos: it answered {status}", status=status)
         return response
