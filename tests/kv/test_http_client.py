@@ -143,6 +143,18 @@ async def test_a_connection_that_breaks_before_the_whole_answer_leaves_it_unknow
             await ask(asking, origin)
 
 
+async def test_an_answer_that_changes_the_protocol_is_an_error_that_says_so_and_no_fault_of_the_loop() -> None:
+    faults: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    answer = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+
+    async with server(answering(answer)) as origin, client() as asking:
+        with pytest.raises(AnswerLost, match="another protocol"):
+            await ask(asking, origin)
+
+    assert faults == []
+
+
 async def test_a_silent_server_is_waited_for_as_long_as_was_said_and_then_a_connection_is_free_again() -> None:
     silent = True
 
@@ -179,7 +191,17 @@ async def test_a_request_that_finds_no_free_connection_in_time_was_not_sent() ->
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://host", "http://", "http://user@host", "http://host:port", "http://a b", "http://-..", "http://xn--"]
+    "url",
+    [
+        "ftp://host",
+        "http://",
+        "http://user@host",
+        "http://host:port",
+        "http://host:0",
+        "http://a b",
+        "http://-..",
+        "http://xn--",
+    ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"address|port|label|Port"):

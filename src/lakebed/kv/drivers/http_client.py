@@ -68,7 +68,9 @@ class Origin:
             raise ValueError("an address has no spaces")
         host = parts.hostname.encode("idna")
         host.decode("idna")  # refuses more than its counterpart
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
+        if not port:
+            raise ValueError("a port is a number from 1 to 65535")
         authority = parts.netloc if parts.netloc.isascii() else f"{host.decode()}:{port}"
         return Origin(parts.scheme == "https", host.decode(), port, authority)
 
@@ -227,6 +229,8 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:  # which is no HttpParserError
+            self._fail(AnswerLost("the server answers with another protocol than HTTP/1.1"))
         except httptools.HttpParserError as error:
             self._fail(AnswerLost(f"this is no HTTP: {error}"))
 
