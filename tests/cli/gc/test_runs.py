@@ -66,6 +66,17 @@ def test_slices_of_a_deleted_repository_are_not_adopted_and_it_says_what_to_do(s
     assert f"`lakebed gc adopt {lake} --slices`" in said
 
 
+@pytest.mark.parametrize("uri", ["nonsense", "x/y/z", "lakefs://lake/main"])
+@pytest.mark.parametrize("command", ["gc adopt", "gc deleted adopt"])
+def test_slices_of_what_is_no_repository_are_refused_by_its_uri(shell: Shell, command: str, uri: str) -> None:
+    refused = shell(*command.split(), uri, "--slices")
+
+    assert refused.code == 2
+    assert uri in refused.err
+    assert "repository" in refused.err
+    assert "undelete" not in refused.err
+
+
 def test_where_another_installation_was_seen_one_is_adopted(shell: Shell, lake: str) -> None:
     started = start_run(shell, lake)
 

@@ -18,6 +18,7 @@ from lakebed.cli.output import human_time
 from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
+from lakebed.cli.uris import parse_repository
 
 from .options import Working, asked
 from .session import (
@@ -168,6 +169,7 @@ def adopt(
     yes: YesOption = False,
 ) -> None:
     """Let this installation collect it, where a restored backup or another installation stopped that."""
+    parse_repository(uri)  # what is advised below names it
     if slices:
         chosen = f"{uri} --uid {uid}" if uid else uri
         raise Misuse(
