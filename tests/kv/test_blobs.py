@@ -212,7 +212,7 @@ async def test_a_write_that_the_service_may_have_done_before_its_time_ran_out_is
         objects = Late(":memory:", BUCKETS)
 
     with serving(DoubleServer(("127.0.0.1", 0), Door)) as port:
-        store = open_store(gs_uri(port, name="late", wait_s=2))
+        store = open_store(gs_uri(port, name="late"))
         with pytest.raises(OutcomeUnknown):
             await store.set(P, b"plain", b"mine")
         with pytest.raises(OutcomeUnknown):
