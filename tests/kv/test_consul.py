@@ -132,7 +132,7 @@ async def test_a_token_that_may_not_read_everything_is_refused_and_finds_no_abse
 
 def bare_store(port: int, *, wait_s: float = 60) -> RemoteStore:
     """Make the store without asking the agent anything yet."""
-    return RemoteStore(consul_driver._from(StoreUri(f"consul://127.0.0.1:{port}"), 10), name="consul", wait_s=wait_s)
+    return RemoteStore(consul_driver._from(StoreUri(f"consul://127.0.0.1:{port}"), 60), name="consul", wait_s=wait_s)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ async def forget_history(port: int) -> None:
 
 def bare_store(port: int) -> RemoteStore:
     """Make the store without asking the server anything yet."""
-    return RemoteStore(etcd_driver._from(StoreUri(f"etcd://127.0.0.1:{port}"), 10), name="etcd", wait_s=10)
+    return RemoteStore(etcd_driver._from(StoreUri(f"etcd://127.0.0.1:{port}"), 60), name="etcd", wait_s=60)
 
 
 @pytest.mark.parametrize("answer", ["<html>", "[]", "", "{}"])
