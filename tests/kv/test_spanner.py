@@ -114,8 +114,9 @@ async def test_a_transaction_whose_beginning_was_not_answered_is_undone_before_t
 async def test_a_session_that_could_not_be_deleted_is_deleted_later(server: Server) -> None:
     await open_store(uri_of(server.port, name="kept")).close()
     with faulty_network(server.port) as network:
-        store = open_store(uri_of(network.port, name="kept", wait_s=0))
+        store = open_store(uri_of(network.port, name="kept"))
         await store.set(b"p", b"key", b"value")
+        store._wait_s = 0  # type: ignore[attr-defined]  # a RemoteStore, which reads once from here on
         network.refuse()
         for _ in range(3):
             with pytest.raises(StoreUnavailable):
