@@ -27,6 +27,7 @@ from lakebed.kv import (
 from lakebed.kv.drivers import bigtable as bigtable_driver
 from lakebed.kv.drivers import gcloud
 from lakebed.kv.drivers.remote import Passing
+from lakebed.testing.contracts.network import faulty_network
 from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, bigtable
 
 
@@ -48,6 +49,18 @@ class TestBigtable(OnServer):
 
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
     await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
+
+
+async def test_a_store_connects_over_a_slow_link(server: Server) -> None:
+    with faulty_network(server.port) as network:
+        store = open_store(uri_of(network.port, name="slow"))  # it closes the connections of its opening
+        network.delay_s = 1.5
+
+        await store.set(b"p", b"key", b"value")
+
+        network.delay_s = 0
+        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
+        await store.close()
 
 
 async def test_a_table_of_another_release_is_refused(server: Server) -> None:

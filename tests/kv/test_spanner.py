@@ -67,6 +67,18 @@ async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
     await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
 
 
+async def test_a_store_connects_over_a_slow_link(server: Server) -> None:
+    with faulty_network(server.port) as network:
+        store = open_store(uri_of(network.port, name="slow"))  # it closes the connections of its opening
+        network.delay_s = 1.5
+
+        await store.set(b"p", b"key", b"value")
+
+        network.delay_s = 0
+        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
+        await store.close()
+
+
 async def test_commits_that_spanner_aborts_are_begun_again_and_none_is_done_twice() -> None:
     with spanner("--enable_fault_injection") as faulty:
         store = open_store(uri_of(faulty.port, name="aborts"))

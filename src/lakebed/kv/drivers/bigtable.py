@@ -86,6 +86,7 @@ class BigtableDatabase:
         self._table = table
         self._target = {"table_name": f"{parent}/tables/{table}", "app_profile_id": profile}
         self._emulator = emulator
+        self._timeout_s = timeout_s
         self._options = {"retry": None, "timeout": timeout_s}
         self._client: BigtableAsyncClient | None = None
 
@@ -247,7 +248,7 @@ class BigtableDatabase:
         return self._client
 
     def _transport(self, made_by: Any) -> Any:
-        return open_transport(made_by, self._emulator, NAME)
+        return open_transport(made_by, self._emulator, NAME, self._timeout_s)
 
 
 class _Rows:

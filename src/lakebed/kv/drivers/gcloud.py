@@ -22,15 +22,8 @@ from lakebed.kv.store import StoreUnavailable
 
 from .remote import Passing
 
-CHANNEL: Final = [
-    ("grpc.enable_retries", 0),  # or it would send a write again
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),  # or a store would inherit the pauses of one that was closed
-]
+CONNECT_S_MAX: Final = 20.0
+"""Wait this long for a connection, or half of a request's time: so that the request ends as one that was not sent."""
 _NOT_CONNECTED: Final = "failed to connect to all addresses"
 """gRPC's words where it had no connection to send the request on."""
 _REFUSED: Final = frozenset(
@@ -67,16 +60,31 @@ def emulator_of(uri: StoreUri) -> str:
     return urlsplit(endpoint).netloc
 
 
-def open_transport(made_by: Any, emulator: str, name: str) -> Any:
-    """Open a channel to the service of these stubs, or to an emulator of it."""
+def open_transport(made_by: Any, emulator: str, name: str, timeout_s: float) -> Any:
+    """Open a channel to the service of these stubs, or to an emulator of it, for requests of this time."""
+    options = _channel_options(timeout_s)
     if emulator:
-        return made_by(channel=grpc.aio.insecure_channel(emulator, options=CHANNEL))
+        return made_by(channel=grpc.aio.insecure_channel(emulator, options=options))
     try:
         credentials, _ = google.auth.default(scopes=made_by.AUTH_SCOPES)
     except GoogleAuthError as error:
         raise StoreUnavailable(f"{name}: no credentials: {error}") from error
     host = f"{made_by.DEFAULT_HOST}:443"
-    return made_by(channel=made_by.create_channel(host, credentials=credentials, options=CHANNEL))
+    return made_by(channel=made_by.create_channel(host, credentials=credentials, options=options))
+
+
+def _channel_options(timeout_s: float) -> list[tuple[str, int]]:
+    connect_s = max(min(timeout_s / 2, CONNECT_S_MAX), 1)
+    return [
+        ("grpc.enable_retries", 0),  # or it would send a write again
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        # Its name says otherwise: this is the time for one attempt to connect, up to the server's first answer.
+        ("grpc.min_reconnect_backoff_ms", int(connect_s * 1000)),
+        ("grpc.use_local_subchannel_pool", 1),  # or a store would inherit the pauses of one that was closed
+    ]
 
 
 @asynccontextmanager

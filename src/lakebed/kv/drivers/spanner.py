@@ -113,6 +113,7 @@ class SpannerDatabase:
         self._name = name
         self._table = table
         self._emulator = emulator
+        self._timeout_s = timeout_s
         self._options = {"retry": None, "timeout": timeout_s}
         self._short = {"retry": None, "timeout": min(timeout_s, DELETE_S)}
         self._client: SpannerAsyncClient | None = None
@@ -279,8 +280,8 @@ class SpannerDatabase:
             await self._open().delete_session(DeleteSessionRequest(name=session), **self._short)
 
     async def _check_or_make_table(self) -> None:
-        options = {"timeout": self._options["timeout"]}
-        transport = open_transport(DatabaseAdminGrpcAsyncIOTransport, self._emulator, NAME)
+        options = {"timeout": self._timeout_s}
+        transport = self._transport(DatabaseAdminGrpcAsyncIOTransport)
         try:
             async with translated(NAME, _ABORTED):
                 database = await transport.get_database(
@@ -308,10 +309,11 @@ class SpannerDatabase:
 
     def _open(self) -> SpannerAsyncClient:
         if self._client is None:
-            self._client = SpannerAsyncClient(
-                transport=open_transport(SpannerGrpcAsyncIOTransport, self._emulator, NAME)
-            )
+            self._client = SpannerAsyncClient(transport=self._transport(SpannerGrpcAsyncIOTransport))
         return self._client
+
+    def _transport(self, made_by: Any) -> Any:
+        return open_transport(made_by, self._emulator, NAME, self._timeout_s)
 
     def _put(self, kind: str, partition: bytes, key: bytes, value: bytes, version: bytes = b"") -> Mutation:
         values = [_list(partition, key, value, version or _new_version())]
