@@ -328,6 +328,33 @@ async def test_a_table_that_stays_disabled_leaves_the_outcome_open(server: Serve
         await store.close()
 
 
+@pytest.mark.parametrize("is_deletion", [False, True])
+async def test_a_batch_does_not_ask_each_row_whether_the_table_is_disabled(
+    server: Server, tmp_path: Path, is_deletion: bool
+) -> None:
+    with between(server, tmp_path, f"batch_off{is_deletion}") as (service, uri):
+        store = open_store(uri)
+        keys = [b"%02d" % number for number in range(40)]
+        await store.set_many(b"p", [(key, b"before") for key in keys])
+        database = store._database  # type: ignore[attr-defined]  # a RemoteStore
+        database._timeout_s = 0  # it waits no time for the table
+        asked: list[str] = []
+
+        def disabled(request: Request) -> Answer:
+            if "check" not in request.asked:
+                return service.forward(request)
+            asked.append(request.path)
+            return Answer(503, b"org.apache.hadoop.hbase.TableNotEnabledException: it is disabled.")
+
+        service.change = disabled
+
+        with pytest.raises(OutcomeUnknown, match="disabled"):
+            await (store.delete_many(b"p", keys) if is_deletion else store.set_many(b"p", [(k, b"") for k in keys]))
+
+        assert 1 <= len(set(asked)) <= hbase_driver.WRITES_AT_ONCE
+        await store.close()
+
+
 async def test_a_write_that_another_one_replaced_before_it_was_repeated_succeeds(
     server: Server, tmp_path: Path
 ) -> None:

@@ -210,8 +210,8 @@ class HBaseDatabase:
         stem = _stem(partition)
         values = {stem + key.hex(): value for key, value in items}
 
-        async def put(row: str, held: bytes) -> bool:
-            return await self._put(row, values[row], held) is not None
+        async def put(row: str, held: bytes, deadline: float) -> bool:
+            return await self._put(row, values[row], held, deadline) is not None
 
         await self._change(list(values), put)
 
@@ -223,8 +223,8 @@ class HBaseDatabase:
     async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
         stem = _stem(partition)
 
-        async def delete(row: str, held: bytes) -> bool:
-            return not held or await self._check("delete", row, [_Cell(column=FAMILY)], held)
+        async def delete(row: str, held: bytes, deadline: float) -> bool:
+            return not held or await self._check("delete", row, [_Cell(column=FAMILY)], held, deadline)
 
         await self._change([stem + key.hex() for key in keys], delete)
 
@@ -256,13 +256,24 @@ class HBaseDatabase:
         if client is not None:
             await client.aclose()
 
-    async def _change(self, rows: Sequence[str], change: Callable[[str, bytes], Awaitable[bool]]) -> None:
-        """Change each row, whatever it holds. Read them again where another writer comes between."""
+    async def _change(self, rows: Sequence[str], change: Callable[[str, bytes, float], Awaitable[bool]]) -> None:
+        """Change each row, whatever it holds. Read them again where another writer comes between.
+
+        All wait for a disabled table until one deadline. After a failure none is begun.
+        """
         left, gate, held = list(rows), asyncio.Semaphore(WRITES_AT_ONCE), dict[str, bytes]()
+        deadline, has_failed = time.monotonic() + self._timeout_s, False
 
         async def attempt(row: str) -> bool:
+            nonlocal has_failed
             async with gate:
-                return await change(row, held.get(row, b""))
+                if has_failed:
+                    return False
+                try:
+                    return await change(row, held.get(row, b""), deadline)
+                except Exception:
+                    has_failed = True
+                    raise
 
         try:
             for _ in range(ROUNDS_MAX):
@@ -298,13 +309,13 @@ class HBaseDatabase:
         except OutcomeUnknown as error:
             raise Passing(str(error), **error.facts) from error
 
-    async def _put(self, row: str, value: bytes, held: object) -> bytes | None:
+    async def _put(self, row: str, value: bytes, held: object, deadline: float | None = None) -> bytes | None:
         """Write a row whose history is this one, or that is absent. Returns its new history; None: it is not."""
         assert isinstance(held, bytes)
         version = os.urandom(VERSION_BYTES)
         history = version + held[: (VERSIONS_KEPT - 1) * VERSION_BYTES]
         cells = [_Cell(column=VALUE, value=value), _Cell(column=HISTORY, value=history)]
-        if await self._check("put", row, cells, held):
+        if await self._check("put", row, cells, held, deadline):
             return history
         # The REST server repeats a write whose answer it lost, and says that the repetition failed.
         return history if version in await self._versions(row) else None
@@ -317,10 +328,13 @@ class HBaseDatabase:
             raise OutcomeUnknown(str(error), **error.facts) from error
         return [history[first : first + VERSION_BYTES] for first in range(0, len(history), VERSION_BYTES)]
 
-    async def _check(self, kind: str, row: str, cells: Sequence[_Cell], held: object) -> bool:
+    async def _check(
+        self, kind: str, row: str, cells: Sequence[_Cell], held: object, deadline: float | None = None
+    ) -> bool:
         """Change a row where its history is this one. HBase takes an empty one for absence.
 
-        It waits for a table that is disabled. An attempt before may be done: each caller deals with repetitions.
+        It waits for a table that is disabled, until `deadline` where its caller has one. An attempt before may be
+        done: each caller deals with repetitions.
         """
         assert isinstance(held, bytes)
         changed = _Row(key=row.encode(), cells=[*cells, _Cell(column=HISTORY, value=held)])
@@ -339,7 +353,7 @@ class HBaseDatabase:
             return response
 
         try:
-            response = await repeated(attempt, time.monotonic() + self._timeout_s)
+            response = await repeated(attempt, deadline or time.monotonic() + self._timeout_s)
         except Passing as error:
             if not was_disabled:
                 raise
