@@ -11,6 +11,7 @@ import pytest
 
 import lakebed
 from lakebed.examples.quickstart import LocalServer
+from lakebed.kv import sqlite_uri
 
 from .conftest import Shell
 
@@ -52,6 +53,24 @@ def test_what_is_no_backup_is_not_found_and_what_exists_is_not_written_over(fold
 
     assert (missing.code, "is no finished backup" in missing.err) == (3, True)
     assert (taken.code, "is not empty" in taken.err) == (4, True)
+
+
+def test_a_backup_whose_database_is_elsewhere_makes_no_folder_for_the_corrected_command(
+    shell: Shell, tmp_path: Path
+) -> None:
+    folder, backup = tmp_path / "own", tmp_path / "backup"
+    with lakebed.open_local(folder, environment={}):
+        pass
+    (folder / "metadata.db").rename(tmp_path / "moved.db")
+    create = ("backup", "create", "--data", str(folder), "--to", str(backup))
+
+    failed = shell(*create, "--kv", sqlite_uri(tmp_path / "typo.db"))
+    unserved = shell(*create, "--kv", "mem://")
+
+    assert (failed.code, "typo.db: there is no such file" in failed.err) == (3, True)
+    assert (unserved.code, "makes no snapshots" in unserved.err) == (2, True)
+    assert not backup.exists()
+    shell.ok(*create, "--kv", sqlite_uri(tmp_path / "moved.db"))
 
 
 def test_the_size_of_the_metadata_is_shown_and_its_free_space_given_back(folder: Path) -> None:
@@ -122,7 +141,7 @@ def test_a_check_finds_an_installation_that_has_no_administrator_left(folder: Pa
 def test_a_folder_without_metadata_has_no_size(tmp_path: Path) -> None:
     failed = Shell(environment={})("kv", "stats", "--data", str(tmp_path))
 
-    assert (failed.code, "metadata.db" in failed.err) == (5, True)
+    assert (failed.code, "metadata.db: there is no such file" in failed.err) == (3, True)
 
 
 def test_the_data_folder_may_come_from_the_settings(shell: Shell, tmp_path: Path) -> None:
@@ -150,3 +169,12 @@ def test_metadata_is_migrated_and_that_of_a_later_release_is_refused(folder: Pat
     assert migrated.out == "the metadata is in this release's format\n"
     assert refused.code != 0
     assert "written in format 7 by another release" in refused.err
+
+
+def test_a_database_that_is_named_is_migrated_without_a_data_folder(shell: Shell, tmp_path: Path) -> None:
+    uri = sqlite_uri(tmp_path / "kv.db")
+
+    shell.ok("kv", "migrate", "--kv", uri)
+    sized = shell("kv", "stats", "-o", "json", LAKEBED_STORE_URI=uri).json
+
+    assert sized["size_bytes"] > 0

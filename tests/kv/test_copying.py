@@ -33,6 +33,11 @@ def source(tmp_path: Path) -> str:
     return sqlite_uri(tmp_path / "source.db")
 
 
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})
+
+
 async def fill(uri: str) -> None:
     rng, store = random.Random(1), open_store(uri)
     for partition in PARTITIONS:
@@ -157,3 +162,39 @@ async def test_an_interrupted_copy_goes_on_where_it_was() -> None:
 def test_a_store_of_this_process_lists_no_partitions() -> None:
     with pytest.raises(InvalidStoreUri, match="lists no partitions"):
         store_partitions("mem://")
+
+
+def test_a_store_is_not_copied_onto_itself_however_it_is_spelt(shell: Shell, source: str, tmp_path: Path) -> None:
+    asyncio.run(fill(source))
+    (tmp_path / "link.db").symlink_to(tmp_path / "source.db")
+
+    for other in (
+        source,
+        source.replace(":///", ":////"),
+        source + "?synchronous=OFF",
+        sqlite_uri(tmp_path / "link.db"),
+    ):
+        refused = shell("kv", "copy", source, other)
+        assert (refused.code, "the same store" in refused.err) == (2, True)
+    server = "postgres://user@127.0.0.1:1/lakebed"
+    assert shell("kv", "copy", server, server.replace("postgres:", "postgresql:")).code == 2
+
+
+def test_a_file_or_folder_that_is_absent_is_not_found(shell: Shell, source: str, tmp_path: Path) -> None:
+    asyncio.run(fill(source))
+
+    no_file = shell("kv", "copy", sqlite_uri(tmp_path / "absent.db"), sqlite_uri(tmp_path / "target.db"))
+    no_folder = shell("kv", "copy", source, sqlite_uri(tmp_path / "absent" / "target.db"))
+
+    assert (no_file.code, "absent.db: there is no such file" in no_file.err) == (3, True)
+    assert (no_folder.code, "its folder does not exist" in no_folder.err) == (3, True)
+    assert not (tmp_path / "absent.db").exists()
+
+
+def test_an_absolute_path_may_come_after_four_slashes(shell: Shell, source: str, tmp_path: Path) -> None:
+    asyncio.run(fill(source))
+    target = sqlite_uri(tmp_path / "target.db")
+
+    shell.ok("kv", "copy", source.replace(":///", ":////"), target.replace(":///", ":////"))
+
+    assert store_partitions(target) == sorted(PARTITIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -360,6 +361,25 @@ def test_migrating_makes_the_schema_in_a_new_database_and_leaves_one_that_is_the
     migrate_store(uri)
 
     assert store_size(uri).size_bytes > 0
+
+
+async def test_a_user_who_may_not_create_is_told_what_to_grant(server: Server) -> None:
+    """And what is told is enough."""
+    uri = uri_of(server.port, name="granted", wait_s=10)
+    as_server = uri.replace("lakebed@", "writer@")
+    connection = await asyncpg.connect(uri.partition("?")[0])
+    await connection.execute("CREATE ROLE writer LOGIN")
+    try:
+        with pytest.raises(StoreUnavailable, match=r"kv migrate.*GRANT USAGE"):
+            await asyncio.to_thread(migrate_store, as_server)
+        await asyncio.to_thread(migrate_store, uri)
+        with pytest.raises(StoreUnavailable, match=r"kv migrate.*GRANT USAGE") as refused:
+            await asyncio.to_thread(migrate_store, as_server)
+        for grant in re.findall("GRANT[^;…]+", str(refused.value)):
+            await connection.execute(f"{grant} writer")
+        await asyncio.to_thread(migrate_store, as_server)
+    finally:
+        await connection.close()
 
 
 async def test_a_snapshot_is_of_one_moment_while_others_write(server: Server, tmp_path: Path) -> None:

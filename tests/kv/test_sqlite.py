@@ -20,6 +20,7 @@ from lakebed.kv import (
     InvalidStoreUri,
     PredicateFailed,
     StoreFormat,
+    StoreMissing,
     StoreUnavailable,
     compact_store,
     open_store,
@@ -385,7 +386,7 @@ def write_and_die(path: str) -> None:
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match=r"nowhere/kv\.db: No such file or directory"):
+    with pytest.raises(StoreMissing, match=r"nowhere/kv\.db: its folder does not exist"):
         SqliteStore.open(tmp_path / "nowhere" / "kv.db")
 
 

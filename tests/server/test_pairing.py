@@ -45,7 +45,7 @@ async def test_a_start_that_forgets_the_database_is_refused(tmp_path: Path, othe
     """It would make an empty installation over the objects of the other one."""
     await start(tmp_path / "data", other)
 
-    with pytest.raises(WrongMetadata, match=r"another database, and this one is new.*--kv"):
+    with pytest.raises(WrongMetadata, match=r"another database, and this one is new.*--kv.*kv copy"):
         await start(tmp_path / "data")
 
     assert not (tmp_path / "data" / "metadata.db").exists(), "the next command would take it for the metadata"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from .doctor import Check, check_lines
-from .failures import Failed
+from .failures import Failed, Misuse
 from .output import fields
 from .parameters import Argument, Option
 from .session import DataOption, Session, command
@@ -31,11 +32,9 @@ MetadataUri = Annotated[
 @command
 def stats(session: Session, data: DataOption = None, kv: MetadataUri = None) -> None:
     """Show how large the metadata is on disk, and how much of it is free."""
-    # An exception to the import map: at the folder, the command line is a composition root of the server, too.
     from lakebed.kv import store_size
-    from lakebed.server import options_of
 
-    size = store_size(options_of(session.data_folder(data), session.environment, kv).metadata_uri)
+    size = store_size(_metadata_uri(session, data, kv))
     session.show(
         size,
         lambda _: fields(
@@ -61,6 +60,7 @@ def check(
     It changes nothing, and servers may run. Without --quick it reads every tree and lists every
     namespace, as `lakebed backup verify` does.
     """
+    # An exception to the import map: at the folder, the command line is a composition root of the server, too.
     from lakebed.server import check_metadata, options_of
 
     options = options_of(session.data_folder(data), session.environment, kv)
@@ -82,15 +82,15 @@ def check(
 def migrate(session: Session, data: DataOption = None, kv: MetadataUri = None) -> None:
     """Make the schema in a new database, or bring an older one to this release.
 
-    Without --kv the database is a file in the data folder (--data).
+    With --kv it needs no data folder, so it can come before any server. Without, the database is a
+    file in the data folder (--data).
 
     Servers do this when they start. Use it where their own user of the database may make no tables.
     A store of a later release is refused and stays as it is.
     """
     from lakebed.kv import migrate_store
-    from lakebed.server import options_of
 
-    migrate_store(options_of(session.data_folder(data), session.environment, kv).metadata_uri)
+    migrate_store(_metadata_uri(session, data, kv))
     session.done("the metadata is in this release's format")
 
 
@@ -105,9 +105,8 @@ def compact(session: Session, data: DataOption = None, kv: MetadataUri = None) -
     themselves, or with tools that the refusal names.
     """
     from lakebed.kv import compact_store
-    from lakebed.server import options_of
 
-    sizes = compact_store(options_of(session.data_folder(data), session.environment, kv).metadata_uri)
+    sizes = compact_store(_metadata_uri(session, data, kv))
     before, after = (size.size_bytes for size in sizes)
     session.done(f"compacted: {before:,} bytes before, {after:,} after", bytes_before=before, bytes_after=after)
 
@@ -125,8 +124,10 @@ def copy(
     refused and stays as it is. An interrupted copy goes on when it is started again. The source stays
     as it is: do not start a server on it again, or the two would go apart.
     """
-    from lakebed.kv import copy_store, open_store, store_partitions
+    from lakebed.kv import are_one_store, copy_store, open_store, store_partitions
 
+    if are_one_store(source, target):
+        raise Misuse("FROM and TO are the same store: name an empty one to copy into")
     say = session.note if session.shows_progress else lambda _: None
 
     async def run() -> Copied:
@@ -143,3 +144,13 @@ def copy(
         copied,
         lambda _: [f"copied and compared: {copied.keys:,} keys in {copied.partitions:,} partitions"],
     )
+
+
+def _metadata_uri(session: Session, data: Path | None, kv: str | None) -> str:
+    """Return where the metadata lies. The data folder is asked for only where it holds them."""
+    # An exception to the import map: at the folder, the command line is a composition root of the server, too.
+    from lakebed.server import options_of
+
+    if named := options_of(Path(), session.environment, kv).store_uri:
+        return named
+    return options_of(session.data_folder(data), session.environment).metadata_uri

@@ -51,6 +51,7 @@ _DRIVERS: dict[str, str] = {
 
 
 PORT_MAX: Final = 65535
+_NO_SNAPSHOT: Final = "this store makes no snapshots here"
 
 
 class InvalidStoreUri(Invalid):
@@ -108,14 +109,14 @@ class StoreUri:
         return float(value)
 
     def file(self) -> Path:
-        """The path, where it must be an absolute one of this machine."""
+        """The path, where it must be an absolute one of this machine; a fourth slash changes nothing."""
         if self.authority or not self.path.startswith("/") or self.path.endswith("/") or "\0" in self.path:
             raise InvalidStoreUri(
                 f"{self.scheme}: the URI names a file by its absolute path, after three slashes: "
                 f"{self.scheme}:///var/lib/lakebed/kv.db",
                 scheme=self.scheme,
             )
-        return Path(self.path)
+        return Path("/" + self.path.lstrip("/"))
 
     def refuse_path(self) -> None:
         if self.authority or self.path:
@@ -171,7 +172,31 @@ def snapshot_store(uri: str, target: Path) -> None:
         InvalidStoreUri: as `open_store`, and where the driver makes no snapshots: its database has tools of its own.
         StoreUnavailable, StoreFormat: as `open_store`; also where the copy finds no room.
     """
-    _offered(uri, "snapshot_uri", "this store makes no snapshots here")(target)
+    _offered(uri, "snapshot_uri", _NO_SNAPSHOT)(target)
+
+
+def check_snapshot(uri: str) -> None:
+    """Look whether there is a store at this URI that `snapshot_store` can copy. Blocks.
+
+    Raises:
+        InvalidStoreUri, StoreUnavailable, StoreFormat: as `snapshot_store`.
+    """
+    _offered(uri, "snapshot_uri", _NO_SNAPSHOT)
+    store_size(uri)
+
+
+def are_one_store(uri: str, other: str) -> bool:
+    """Tell whether both URIs name the same store as far as they say. Two names of one host are two to this.
+
+    Raises:
+        InvalidStoreUri: as `open_store`.
+    """
+    (one, driver), (two, other_driver) = _driver_of(uri), _driver_of(other)
+    if driver is not other_driver or one.authority != two.authority:
+        return False
+    if one.scheme == "sqlite":
+        return one.file().resolve() == two.file().resolve()
+    return uri.partition(":")[2] == other.partition(":")[2]
 
 
 def store_partitions(uri: str) -> list[bytes]:

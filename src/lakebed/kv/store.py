@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from lakebed.base import Conflict, Corrupt, Invalid, Unavailable
+from lakebed.base import Conflict, Corrupt, Invalid, NotFound, Unavailable
 
 Predicate: TypeAlias = bytes | int | str
 """Stands for the value that `get` saw. Only the driver knows how: the value itself, a hash, or a version number."""
@@ -32,6 +32,10 @@ class InvalidKey(Invalid):
 
 class StoreUnavailable(Unavailable):
     """The database cannot be reached, is locked, is read-only or is full. Nothing happened."""
+
+
+class StoreMissing(NotFound, StoreUnavailable):
+    """There is no such file, or no folder for it. Raised only while a store is opened."""
 
 
 class StoreFormat(Corrupt):

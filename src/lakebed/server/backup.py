@@ -27,7 +27,7 @@ import msgspec
 
 from lakebed.base import AlreadyExists, Conflict, Corrupt, NotFound, count_of, human_size
 from lakebed.gc.protocol import INSTALLATION_PREFIX
-from lakebed.kv import open_store, snapshot_store, sqlite_uri
+from lakebed.kv import check_snapshot, open_store, snapshot_store, sqlite_uri
 from lakebed.objectstore import ObjectStore, open_objectstore
 from lakebed.runtime import live_ports
 
@@ -97,6 +97,8 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
         raise NoDataFolder(f"{source} is not a data folder: it has no {MARKER_FILE}", folder=str(source))
     if like is not None:
         _described(like)
+    metadata = options.metadata_uri
+    check_snapshot(metadata)  # before anything is made: a corrected command may name the same folder
     unfinished = _begin(target)
     made_ms = live_ports().clock.now_ms()
     objects = _objects_of(options)
@@ -106,7 +108,7 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
     missing: set[str] = set()
     for _ in range(SNAPSHOTS_MAX):
         (target / STORE_FILE).unlink(missing_ok=True)
-        snapshot_store(options.metadata_uri, target / STORE_FILE)
+        snapshot_store(metadata, target / STORE_FILE)
         say(f"copied the metadata: {human_size((target / STORE_FILE).stat().st_size)}")
         if objects is not None:
             copier.copy_objects()

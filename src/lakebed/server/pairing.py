@@ -105,7 +105,8 @@ async def check_pair(folder: Path, store: Store, *, holds_objects: bool) -> Held
 def _new_beside(folder: Path) -> WrongMetadata:
     return WrongMetadata(
         f"{folder} was served with another database, and this one is new: name the other by --kv or"
-        " LAKEBED_STORE_URI. If it is gone for good, restore a backup; docs/guide/databases.md says how",
+        " LAKEBED_STORE_URI, or copy it here first with `lakebed kv copy`."
+        " If it is gone for good, restore a backup; docs/guide/databases.md says how",
         folder=str(folder),
     )
 

@@ -192,7 +192,10 @@ class PostgresDatabase:
             # Two that create at the same moment would collide in the catalogue of the database.
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakebed'))")
-                await self._prepare_tables(connection)
+                try:
+                    await self._prepare_tables(connection)
+                except (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidSchemaNameError) as error:
+                    raise StoreUnavailable(self._grants(error), sqlstate=error.sqlstate) from error
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
         async with self._connection() as connection:
@@ -350,6 +353,14 @@ class PostgresDatabase:
                 "Set it for this user: ALTER ROLE … SET synchronous_commit = on",
                 setting="synchronous_commit",
             )
+
+    def _grants(self, error: asyncpg.PostgresError) -> str:
+        """Say what the user lacks. Without USAGE the schema seems not to be there: so the error alone tells little."""
+        return (
+            f"postgres: {_shown(error)}: this user may neither make nor use the tables. Run `lakebed kv migrate`"
+            f" as a user who may create, who then grants this one: GRANT USAGE ON SCHEMA {self._schema} TO …; GRANT"
+            f" SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {self._schema} TO …"
+        )
 
     async def _prepare_tables(self, connection: Any) -> None:
         if await connection.fetchval("SELECT to_regclass('format')") is None:

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import StoreUri
-from lakebed.kv.store import Held, Page, Predicate, StoreSize, StoreUnavailable, check_key
+from lakebed.kv.store import Held, Page, Predicate, StoreMissing, StoreSize, StoreUnavailable, check_key
 
 from .commits import ANYTHING, Committer
 from .file import (
@@ -37,6 +37,7 @@ from .file import (
     is_busy,
     partitions_in,
     prepare_file,
+    refusal,
     size_of,
     translate,
 )
@@ -111,7 +112,8 @@ class SqliteStore:
         """Open the file, or make it (readable by its owner only, since it holds secrets). Blocks.
 
         Raises:
-            StoreUnavailable: no such folder, no permission, read-only, full, locked for `busy_timeout_s`.
+            StoreMissing: no such folder.
+            StoreUnavailable: no permission, read-only, full, locked for `busy_timeout_s`.
             StoreFormat: not a database, not one of ours, or of a later format.
         """
         try:
@@ -123,6 +125,8 @@ class SqliteStore:
                 reader = opened.enter_context(closing(connect(path, synchronous, busy_timeout_s)))
                 reader.execute("PRAGMA query_only=ON")
                 opened.pop_all()  # from here on they are the store's to close
+        except FileNotFoundError as error:
+            raise StoreMissing(f"{path}: its folder does not exist", path=str(path)) from error
         except OSError as error:
             raise StoreUnavailable(f"{path}: {error.strerror}", path=str(path)) from error
         except sqlite3.Error as error:
@@ -134,7 +138,7 @@ class SqliteStore:
         """Open a file that nothing writes, for reading. Writes raise StoreUnavailable. Blocks.
 
         Raises:
-            StoreUnavailable: no such file, or no permission.
+            StoreMissing, StoreUnavailable: no such file; no permission.
             StoreFormat: not a database, not one of ours, or of a later format.
         """
         try:
@@ -142,7 +146,7 @@ class SqliteStore:
                 reader = opened.enter_context(closing(connect_to_snapshot(path)))
                 opened.pop_all()
         except sqlite3.Error as error:
-            raise translate(path, error) from error
+            raise refusal(path, error) from error
         return cls(path, reader=reader, writer=None, busy_timeout_s=0)
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from lakebed.base import LakebedError, OutcomeUnknown
-from lakebed.kv.store import StoreFormat, StoreSize, StoreUnavailable
+from lakebed.kv.store import StoreFormat, StoreMissing, StoreSize, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ def copy_snapshot(source: Path, target: Path, *, pages_a_step: int = SNAPSHOT_PA
     Takes as long as the copy of the file. The source's log grows meanwhile by what is written.
 
     Raises:
-        StoreUnavailable: no such file, no permission, or no space for the copy.
+        StoreMissing, StoreUnavailable: no such file; no permission, or no space for the copy.
         StoreFormat: the source is not one of ours.
     """
     target.touch(mode=0o600, exist_ok=False)
@@ -117,7 +117,7 @@ def copy_snapshot(source: Path, target: Path, *, pages_a_step: int = SNAPSHOT_PA
             reading.backup(writing, pages=pages_a_step)
     except sqlite3.Error as error:
         target.unlink(missing_ok=True)
-        raise translate(source, error) from error
+        raise refusal(source, error) from error
     except BaseException:
         target.unlink(missing_ok=True)
         raise
@@ -139,7 +139,7 @@ def connect_to_snapshot(path: Path) -> sqlite3.Connection:
 def partitions_in(path: Path) -> list[bytes]:
     """
     Raises:
-        StoreUnavailable, StoreFormat: there is no such file, or it is not one of ours.
+        StoreMissing, StoreFormat: there is no such file, or it is not one of ours.
     """
     found = [b""]
     try:
@@ -149,14 +149,14 @@ def partitions_in(path: Path) -> list[bytes]:
             while row := connection.execute(sql, (found[-1],)).fetchone():
                 found += row
     except sqlite3.Error as error:
-        raise translate(path, error) from error
+        raise refusal(path, error) from error
     return found[1:]
 
 
 def size_of(path: Path) -> StoreSize:
     """
     Raises:
-        StoreUnavailable, StoreFormat: there is no such file, or it is not one of ours.
+        StoreMissing, StoreFormat: there is no such file, or it is not one of ours.
     """
     log = path.with_name(path.name + "-wal")
     try:
@@ -167,7 +167,7 @@ def size_of(path: Path) -> StoreSize:
             (free,) = connection.execute("PRAGMA freelist_count").fetchone()
             log_bytes = log.stat().st_size if log.exists() else 0
     except sqlite3.Error as error:
-        raise translate(path, error) from error
+        raise refusal(path, error) from error
     return StoreSize(size_bytes=pages * page_bytes, log_bytes=log_bytes, free_bytes=free * page_bytes)
 
 
@@ -175,7 +175,7 @@ def compact(path: Path, timeout_s: float) -> None:
     """Write the database anew without its free pages. Readers go on; writers wait, and so does this for a writer.
 
     Raises:
-        StoreUnavailable: no such file, locked for `timeout_s`, or no room for a second copy.
+        StoreMissing, StoreUnavailable: no such file; locked for `timeout_s`, or no room for a second copy.
         StoreFormat: not one of ours.
     """
     try:
@@ -185,7 +185,7 @@ def compact(path: Path, timeout_s: float) -> None:
             # The file shrinks when the log is folded into it. A reader may hold that up; then a server does it later.
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
-        raise translate(path, error) from error
+        raise refusal(path, error) from error
 
 
 def _connect_to(path: Path, options: str) -> sqlite3.Connection:
@@ -241,6 +241,13 @@ def is_busy(error: sqlite3.Error) -> bool:
 def primary_code(error: sqlite3.Error) -> int:
     """SQLite's result code without its extension; SQLITE_MISUSE for what the Python module itself refused."""
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)) & 0xFF
+
+
+def refusal(path: Path, error: sqlite3.Error) -> LakebedError:
+    """The error of ours where a file could not be opened. Of an open store a lost file is no answer `not found`."""
+    if primary_code(error) == sqlite3.SQLITE_CANTOPEN and not path.exists():
+        return StoreMissing(f"{path}: there is no such file", path=str(path))
+    return translate(path, error)
 
 
 def translate(path: Path, error: sqlite3.Error, *, committing: bool = False) -> LakebedError:
