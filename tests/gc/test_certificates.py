@@ -13,6 +13,7 @@ import pytest
 from msgspec import json
 from msgspec.structs import replace
 
+from lakebed.base import Entry
 from lakebed.cli.gc.report import certificate_html
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.erasure import certifying
@@ -221,6 +222,106 @@ def test_a_staged_copy_of_another_checksum_stands_where_its_metadata_says_that_i
     assert stands(made) == {"copy": why}
     assert plan.outlook is not None
     assert [(one.what, one.where, one.why) for one in plan.outlook.stands] == [("copy", copy, why)]
+
+
+def from_source(path: str, address: str) -> dict[str, str]:
+    """Return the metadata that a restore gives a copy."""
+    source = RestoredFrom(path=path, run="r1", address=address, seen_ms=1, restore="x")
+    return {RESTORED_FROM: json.encode(source).decode()}
+
+
+def upload_in_parts(lake: Lakeside, path: str, data: bytes) -> str:
+    """Stage an object with the checksum of an upload in parts: that of its bytes is another. Return its address."""
+
+    async def store_body(address: str) -> Entry:
+        stored = await lake.objectstore.put(address, data)
+        return Entry(
+            address=address, size_bytes=stored.size_bytes, checksum=f"{'0' * 32}-2", modified_ms=1, metadata={}
+        )
+
+    return lake.wait(lake.versions.staging.upload("main", path.encode(), store_body)).address
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_restores_of_a_restored_copy_stand_in_the_plan_and_in_the_certificate(lake: Lakeside, commits: bool) -> None:
+    """The last names the one before it alone, and retention took that."""
+    old = lake.upload("users/ann", b"secret")
+    back = lake.upload("back/ann", b"in parts", metadata=from_source("back/ann", old))
+    lake.commit()
+    (lake.folder / back).unlink()
+    again = lake.upload("again/ann", b"in other parts", metadata=from_source("again/ann", back))
+    lake.upload("again/bob", b"other", metadata=from_source("again/bob", "data/elsewhere/1"))
+    if commits:
+        lake.commit()
+    plan = erase(lake, "users/ann")
+    lake.collector.apply(None, plan.run_id)
+
+    made = lake.collector.on(None).certify(plan.run_id, by="ann")
+
+    why = f"was restored from {back}, {'at' if commits else 'is staged on branch main at'} again/ann"
+    assert [(one.where, one.why) for one in made.stands if one.what == "copy"] == [(again, why)]
+    assert plan.outlook is not None
+    assert [(one.what, one.where, one.why) for one in plan.outlook.stands] == [("copy", again, why)]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_what_has_the_checksum_of_a_restored_copy_stands(lake: Lakeside, commits: bool) -> None:
+    """That of an upload in parts is another, so the erased object's own finds neither."""
+    old = upload_in_parts(lake, "users/ann", b"secret")
+    back = lake.upload("back/ann", b"secret", metadata=from_source("back/ann", old))
+    lake.commit()
+    other = lake.upload("other/ann", b"secret")
+    lake.upload("other/bob", b"other")
+    if commits:
+        lake.commit()
+
+    made = certified(lake, "users/ann")
+
+    where = "at other/ann" if commits else "is staged on branch main at other/ann"
+    assert {one.where: one.why for one in made.stands if one.what == "copy"} == {
+        back: f"was restored from {old}, at back/ann",
+        other: f"has the checksum of a restored copy, {where}",
+    }
+
+
+def test_that_copies_were_not_sought_stands_where_marks_lead_on_and_on(lake: Lakeside) -> None:
+    """Anybody may write such marks, so a certificate follows them only so far, and says it."""
+    address = upload_in_parts(lake, "users/ann", b"secret")
+    for number in range(certifying._TURNS_MAX):
+        data = b"%d" % number
+        lake.upload(f"marked/{number}", data, metadata=from_source("x", address))
+        address = lake.upload(f"same/{number}", data)
+    lake.commit()
+
+    made = certified(lake, "users/ann")
+
+    why = "copies were not sought of 1 more checksum that restored copies have"
+    assert [one.why for one in made.stands if one.where == lake.uri and one.what == "copy"] == [why]
+
+
+def test_a_copy_that_is_committed_once_the_commits_were_read_stands(lake: Lakeside) -> None:
+    """Only they have the checksum of what came since, and its bytes are gone. So they are read once more, after what is
+    staged.
+    """
+    lake.upload("users/ann", b"secret")
+    lake.commit()
+    made = certified(lake, "users/ann")
+    back = lake.upload("users/ann", b"back")
+    lake.commit()
+    (lake.folder / back).unlink()
+    copy = lake.upload("backup/ann", b"back")
+
+    def commit_next() -> None:
+        lake.before["staged"] = lake.commit
+
+    lake.before["commits"] = commit_next
+
+    again = lake.collector.on(None).verify(made, by="bob")
+
+    assert not lake.before
+    assert [(one.where, one.why) for one in again.stands if one.what == "copy"] == [
+        (copy, "has an erased checksum, at backup/ann")
+    ]
 
 
 def test_what_is_committed_while_a_certificate_is_made_is_in_it(lake: Lakeside) -> None:

@@ -2,11 +2,12 @@
 
 A certificate looks at the store for each object that was selected:
 
-1. Ask what is staged at the paths, and which copies are: before the commits, for a commit may take it meanwhile.
+1. Ask what is staged at the paths: before the commits, for a commit may take it meanwhile.
    Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
 2. Ask the store for each of these objects, and for each that the plan named.
-3. Read all ranges, for other entries that name one that is there, that have an erased checksum, or that a restore
-   copied from one: copies.
+3. Ask which copies are staged, and for the commits once more, as these may have them by now. Read all ranges, for other
+   entries that name an object that is there, that have an erased checksum, or that a restore copied from one: copies.
+   Restores of these are copies too. Where one has a checksum of its own, look again for that.
 4. Ask what waits in the queue of hard delete, what deferred runs and legal
    holds keep, and whether the bucket keeps versions.
 5. Find the collection which proves that no garbage is left from before the erasure (proving.py).
@@ -22,7 +23,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -91,6 +92,7 @@ _ON_NO_RECORD: Final = (
     " store's own tools. Of the rest `lakebed gc run --uncommitted --old-layout` takes what nothing names"
 )
 _NO_DIGEST: Final = "no-digest"
+_TURNS_MAX: Final = 3  # copies, and copies of restored ones: hardly anything but forged marks takes a third
 GARBAGE_STAYS: Final = (
     "bytes that were overwritten, deleted or reset away before a commit had them have no path on record: apply with"
     " --everywhere, which deletes for good all that no entry of the repository names, whatever its path was"
@@ -188,12 +190,131 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     run = await context.service.start(RunKind.ERASURE)
     # Before the commits: what is committed meanwhile would be in neither.
     staged = await context.service.staged(run.run_id, before.selection)
-    others = await _staged_elsewhere(context, run.run_id, _checksums_of(before, staged))
 
-    async def look(prepared: PreparedCommits) -> Certificate:
-        return await _look(context, before, prepared, run, data, staged, others, by=by)
+    async def find(prepared: PreparedCommits) -> tuple[_Commits, pa.Table]:
+        seen = await _read_commits(context, run, prepared, before.selection)
+        return seen, await _names(
+            context, seen.meeting, before.selection, lambda rows: selected(rows, before.selection)
+        )
 
-    return await context.reread(lambda: context.service.commits_for_erasure(run.run_id), look)
+    seen, found = await context.reread(lambda: context.service.commits_for_erasure(run.run_id), find)
+    objects = _objects(_with_staged(before, staged), found)
+    context.progress(f"asking the store for {count_of(len(objects), 'object')}")
+    there = await _there(context, objects)
+    copies = await _find_copies(context, run, before.selection, seen, objects, there)
+    return await _look(context, before, run, data, staged, objects, there, copies, by=by)
+
+
+class _Commits(NamedTuple):
+    """`meeting` are the RANGES of these COMMITS that may have selected entries, `apart` all others."""
+
+    prepared: PreparedCommits
+    rows: pa.Table
+    meeting: pa.Table
+    apart: pa.Table
+
+
+async def _read_commits(
+    context: RunContext, run: StartedRun, prepared: PreparedCommits, selection: Selection, known: _Commits | None = None
+) -> _Commits:
+    """Read which ranges the commits have. Where they are those that are `known`, nothing is read again."""
+    rows = await context.read(prepared.commits, protocol.COMMITS)
+    if known and rows.equals(known.rows):
+        return _Commits(prepared, rows, known.meeting, known.apart)
+    folder = folder_in(run, "ranges.tasks")
+    return _Commits(prepared, rows, *await read_ranges_by_span(context.engine, rows, selection, folder=folder))
+
+
+class _Content(NamedTuple):
+    """Erased content: the checksums that it has, and those of its copies as well; the addresses of all of these."""
+
+    own: frozenset[str]
+    checksums: frozenset[str]
+    addresses: frozenset[str]
+
+    def has(self, checksum: str, source: str) -> bool:
+        return checksum in self.checksums or source in self.addresses
+
+    def why(self, checksum: str, source: str) -> str:
+        if checksum in self.own:
+            return "has an erased checksum"
+        return f"was restored from {source}" if source in self.addresses else "has the checksum of a restored copy"
+
+    def closed(self, others: pa.Table, elsewhere: Iterable[StagedEntry], uri: str) -> _Content:
+        """Return it with the copies that are among these NAMES and entries, copies of copies, and so on.
+
+        Anybody may write that an object was restored: more is said to be a copy then, never less.
+        """
+        committed = zip(*(others[name].to_pylist() for name in ("address", "checksum", "source")), strict=True)
+        rows = frozenset((*committed, *((key_of(one, uri), one.checksum, one.source) for one in elsewhere)))
+        by_source: dict[str, list[tuple[str, str, str]]] = {}
+        by_checksum: dict[str, list[tuple[str, str, str]]] = {}
+        for row in rows:
+            by_source.setdefault(row[2], []).append(row)
+            by_checksum.setdefault(row[1], []).append(row)
+        checksums, addresses = set(self.checksums), set(self.addresses)
+        left = [row for row in rows if self.has(row[1], row[2])]
+        while left:
+            address, checksum, _ = left.pop()
+            if address not in addresses:
+                addresses.add(address)
+                left += by_source.get(address, ())
+            if checksum and checksum not in checksums:
+                checksums.add(checksum)
+                left += by_checksum.get(checksum, ())
+        return self._replace(checksums=frozenset(checksums), addresses=frozenset(addresses))
+
+
+class _Copies(NamedTuple):
+    """`others` are the rows that may be copies, or name an object that is there, `elsewhere` what is staged and may be
+    one. Copies with checksums in `unsought` were not looked for.
+    """
+
+    seen: _Commits
+    others: pa.Table
+    elsewhere: Collection[StagedEntry]
+    content: _Content
+    unsought: Collection[str]
+
+
+async def _find_copies(
+    context: RunContext,
+    run: StartedRun,
+    selection: Selection,
+    seen: _Commits,
+    objects: Mapping[str, ErasedObject],
+    there: Collection[str],
+) -> _Copies:
+    """Look for copies at any path: staged first, then in commits as they are after that. So what is committed meanwhile
+    is in one of them. If copies have checksums of their own, look for these likewise.
+    """
+    uri = context.store.uri.rstrip("/")
+    own = frozenset(one.checksum for one in objects.values()) - {""}
+    content, sought = _Content(own, own, frozenset(objects)), frozenset[str]()
+    elsewhere: dict[StagedEntry, None] = {}
+    for _ in range(_TURNS_MAX):
+        elsewhere |= dict.fromkeys(await _staged_elsewhere(context, run.run_id, content.checksums - sought))
+        sought = content.checksums
+        # Erased content may lie at any path, so no range can be left out.
+        whole = _with_any(sorted(sought))
+
+        async def look(
+            prepared: PreparedCommits, known: _Commits = seen, whole: Selection = whole
+        ) -> tuple[_Commits, pa.Table]:
+            now = await _read_commits(context, run, prepared, selection, known)
+            return now, await _names(
+                context,
+                pa.concat_tables([now.meeting, now.apart]),
+                whole,
+                lambda rows: _is_other(rows, selection, whole, there, uri, restored=True),
+                also=("metadata",),
+            )
+
+        seen, others = await context.reread(lambda: context.service.commits_for_erasure(run.run_id), look)
+        content = content.closed(others, elsewhere, uri)
+        if content.checksums == sought:
+            break
+    return _Copies(seen, others, elsewhere, content, content.checksums - sought)
 
 
 def _with_any(checksums: Sequence[str]) -> Selection:
@@ -204,48 +325,32 @@ def _with_any(checksums: Sequence[str]) -> Selection:
 async def _look(
     context: RunContext,
     before: Certificate,
-    prepared: PreparedCommits,
     run: StartedRun,
     data: Level,
     staged: Sequence[StagedEntry],
-    elsewhere: Sequence[StagedEntry],
+    objects: Mapping[str, ErasedObject],
+    there: Collection[str],
+    copies: _Copies,
     *,
     by: str,
 ) -> Certificate:
-    """Make the certificate. `staged` are the selected entries, `elsewhere` what may be staged copies."""
+    """Make the certificate. `staged` are the selected entries."""
     run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
-    commits = await context.read(prepared.commits, protocol.COMMITS)
-    meeting, apart = await read_ranges_by_span(
-        context.engine, commits, before.selection, folder=folder_in(run, "ranges.tasks")
-    )
-    found = await _names(context, meeting, before.selection, lambda rows: selected(rows, before.selection))
-    objects = _objects(_with_staged(before, staged), found)
-    context.progress(f"asking the store for {count_of(len(objects), 'object')}")
-    there = await _there(context, objects)
-    checksums = sorted({one.checksum for one in objects.values()} - {""})
-    # Erased content may lie at any path, so no range can be left out.
-    whole = _with_any(checksums)
-    others = await _names(
-        context,
-        pa.concat_tables([meeting, apart]),
-        whole,
-        lambda rows: _is_other(rows, before.selection, whole, there, objects, context.store.uri.rstrip("/")),
-        also=("metadata",),
-    )
+    holds, others = copies.seen.prepared.holds, copies.others
     stands = [
         Standing(
             what="object",
             where=address,
-            why=_why(address, objects[address].paths, prepared.holds, others, _open_or(address, closed, _LATER)),
+            why=_why(address, objects[address].paths, holds, others, _open_or(address, closed, _LATER)),
         )
         for address in sorted(there)
     ]
-    stands += (await _copies(context, others, checksums, objects, erased=objects))[:STANDING_MAX]
+    stands += (await _copies(context, others, copies.content, objects))[:STANDING_MAX]
     stands += _unsought(objects, there)
-    new = frozenset(checksums) - _checksums_of(before, staged)
-    late = await _staged_elsewhere(context, run_id, new) if new else ()
-    copies = dict.fromkeys((*elsewhere, *late))
-    stands += (await _staged_copies(context, copies, checksums, objects, erased=objects, beside=staged))[:STANDING_MAX]
+    stands += (await _staged_copies(context, copies.elsewhere, copies.content, objects, beside=staged))[:STANDING_MAX]
+    if copies.unsought:
+        why = f"copies were not sought of {count_of(len(copies.unsought), 'more checksum')} that restored copies have"
+        stands.append(Standing(what="copy", where=context.store.uri, why=why))
     stands += [Standing(what="staged", where=one.path, why=one.where) for one in staged]
     queued = {one.address: one.path for one in await queued_of(context, run_id, before.selection, narrowed=True)}
     waiting = await _there(context, queued.keys() - objects.keys())
@@ -256,7 +361,7 @@ async def _look(
     stands += await _deferred(context, before.selection)
     if not (before.selection.digests or before.selection.metadata):  # `_deferred` names the runs.
         kept = await _deferred_at_paths(
-            context, before.selection, prepared.holds, takes_shared=before.takes_shared, known=objects
+            context, before.selection, holds, takes_shared=before.takes_shared, known=objects
         )
         stands += [standing for _, standing in kept.values()][:STANDING_MAX]
     is_proven = before.collected is not None and before.collected.proof == PROOF
@@ -266,7 +371,7 @@ async def _look(
     )
     collected = proof if isinstance(proof, Collected) else None
     if isinstance(proof, str):
-        why = f"{_GARBAGE}: {proof}{_held_back(prepared.holds)}"
+        why = f"{_GARBAGE}: {proof}{_held_back(holds)}"
         stands.append(Standing(what="garbage", where=context.store.uri, why=why))
     stands += unlisted
     bucket, unknown = await _bucket(context)
@@ -275,7 +380,7 @@ async def _look(
         before,
         made_ms=context.ports.clock.now_ms(),
         made_by=by,
-        commits_read=commits.num_rows,
+        commits_read=copies.seen.rows.num_rows,
         objects=tuple(replace(one, is_absent=address not in there) for address, one in sorted(objects.items())),
         stands=tuple(stands),
         remains=(*REMAINS, *unknown),
@@ -329,15 +434,16 @@ async def foresee(
     looks_far = finds_copies and (order.finds_copies or (pc.sum(ranges["count"]).as_py() or 0) <= COPIES_ROWS_MAX)
     wanted = sorted({*checksums.to_pylist(), *read.values()} - {""}) if looks_far else []
     erased = frozenset(taken["address"].to_pylist()) if looks_far else frozenset()
+    content = _Content(frozenset(wanted), frozenset(wanted), erased)
     whole = _with_any(wanted)
     others = NAMES.schema.empty_table()
+    uri = context.store.uri.rstrip("/")
     if there or wanted or erased:
-        uri = context.store.uri.rstrip("/")
         others = await _names(
             context,
             ranges,
             whole,
-            lambda rows: _is_other(rows, selection, whole, there, erased, uri),
+            lambda rows: _is_other(rows, selection, whole, there, uri, restored=bool(erased)),
             also=("metadata",) if erased else (),
         )
     closed, otherwise = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
@@ -350,10 +456,10 @@ async def foresee(
         for address in sorted(there)
     ]
     known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
-    stands += await _copies(context, others, wanted, known, erased=erased)
-    if wanted or erased:
-        elsewhere = await _staged_elsewhere(context, run.run_id, wanted)
-        stands += await _staged_copies(context, elsewhere, wanted, known, erased=erased, beside=order.staged)
+    elsewhere = await _staged_elsewhere(context, run.run_id, wanted) if wanted or erased else ()
+    content = content.closed(others, elsewhere, uri)
+    stands += await _copies(context, others, content, known)
+    stands += await _staged_copies(context, elsewhere, content, known, beside=order.staged)
     stands += [
         Standing(what="staged", where=one.path, why=f"a commit of branch {one.branch} may be taking it: plan again")
         for one in order.staged
@@ -456,24 +562,14 @@ def _held_or_unknown(holds: Holds) -> str:
     return f"a commit that has it is held by {names}" if names else _UNKNOWN
 
 
-async def _copies(
-    context: RunContext,
-    others: pa.Table,
-    checksums: Collection[str],
-    known: Collection[str],
-    *,
-    erased: Collection[str],
-) -> list[Standing]:
-    """Return the objects that are there, have one of these checksums, or were restored from an address in `erased`, and
-    are not known as selected.
-    """
+async def _copies(context: RunContext, others: pa.Table, content: _Content, known: Collection[str]) -> list[Standing]:
+    """Return the objects that are there, are copies of erased content, and are not known as selected."""
     copies: dict[str, set[str]] = {}
     reasons: dict[str, str] = {}
-    wanted = frozenset(checksums)
     for path, address, checksum, source in zip(*(others[name].to_pylist() for name in NAMES_OF_COPIES), strict=True):
-        if (checksum in wanted or source in erased) and address not in known:
+        if content.has(checksum, source) and address not in known:
             copies.setdefault(address, set()).add(path)
-            reasons[address] = _why_copy(checksum in wanted, source)
+            reasons[address] = content.why(checksum, source)
     left = await _there(context, copies)
     return [
         Standing(what="copy", where=address, why=f"{reasons[address]}, at {', '.join(sorted(copies[address])[:3])}")
@@ -490,10 +586,6 @@ def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> li
     return [Standing(what="copy", where=", ".join(left[:3]), why=why)]
 
 
-def _checksums_of(before: Certificate, staged: Sequence[StagedEntry]) -> frozenset[str]:
-    return frozenset((*(one.checksum for one in before.objects), *(one.checksum for one in staged))) - {""}
-
-
 async def _staged_elsewhere(context: RunContext, run_id: str, checksums: Collection[str]) -> Sequence[StagedEntry]:
     """Return what is staged and has one of these checksums, or is a copy that a restore made."""
     asked = [*digests_in(sorted(checksums))] or [_with_any(())]
@@ -504,18 +596,17 @@ async def _staged_elsewhere(context: RunContext, run_id: str, checksums: Collect
 async def _staged_copies(
     context: RunContext,
     elsewhere: Iterable[StagedEntry],
-    checksums: Collection[str],
+    content: _Content,
     known: Collection[str],
     *,
-    erased: Collection[str],
     beside: Sequence[StagedEntry],
 ) -> list[Standing]:
     """Return likewise what is staged `elsewhere`, but for the entries `beside`, which are selected."""
-    places, wanted = frozenset((one.branch, one.path) for one in beside), frozenset(checksums)
+    places = frozenset((one.branch, one.path) for one in beside)
     copies = {
         one: address
         for one in elsewhere
-        if (one.checksum in wanted or one.source in erased)
+        if content.has(one.checksum, one.source)
         and (one.branch, one.path) not in places
         and (address := key_of(one, context.store.uri)) not in known
     }
@@ -524,15 +615,11 @@ async def _staged_copies(
         Standing(
             what="copy",
             where=address,
-            why=f"{_why_copy(one.checksum in wanted, one.source)}, {one.where} at {one.path}",
+            why=f"{content.why(one.checksum, one.source)}, {one.where} at {one.path}",
         )
         for one, address in copies.items()
         if address in there
     ]
-
-
-def _why_copy(has_checksum: bool, source: str) -> str:
-    return "has an erased checksum" if has_checksum else f"was restored from {source}"
 
 
 async def _on_no_record(context: RunContext, data: Level, run: StartedRun) -> list[Standing]:
@@ -716,15 +803,16 @@ def _is_other(
     selection: Selection,
     checksums: Selection,
     there: Collection[str],
-    erased: Collection[str],
     uri: str,
+    *,
+    restored: bool,
 ) -> Flags:
-    """Choose rows that are not selected and name an object that is there, have an erased checksum, or were restored
-    from an address in `erased`.
+    """Choose rows that are not selected and name an object that is there, or have an erased checksum. With `restored`
+    also all that a restore copied: what it copied may itself be a copy.
     """
     chosen = selected(rows, checksums)
-    if erased:
-        chosen |= [source in erased for source in sources_of(rows)]
+    if restored:
+        chosen |= [source != "" for source in sources_of(rows)]
     if there:
         wanted = frozenset(there)
         chosen |= [address in wanted for address in _addresses(rows, uri)]
