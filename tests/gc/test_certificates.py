@@ -16,13 +16,14 @@ from msgspec.structs import replace
 from lakebed.base import Entry
 from lakebed.cli.gc.report import certificate_html
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.erasure import certifying
+from lakebed.gc.erasure import certifying, contents
 from lakebed.gc.erasure.contents import read_checksums
 from lakebed.gc.protocol import (
     RESTORED_FROM,
     BadInput,
     Certificate,
     RestoredFrom,
+    RunKind,
     decode_certificate,
     encode_certificate,
 )
@@ -171,6 +172,70 @@ def test_a_deferred_object_that_stays_for_another_path_stands(lake: Lakeside, ot
     assert old in lake.addresses()
     assert stands(made)["deferred"].endswith(f"entries that are not selected name it: {other}")
     assert stands(certified(lake, "users/ann", shared=True)) == {}
+
+
+def kept_for_a_window(lake: Lakeside, *versions: tuple[str, bytes]) -> tuple[str, list[str]]:
+    """Return a deferred run and the addresses of these versions of paths, which it keeps."""
+    found = []
+    for number, (path, data) in enumerate(versions):
+        found.append(lake.upload(path, data))
+        lake.commit(age_days=30 - number)
+    for path in {path for path, _ in versions}:
+        lake.delete(path)
+    lake.commit(age_days=19)
+    lake.upload("data/now", b"now")
+    lake.commit(age_days=1)
+    lake.rules(10)
+    run = lake.collector.plan(None, RunKind.COMMITTED).run_id
+    lake.collector.apply(None, run, window="7d")
+    assert lake.addresses() >= set(found)
+    return run, found
+
+
+def test_what_a_deferred_run_keeps_with_the_same_bytes_stands_in_the_plan_and_in_the_certificate(
+    lake: Lakeside,
+) -> None:
+    """Its table has no checksums, and the path is another one: only the bytes tell."""
+    run, [copy, _] = kept_for_a_window(lake, ("hot", b"secret"), ("hot", b"other!"))
+    lake.upload("users/ann", b"secret")
+    lake.commit()
+    plan = erase(lake, "users/ann")
+    lake.collector.apply(None, plan.run_id)
+
+    made = lake.collector.on(None).certify(plan.run_id, by="ann")
+
+    why = f"has an erased checksum; run {run} keeps it, it was at hot"
+    assert [(one.what, one.where, one.why) for one in made.stands if one.what != "garbage"] == [("deferred", copy, why)]
+    assert plan.outlook is not None
+    assert [(one.what, one.where, one.why) for one in plan.outlook.stands] == [("deferred", copy, why)]
+    (lake.folder / copy).unlink()
+    assert stands(lake.collector.on(None).verify(made, by="bob")) == {}
+
+
+def test_a_deferred_object_of_the_same_size_stands_where_the_checksum_is_not_of_bytes(lake: Lakeside) -> None:
+    """As that of an upload in parts: which bytes these were is not on record."""
+    _, [copy, _] = kept_for_a_window(lake, ("hot", b"secret"), ("users/ann", b"other!"))
+    made = certified(lake, "users/ann")
+    assert stands(made) == {}
+
+    in_parts = replace(made, objects=tuple(replace(one, checksum=f"{'0' * 32}-2") for one in made.objects))
+    again = lake.collector.on(None).verify(in_parts, by="bob")
+
+    assert [one.where for one in again.stands if one.what == "deferred"] == [copy]
+
+
+def test_a_deferred_run_stands_where_too_many_objects_have_an_erased_size(
+    lake: Lakeside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = kept_for_a_window(lake, ("hot", b"other!"))
+    lake.upload("users/ann", b"secret")
+    lake.commit()
+    made = certified(lake, "users/ann")
+    monkeypatch.setattr(contents, "DEFERRED_READ_MAX", 0)
+
+    again = lake.collector.on(None).verify(made, by="bob")
+
+    assert [one.where for one in again.stands if one.what == "deferred"] == [f"run {run}"]
 
 
 @pytest.mark.parametrize("commits", [True, False])

@@ -9,7 +9,7 @@ A certificate looks at the store for each object that was selected:
    entries that name an object that is there, that have an erased checksum, or that a restore copied from one: copies.
    Restores of these are copies too. Where one has a checksum of its own, look again for that.
 4. Ask what waits in the queue of hard delete, what deferred runs and legal
-   holds keep, and whether the bucket keeps versions.
+   holds keep, and whether the bucket keeps versions. Of deferred objects that have an erased size read the bytes.
 5. Find the collection which proves that no garbage is left from before the erasure (proving.py).
 6. List the folders of `data/`. What lies in one that is on no record was in no collection.
 
@@ -71,7 +71,7 @@ from lakebed.gc.runs.context import RunContext, find, folder_in, read_plan, slic
 from lakebed.gc.tables import Table, required
 from lakebed.objectstore import Level, ObjectMissing, keeps_versions
 
-from .contents import read_checksums, sources_of
+from .contents import deferred_copies, read_checksums, sources_of
 from .erasing import at_selected_paths, deferred_runs, key_of, read_ranges_by_span
 from .proving import find_proof
 
@@ -359,11 +359,15 @@ async def _look(
         for address in sorted(waiting)
     ]
     stands += await _deferred(context, before.selection)
+    told = {*objects, *others["address"].to_pylist()}
     if not (before.selection.digests or before.selection.metadata):  # `_deferred` names the runs.
         kept = await _deferred_at_paths(
             context, before.selection, holds, takes_shared=before.takes_shared, known=objects
         )
         stands += [standing for _, standing in kept.values()][:STANDING_MAX]
+        told |= kept.keys()
+    erased = {(one.checksum, one.size_bytes) for one in objects.values() if one.checksum}
+    stands += (await deferred_copies(context, erased, told))[:STANDING_MAX]
     is_proven = before.collected is not None and before.collected.proof == PROOF
     unlisted = await _on_no_record(context, data, run)
     proof = (
@@ -466,6 +470,9 @@ async def foresee(
         if one.is_sealed
     ]
     stands += deferred
+    if wanted:
+        told = {*known, *taken["address"].to_pylist(), *others["address"].to_pylist(), *(one.where for one in deferred)}
+        stands += await deferred_copies(context, _sizes_of(found, taken, order.staged, read), told)
     bucket, unknown = await _bucket(context)
     # Never cut off: of all that stands this is the one that no second plan can mend.
     named = (*bucket, *stands[:STANDING_MAX])
@@ -477,6 +484,19 @@ async def foresee(
         remains=(*missing, _garbage_stays(prepared.holds), *REMAINS, *unknown),
     )
     return outlook, read
+
+
+def _sizes_of(
+    found: pa.Table, taken: pa.Table, staged: Sequence[StagedEntry], read: Mapping[str, str]
+) -> frozenset[tuple[str, int]]:
+    """Return each checksum and size of NAMES, of staged entries, and of what was READ of the objects TAKEN."""
+    sizes = dict(zip(taken["address"].to_pylist(), taken["size_bytes"].to_pylist(), strict=True))
+    each = [
+        *zip(found["checksum"].to_pylist(), found["size_bytes"].to_pylist(), strict=True),
+        *((one.checksum, one.size_bytes) for one in staged),
+        *((checksum, sizes[address]) for address, checksum in read.items()),
+    ]
+    return frozenset(one for one in each if one[0])
 
 
 def _parts(staged: Sequence[StagedEntry], uri: str) -> frozenset[str]:

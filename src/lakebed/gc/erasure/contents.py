@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -11,15 +12,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.base import count_of, human_size
 from lakebed.gc.engines import Effort, Engine, Task
-from lakebed.gc.protocol import RESTORED_FROM, restored_from
-from lakebed.gc.tables import Table, required
+from lakebed.gc.inputs.selecting import paths_of
+from lakebed.gc.mark import read_rows as read_garbage
+from lakebed.gc.protocol import RESTORED_FROM, Standing, restored_from
+from lakebed.gc.runs.context import RunContext
+from lakebed.gc.tables import GARBAGE, Table, required, rows_of_parts
 from lakebed.objectstore import ObjectMissing, ObjectStoreDenied
+
+from .erasing import DeferredRun, deferred_runs
 
 CHECKSUMS: Final = Table(
     "the MD5 sum of the bytes at an address, as an entry's checksum is",
     required(("address", pa.string()), ("checksum", pa.string())),
 )
+
+DEFERRED_READ_MAX: Final = 100_000
+"""Read the bytes of at most this many objects of one deferred run, to compare them."""
+_MD5: Final = re.compile("[0-9a-f]{32}")
 
 
 async def read_checksums(engine: Engine, sizes: Mapping[str, int]) -> dict[str, str]:
@@ -67,3 +78,70 @@ def sources_of(rows: pa.Table) -> list[str]:
 def _source(packed: bytes) -> str:
     source = restored_from(msgspec.msgpack.decode(packed, type=dict[str, str]))
     return source.address if source else ""
+
+
+async def deferred_copies(
+    context: RunContext, erased: Collection[tuple[str, int]], known: Collection[str]
+) -> list[Standing]:
+    """Return what deferred runs keep that has, or may have, the content of something `erased`: its checksum and bytes.
+
+    Their tables have no checksums. So the bytes of each object of such a size are read; `known` addresses are left out.
+    """
+    if not erased:
+        return []
+    # What was uploaded in parts has no checksum of its bytes: then the size alone tells.
+    unsure = frozenset(size for checksum, size in erased if not _MD5.fullmatch(checksum))
+    wanted, left, found = frozenset(checksum for checksum, _ in erased), set(known), []
+    for run in await deferred_runs(context):
+        rows = await _of_sizes(context, run, frozenset(size for _, size in erased), left)
+        if rows.num_rows > DEFERRED_READ_MAX:
+            why = "is deferred and may keep erased content: too many of its objects have the size of an erased one"
+            found.append(Standing(what="deferred", where=f"run {run.run_id}", why=why))
+            continue
+        addresses, sizes = rows["address"].to_pylist(), rows["size_bytes"].to_pylist()
+        if addresses:
+            whole = f"{count_of(len(addresses), 'object')}, {human_size(sum(max(size, 0) for size in sizes))}"
+            context.progress(f"reading {whole}, of deferred run {run.run_id}: they have the size of erased ones")
+        read = await read_checksums(context.engine, dict(zip(addresses, sizes, strict=True)))
+        for address, size, paths in sorted(zip(addresses, sizes, paths_of(rows), strict=True)):
+            checksum = read.get(address, "")
+            if checksum in wanted:
+                why = "has an erased checksum"
+            elif not checksum and await _is_there(context, address):
+                why = "may have erased content, for its bytes cannot be read"
+            elif checksum and size in unsure:
+                why = "may have erased content: it has the size of an object whose checksum is not that of its bytes"
+            else:
+                continue
+            left.add(address)
+            names = ", ".join([path for path in paths if path][:3])
+            kept = f"{why}; run {run.run_id} keeps it{f', it was at {names}' if names else ''}"
+            found.append(Standing(what="deferred", where=address, why=kept))
+    return found
+
+
+async def _of_sizes(context: RunContext, run: DeferredRun, sizes: Collection[int], known: Collection[str]) -> pa.Table:
+    """Return the rows (GARBAGE) of a deferred run that have one of these sizes, or none on record; no more than
+    tell that they are too many."""
+    task = Task(store=context.store, ports=context.ports)
+    found, count = [GARBAGE.schema.empty_table()], 0
+    wanted, others = pa.array(sorted(sizes), pa.int64()), pa.array(sorted(known), pa.string())
+    # An erased size that is on no record may be any.
+    is_any = any(size < 0 for size in sizes)
+    async for rows in read_garbage(run.table)(task, rows_of_parts(run.table.parts)):
+        may_be = pc.or_(pc.is_in(rows["size_bytes"], value_set=wanted), pc.less(rows["size_bytes"], 0))
+        may_be = pc.or_(may_be, pa.scalar(is_any))
+        chosen = rows.filter(pc.and_(may_be, pc.invert(pc.is_in(rows["address"], value_set=others))))
+        found.append(chosen.cast(GARBAGE.schema))
+        count += chosen.num_rows
+        if count > DEFERRED_READ_MAX:
+            break
+    return pa.concat_tables(found)
+
+
+async def _is_there(context: RunContext, address: str) -> bool:
+    try:
+        await context.store.stat(address)
+    except ObjectMissing:
+        return False
+    return True
