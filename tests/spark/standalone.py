@@ -28,6 +28,8 @@ from lakebed.gc.spark.java import shim_home
 
 SPARK = Path(pyspark.__file__).parent
 POLL_S = 0.05
+PATIENCE_S = 600
+"""What takes longer on the slowest machine never comes."""
 LOG4J = """
 rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = console
@@ -45,6 +47,7 @@ class Worker:
     """A worker: one core, and the executors that it starts as its children."""
 
     process: subprocess.Popen[bytes]
+    log: Path
 
     def executors(self) -> dict[int, int]:
         """The pid of each executor that runs here, by the executor's number."""
@@ -68,18 +71,17 @@ class Cluster:
     start_worker: Callable[[], Worker]
 
     def kill_an_executor(self) -> None:
-        (victim,) = self.workers[0].executors().values()
+        worker = self.workers[0]
+        (victim,) = worker.executors().values()
         os.kill(victim, signal.SIGKILL)
-        while victim in self.workers[0].executors().values():
-            time.sleep(POLL_S)
+        wait_until(lambda: victim not in worker.executors().values(), worker.log)
 
     def replace_worker(self, number: int) -> None:
         """Kill a worker as a power cut would, wait until its executors have ended, too, and start another."""
         lost = self.workers[number]
         executors = lost.executors().values()
         end(lost.process, signal.SIGKILL)
-        while any(map(is_running, executors)):
-            time.sleep(POLL_S)
+        wait_until(lambda: not any(map(is_running, executors)), lost.log)
         self.workers[number] = self.start_worker()
 
     def settings(self) -> dict[str, str]:
@@ -140,7 +142,7 @@ def standalone(folder: Path, *, workers: int) -> Iterator[Cluster]:
 
         def registered(process: subprocess.Popen[bytes], log: Path) -> Worker:
             line_of(process, log, r"(Successfully registered with master)")
-            return Worker(process=process)
+            return Worker(process=process, log=log)
 
         running = [registered(*one) for one in [starting() for _ in range(workers)]]
         ending.callback(end_executors, running)
@@ -172,10 +174,22 @@ def python_without_our_package(folder: Path) -> Path:
 
 def line_of(process: subprocess.Popen[Any], log: Path, pattern: str) -> str:
     """Wait for a line of the log, and return the group of the pattern."""
-    while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
-        assert process.poll() is None, log.read_text(errors="replace")
+
+    def found() -> re.Match[str] | None:
+        return re.search(pattern, log.read_text(errors="replace"))
+
+    wait_until(lambda: process.poll() is not None or found() is not None, log)
+    line = found()
+    assert line is not None, log.read_text(errors="replace")
+    return line[1]
+
+
+def wait_until(has_come: Callable[[], bool], log: Path) -> None:
+    """Fail with what the log says where it does not come."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not has_come():
+        assert time.monotonic() < deadline, f"nothing for {PATIENCE_S} s:\n{log.read_text(errors='replace')}"
         time.sleep(POLL_S)
-    return found[1]
 
 
 def end_executors(workers: list[Worker]) -> None:
