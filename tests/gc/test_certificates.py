@@ -271,6 +271,20 @@ def test_a_copy_of_another_checksum_stands_where_its_metadata_says_that_it_was_r
     assert stands(made) == {"copy": f"was restored from {old}, at back/ann"}
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_metadata_that_nests_without_end_keeps_no_one_from_a_certificate(lake: Lakeside, is_committed: bool) -> None:
+    """S3 takes 2 KB of metadata."""
+    lake.upload("users/ann", b"secret")
+    lake.commit()
+    lake.upload("mine/x", b"x", metadata={RESTORED_FROM: '{"x":' + "[" * 1_900})
+    if is_committed:
+        lake.commit()
+
+    made = certified(lake, "users/ann")
+
+    assert stands(made) == {}
+
+
 def test_a_staged_copy_of_another_checksum_stands_where_its_metadata_says_that_it_was_restored(lake: Lakeside) -> None:
     old = lake.upload("users/ann", b"secret")
     lake.commit()

@@ -356,7 +356,7 @@ def _read(file: Path) -> list[Statement]:
         if data.lstrip().startswith(b"["):
             return msgspec.json.decode(data, type=list[Statement])
         return msgspec.json.decode(data, type=_Statements).statement
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Misuse(f"{file} holds no statements: {error}") from error
 
 

@@ -109,7 +109,18 @@ def test_rules_are_read_from_a_file_and_from_what_the_server_shows() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"[]", b"{}", b"\xff", b'{"default": 7}', b'{"rules": null}', b'{"default": "7d", "keep_lsat": []}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"default": 7}',
+        b'{"rules": null}',
+        b'{"default": "7d", "keep_lsat": []}',
+        b'{"rules": {"default":' + b"[" * 5_000,
+    ],
+    ids=repr,
 )
 def test_a_file_that_holds_no_rules_is_refused_by_name(data: bytes) -> None:
     with pytest.raises(InvalidRules, match=r"my\.json"):

@@ -349,7 +349,14 @@ async def test_a_copy_of_a_whole_branch_knows_the_versions_of_its_paths(lake: La
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", '{"run": 1}', '{"path":"events/0","run":"r1","address":"z","seen_ms":9e99,"restore":"x"}']
+    "text",
+    [
+        "",
+        "{",
+        '{"run": 1}',
+        '{"path":"events/0","run":"r1","address":"z","seen_ms":9e99,"restore":"x"}',
+        pytest.param('{"x":' + "[" * 1_900, id="nested"),
+    ],
 )
 async def test_metadata_that_somebody_made_up_is_no_version(lake: Lake, text: str) -> None:
     async def store_body(address: str) -> Entry:

@@ -64,7 +64,7 @@ def sources_of(rows: pa.Table) -> list[str]:
     """Return for each row of a range, by its column `metadata`, the address from which a restore copied its object, or
     nothing.
 
-    Metadata goes along with a copy of that, and so does the source.
+    A copy of an entry keeps its metadata, and so its source. A restore writes metadata of its own.
     """
     metadata = rows["metadata"]
     # Few rows have the mark, and others may differ in each row: only those that have it become Python objects.

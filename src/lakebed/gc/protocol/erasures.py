@@ -77,8 +77,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindStaged(msgspec.Struct, frozen=True, kw_only=True):
-    """`in_queue`: find what waits in the queue of hard delete instead, by its path alone. `or_restored`: also find each
-    entry that a restore copied from an object.
+    """`in_queue`: find what waits in the queue of hard delete instead, by its path alone. `or_restored` widens the
+    selection: each entry whose metadata says that a restore copied it is found as well, selected or not.
     """
 
     selection: Selection

@@ -43,11 +43,10 @@ class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restored_from(metadata: Mapping[str, str]) -> RestoredFrom | None:
-    """Return what an entry's metadata says of the object from which a restore copied it; None where it says nothing.
-    Anybody may write such metadata.
-    """
+    """Return what an entry's metadata says of the object from which a restore copied it; None where it says nothing."""
     if text := metadata.get(RESTORED_FROM):
-        with suppress(msgspec.MsgspecError):
+        # Anybody may write such metadata, and what is no JSON of ours may not stop who reads all entries.
+        with suppress(msgspec.MsgspecError, RecursionError):
             return msgspec.json.decode(text, type=RestoredFrom)
     return None
 

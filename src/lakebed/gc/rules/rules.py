@@ -179,7 +179,7 @@ def read_rules(data: bytes, *, name: str) -> Rules:
             if "rules" not in shown:
                 raise
             rules = msgspec.json.decode(shown["rules"], type=Rules)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRules(f"{name}: {error}") from error
     try:
         return check_rules(rules)
