@@ -263,6 +263,62 @@ async def test_a_sweep_deletes_no_further_batch_of_a_part_once_another_apply_beg
     assert [key for key, error in recorded.items() if error] == [keys[-1]]
 
 
+@pytest.mark.parametrize("run_id", ["r1", "r2", ""])
+async def test_what_an_overtaken_second_try_deleted_is_recorded_beside_what_the_other_apply_did(
+    store: StubbornObjectStore, run_id: str
+) -> None:
+    """The other one is of the same run, of another run that never writes this file, or the server's claim."""
+    store.refuses = {"data/b", "data/c"}
+    await fill(store)
+    plan = await plan_of(store, ["data/a", "data/b", "data/c"])
+    fence, _ = await claim(store, LiveClock(), "r1")
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER)
+
+    class Overtaking(StubbornObjectStore):
+        async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+            store.refuses = {"data/c"}
+            failures = await store.delete(keys)
+            other, _ = await claim(store, LiveClock(), run_id)
+            if run_id == "r1":
+                store.refuses = {"data/b"}
+                await sweep_part(store, store, plan, plan.parts[0], LEDGER, other)
+            return failures
+
+    engine = LocalEngine(store, live_ports(), open_deleter=Overtaking)
+    with pytest.raises(Overtaken):
+        await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+
+    c = "" if run_id == "r1" else "not allowed"
+    assert await ledger_of(store, plan) == {"data/a": "", "data/b": "", "data/c": c}
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_an_overtaken_second_try_that_deleted_nothing_writes_a_file_only_where_none_is_whole(
+    store: StubbornObjectStore, is_cut: bool
+) -> None:
+    store.refuses = {"data/b"}
+    await fill(store)
+    plan = await plan_of(store, ["data/a", "data/b"])
+    key = LEDGER.key(plan.parts[0].name)
+    fence, _ = await claim(store, LiveClock(), "r1")
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER)
+    if is_cut:
+        await store.put(key, b"PAR1 half a file")
+    before = await store.get(key)
+
+    class Overtaking(StubbornObjectStore):
+        async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+            await claim(store, LiveClock(), "r2")
+            return await store.delete(keys)
+
+    engine = LocalEngine(store, live_ports(), open_deleter=Overtaking)
+    with pytest.raises(Overtaken):
+        await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+
+    assert (await store.get(key) == before) is not is_cut
+    assert await ledger_of(store, plan) == {"data/a": "", "data/b": "not allowed"}
+
+
 async def test_of_a_plan_whose_sums_do_not_add_up_nothing_goes(store: StubbornObjectStore) -> None:
     await fill(store)
     plan = await plan_of(store, ["data/a", "data/b"])

@@ -40,7 +40,19 @@ from .engines import Effort, Engine, Task
 from .holding import Held
 from .kinds import Look, SweepRule
 from .runs.fencing import Fence, Overtaken
-from .runs.recording import Ledger, Outcomes, Swept, closed, count, failed, ledger_rows, only, recorded, without
+from .runs.recording import (
+    Ledger,
+    Outcomes,
+    Swept,
+    closed,
+    count,
+    done_in_either,
+    failed,
+    ledger_rows,
+    only,
+    recorded,
+    without,
+)
 from .sets.places import may_be_swept
 from .tables import PARTS, parts_of, read_part, rows_of_parts
 
@@ -169,22 +181,31 @@ async def _carry_out(
         return count(before, skipped=1)
     tried = await take(objects if before is None else only(objects, failed(before)["address"]))
     rows = tried if before is None else pa.concat_tables([closed(before), tried])
-    await _record(store, key, rows, fence, is_new=before is None)
+    await _record(store, key, objects, rows, fence, is_new=before is None)
     return count(rows)
 
 
-async def _record(store: ObjectStore, key: str, rows: pa.Table, fence: Fence, *, is_new: bool) -> None:
-    """Record a part, but over nothing that an apply wrote which overtook this one: its rows are the better ones.
+async def _record(
+    store: ObjectStore, key: str, objects: pa.Table, rows: pa.Table, fence: Fence, *, is_new: bool
+) -> None:
+    """Record a part of these objects, but over nothing that an apply recorded as done which overtook this one.
 
     Raises:
-        Overtaken: another apply has begun, and the part has a file.
+        Overtaken: another apply has begun, and the part has a file; what became of the part is on record.
     """
     data = protocol.encode_ledger(rows)
     if is_new:
         with suppress(ObjectExists, ObjectOutcomeUnknown):
             await store.put(key, data, if_absent=True)
             return
-    await fence.check(store)
+    try:
+        await fence.check(store)
+    except Overtaken:
+        # Of another run, or the server's: then nobody else may write this file again. Or of the same run.
+        there = await recorded(store, key, objects)
+        if there is None or only(closed(rows), failed(there)["address"]).num_rows:
+            await store.put(key, protocol.encode_ledger(rows if there is None else done_in_either(there, rows)))
+        raise
     await store.put(key, data)
 
 

@@ -129,6 +129,12 @@ def closed(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.equal(rows["error"], ""))
 
 
+def done_in_either(there: pa.Table, ours: pa.Table) -> pa.Table:
+    """Return the rows that are there, but of what failed there and not here, our rows. Both are of the same objects."""
+    newly_done = only(closed(ours), failed(there)["address"])
+    return pa.concat_tables([without(there, newly_done["address"].to_pylist()), newly_done])
+
+
 def only(objects: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
     return objects.filter(pc.is_in(objects["address"], value_set=addresses.combine_chunks()))
 
