@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
 import os
@@ -156,6 +157,31 @@ async def test_a_table_of_another_release_or_program_is_refused(server: Server) 
         open_store(uri_of(server.port, name="theirs"))
     with pytest.raises(StoreFormat, match="in format b'2'"):
         open_store(uri)
+
+
+def put_value_alone(server: Server, table: str, row: str) -> None:
+    """Write a row without its history."""
+    cells = [{"column": base64.b64encode(b"c:v").decode(), "$": base64.b64encode(b"theirs").decode()}]
+    written = httpx.put(
+        f"http://127.0.0.1:{server.port}/{RUN}{table}/{row}",
+        json={"Row": [{"key": base64.b64encode(row.encode()).decode(), "Cell": cells}]},
+        timeout=60,
+    )
+    assert written.status_code == 200, written.text
+
+
+async def test_a_row_of_another_program_takes_no_write_of_another_key_along(server: Server) -> None:
+    store = open_store(uri_of(server.port, name="damaged"))
+    put_value_alone(server, "damaged", f"{b'p'.hex()}.{b'damaged'.hex()}")
+
+    first, lost, second = await asyncio.gather(
+        *(store.set(b"p", key, b"value") for key in (b"a", b"damaged", b"z")), return_exceptions=True
+    )
+
+    assert (first, second) == (None, None)
+    assert isinstance(lost, StoreFormat)
+    assert [held and held.value for held in await store.get_many(b"p", [b"a", b"z"])] == [b"value"] * 2
+    await store.close()
 
 
 class Between(Service):

@@ -27,9 +27,9 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import PORT_MAX, InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
-from .gathered import Gathered
+from .gathered import Gathered, copied
 from .http_client import AnswerLost, AnswerTimeout, HttpAnswer, HttpClient, NotSent, Origin
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of, repeated
+from .remote import WAIT_S, Passing, RemoteStore, answers_of_each, open_database, partitions_of, repeated
 
 T = TypeVar("T")
 
@@ -299,9 +299,13 @@ class HBaseDatabase:
         held = await self._histories.do(rows[0])
         return {} if held is None else {rows[0]: held}
 
-    async def _histories_of(self, rows: Sequence[str]) -> list[bytes | None]:
-        found = await self._read_histories(list(dict.fromkeys(rows)))
-        return [found.get(row) for row in rows]
+    async def _histories_of(self, rows: Sequence[str]) -> list[bytes | Exception | None]:
+        distinct = list(dict.fromkeys(rows))
+        found = await answers_of_each(distinct, lambda: self._read_histories(distinct), self._history)
+        return [copied(held) if isinstance(held := found.get(row), Exception) else held for row in rows]
+
+    async def _history(self, row: str) -> bytes | None:
+        return (await self._read_histories([row])).get(row)
 
     async def _read_histories(self, rows: Sequence[str]) -> dict[str, bytes]:
         try:

@@ -22,6 +22,8 @@ from lakebed.kv.store import Held, Page, Predicate, PredicateFailed, StoreFormat
 
 from .gathered import Gathered, copied
 
+A = TypeVar("A")
+R = TypeVar("R")
 T = TypeVar("T")
 D = TypeVar("D", bound="Database")
 
@@ -208,6 +210,19 @@ def harmless(attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
     return tried
 
 
+async def answers_of_each(
+    asked: Sequence[A], read: Callable[[], Awaitable[Mapping[A, R]]], read_alone: Callable[[A], Awaitable[R | None]]
+) -> Mapping[A, R | Exception | None]:
+    """Read all at once, and each alone where that fails: perhaps one is refused or damaged, not the others."""
+    try:
+        return await read()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
+        if len(asked) == 1 or isinstance(error, Passing):
+            return dict.fromkeys(asked, error)
+        alone = await asyncio.gather(*(_outcome(read_alone(one)) for one in asked))
+        return dict(zip(asked, alone, strict=True))
+
+
 async def _outcome(work: Awaitable[T]) -> T | Exception:
     """Return its error instead of raising it: what is awaited beside it goes on, and has its own answer."""
     try:
@@ -267,15 +282,7 @@ class RemoteStore:
         found: dict[Place, Held | Exception | None],
     ) -> None:
         """Put what is read into `found`, and the failure where it fails."""
-        try:
-            found.update(await harmless(lambda: read(places))())
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
-            if len(places) == 1 or isinstance(error, Passing):
-                found.update(dict.fromkeys(places, error))
-                return
-            # Perhaps the database refuses one of them, or one is damaged. The others have their own answers.
-            alone = await asyncio.gather(*(_outcome(self._get_alone(place)) for place in places))
-            found.update(zip(places, alone, strict=True))
+        found.update(await answers_of_each(places, harmless(lambda: read(places)), self._get_alone))
 
     async def _read_of_partition(self, places: Sequence[Place]) -> dict[Place, Held]:
         partition = places[0][0]
