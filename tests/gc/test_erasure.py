@@ -284,6 +284,17 @@ OTHERS = pytest.mark.parametrize("other", ["all/ann", "zz/ann"])
 
 
 @OTHERS
+def test_what_goes_of_a_deferred_run_is_counted_in_its_folder(lake: Lakeside, other: str) -> None:
+    """Of several paths that of its plan counts: here the last by name."""
+    deferred(lake, other)
+
+    plan = erase(lake, "users/ann", shared=True)
+
+    [(folder, total)] = plan.totals.by_prefix.items()
+    assert (folder, total.objects) == ("zz/" if other == "zz/ann" else "users/", 1)
+
+
+@OTHERS
 def test_a_hold_on_any_path_of_a_deferred_object_keeps_it(lake: Lakeside, other: str) -> None:
     old = deferred(lake, other)
     hold(lake, other)

@@ -508,15 +508,15 @@ def _others(rows: pa.Table, others: str, own: str) -> pa.Table:
     return pa.table(columns, schema=found.schema)
 
 
-def pack_garbage(part: pa.Table, cause: Cause) -> Iterator[pa.Table]:
-    """GARBAGE rows as CANDIDATES of this cause."""
+def pack_garbage(part: pa.Table, cause: Cause, prefix: str = "") -> Iterator[pa.Table]:
+    """GARBAGE rows as CANDIDATES of this cause, counted in the folder `prefix`."""
     seen_ms = part["last_seen_at"].cast(pa.int64()).to_numpy()
     slices, sizes = part["slice"].to_numpy(), part["size_bytes"].to_numpy()
     own = slices != FOREIGN_SLICE
     sequences = part["sequence"].to_numpy().astype(np.int64)
     paths = part["path"].combine_chunks()
     named = paths.filter(pa.array(own))
-    yield pack_numbered(slices[own], sequences[own], sizes[own], seen_ms[own], cause, paths=named)
+    yield pack_numbered(slices[own], sequences[own], sizes[own], seen_ms[own], cause, prefix, paths=named)
     keys: Sequence[str] = part["address"].filter(pa.array(~own)).to_pylist()
     named = paths.filter(pa.array(~own))
-    yield pack_foreign(keys, sizes[~own].tolist(), seen_ms[~own].tolist(), cause, paths=named)
+    yield pack_foreign(keys, sizes[~own].tolist(), seen_ms[~own].tolist(), cause, prefix, paths=named)

@@ -22,7 +22,15 @@ from lakebed.gc import protocol
 from lakebed.gc.engines import Engine, Task
 from lakebed.gc.holding import metaranges_of, ranges_of
 from lakebed.gc.inputs.named import LiveSet
-from lakebed.gc.inputs.ranges import each_list, effort_of_whole, find_ranges, get_range, in_closed_slices, pack_rows
+from lakebed.gc.inputs.ranges import (
+    each_list,
+    effort_of_whole,
+    find_ranges,
+    first_folders,
+    get_range,
+    in_closed_slices,
+    pack_rows,
+)
 from lakebed.gc.inputs.selecting import Flags, read_rows, selected, selected_objects
 from lakebed.gc.mark import pack_garbage, with_others
 from lakebed.gc.mark import read_rows as read_garbage
@@ -169,8 +177,11 @@ async def add_others(
             if not takes_shared:
                 goes &= selected_objects(chosen, selection, wholly=True)
             # With all their paths, for the sweep asks the holds once more.
-            for packed in pack_garbage(with_others(chosen.filter(pa.array(goes))), ERASURE):
-                dealer.add(in_closed_slices(packed, slices))
+            rows = with_others(chosen.filter(pa.array(goes))).sort_by("path")
+            folders = first_folders(rows["path"].cast(pa.binary())) if rows.num_rows else ()
+            for prefix, start, stop in folders:
+                for packed in pack_garbage(rows.slice(start, stop - start), ERASURE, prefix):
+                    dealer.add(in_closed_slices(packed, slices))
     if not dealer.has_rows:
         return dealt
     more = files_of(dealt.folder, await dealer.write(context.store, dealt.folder))
