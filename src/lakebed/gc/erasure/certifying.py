@@ -100,6 +100,7 @@ GARBAGE_STAYS: Final = (
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
     "what earlier collections took at these paths is not among the objects if its commits are gone: the ledger has it",
+    "copies of what only an earlier erasure of these paths named: verify the certificate of that one, too",
     "bytes that come later to an address handed out before have no path on record until they are linked",
     "bytes that came to the paths after the plan, and left them again before a commit or a certificate saw them there",
     "of an object that was copied or moved while it was staged, only the paths where it is now are on record",
