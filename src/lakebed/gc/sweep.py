@@ -201,7 +201,7 @@ async def _record(
     try:
         await fence.check(store)
     except Overtaken:
-        # Of another run, or the server's: then nobody else may write this file again. Or of the same run.
+        # If another run or the server took over, this is the last one to write the file. Or it is of the same run.
         there = await recorded(store, key, objects)
         if there is None or only(closed(rows), failed(there)["address"]).num_rows:
             await store.put(key, protocol.encode_ledger(rows if there is None else done_in_either(there, rows)))

@@ -69,9 +69,9 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import Holds, Selection, digests_in
 from lakebed.gc.runs.context import RunContext, find, folder_in, read_plan, slice_numbers
 from lakebed.gc.tables import Table, required
-from lakebed.objectstore import Level, ObjectMissing, keeps_versions
+from lakebed.objectstore import Level, keeps_versions
 
-from .contents import deferred_copies, read_checksums, sources_of
+from .contents import addresses_there, deferred_copies, read_checksums, sources_of
 from .erasing import at_selected_paths, deferred_runs, key_of, read_ranges_by_span
 from .proving import find_proof
 
@@ -92,6 +92,7 @@ _ON_NO_RECORD: Final = (
     " store's own tools. Of the rest `lakebed gc run --uncommitted --old-layout` takes what nothing names"
 )
 _NO_DIGEST: Final = "no-digest"
+"""No content has it. A client may give it to an entry, which then may be named as a copy."""
 _TURNS_MAX: Final = 3  # copies, and copies of restored ones: hardly anything but forged marks takes a third
 GARBAGE_STAYS: Final = (
     "bytes that were overwritten, deleted or reset away before a commit had them have no path on record: apply with"
@@ -201,7 +202,7 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     seen, found = await context.reread(lambda: context.service.commits_for_erasure(run.run_id), find)
     objects = _objects(_with_staged(before, staged), found)
     context.progress(f"asking the store for {count_of(len(objects), 'object')}")
-    there = await _there(context, objects)
+    there = await addresses_there(context, objects)
     copies = await _find_copies(context, run, before.selection, seen, objects, there)
     return await _look(context, before, run, data, staged, objects, there, copies, by=by)
 
@@ -354,7 +355,7 @@ async def _look(
         stands.append(Standing(what="copy", where=context.store.uri, why=why))
     stands += [Standing(what="staged", where=one.path, why=one.where) for one in staged]
     queued = {one.address: one.path for one in await queued_of(context, run_id, before.selection, narrowed=True)}
-    waiting = await _there(context, queued.keys() - objects.keys())
+    waiting = await addresses_there(context, queued.keys() - objects.keys())
     stands += [
         Standing(what="queued", where=address, why=f"waits in the queue of hard delete, was at {queued[address]}")
         for address in sorted(waiting)
@@ -432,7 +433,7 @@ async def foresee(
             " have no path on record: `lakebed gc run --uncommitted --clean` deletes all of them"
         )
     left = _left(found, (*order.staged, *queued), taken["address"])
-    there = await _there(context, left)
+    there = await addresses_there(context, left)
     ranges = pa.concat_tables([meeting, apart])
     # By digest alone every entry with the content is selected.
     finds_copies = selection.is_by_path or bool(selection.metadata)
@@ -591,7 +592,7 @@ async def _copies(context: RunContext, others: pa.Table, content: _Content, know
         if content.has(checksum, source) and address not in known:
             copies.setdefault(address, set()).add(path)
             reasons[address] = content.why(checksum, source)
-    left = await _there(context, copies)
+    left = await addresses_there(context, copies)
     return [
         Standing(what="copy", where=address, why=f"{reasons[address]}, at {', '.join(sorted(copies[address])[:3])}")
         for address in sorted(left)
@@ -631,7 +632,7 @@ async def _staged_copies(
         and (one.branch, one.path) not in places
         and (address := key_of(one, context.store.uri)) not in known
     }
-    there = await _there(context, frozenset(copies.values()))
+    there = await addresses_there(context, frozenset(copies.values()))
     return [
         Standing(
             what="copy",
@@ -723,7 +724,7 @@ async def _deferred_at_paths(
             for one in rows
             for address, paths in zip(one["address"].to_pylist(), paths_of(one), strict=True)
         }
-        for address in sorted(await _there(context, each.keys() - left)):
+        for address in sorted(await addresses_there(context, each.keys() - left)):
             paths = each[address]
             reasons = [f"run {run.run_id} keeps it, it was at {', '.join(paths[:3])}"]
             others = [path for path in paths if not selection.selects_path(path)]
@@ -840,21 +841,6 @@ def _is_other(
     # By metadata alone these rows cannot be told from selected ones: they are told twice then.
     is_by_name = bool(selection.paths or selection.globs or selection.digests) and not selection.metadata
     return chosen & ~selected(rows, selection) if is_by_name else chosen
-
-
-async def _there(context: RunContext, addresses: Collection[str]) -> set[str]:
-    """Return those of the addresses at which the store has something. Outside of the namespace it is not asked."""
-
-    async def is_there(address: str) -> bool:
-        if "://" in address:
-            return True
-        try:
-            await context.store.stat(address)
-        except ObjectMissing:
-            return False
-        return True
-
-    return {address async for address, found in context.ports.tasks.ahead([*addresses], is_there) if found}
 
 
 def _why(address: str, paths: Sequence[str], in_force: Holds, others: pa.Table, otherwise: str) -> str:

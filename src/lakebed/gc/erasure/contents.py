@@ -103,11 +103,12 @@ async def deferred_copies(
             whole = f"{count_of(len(addresses), 'object')}, {human_size(sum(max(size, 0) for size in sizes))}"
             context.progress(f"reading {whole}, of deferred run {run.run_id}: they have the size of erased ones")
         read = await read_checksums(context.engine, dict(zip(addresses, sizes, strict=True)))
+        unread = await addresses_there(context, [address for address in addresses if address not in read])
         for address, size, paths in sorted(zip(addresses, sizes, paths_of(rows), strict=True)):
             checksum = read.get(address, "")
             if checksum in wanted:
                 why = "has an erased checksum"
-            elif not checksum and await _is_there(context, address):
+            elif address in unread:
                 why = "may have erased content, for its bytes cannot be read"
             elif checksum and size in unsure:
                 why = "may have erased content: it has the size of an object whose checksum is not that of its bytes"
@@ -139,9 +140,16 @@ async def _of_sizes(context: RunContext, run: DeferredRun, sizes: Collection[int
     return pa.concat_tables(found)
 
 
-async def _is_there(context: RunContext, address: str) -> bool:
-    try:
-        await context.store.stat(address)
-    except ObjectMissing:
-        return False
-    return True
+async def addresses_there(context: RunContext, addresses: Collection[str]) -> set[str]:
+    """Return those of the addresses at which the store has something. Outside of the namespace it is not asked."""
+
+    async def is_there(address: str) -> bool:
+        if "://" in address:
+            return True
+        try:
+            await context.store.stat(address)
+        except ObjectMissing:
+            return False
+        return True
+
+    return {address async for address, found in context.ports.tasks.ahead([*addresses], is_there) if found}
