@@ -29,7 +29,7 @@ import pytest
 from bench.http import family
 from lakebed.kv import PredicateFailed, Store, open_store, store_partitions
 from lakebed.testing.contracts import RemoteStoreContract
-from lakebed.testing.contracts.network import held_port
+from lakebed.testing.contracts.network import faulty_network, held_port
 
 DATABASES = (
     "bigtable",
@@ -93,6 +93,19 @@ async def a_value_put_back_is_noticed(uri: str, *, beside: bytes = b"\xff" * 102
 
     assert store_partitions(uri) == sorted([b"p", beside])
     await store.close()
+
+
+async def a_slow_link_is_borne(port: int, uri_of: Callable[[int], str]) -> None:
+    """Connect anew while the answers of the server at this port come late."""
+    with faulty_network(port) as network:
+        store = open_store(uri_of(network.port))  # it closes the connections of its opening
+        network.delay_s = 1.5
+
+        await store.set(b"p", b"key", b"value")
+
+        network.delay_s = 0
+        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
+        await store.close()
 
 
 WRITES: Final = 150

@@ -27,8 +27,7 @@ from lakebed.kv import (
 from lakebed.kv.drivers import bigtable as bigtable_driver
 from lakebed.kv.drivers import gcloud
 from lakebed.kv.drivers.remote import Passing
-from lakebed.testing.contracts.network import faulty_network
-from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, bigtable
+from tests.kv.servers import OnServer, Server, a_slow_link_is_borne, a_value_put_back_is_noticed, bigtable
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +51,7 @@ async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
 
 
 async def test_a_store_connects_over_a_slow_link(server: Server) -> None:
-    with faulty_network(server.port) as network:
-        store = open_store(uri_of(network.port, name="slow"))  # it closes the connections of its opening
-        network.delay_s = 1.5
-
-        await store.set(b"p", b"key", b"value")
-
-        network.delay_s = 0
-        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
-        await store.close()
+    await a_slow_link_is_borne(server.port, lambda port: uri_of(port, name="slow"))
 
 
 async def test_a_table_of_another_release_is_refused(server: Server) -> None:

@@ -27,7 +27,7 @@ from lakebed.kv.drivers import spanner as spanner_driver
 from lakebed.testing.contracts.network import faulty_network
 from lakebed.testing.contracts.processes import COUNTER, PARTITION, increment
 from lakebed.testing.contracts.store import held
-from tests.kv.servers import SPANNER, OnServer, Server, a_value_put_back_is_noticed, spanner
+from tests.kv.servers import SPANNER, OnServer, Server, a_slow_link_is_borne, a_value_put_back_is_noticed, spanner
 
 DATABASE = "projects/tests/instances/tests/databases/tests"
 
@@ -68,15 +68,7 @@ async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
 
 
 async def test_a_store_connects_over_a_slow_link(server: Server) -> None:
-    with faulty_network(server.port) as network:
-        store = open_store(uri_of(network.port, name="slow"))  # it closes the connections of its opening
-        network.delay_s = 1.5
-
-        await store.set(b"p", b"key", b"value")
-
-        network.delay_s = 0
-        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
-        await store.close()
+    await a_slow_link_is_borne(server.port, lambda port: uri_of(port, name="slow"))
 
 
 async def test_commits_that_spanner_aborts_are_begun_again_and_none_is_done_twice() -> None:
