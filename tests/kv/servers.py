@@ -272,8 +272,11 @@ def wait_until_it_answers(folder: Path, port: int) -> None:
 
 @contextmanager
 def redis(*settings: str) -> Iterator[Server]:
-    """Start Redis with an append-only file, and further settings such as `--appendfsync everysec`."""
-    program_file = program("redis-server", "redis-server")
+    """Start Redis with an append-only file, and further settings such as `--appendfsync everysec`.
+
+    LAKEBED_TEST_REDIS_SERVER names another program that takes the same options, such as Valkey's.
+    """
+    program_file = program(os.environ.get("LAKEBED_TEST_REDIS_SERVER", "redis-server"), "redis-server")
     with folder_for("redis") as folder, held_port() as port:
         safe = "--bind 127.0.0.1 --appendonly yes --appendfsync always --repl-diskless-sync-delay 0"
         chosen = [*safe.split(), "--save", "", *" ".join(settings).split()]
@@ -591,13 +594,26 @@ def etcd(*options: str) -> Iterator[Server]:
 
 @contextmanager
 def mariadb(*settings: str) -> Iterator[Server]:
-    """Start MariaDB, with settings such as `--sync-binlog=0`. Its user is `root`, without a password."""
-    install, server_file = (program(name, "mariadb-server") for name in ("mariadb-install-db", "mariadbd"))
+    """Start MariaDB, with settings such as `--sync-binlog=0`. Its user is `root`, without a password.
+
+    LAKEBED_TEST_MYSQL_SERVER names the server program of MySQL, which is started in its place.
+    """
+    if named := os.environ.get("LAKEBED_TEST_MYSQL_SERVER"):
+        server_file = program(named, "mysql-server")
+        install, of_install, of_server = (
+            server_file,
+            ["--initialize-insecure"],
+            ["--mysqlx=OFF", "--secure-file-priv=NULL"],
+        )
+    else:
+        install, server_file = (program(name, "mariadb-server") for name in ("mariadb-install-db", "mariadbd"))
+        of_install, of_server = ["--auth-root-authentication-method=normal", "--skip-test-db"], list[str]()
     with folder_for("mariadb") as folder, held_port() as port:
         data = f"--datadir={folder / 'data'}"
-        make = [install, "--no-defaults", data, "--auth-root-authentication-method=normal", "--skip-test-db"]
+        make = [install, "--no-defaults", data, *of_install]
         subprocess.run(as_user(make), check=True, capture_output=True, cwd=folder)
-        options = [data, f"--socket={folder / 'socket'}", f"--port={port}", "--bind-address=127.0.0.1", *settings]
+        options = [data, f"--socket={folder / 'socket'}", f"--port={port}", "--bind-address=127.0.0.1"]
+        options += [*of_server, *settings]
         with running(Server([server_file, "--no-defaults", *options], folder, port)) as server:
             yield server
 
