@@ -498,6 +498,16 @@ def test_the_page_escapes_names_and_says_what_stands(lake: Lakeside) -> None:
     assert "<script" not in page
 
 
+def test_the_page_says_in_red_what_is_not_absent(lake: Lakeside) -> None:
+    lake.upload("users/ann", b"secret")
+    lake.commit()
+    made = certified(lake, "users/ann")
+    present = replace(made, objects=tuple(replace(one, is_absent=False) for one in made.objects))
+
+    assert '<td class="stands">no</td>' in certificate_html(present)
+    assert '<td class="stands">no' not in certificate_html(made)
+
+
 def test_a_bucket_that_keeps_versions_stands_and_the_old_bytes_are_still_there(tmp_path: Path) -> None:
     """Against an S3 server: a delete leaves the version, and neither plan nor certificate says otherwise."""
     with serve_moto() as options:

@@ -25,6 +25,11 @@ KNOWN: Final = (
     "known are mem://name, local://bucket/path, s3://bucket/prefix, gs://bucket/prefix and az://container/prefix"
 )
 
+ABSOLUTE: Final = (
+    "absolute folders are not allowed here: name one below the server's folder of objects, as local://bucket/path"
+    " (LAKEBED_BLOCKS_ALLOW_ABSOLUTE_LOCAL=1 allows others)"
+)
+
 _BUCKET: Final = {
     "mem": re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"),
     "local": re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"),
@@ -158,7 +163,7 @@ def _folder_of(uri: str, bucket: str, path: str, options: ObjectStoreOptions) ->
         return root, (bucket, *path.split("/")) if path else (bucket,)
     folder = Path("/", path).resolve()
     if not options.allow_absolute_local:
-        raise _invalid(uri, "absolute local folders are not allowed here")
+        raise _invalid(uri, ABSOLUTE)
     if root is not None and (folder.is_relative_to(root.resolve()) or root.resolve().is_relative_to(folder)):
         raise _invalid(uri, "it overlaps the root folder of local://bucket, which would give a place two names")
     return folder, ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -177,6 +178,24 @@ def test_a_plan_and_its_question_say_which_branches_lose_uncommitted_changes(
     assert "older than it was made to last, with uncommitted changes" in rows["dirty"]
     assert "uncommitted" not in rows["clean"]
     assert f"Delete 2 branches of {lake}, 1 of them with uncommitted changes that cannot come back?" in unasked.err
+
+
+def test_a_plan_shows_no_date_for_a_branch_that_something_else_keeps(
+    shell: Shell, lake: str, data: Path, tmp_path: Path, put: Callable[[str, str], None]
+) -> None:
+    for name in ("dirty", "young"):
+        shell.ok("branch", "create", f"{lake}/{name}")
+        put(f"{lake}/{name}/a", "1")
+    aged(data, lake, "dirty", 31)
+    set_policy(shell, lake, tmp_path, **{"*": {"idle": "30d"}})
+
+    text = shell.ok("lifecycle", "branches", "plan", lake, "--all").out
+
+    rows = {line.split()[0]: line for line in text.splitlines()}
+    dates = {name: re.findall(r"\b20\d\d-", row) for name, row in rows.items()}
+    assert "uncommitted changes" in rows["dirty"]
+    assert "not idle for long enough, with uncommitted changes" in rows["young"]
+    assert (len(dates["main"]), len(dates["dirty"]), len(dates["young"])) == (1, 1, 2), "when it was last used; and due"
 
 
 def test_the_plan_of_another_repository_is_refused(shell: Shell, lake: str, data: Path, tmp_path: Path) -> None:

@@ -168,6 +168,22 @@ def test_diff_and_apply_compare_versions_and_files(shell: Shell, lake: str, tmp_
     assert again["version"] == 3
 
 
+def test_an_engine_may_be_named_for_the_plans_that_rules_are_compared_by(
+    shell: Shell, lake: str, data: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"default": "4d"}))
+    how = ("--plan", "--engine", "local", "--data", str(data))
+
+    compared = shell.ok("gc", "rules", "diff", lake, str(file), *how)
+    saved = shell.ok("gc", "rules", "apply", lake, str(file), "--yes", *how)
+    wrong = shell("gc", "rules", "diff", lake, str(file), "--plan", "--engine", "turbo", "--data", str(data))
+
+    assert "is by the rules before" in compared.out
+    assert "starting Spark" not in compared.err + saved.err
+    assert (wrong.code, "turbo" in wrong.err) == (2, True)
+
+
 def test_a_file_with_a_field_that_nobody_knows_is_refused(shell: Shell, lake: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text(json.dumps({"default": "4d", "keep_lsat": []}))

@@ -273,13 +273,18 @@ async def test_of_versions_the_one_seen_last_returns_where_its_bytes_were_there_
     assert await paths(lake) == {"events/0": "day3"}
 
 
-async def test_versions_in_one_part_do_not_race(lake: Lake) -> None:
-    garbage = await defer(lake.versions, [f"data/v{number}" for number in range(4)])
+async def defer_one_path(lake: Lake, *, versions: int) -> None:
+    """A run holds so many versions of path `events/0` in one part."""
+    garbage = await defer(lake.versions, [f"data/v{number}" for number in range(versions)])
     rows = read_part(garbage, GARBAGE, garbage.parts[0], await lake.objectstore.get(garbage.folder + PART))
-    same = rows.set_column(rows.schema.get_field_index("path"), "path", [["events/0"] * 4]).cast(rows.schema)
+    same = rows.set_column(rows.schema.get_field_index("path"), "path", [["events/0"] * versions]).cast(rows.schema)
     data = encode_part(GARBAGE, same)
     await lake.objectstore.put(garbage.folder + PART, data)
-    await hold(lake.versions, manifest_of(GARBAGE, garbage.folder, [part_of(PART, data, rows=4)]))
+    await hold(lake.versions, manifest_of(GARBAGE, garbage.folder, [part_of(PART, data, rows=versions)]))
+
+
+async def test_versions_in_one_part_do_not_race(lake: Lake) -> None:
+    await defer_one_path(lake, versions=4)
 
     page = await restored(lake)
 
@@ -293,6 +298,16 @@ async def test_an_older_version_returns_where_the_newest_is_gone(lake: Lake) -> 
     page = await restored(lake)
 
     assert (await paths(lake), page.restored, page.failed) == ({"events/0": "day1"}, 1, 1)
+
+
+async def test_a_path_with_another_object_fails_once_for_all_of_its_versions(lake: Lake) -> None:
+    await lake.put("main", "events/0", "mine")
+    await defer_one_path(lake, versions=4)
+
+    page = await restored(lake)
+
+    assert (page.restored, page.older, page.failed) == (0, 3, 1)
+    assert [(failure.path, failure.error) for failure in page.failures] == [("events/0", "another object is there")]
 
 
 async def test_all_versions_return_to_paths_of_their_own(lake: Lake) -> None:

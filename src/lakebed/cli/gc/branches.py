@@ -138,7 +138,7 @@ def _going_text(branches: Sequence[PlannedBranch]) -> Iterator[str]:
             _why(one),
             one.rule,
             _date(one.active_ms),
-            _date(one.due_ms),
+            _due(one),
         )
         for one in branches
     ]
@@ -150,7 +150,18 @@ def _why(one: PlannedBranch) -> str:
 
     if one.why == BranchWhy.LASTING:
         return f"lasts until {_date(one.expires_ms)}"
-    return f"{one.why}, with uncommitted changes" if one.goes and one.has_uncommitted else one.why
+    is_waiting = one.why == BranchWhy.ACTIVE
+    return f"{one.why}, with uncommitted changes" if one.has_uncommitted and (one.goes or is_waiting) else one.why
+
+
+def _due(one: PlannedBranch) -> str:
+    """Return the date that a branch goes by or waits for. Where something else keeps it, as uncommitted changes do, the
+    date of its rule says nothing of when it goes, and `why` names the keeper.
+    """
+    from lakebed.gc.rules.lifecycle import BranchWhy
+
+    is_by_date = one.goes or one.why in (BranchWhy.ACTIVE, BranchWhy.LASTING)
+    return _date(one.due_ms) if is_by_date else ""
 
 
 def _date(at_ms: int | None) -> str:

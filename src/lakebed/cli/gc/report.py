@@ -55,6 +55,8 @@ svg .axis { stroke: var(--line); }
 @media print { body { max-width: none; } h2 { break-after: avoid; } }
 """
 
+NOT_ABSENT: Final = '<td class="stands">no'
+
 
 def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[ExpiringCommit] = ()) -> str:
     """The whole file. `report` says what came of the plan, if it was applied; `commits` are some that expire."""
@@ -111,7 +113,7 @@ def certificate_html(made: Certificate) -> str:
         '<th scope="col">checksum</th><th scope="col">absent</th></tr></thead><tbody>',
         *(
             f"<tr><td>{text(', '.join(one.paths))}</td><td><code>{text(one.address)}</code></td>"
-            f"<td><code>{text(one.checksum)}</code></td><td>{'yes' if one.is_absent else 'no'}</td></tr>"
+            f"<td><code>{text(one.checksum)}</code></td>{'<td>yes' if one.is_absent else NOT_ABSENT}</td></tr>"
             for one in made.objects
         ),
         "</tbody></table>",

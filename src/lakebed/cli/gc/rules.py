@@ -23,6 +23,7 @@ from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import RefUri, parse_ref, parse_repository
 
+from .options import Working, asked
 from .session import RootOption, check, checked_collector, rules_file, versions_of, with_spark
 from .text import diff_text
 
@@ -207,6 +208,7 @@ def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None
 def diff(
     session: Session,
     uri: RepositoryArgument,
+    working: Working,
     first: Annotated[str, Argument(metavar="FILE|VERSION", help="Default: the version before.", names_file=True)] = "",
     second: Annotated[str, Argument(metavar="FILE|VERSION", help="Default: the rules in force.", names_file=True)] = "",
     plan: PlanOption = False,
@@ -223,7 +225,7 @@ def diff(
     # A file by itself holds what is wanted; the rules in force are then the former ones.
     pair = (before, after) if second or _is_version(first) else (after, before)
     if plan:
-        session.show(planned_change(session, uri, pair, local_root), planned_text)
+        session.show(planned_change(session, uri, pair, local_root, working), planned_text)
     else:
         session.show_all(diff_rules(*pair), changes_text)
 
@@ -234,6 +236,7 @@ def apply_rules(
     session: Session,
     uri: RepositoryArgument,
     file: Annotated[Path, Argument(metavar="FILE", help="JSON, as `get -o json` shows it.")],
+    working: Working,
     plan: PlanOption = False,
     yes: YesOption = False,
     local_root: RootOption = None,
@@ -253,7 +256,7 @@ def apply_rules(
     if plan:
         session.check_can_ask(SAVE, yes=yes)
         session.client.do(collections.SET_GARBAGE_COLLECTION_RULES_PREFLIGHT, repository)
-        lines = planned_text(planned_change(session, uri, (found.rules, wanted), local_root))
+        lines = planned_text(planned_change(session, uri, (found.rules, wanted), local_root, working))
     for line in lines:
         session.note(line)
     if plan:
@@ -307,14 +310,21 @@ def _write(session: Session, repository: str, found: RulesVersion, rules: Rules,
 
 
 def planned_change(
-    session: Session, uri: str, pair: tuple[Rules | None, Rules | None], local_root: Path | None, *, limit: int = 20
+    session: Session,
+    uri: str,
+    pair: tuple[Rules | None, Rules | None],
+    local_root: Path | None,
+    working: Working,
+    *,
+    limit: int = 20,
 ) -> PlannedChange:
     """Plan committed data by both, and compare. Deletes nothing and saves no rules; no rules keep everything."""
-    from lakebed.gc.protocol import PlanRequest, RunKind
+    from lakebed.gc.protocol import RunKind
     from lakebed.gc.rules import FOREVER, Rules, diff_rules
 
     collector = checked_collector(session, uri, local_root)
-    requests = [PlanRequest(kinds=(RunKind.COMMITTED,), rules=rules or Rules(default=FOREVER)) for rules in pair]
+    kinds = [RunKind.COMMITTED]
+    requests: list[Any] = [asked("plan", working, kinds=kinds, rules=rules or Rules(default=FOREVER)) for rules in pair]
     for request in requests:
         check(session, collector, request)
     with with_spark(session, collector) as collector:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -175,13 +175,22 @@ class Restoring:
     async def _restore_versions(
         self, body: Restore, branch: str, rows: Sequence[Row], target: str, restore: str
     ) -> list[Deed]:
-        """Restore versions of one path: the older ones only where the newest could not be restored."""
+        """Restore versions of one path: the older ones only where the newest could not be restored.
+
+        What another object is in the way of is one path: it fails once, however many versions there are.
+        """
         deeds: list[Deed] = []
+        is_done = is_occupied = False
         for row in sorted(rows, key=_newness_of, reverse=True):
-            if any(isinstance(deed.outcome, RestoreOutcome) for deed in deeds):
+            if is_done:
                 deeds.append(Deed(row=row, target=target, outcome=RestoreOutcome.OLDER))
-            else:
-                deeds.append(await self.restore_one(body, branch, row, target, restore=restore))
+                continue
+            deed = await self.restore_one(body, branch, row, target, restore=restore)
+            is_done = isinstance(deed.outcome, RestoreOutcome)
+            if deed.outcome == _OCCUPIED:
+                deed = replace(deed, outcome=RestoreOutcome.OLDER) if is_occupied else deed
+                is_occupied = True
+            deeds.append(deed)
         return deeds
 
     # One object
