@@ -343,7 +343,6 @@ async def test_a_table_that_stays_disabled_leaves_the_outcome_open(server: Serve
     with between(server, tmp_path, "off") as (service, uri):
         await open_store(uri).close()
         database = hbase_driver._from(StoreUri(uri.partition("?")[0]), 60)
-        database._open()  # its connections wait long for each answer
         database._timeout_s = 0  # it waits no time for the table
         store = RemoteStore(database, name="hbase", wait_s=60)
         gone = Answer(503, b"org.apache.hadoop.hbase.TableNotEnabledException: off is disabled.")

@@ -16,6 +16,7 @@ from lakebed.kv.drivers.http_client import (
     HttpClient,
     NotSent,
     Origin,
+    Servers,
 )
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -212,3 +213,33 @@ def test_a_host_with_letters_beyond_ascii_is_named_as_the_resolver_knows_it() ->
     origin = Origin.of("http://b\u00fccher.example:8080")
 
     assert (origin.host, origin.authority) == ("xn--bcher-kva.example", "xn--bcher-kva.example:8080")
+
+
+async def test_a_server_that_hangs_is_passed_over_and_one_that_breaks_off_is_not() -> None:
+    held = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await held.wait()
+
+    async def break_off(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+
+    async with server(hang) as silent, server(break_off) as other:
+        servers = Servers([silent, other], connections=1, timeout_s=60, certificates=None)
+        with pytest.raises(AnswerTimeout):
+            await servers.request("GET", "/", headers={}, timeout_s=0.01)
+        assert servers.all == (other, silent)
+
+        with pytest.raises(AnswerLost):
+            await servers.request("GET", "/", headers={})
+        assert servers.all == (other, silent)
+        held.set()
+        await servers.aclose()
+
+
+async def test_the_headers_of_an_answer_belong_to_it() -> None:
+    marked = b"HTTP/1.1 200 OK\r\nX-Mark: one\r\ncontent-length: 2\r\n\r\nok"
+    async with server(answering(marked, WHOLE)) as origin, client() as asking:
+        assert (await ask(asking, origin)).headers[b"x-mark"] == b"one"
+        assert b"x-mark" not in (await ask(asking, origin)).headers

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
-import httpx
 import msgspec
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
+from .http_client import AnswerLost, HttpAnswer, NotSent, Servers, certificates_of, origin_of
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 T = TypeVar("T")
@@ -99,19 +99,20 @@ def _from(uri: StoreUri, wait_s: float) -> ConsulDatabase:
             f"{uri.scheme}: name has letters of ASCII, digits, '.', '_' and '-', and is not '.' or '..'; not {name!r}",
             scheme=uri.scheme,
         )
-    protocol = "https" if tls == "yes" else "http"
-    return ConsulDatabase(
-        [f"{protocol}://{host}" for host in hosts.split(",")],
-        token=unquote(token),
-        name=name,
+    # It goes into a header of each request.
+    if not re.fullmatch("[!-~]*", unquote(token)):
+        raise InvalidStoreUri(f"{uri.scheme}: a token has printable characters of ASCII only", scheme=uri.scheme)
+    servers = Servers(
+        [origin_of(uri, host, is_tls=tls == "yes") for host in hosts.split(",")],
         connections=connections,
-        certificates=ca_file,
         timeout_s=max(wait_s, 1),
+        certificates=certificates_of(uri, ca_file) if tls == "yes" else None,
     )
+    return ConsulDatabase(servers, token=unquote(token), name=name)
 
 
 class ConsulDatabase:
-    """Requests to one agent, and to the next one where that cannot be reached."""
+    """Requests to an agent."""
 
     batch_keys_max = OPERATIONS_MAX
     # Consul takes a request of 512 KiB: these values in base64, and 64 keys and partitions of 1,024 bytes each.
@@ -119,20 +120,14 @@ class ConsulDatabase:
     batches_at_once = 4
     reads_together = True
 
-    def __init__(
-        self, agents: Sequence[str], *, token: str, name: str, connections: int, certificates: str, timeout_s: float
-    ) -> None:
-        self._agents = list(agents)
+    def __init__(self, servers: Servers, *, token: str, name: str) -> None:
+        self._servers = servers
         self._headers = {"x-consul-token": token} if token else {}
         self._name = name
-        self._connections = connections
-        self._verify = certificates or True
-        self._timeout_s = timeout_s
-        self._client: httpx.AsyncClient | None = None
 
     async def prepare(self) -> None:
         try:
-            response = await self._send("GET", "agent/self", {}, None)
+            response = await self._send("GET", "agent/self", {}, wait_s=self._servers.greeting_s)
             if response.status_code != 200:
                 raise _refusal(response)
             _check_agent(_decoded(response, _Agent))
@@ -187,9 +182,7 @@ class ConsulDatabase:
         return [bytes.fromhex(folder[len(stem) : -1]) for folder in folders]
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        await self._servers.aclose()
 
     def _stem(self, partition: bytes) -> str:
         return f"{self._name}/{partition.hex()}/"
@@ -197,12 +190,12 @@ class ConsulDatabase:
     async def _names(self, stem: str, *, separator: str = "") -> list[str]:
         """List the names below a stem, in order; with a separator, those of folders in place of what is in them."""
         asked = {"keys": "true", "consistent": "true"} | ({"separator": separator} if separator else {})
-        response = await self._send("GET", f"kv/{stem}", asked, None)
+        response = await self._send("GET", f"kv/{stem}", asked)
         if response.status_code == 404 and not response.content:
             return []
         if response.status_code != 200:
             raise _refusal(response)
-        if response.headers.get("x-consul-results-filtered-by-acls") == "true":
+        if response.headers.get(b"x-consul-results-filtered-by-acls") == b"true":
             raise StoreUnavailable("consul: the token may not list every key of this store", setting="token")
         return sorted(_decoded(response, list[str]))
 
@@ -233,24 +226,16 @@ class ConsulDatabase:
                 raise StoreUnavailable(f"consul: it refuses the transaction: {error.what}")
         return done
 
-    async def _send(self, method: str, path: str, asked: dict[str, str], content: bytes | None) -> httpx.Response:
+    async def _send(
+        self, method: str, path: str, asked: Mapping[str, str], content: bytes = b"", *, wait_s: float | None = None
+    ) -> HttpAnswer:
+        target = f"/v1/{path}?{urlencode(asked)}" if asked else f"/v1/{path}"
         try:
-            return await self._open().request(
-                method, f"{self._agents[0]}/v1/{path}", params=asked, content=content, headers=self._headers
-            )
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            self._agents.append(self._agents.pop(0))
+            return await self._servers.request(method, target, headers=self._headers, content=content, timeout_s=wait_s)
+        except NotSent as error:
             raise Passing(f"consul: no connection: {error}") from error
-        except httpx.HTTPError as error:
-            raise OutcomeUnknown(f"consul: the answer was lost: {str(error) or type(error).__name__}") from error
-
-    def _open(self) -> httpx.AsyncClient:
-        if self._client is None:
-            limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
-            self._client = httpx.AsyncClient(
-                timeout=self._timeout_s, limits=limits, verify=self._verify, trust_env=False
-            )
-        return self._client
+        except AnswerLost as error:
+            raise OutcomeUnknown(f"consul: the answer was lost: {error}") from error
 
 
 def _check_agent(agent: _Agent) -> None:
@@ -278,14 +263,14 @@ def _is_condition(what: str) -> bool:
     return "index is stale" in what or "doesn't exist" in what or "failed index check" in what
 
 
-def _decoded(response: httpx.Response, type_: type[T]) -> T:
+def _decoded(response: HttpAnswer, type_: type[T]) -> T:
     try:
         return msgspec.json.decode(response.content, type=type_)
     except msgspec.DecodeError as error:
         raise OutcomeUnknown(f"consul: its answer is not one of Consul: {error}") from error
 
 
-def _refusal(response: httpx.Response) -> Exception:
+def _refusal(response: HttpAnswer) -> Exception:
     """Translate a refusal. A status of 500 says that Consul may have begun, but for those that it says it did not."""
     reason = response.text.strip()[:500]
     message = f"consul: it answered {response.status_code}: {reason}"

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
-import httpx
 import msgspec
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable, prefix_end
 
+from .http_client import AnswerLost, HttpAnswer, NotSent, Origin, Servers, certificates_of, origin_of
 from .remote import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
 
 T = TypeVar("T")
@@ -127,19 +127,18 @@ def _from(uri: StoreUri, wait_s: float) -> EtcdDatabase:
     login, _, hosts = uri.authority.rpartition("@")
     if not hosts or uri.path.strip("/") or not name:
         raise InvalidStoreUri(f"{uri.scheme}: an example: etcd://127.0.0.1:2379?name=lakebed", scheme=uri.scheme)
-    protocol = "https" if uri.scheme == "etcds" else "http"
-    return EtcdDatabase(
-        [f"{protocol}://{host}" for host in hosts.split(",")],
-        login=login,
-        name=name,
+    is_tls = uri.scheme == "etcds"
+    servers = Servers(
+        [origin_of(uri, host, is_tls=is_tls) for host in hosts.split(",")],
         connections=connections,
-        certificates=certificates,
         timeout_s=max(wait_s, 1),
+        certificates=certificates_of(uri, certificates) if is_tls else None,
     )
+    return EtcdDatabase(servers, login=login, name=name)
 
 
 class EtcdDatabase:
-    """Requests to the gateway of one member, and of the next one where that cannot be reached."""
+    """Requests to the gateway of a member."""
 
     # etcd takes 128 operations and 1.5 MiB in a transaction, unless it was started with more.
     batch_keys_max = 100
@@ -147,21 +146,16 @@ class EtcdDatabase:
     batches_at_once = 4
     reads_together = True
 
-    def __init__(
-        self, hosts: Sequence[str], *, login: str, name: str, connections: int, certificates: str, timeout_s: float
-    ) -> None:
-        self._hosts = list(hosts)
+    def __init__(self, servers: Servers, *, login: str, name: str) -> None:
+        self._servers = servers
         self._login = login
         self._prefix = name.encode() + b"/"
-        self._connections = connections
-        self._verify = certificates or True
-        self._timeout_s = timeout_s
-        self._client: httpx.AsyncClient | None = None
         self._token = ""
 
     async def prepare(self) -> None:
         try:
-            alarms = await self._post("maintenance/alarm", {"action": "GET"}, _Alarms)
+            asked, wait_s = {"action": "GET"}, self._servers.greeting_s
+            alarms = await self._post("maintenance/alarm", asked, _Alarms, timeout_s=wait_s)
             if any(alarm.alarm == NO_SPACE for alarm in alarms.alarms):
                 raise StoreUnavailable(
                     "etcd: its database is full (alarm NOSPACE): compact, defragment, and disarm the alarm",
@@ -239,40 +233,53 @@ class EtcdDatabase:
         Raises:
             StoreUnavailable: a member cannot be reached, or could not do it.
         """
-        self._timeout_s = COMPACT_S_MAX
-        for host in tuple(self._hosts):
-            self._hosts = [host]
-            await self._post("maintenance/defragment", {}, _Record)
+        for member in self._servers.all:
+            await self._post("maintenance/defragment", {}, _Record, timeout_s=COMPACT_S_MAX, member=member)
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        await self._servers.aclose()
 
     def _stem(self, partition: bytes) -> bytes:
         # With its length in front, no partition is the beginning of another one's keys.
         return self._prefix + len(partition).to_bytes(2, "big") + partition
 
-    async def _post(self, method: str, body: object, answer: type[T]) -> T:
+    async def _post(
+        self,
+        method: str,
+        body: object,
+        answer: type[T],
+        *,
+        timeout_s: float | None = None,
+        member: Origin | None = None,
+    ) -> T:
         if self._login and not self._token:
             user, _, password = self._login.partition(":")
             login = {"name": unquote(user), "password": unquote(password)}
             self._token = (await self._send("auth/authenticate", login, _Token)).token
-        return await self._send(method, body, answer)
+        return await self._send(method, body, answer, timeout_s=timeout_s, member=member)
 
-    async def _send(self, method: str, body: object, answer: type[T]) -> T:
-        host = self._hosts[0]
+    async def _send(
+        self,
+        method: str,
+        body: object,
+        answer: type[T],
+        *,
+        timeout_s: float | None = None,
+        member: Origin | None = None,
+    ) -> T:
         try:
-            response = await self._open().post(
-                f"{host}/v3/{method}",
+            response = await self._servers.request(
+                "POST",
+                f"/v3/{method}",
+                headers={"authorization": self._token} if self._token else {},
                 content=msgspec.json.encode(body),
-                headers={"authorization": self._token} if self._token else None,
+                timeout_s=timeout_s,
+                server=member,
             )
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            self._hosts.append(self._hosts.pop(0))
+        except NotSent as error:
             raise Passing(f"etcd: no connection: {error}") from error
-        except httpx.HTTPError as error:
-            raise OutcomeUnknown(f"etcd: the answer was lost: {str(error) or type(error).__name__}") from error
+        except AnswerLost as error:
+            raise OutcomeUnknown(f"etcd: the answer was lost: {error}") from error
         if response.status_code != 200:
             raise self._refused(response)
         try:
@@ -280,7 +287,7 @@ class EtcdDatabase:
         except msgspec.DecodeError as error:
             raise OutcomeUnknown(f"etcd: its answer is not one of etcd: {error}") from error
 
-    def _refused(self, response: httpx.Response) -> Exception:
+    def _refused(self, response: HttpAnswer) -> Exception:
         try:
             refusal = msgspec.json.decode(response.content, type=_Refusal, strict=False)
         except msgspec.DecodeError:
@@ -296,14 +303,6 @@ class EtcdDatabase:
         if refusal.code in REFUSED | {UNAUTHENTICATED}:
             return StoreUnavailable(message, code=refusal.code)
         return OutcomeUnknown(message, code=refusal.code)
-
-    def _open(self) -> httpx.AsyncClient:
-        if self._client is None:
-            limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
-            self._client = httpx.AsyncClient(
-                timeout=self._timeout_s, limits=limits, verify=self._verify, trust_env=False
-            )
-        return self._client
 
 
 def _unchanged(key: bytes, revision: Any) -> dict[str, object]:

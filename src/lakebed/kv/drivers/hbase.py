@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -28,7 +27,7 @@ from lakebed.kv.opening import PORT_MAX, InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
 from .gathered import Gathered, copied
-from .http_client import AnswerLost, AnswerTimeout, HttpAnswer, HttpClient, NotSent, Origin
+from .http_client import AnswerLost, HttpAnswer, NotSent, Origin, Servers, certificates_of, origin_of
 from .remote import WAIT_S, Passing, RemoteStore, answers_of_each, open_database, partitions_of, repeated
 
 T = TypeVar("T")
@@ -55,10 +54,6 @@ ROUNDS_MAX: Final = 30
 WRITES_AT_ONCE: Final = 4
 """Of one batch. With more, the client's CPU for each grows with its connections, and the batch is no faster."""
 CONNECTIONS: Final = 16
-CONNECT_S_MAX: Final = 2.0
-"""Wait this long for a REST server's host, or less, so that the next one is asked within `wait_s`."""
-GREETING_S_MAX: Final = 5.0
-"""Wait this long for the first answer of one of several REST servers, or less, for the same reason."""
 PORT: Final = 8080
 ADDRESS_LENGTH_MAX: Final = 32 << 10
 """The REST server takes 64 KiB of address and headers."""
@@ -121,54 +116,35 @@ def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
         )
     if ca_file and tls == "no":
         raise InvalidStoreUri(f"{uri.scheme}: ca_file asks for tls=yes too", scheme=uri.scheme)
-    try:
-        certificates = ssl.create_default_context(cafile=ca_file or None) if tls == "yes" else None
-    except OSError as error:
-        raise InvalidStoreUri(f"{uri.scheme}: ca_file cannot be used: {error}", scheme=uri.scheme) from error
-    return HBaseDatabase(
-        [_origin(uri, host, "https" if tls == "yes" else "http") for host in hosts],
-        table=table,
+    timeout_s = max(wait_s, 1)
+    servers = Servers(
+        [_origin(uri, host, is_tls=tls == "yes") for host in hosts],
         connections=connections,
-        certificates=certificates,
-        timeout_s=max(wait_s, 1),
+        timeout_s=timeout_s,
+        certificates=certificates_of(uri, ca_file) if tls == "yes" else None,
     )
+    return HBaseDatabase(servers, table=table, timeout_s=timeout_s)
 
 
-def _origin(uri: StoreUri, host: str, protocol: str) -> Origin:
-    """Find the address of a REST server, and refuse what the resolver would stumble over later."""
-    address = f"{protocol}://{host}" + ("" if re.search(":[0-9]+$", host) else f":{PORT}")
+def _origin(uri: StoreUri, host: str, *, is_tls: bool) -> Origin:
+    address = host if re.search(":[0-9]+$", host) else f"{host}:{PORT}"
     if not 0 < int(address.rpartition(":")[2]) <= PORT_MAX:
         raise InvalidStoreUri(f"{uri.scheme}: a port is a number from 1 to {PORT_MAX}", scheme=uri.scheme)
-    try:
-        return Origin.of(address)
-    except ValueError as error:
-        raise InvalidStoreUri(f"{uri.scheme}: {host!r} is no host: {error}", scheme=uri.scheme) from error
+    return origin_of(uri, address, is_tls=is_tls)
 
 
 class HBaseDatabase:
-    """Send requests to one REST server, and to the next one where that cannot be reached or does not answer."""
+    """Send requests to a REST server."""
 
     batch_keys_max = 64
     batch_bytes_max = 2 << 20
     batches_at_once = 1
     reads_together = True
 
-    def __init__(
-        self,
-        servers: Sequence[Origin],
-        *,
-        table: str,
-        connections: int,
-        certificates: ssl.SSLContext | None,
-        timeout_s: float,
-    ) -> None:
-        self._servers = list(servers)
+    def __init__(self, servers: Servers, *, table: str, timeout_s: float) -> None:
+        self._servers = servers
         self._table = table
-        self._connections = connections
-        self._certificates = certificates
         self._timeout_s = timeout_s
-        self._share_s = timeout_s / (len(self._servers) + 1)
-        self._client: HttpClient | None = None
         self._histories = Gathered(self._histories_of, self.batch_keys_max, equal_share=True)
 
     async def prepare(self) -> None:
@@ -252,9 +228,7 @@ class HBaseDatabase:
 
     async def close(self) -> None:
         await self._histories.ended()
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        await self._servers.aclose()
 
     async def _change(self, rows: Sequence[str], change: Callable[[str, bytes, float], Awaitable[bool]]) -> None:
         """Change each row, whatever it holds. Read them again where another writer comes between.
@@ -398,8 +372,7 @@ class HBaseDatabase:
         return _decoded(await self._get(f"{self._table}/*", **asked), _Rows).rows
 
     async def _release(self) -> str:
-        """Ask for HBase's release. One of several REST servers that hangs leaves time to ask the others."""
-        answer_s = self._timeout_s if len(self._servers) == 1 else min(GREETING_S_MAX, self._share_s)
+        answer_s = self._servers.greeting_s
         return _decoded(await self._send("GET", "version/cluster", {}, answer_s=answer_s), _Cluster).release
 
     async def _schema(self) -> _Schema | None:
@@ -427,40 +400,19 @@ class HBaseDatabase:
         *,
         answer_s: float | None = None,
     ) -> HttpAnswer:
-        server = self._servers[0]
+        server = self._servers.all[0]
         target = f"/{path}?{urlencode(asked, doseq=True)}" if asked else f"/{path}"
         try:
-            response = await self._open().request(
-                method,
-                server,
-                target,
-                headers=HEADERS,
-                content=content,
-                timeout_s=answer_s,
-                connect_s=min(CONNECT_S_MAX, self._share_s),
+            response = await self._servers.request(
+                method, target, headers=HEADERS, content=content, timeout_s=answer_s, server=server
             )
         except NotSent as error:
-            self._pass_over(server)
             raise Passing(f"hbase: no connection: {error}") from error
         except AnswerLost as error:
-            if isinstance(error, AnswerTimeout):
-                self._pass_over(server)
             raise OutcomeUnknown(f"hbase: the answer was lost: {error}") from error
         if response.status_code == 503:
-            self._pass_over(server)
+            self._servers.pass_over(server)
         return response
-
-    def _pass_over(self, server: Origin) -> None:
-        """Ask another REST server from now on, unless a request that failed at the same time has seen to it."""
-        if self._servers[0] == server:
-            self._servers.append(self._servers.pop(0))
-
-    def _open(self) -> HttpClient:
-        if self._client is None:
-            self._client = HttpClient(
-                connections=self._connections, timeout_s=self._timeout_s, certificates=self._certificates
-            )
-        return self._client
 
 
 def _check_release(release: str) -> None:

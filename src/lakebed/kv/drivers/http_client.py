@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, cast
 from urllib.parse import urlsplit
 
 import httptools
 
+from lakebed.kv.opening import InvalidStoreUri, StoreUri
+
 from .remote import take_turn
 
 IDLE_S_MAX: Final = 5.0
 """Use no connection that was idle for longer. A server that closes idle ones waits longer than this."""
+CONNECT_S_MAX: Final = 2.0
+"""Wait this long for a connection to one of several servers, or less, so that the next one is asked in time."""
+GREETING_S_MAX: Final = 5.0
+"""Wait this long for the first answer of one of several servers, or less, for the same reason."""
 FORBIDDEN: Final = frozenset("\r\n\0 ")
 
 
@@ -36,10 +42,11 @@ class AnswerTimeout(AnswerLost):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """`content` is the whole body."""
+    """`content` is the whole body. The names of headers are in small letters; of one that is there twice, the last."""
 
     status_code: int
     content: bytes
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -161,6 +168,97 @@ class HttpClient:
         return connection
 
 
+class Servers:
+    """Several servers that answer alike: each is asked where the one before it cannot be reached or does not answer."""
+
+    def __init__(
+        self, origins: Sequence[Origin], *, connections: int, timeout_s: float, certificates: ssl.SSLContext | None
+    ) -> None:
+        self._origins = list(origins)
+        self._connections = connections
+        self._timeout_s = timeout_s
+        self._certificates = certificates
+        self._client: HttpClient | None = None
+        share_s = timeout_s / (len(origins) + 1)
+        self._connect_s = min(CONNECT_S_MAX, share_s)
+        self.greeting_s = timeout_s if len(origins) == 1 else min(GREETING_S_MAX, share_s)
+        """Wait this long for the first answer: one that hangs leaves time to ask the others."""
+
+    @property
+    def all(self) -> tuple[Origin, ...]:
+        """The one that is asked next stands first."""
+        return tuple(self._origins)
+
+    async def request(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        content: bytes = b"",
+        timeout_s: float | None = None,
+        server: Origin | None = None,
+    ) -> HttpAnswer:
+        """Ask one server: the first, where none is named.
+
+        Raises:
+            NotSent, AnswerLost: see there. The next request goes to another server, unless the connection broke.
+        """
+        server = server or self._origins[0]
+        if self._client is None:
+            self._client = HttpClient(
+                connections=self._connections, timeout_s=self._timeout_s, certificates=self._certificates
+            )
+        try:
+            return await self._client.request(
+                method,
+                server,
+                target,
+                headers=headers,
+                content=content,
+                timeout_s=timeout_s,
+                connect_s=self._connect_s,
+            )
+        except (NotSent, AnswerTimeout):
+            self.pass_over(server)
+            raise
+
+    def pass_over(self, server: Origin) -> None:
+        """Ask another server from now on, unless a request that failed at the same time has seen to it."""
+        if self._origins[0] == server:
+            self._origins.append(self._origins.pop(0))
+
+    async def aclose(self) -> None:
+        """Close all connections. A later request opens new ones, on its own event loop."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+
+def origin_of(uri: StoreUri, host: str, *, is_tls: bool) -> Origin:
+    """Find the address of a server that a store's URI names, and refuse what the resolver would stumble over later.
+
+    Raises:
+        InvalidStoreUri: it is no host.
+    """
+    try:
+        return Origin.of(f"{'https' if is_tls else 'http'}://{host}")
+    except ValueError as error:
+        raise InvalidStoreUri(f"{uri.scheme}: {host!r} is no host: {error}", scheme=uri.scheme) from error
+
+
+def certificates_of(uri: StoreUri, ca_file: str) -> ssl.SSLContext:
+    """Trust the authorities of this file, or without one those of the system.
+
+    Raises:
+        InvalidStoreUri: the file cannot be used.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        raise InvalidStoreUri(f"{uri.scheme}: ca_file cannot be used: {error}", scheme=uri.scheme) from error
+
+
 class _Connection(asyncio.Protocol):
     """One connection: a request at a time. It is among `open_` from the first moment to the last."""
 
@@ -171,6 +269,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._answer: asyncio.Future[HttpAnswer] | None = None
         self._body: list[bytes] = []
+        self._headers: dict[bytes, bytes] = {}
         self._ends_with_connection = False
         self._has_head = False
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -214,7 +313,7 @@ class _Connection(asyncio.Protocol):
 
     def _succeed(self) -> None:
         if self._answer is not None and not self._answer.done():
-            self._answer.set_result(HttpAnswer(self._parser.get_status_code(), b"".join(self._body)))
+            self._answer.set_result(HttpAnswer(self._parser.get_status_code(), b"".join(self._body), self._headers))
 
     # asyncio's protocol
 
@@ -248,10 +347,12 @@ class _Connection(asyncio.Protocol):
         if self._answer is not None and self._answer.done():  # more than was asked, which ends the connection
             self.abort()
             return
-        self._body, self._has_head, self._ends_with_connection = [], False, True
+        self._body, self._headers, self._has_head, self._ends_with_connection = [], {}, False, True
 
-    def on_header(self, name: bytes, _value: bytes) -> None:
-        if name.lower() in {b"content-length", b"transfer-encoding"}:
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        self._headers[name] = value
+        if name in {b"content-length", b"transfer-encoding"}:
             self._ends_with_connection = False
 
     def on_headers_complete(self) -> None:
