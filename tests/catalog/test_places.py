@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.base import RepositoryUid
+from lakebed.base import AT_ONCE, Ports, RepositoryUid
 from lakebed.catalog import Catalog, NamespaceInUse
 from lakebed.catalog.namespaces import first_overlap
 from lakebed.catalog.places import CHECKED_MS, NAMESPACES, PLACE_BYTES_MAX, Places
 from lakebed.kv import Page, Store, open_store
+from lakebed.runtime import LiveIds, LiveTasks
 from tests.clocks import TurnableClock
 
 _URIS = st.builds(
@@ -32,7 +34,7 @@ def a_store() -> Store:
 
 @given(_URIS, st.lists(_URIS, max_size=6))
 async def test_a_namespace_that_overlaps_others_meets_a_note(uri: str, others: list[str]) -> None:
-    places = Places(a_store(), TurnableClock())
+    places = Places(a_store(), Ports(TurnableClock(), LiveIds(), LiveTasks()))
     for number, other in enumerate([uri, *others]):
         await places.note(other, RepositoryUid(f"u{number}"))
 
@@ -42,11 +44,32 @@ async def test_a_namespace_that_overlaps_others_meets_a_note(uri: str, others: l
 
 
 async def test_a_namespace_meets_no_note_of_those_beside_it() -> None:
-    places = Places(a_store(), TurnableClock())
+    places = Places(a_store(), Ports(TurnableClock(), LiveIds(), LiveTasks()))
     for number, other in enumerate(["s3://b/lakes", "gs://b/lake", "s3://b/lake-2", "s3://b2", "s3://b/x/lake"]):
         await places.note(other, RepositoryUid(f"u{number}"))
 
     assert await places.near("s3://b/lake", RepositoryUid("own")) == set()
+
+
+async def test_the_folders_around_a_namespace_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = a_store()
+    scan, under_way, at_once = store.scan, 0, 0
+
+    async def counted(partition: bytes, start: bytes, limit: int) -> Page:
+        nonlocal under_way, at_once
+        under_way += 1
+        at_once = max(at_once, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return await scan(partition, start, limit)
+
+    monkeypatch.setattr(store, "scan", counted)
+    places = Places(store, Ports(TurnableClock(), LiveIds(), LiveTasks()))
+
+    assert await places.near("s3://b/one/two/three", RepositoryUid("own")) == set()
+    assert at_once == 4
+    assert await places.near("s3://b" + "/folder" * 2 * AT_ONCE, RepositoryUid("own")) == set()
+    assert at_once == AT_ONCE
 
 
 async def test_a_creation_reads_no_more_where_there_are_many_repositories(

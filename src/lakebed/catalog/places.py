@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Final
 
-from lakebed.base import Clock, RepositoryUid
+from lakebed.base import Ports, RepositoryUid, in_waves
 from lakebed.kv import SCAN_PAGE, Store, scan_pages
 from lakebed.objectstore import without_account
 
@@ -27,9 +27,10 @@ PLACE_BYTES_MAX: Final = 900
 class Places:
     """`checked_ms`: when this process last began to hold the notes against all records; None: it never did."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, ports: Ports) -> None:
         self._store = store
-        self._clock = clock
+        self._clock = ports.clock
+        self._tasks = ports.tasks
         self.checked_ms: int | None = None
 
     @property
@@ -47,13 +48,12 @@ class Places:
     async def near(self, uri: str, uid: RepositoryUid) -> Set[bytes]:
         """Return some notes of other repositories at this place, inside or around it; none where there are none.
 
-        Costs a scan of two keys, and one of one key for each folder around the place.
+        Costs a scan of two keys, and one of one key for each folder around the place, all of them at once.
         """
-        place = _place(uri)
-        found = await self._begin_with(place, limit=2)
-        for around in around_namespace(without_account(uri)):
-            found |= await self._begin_with(_place(around) + b"\0", limit=1)
-        return found - {_key(uri, uid)}
+        around = [_place(folder) + b"\0" for folder in around_namespace(without_account(uri))]
+        looks = [(_place(uri), 2), *((prefix, 1) for prefix in around)]
+        found = await in_waves(self._tasks, looks, lambda look: self._begin_with(*look))
+        return set().union(*found) - {_key(uri, uid)}
 
     async def every(self) -> Set[bytes]:
         found: set[bytes] = set()
@@ -77,7 +77,7 @@ class Places:
             await self._store.set_many(NAMESPACES, [(note, b"") for note in sorted(wanted - notes)])
             self.checked_ms = checked_ms
 
-    async def _begin_with(self, prefix: bytes, *, limit: int) -> set[bytes]:
+    async def _begin_with(self, prefix: bytes, limit: int) -> set[bytes]:
         page = await self._store.scan(NAMESPACES, prefix, limit)
         return {note for note in page.keys if note.startswith(prefix)}
 

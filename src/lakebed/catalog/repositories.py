@@ -101,7 +101,7 @@ class Catalog:
             known_lately=self._known_lately,
             trust_denials=self._options.trust_denials,
         )
-        self.places = Places(store, ports.clock)
+        self.places = Places(store, ports)
         self.deleted = DeletedRepositories(store, ports, self.places, kept_days=self._options.deleted_days)
         self._lately: tuple[Sequence[str], int] | None = None
         self._handles: dict[str, tuple[Repository, int]] = {}
