@@ -10,14 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import Entry, format_address, slice_number, to_row
-from lakebed.gc.inputs import named
-from lakebed.gc.inputs.ranges import PREFIXES_MAX, _written_ms, effort_of_ends, first_folders, from_ranges, pack_rows
+from lakebed.gc.holding import metaranges_of, ranges_of
+from lakebed.gc.inputs import named, ranges
+from lakebed.gc.inputs.ranges import (
+    PREFIXES_MAX,
+    ListedRanges,
+    _written_ms,
+    first_folders,
+    from_ranges,
+    pack_rows,
+    read_ranges,
+)
+from lakebed.gc.protocol import BadInput
 from lakebed.gc.sets.bucketed import BUCKETS, Share, read_bucketed
 from lakebed.gc.sets.packing import Cause
 from lakebed.gc.sets.places import Namespace
-from lakebed.gc.tables import LIVE, RANGES
-from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
-from lakebed.ranges import encode_range, range_key, table_from_rows
+from lakebed.gc.tables import LIVE, parts_of
+from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStore, ObjectStoreOptions, open_objectstore
+from lakebed.ranges import RangeInfo, encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from tests.gc.garbage import context_of, task_of
 
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
@@ -110,9 +120,9 @@ def test_what_lies_elsewhere_may_not(address: str) -> None:
     assert packed({"a": address, "b": format_address(SLICE, 1)})["addresses"].to_pylist() == [[]]
 
 
-async def ranges_in(store: ObjectStore, entries: list[list[str]]) -> pa.Table:
-    """RANGES: one for each list of addresses."""
-    rows = []
+async def write_ranges(store: ObjectStore, entries: list[list[str]]) -> list[RangeInfo]:
+    """Write one for each list of addresses."""
+    infos = []
     for number, addresses in enumerate(entries):
         keys = [f"p{number}/{at}".encode() for at in range(len(addresses))]
         made = [Entry(address=address, size_bytes=4, checksum="", modified_ms=0) for address in addresses]
@@ -120,9 +130,13 @@ async def ranges_in(store: ObjectStore, entries: list[list[str]]) -> pa.Table:
             table_from_rows(keys, [to_row(key, entry) for key, entry in zip(keys, made, strict=True)])
         )
         await store.put(range_key(info.id), data)
-        same = {"is_live": True, "seen_ms": 0, "reason": "", "rule": "", "branch": ""}
-        rows.append({"range_id": info.id, "count": info.count, "file_bytes": info.file_bytes, **same})
-    return pa.Table.from_pylist(rows, RANGES.schema)
+        infos.append(info)
+    return infos
+
+
+async def ranges_in(store: ObjectStore, entries: list[list[str]]) -> pa.Table:
+    """RANGES: one for each list of addresses."""
+    return ranges_of({info.id: (info.count, info.file_bytes, True) for info in await write_ranges(store, entries)})
 
 
 async def test_a_task_holds_no_more_keys_than_it_may_before_it_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +146,7 @@ async def test_a_task_holds_no_more_keys_than_it_may_before_it_writes_them(monke
     in_ranges = [keys[start : start + 2] for start in range(0, 10, 2)]
     uris = [f"mem://lake/repo/{format_address(SLICE, number)}" for number in (3, 5)]
     rows = await ranges_in(store, [*in_ranges, [*uris, "s3://elsewhere/x"]])
-    engine, task, effort = context_of(store).engine, task_of(store), effort_of_ends(rows)
+    engine, task, effort = context_of(store).engine, task_of(store), ListedRanges(rows).effort_of_ends
 
     sides = [
         await named.deal_live(
@@ -149,3 +163,29 @@ async def test_a_task_holds_no_more_keys_than_it_may_before_it_writes_them(monke
         assert sorted(key for row in found for key in row["addresses"]) == wanted
         assert [row["bitmap"] for row in found if row["bucket"] == SLICE] == [bytes([1 << 3 | 1 << 5])]
     assert sorted(sum(part.rows for part in file.segments) for file in dealt.files) == [2, 4, 4]
+
+
+@pytest.mark.parametrize(("is_lost", "error"), [(True, "missing"), (False, "contradicts")])
+async def test_a_file_of_ranges_that_is_not_as_it_was_written_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, is_lost: bool, error: str
+) -> None:
+    monkeypatch.setattr(ranges, "IN_ROWS_MAX", 0)
+    store = MemoryObjectStore("mem://lake/repo")
+    id_, data = encode_metarange(await write_ranges(store, [["s3://elsewhere/x"]]))
+    await store.put(metarange_key(id_), data)
+    context = context_of(store)
+    found = await read_ranges(context.engine, metaranges_of({id_: True}), folder="_lakefs/ranges/")
+    assert (found.in_files, found.count, found.of(live=True).count, found.of(live=False).count) == (True, 1, 1, 0)
+    [part] = parts_of(found.rows)
+    if is_lost:
+        await MemoryDeleter(store).delete([part.name])
+    else:
+        await store.put(part.name, b"x")
+
+    effort = found.effort_of_ends
+    with pytest.raises(BadInput, match=error):
+        await named.deal_keys(
+            context.engine, from_ranges, found.rows, uri=store.uri, folder="_lakefs/keys/", effort=effort
+        )
+    with pytest.raises(BadInput, match=error):
+        await anext(found.each(store))

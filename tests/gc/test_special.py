@@ -11,11 +11,13 @@ import pytest
 
 from lakebed.gc.engines import Effort, LocalEngine
 from lakebed.gc.engines.engine import Work
+from lakebed.gc.holding import ranges_of
 from lakebed.gc.inputs import special
+from lakebed.gc.inputs.ranges import ListedRanges
 from lakebed.gc.inputs.special import TREE_FOLDERS, Special, find_unknown_files, list_special
 from lakebed.gc.kinds.metadata import without_ids
 from lakebed.gc.protocol import GC_PREFIX, BadInput
-from lakebed.gc.tables import Table
+from lakebed.gc.tables import RANGES, Table
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStat, ObjectStore
 from lakebed.runtime import live_ports
 
@@ -184,15 +186,15 @@ async def test_files_that_something_names_are_taken_out(
 ) -> None:
     monkeypatch.setattr("lakebed.gc.kinds.metadata.HELD_MAX", 1)
     monkeypatch.setattr(special, "LISTED_HERE", here)
-    nothing = pa.chunked_array([], pa.string())
+    nothing, no_ranges = pa.chunked_array([], pa.string()), ListedRanges(RANGES.schema.empty_table())
+    ranges = ListedRanges(ranges_of({RANGE: (1, 1, True)}))
     found = await listed(store)
 
-    left = await without_ids(store, found, nothing, pa.chunked_array([[RANGE]]))
+    left = await without_ids(store, found, nothing, ranges)
 
     assert left["key"].to_pylist() == [f"_lakefs/metaranges/{METARANGE}.parquet"]
-    assert (await without_ids(store, found, nothing, nothing)).num_rows == 2
-    named = pa.chunked_array([[METARANGE]]), pa.chunked_array([[RANGE]])
-    assert (await without_ids(store, found, *named)).num_rows == 0
+    assert (await without_ids(store, found, nothing, no_ranges)).num_rows == 2
+    assert (await without_ids(store, found, pa.chunked_array([[METARANGE]]), ranges)).num_rows == 0
 
 
 async def test_a_list_of_files_that_was_lost_stops_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,4 +206,4 @@ async def test_a_list_of_files_that_was_lost_stops_the_plan(monkeypatch: pytest.
     await MemoryDeleter(store).delete([found.file_parts.folder + part.name])
 
     with pytest.raises(BadInput, match="missing"):
-        await without_ids(store, found)
+        await without_ids(store, found, pa.chunked_array([], pa.string()), ListedRanges(RANGES.schema.empty_table()))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.base import Corrupt, MetarangeId
+from lakebed.gc.inputs import ranges
 from lakebed.gc.protocol import Plan, RunKind
 from lakebed.gc.service import CollectionService
 from lakebed.gc.service.commits import read_snapshot
@@ -27,6 +28,14 @@ WIDE = CutRule(strong=1, weak=1, weak_from=1, rows_max=1, listed=1, sublists_min
 def lakeside(tmp_path: Path) -> Iterator[Lakeside]:
     with Lakeside(tmp_path, rule=WIDE) as found:
         yield found
+
+
+@pytest.fixture(params=[ranges.IN_ROWS_MAX, 0], ids=["in rows", "in files"])
+def listed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges are held as rows, or tasks write files of them."""
+    monkeypatch.setattr(ranges, "IN_ROWS_MAX", request.param)
+    monkeypatch.setattr(ranges, "FILE_RANGES", 2)
+    monkeypatch.setattr(ranges, "READ_AT_ONCE", 2)
 
 
 def local(collecting: Collecting, kind: RunKind) -> Plan:
@@ -71,6 +80,7 @@ def test_the_tree_of_a_commit_is_wide_here(lakeside: Lakeside) -> None:
     assert names(lakeside, "sublists") == named(lakeside, tree)
 
 
+@pytest.mark.usefixtures("listed")
 def test_a_run_of_metadata_keeps_the_sublists_that_commits_name_and_takes_the_others(lakeside: Lakeside) -> None:
     first = fill(lakeside)
     lakeside.delete("a/0")
@@ -94,6 +104,7 @@ def test_a_run_of_metadata_keeps_the_sublists_that_commits_name_and_takes_the_ot
     assert read_anew(lakeside, head) == [b"a/%d" % number for number in range(1, 6)]
 
 
+@pytest.mark.usefixtures("listed")
 def test_collections_of_data_find_what_wide_trees_name(lakeside: Lakeside) -> None:
     fill(lakeside)
     lakeside.delete("a/0")
@@ -115,6 +126,7 @@ def test_collections_of_data_find_what_wide_trees_name(lakeside: Lakeside) -> No
     assert [lakeside.content(f"a/{number}") for number in (1, 2, 3)] == [b"new", b"data", b"data"]
 
 
+@pytest.mark.usefixtures("listed")
 def test_a_commit_between_plan_and_apply_keeps_the_sublists_that_the_plan_wanted(lakeside: Lakeside) -> None:
     fill(lakeside)
     lakeside.upload("b/1")

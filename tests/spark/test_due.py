@@ -29,7 +29,7 @@ from lakebed.gc.engines import Engine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.inputs.history import only_active as only_active_rows
 from lakebed.gc.inputs.named import LiveSet, deal_live, from_tables
-from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges
+from lakebed.gc.inputs.ranges import ListedRanges, from_ranges
 from lakebed.gc.kinds import learning
 from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
@@ -285,7 +285,7 @@ def planned(
             until_ms=until_ms,
         )
         due, stays = await deal_due(engine, ranges.due, judging, folder="_lakefs/due/")
-        effort = effort_of_ends(ranges.whole)
+        effort = ListedRanges(ranges.whole).effort_of_ends
         whole = await deal_live(
             engine, from_ranges, ranges.whole, uri=URI, folder="_lakefs/live/", with_keys=True, effort=effort
         )

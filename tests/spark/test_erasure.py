@@ -17,7 +17,7 @@ from lakebed.gc.engines import Engine
 from lakebed.gc.erasure import erasing
 from lakebed.gc.erasure.erasing import deal_selected, read_ranges_by_span
 from lakebed.gc.inputs.named import deal_live
-from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges
+from lakebed.gc.inputs.ranges import ListedRanges, from_ranges
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.protocol import RunState
 from lakebed.gc.rules import Namespace, Selection, judge_erasure
@@ -59,7 +59,7 @@ def planned(engines: Engines, built: Built, selection: Selection, *, takes_share
             uri=URI,
             folder="_lakefs/live/",
             with_keys=True,
-            effort=effort_of_ends(apart),
+            effort=ListedRanges(apart).effort_of_ends,
         )
         sides = [] if takes_shared else [whole, stays]
         return (await mark_expired(engine, due, sides, into="_lakefs/garbage/", now_ms=NOW_MS))[0]

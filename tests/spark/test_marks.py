@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,10 +36,11 @@ from lakebed.gc.engines import Effort, Engine, LocalEngine, Task
 from lakebed.gc.engines import spark as spark_engine
 from lakebed.gc.engines.spark import SparkEngine
 from lakebed.gc.files import Files, Lake
+from lakebed.gc.inputs import ranges as ranges_module
 from lakebed.gc.inputs.history import judge, metaranges_of_all
 from lakebed.gc.inputs.listing import SIZE_UNKNOWN, UNREFERENCED, list_slices
 from lakebed.gc.inputs.named import Source, deal_keys, deal_live, from_tables, merge_live
-from lakebed.gc.inputs.ranges import deal_expired, effort_of_ends, from_ranges, read_ranges
+from lakebed.gc.inputs.ranges import ListedRanges, deal_expired, from_ranges, read_ranges
 from lakebed.gc.inputs.selecting import paths_of
 from lakebed.gc.kinds.old_layout import list_elsewhere
 from lakebed.gc.mark import Live, Marked, mark_expired, mark_keys, mark_listed
@@ -102,6 +102,8 @@ class World:
     uncommitted: list[str]
     closed: frozenset[int]
     default_days: int
+    in_files: bool
+    """Whether tasks write down the ranges that commits have."""
 
 
 @st.composite
@@ -117,6 +119,7 @@ def worlds(draw: st.DrawFn) -> World:
         uncommitted=draw(st.lists(st.sampled_from(ADDRESSES), max_size=3)),
         closed=draw(st.frozensets(st.sampled_from(SLICES))),
         default_days=draw(st.integers(1, 8)),
+        in_files=draw(st.booleans()),
     )
 
 
@@ -270,8 +273,18 @@ def paths_of_each(lake: Lake, garbage: protocol.Manifest) -> dict[str, set[str]]
     return {address: {*paths} for address, paths in found}
 
 
+async def listed_ranges(engine: Engine, world: World, metaranges: pa.Table) -> ListedRanges:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges_module, "IN_ROWS_MAX", 0 if world.in_files else 100)
+        patch.setattr(ranges_module, "FILE_RANGES", 2)
+        found = await read_ranges(engine, metaranges, folder="_lakefs/ranges/")
+    assert world.in_files or not found.in_files
+    assert found.count == found.of(live=True).count + found.of(live=False).count
+    return found
+
+
 async def live_of(engine: Engine, source: Source, rows: pa.Table, name: str) -> Pieces:
-    effort = effort_of_ends(rows)
+    effort = Effort(requests=rows.num_rows)
     folder = f"_lakefs/{name}.tasks/"
     dealt = await deal_live(engine, source, rows, uri=URI, folder=folder, with_keys=False, effort=effort)
     return await merge_live(engine, dealt, folder=f"_lakefs/{name}/")
@@ -294,15 +307,15 @@ def test_the_committed_mark_equals_its_specification(engines: Engines, build: Ca
                 protocol.arrow_schema(protocol.REFS),
             )
             judged = judge(built.commits, refs, rules, now_ms=NOW_MS)
-            ranges = await read_ranges(engine, judged.metaranges, folder="_lakefs/ranges/")
-            live, expired = ranges.filter(ranges["is_live"]), ranges.filter(pc.invert(ranges["is_live"]))
+            ranges = await listed_ranges(engine, world, judged.metaranges)
+            live, expired = ranges.of(live=True), ranges.of(live=False)
             candidates = await deal_expired(
                 engine, expired, uri=URI, folder="_lakefs/expired/", closed=sorted(world.closed)
             )
             staged, rows, effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
             sides = [
                 await deal_live(engine, source, named, uri=URI, folder="_lakefs/live/", with_keys=True, effort=effort)
-                for source, named in ((from_ranges, live), (staged, rows))
+                for source, named in ((from_ranges, live.rows), (staged, rows))
             ]
             return (await mark_expired(engine, candidates, sides, into=GARBAGE, now_ms=NOW_MS, all_names=True))[0]
 
@@ -326,10 +339,10 @@ def test_the_uncommitted_mark_equals_its_specification(engines: Engines, build: 
 
         async def mark(engine: Engine, _: ObjectStore) -> Marked:
             listed, _found = await list_slices(engine, sorted(world.closed), folder="_lakefs/listed/")
-            ranges = await read_ranges(engine, metaranges_of_all(built.commits), folder="_lakefs/ranges/")
+            ranges = await listed_ranges(engine, world, metaranges_of_all(built.commits))
             staged, rows, _effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
             live = Live(
-                committed=await live_of(engine, from_ranges, ranges, "committed"),
+                committed=await live_of(engine, from_ranges, ranges.rows, "committed"),
                 uncommitted=await live_of(engine, staged, rows, "uncommitted"),
             )
             return await mark_listed(engine, [listed], live, into=GARBAGE, kept_into=KEPT, now_ms=0)
@@ -354,11 +367,11 @@ def test_the_mark_of_an_old_layout_equals_its_specification(engines: Engines, bu
 
         async def mark(engine: Engine, store: ObjectStore) -> protocol.Manifest:
             listed, _ = await list_elsewhere(store, folder)
-            ranges = await read_ranges(engine, metaranges_of_all(built.commits), folder="_lakefs/ranges/")
+            ranges = await listed_ranges(engine, world, metaranges_of_all(built.commits))
             staged, rows, effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
             named = [
                 await deal_keys(engine, source, some, uri=URI, folder=folder, effort=effort)
-                for source, some in ((from_ranges, ranges), (staged, rows))
+                for source, some in ((from_ranges, ranges.rows), (staged, rows))
             ]
             cause = Cause(reason="x")
             return (await mark_keys(engine, listed, named, into=GARBAGE, cause=cause, now_ms=0))[0]

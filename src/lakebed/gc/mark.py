@@ -347,8 +347,8 @@ async def look_again(
     # The other way round than in planning: a range is "live" here if the plan kept it, so that only new ones are left.
     either = pa.concat_tables([_flag(new, live=False), _flag(old, live=True)]) if new.num_rows else new
     ranges = await read_ranges(context.engine, either, folder=folder_in(plan, f"ranges.tasks.{name}"))
-    fresh = ranges.filter(pc.invert(ranges["is_live"])) if new.num_rows else ranges
-    objects, new_ranges = count_of(garbage.rows, "object"), count_of(fresh.num_rows, "new range")
+    fresh = ranges.of(live=False) if new.num_rows else ranges
+    objects, new_ranges = count_of(garbage.rows, "object"), count_of(fresh.count, "new range")
     context.progress(f"rechecking {objects} against {new_ranges} and what is staged")
     staged = await deal_tables(context, plan, [uncommitted], protocol.UNCOMMITTED, f"uncommitted.{name}")
     candidates = await deal_again(context.engine, garbage, folder=folder_in(plan, f"again.tasks.{name}"), closed=closed)

@@ -10,21 +10,24 @@ A file that is missing, cut short or changed stops the run with an error that na
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId, SublistId
 from lakebed.gc.engines import Effort, Engine, Task, Work
-from lakebed.gc.protocol import Plan, StartedRun
+from lakebed.gc.protocol import Part, Plan, StartedRun, part_of
 from lakebed.gc.runs.context import RunContext
 from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
 from lakebed.gc.sets.packing import Cause, Integers, pack_foreign, pack_numbered
 from lakebed.gc.sets.places import Namespace, may_be_deleted
-from lakebed.gc.tables import CANDIDATES, PARTS, RANGES
+from lakebed.gc.tables import CANDIDATES, PARTS, RANGES, decode, encode, parts_of, read_part, rows_of_parts
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import (
     KnownRanges,
@@ -47,23 +50,137 @@ PREFIXES_MAX: Final = 64
 """A range with more first folders than this is counted under none: totals by prefix are to help people, not to fill
 memory."""
 
+IN_ROWS_MAX: Final = 100_000
+"""Ranges up to which a run holds them in its own process: with Spark a million would take 0.7 GiB of the driver."""
+FILE_RANGES: Final = 1_000
+"""In a file of ranges: what a task reads at least."""
+READ_AT_ONCE: Final = 256
+
 _MISSING: Final = "missing; `lakebed gc missing` lists the commits that lack files"
 _CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
 
 
-async def read_ranges(engine: Engine, metaranges: pa.Table, *, folder: str) -> pa.Table:
-    """RANGES, each range once: live if any metarange that names it is, else with what is known of the newest."""
-    found = await read_listed(engine, metaranges, folder=folder)
-    return found.filter(pc.greater(found["count"], 0))
+class _Note(msgspec.Struct, frozen=True):
+    """Say what a file of RANGES holds: all live or none, how many without the sublists, and about their bytes."""
+
+    is_live: bool
+    ranges: int
+    file_bytes: int
 
 
-async def read_listed(engine: Engine, metaranges: pa.Table, *, folder: str) -> pa.Table:
-    """The same, and the sublists of wide trees beside them, as RANGES without entries."""
+@dataclass(frozen=True, slots=True)
+class ListedRanges:
+    """Ranges, each once. `rows` are RANGES (or a table with the first three of its columns), or PARTS of files that
+    hold RANGES, named by their whole keys.
+    """
+
+    rows: pa.Table
+
+    @property
+    def in_files(self) -> bool:
+        return bool(self.rows.schema.names == PARTS.schema.names)
+
+    @property
+    def count(self) -> int:
+        """How many, without sublists."""
+        if self.in_files:
+            return sum(note.ranges for note in self._notes())
+        return int(pc.sum(pc.greater(self.rows["count"], 0)).as_py() or 0)
+
+    @property
+    def effort_of_ends(self) -> Effort:
+        """Estimate the effort of reading the end of each."""
+        return Effort(requests=self.count)
+
+    @property
+    def effort_of_whole(self) -> Effort:
+        if self.in_files:
+            return Effort(requests=self.count, size_bytes=sum(note.file_bytes for note in self._notes()))
+        return effort_of_whole(self.rows)
+
+    def of(self, *, live: bool) -> ListedRanges:
+        """Return those that are live, or all others."""
+        if self.in_files:
+            return ListedRanges(
+                self.rows.filter(pa.array([note.is_live is live for note in self._notes()], pa.bool_()))
+            )
+        return ListedRanges(self.rows.filter(self.rows["is_live"] if live else pc.invert(self.rows["is_live"])))
+
+    async def each(self, store: ObjectStore) -> AsyncIterator[pa.Table]:
+        """Yield RANGES, some of them at a time.
+
+        Raises:
+            BadInput: a file is missing or altered.
+        """
+        if not self.in_files:
+            yield self.rows
+            return
+        parts = parts_of(self.rows)
+        for at in range(0, len(parts), READ_AT_ONCE):
+            yield pa.concat_tables([await _read_file(store, part) for part in parts[at : at + READ_AT_ONCE]])
+
+    def _notes(self) -> list[_Note]:
+        return [msgspec.json.decode(note, type=_Note) for note in self.rows["note"].to_pylist()]
+
+
+async def ranges_in(task: Task, share: pa.Table) -> pa.Table:
+    """Return the ranges of a share of `ListedRanges.rows`.
+
+    Raises:
+        BadInput: a file is missing or altered.
+    """
+    if not ListedRanges(share).in_files:
+        return share
+    return pa.concat_tables(
+        [rows async for _, rows in task.ahead(parts_of(share), lambda part: _read_file(task.store, part))]
+    )
+
+
+async def _read_file(store: ObjectStore, part: Part) -> pa.Table:
+    return decode(RANGES, await read_part(store, "", part), part)
+
+
+async def read_ranges(
+    engine: Engine, metaranges: pa.Table, *, folder: str, with_sublists: bool = False
+) -> ListedRanges:
+    """List the ranges, each once: live if any metarange that names it is, else with what is known of the newest.
+
+    `with_sublists` the sublists of wide trees are among them, as RANGES without entries. Of more than IN_ROWS_MAX,
+    tasks write files into `folder`.
+    """
 
     async def find(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         yield await read_metaranges(task, share)
 
-    return await find_ranges(engine, find, metaranges, folder=folder)
+    dealt = await _deal_found(engine, find, metaranges, folder=folder)
+    shares, effort = rows_of_shares(dealt), effort_of(dealt)
+    if dealt.rows <= IN_ROWS_MAX:
+        found = await engine.run(_bring_together(dealt), shares, RANGES, effort=effort)
+        return ListedRanges(found if with_sublists else _without_sublists(found))
+
+    async def write(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        async for found in _bring_together(dealt)(task, share):
+            rows = found if with_sublists else _without_sublists(found)
+            for live in (True, False):
+                of_side = rows.filter(rows["is_live"] if live else pc.invert(rows["is_live"]))
+                for at in range(0, of_side.num_rows, FILE_RANGES):
+                    yield await _write_file(task, folder, of_side.slice(at, FILE_RANGES), live=live)
+
+    return ListedRanges(await engine.run(write, shares, PARTS, effort=effort))
+
+
+def _without_sublists(ranges: pa.Table) -> pa.Table:
+    return ranges.filter(pc.greater(ranges["count"], 0))
+
+
+async def _write_file(task: Task, folder: str, rows: pa.Table, *, live: bool) -> pa.Table:
+    """A row of PARTS."""
+    data = encode(RANGES, rows)
+    # A task may run twice, and writes equal bytes under equal names.
+    part = part_of(f"{folder}ranges-{hashlib.sha256(data).hexdigest()[:24]}.parquet", data, rows=rows.num_rows)
+    await task.store.put(part.name, data)
+    note = _Note(live, _without_sublists(rows).num_rows, effort_of_whole(rows).size_bytes)
+    return rows_of_parts([part], notes=[msgspec.json.encode(note)])
 
 
 async def find_ranges(engine: Engine, find: Work, metaranges: pa.Table, *, folder: str) -> pa.Table:
@@ -72,7 +189,11 @@ async def find_ranges(engine: Engine, find: Work, metaranges: pa.Table, *, folde
     Tasks write what they find into `folder`, and each range is brought together in its bucket: commits share most of
     their ranges, so all tasks together find many times as many as there are.
     """
+    dealt = await _deal_found(engine, find, metaranges, folder=folder)
+    return await engine.run(_bring_together(dealt), rows_of_shares(dealt), RANGES, effort=effort_of(dealt))
 
+
+async def _deal_found(engine: Engine, find: Work, metaranges: pa.Table, *, folder: str) -> Bucketed:
     async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         dealer = Dealer(RANGES)
         async for found in find(task, share):
@@ -80,14 +201,17 @@ async def find_ranges(engine: Engine, find: Work, metaranges: pa.Table, *, folde
         if dealer.has_rows:
             yield await dealer.write(task.store, folder)
 
-    async def bring_together(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+    # A metarange is small, and decoding it takes a few times as long as reading it.
+    effort = Effort(requests=4 * metaranges.num_rows)
+    return files_of(folder, await engine.run(deal, metaranges, PARTS, effort=effort))
+
+
+def _bring_together(dealt: Bucketed) -> Work:
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async for _, (tables,) in in_shares(task, share, ([dealt], RANGES)):
             yield _each_once(pa.concat_tables(tables))
 
-    # A metarange is small, and decoding it takes a few times as long as reading it.
-    effort = Effort(requests=4 * metaranges.num_rows)
-    dealt = files_of(folder, await engine.run(deal, metaranges, PARTS, effort=effort))
-    return await engine.run(bring_together, rows_of_shares(dealt), RANGES, effort=effort_of(dealt))
+    return work
 
 
 def _each_once(ranges: pa.Table) -> pa.Table:
@@ -99,8 +223,10 @@ def _each_once(ranges: pa.Table) -> pa.Table:
     return ordered.filter(pa.concat_arrays([is_last, pa.array([True])]))
 
 
-async def deal_expired(engine: Engine, ranges: pa.Table, *, uri: str, folder: str, closed: Collection[int]) -> Bucketed:
-    """Write CANDIDATES into `folder`: every object that the ranges (RANGES) name and a collector may take.
+async def deal_expired(
+    engine: Engine, ranges: ListedRanges, *, uri: str, folder: str, closed: Collection[int]
+) -> Bucketed:
+    """Write CANDIDATES into `folder`: every object that the ranges name and a collector may take.
 
     Of a slice that is not closed nothing may go: a server may still be about to write a cell there.
     """
@@ -108,14 +234,14 @@ async def deal_expired(engine: Engine, ranges: pa.Table, *, uri: str, folder: st
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         dealer = Dealer(CANDIDATES)
-        async for packed in _read_expired(task, share, namespace):
+        async for packed in _read_expired(task, await ranges_in(task, share), namespace):
             dealer.add(in_closed_slices(packed, slices))
             if dealer.held >= HELD_MAX:
                 yield await dealer.write(task.store, folder)
         if dealer.has_rows:
             yield await dealer.write(task.store, folder)
 
-    return files_of(folder, await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges)))
+    return files_of(folder, await engine.run(work, ranges.rows, PARTS, effort=ranges.effort_of_whole))
 
 
 def in_closed_slices(candidates: pa.Table, slices: pa.Array) -> pa.Table:
@@ -124,9 +250,10 @@ def in_closed_slices(candidates: pa.Table, slices: pa.Array) -> pa.Table:
     return candidates.filter(pc.or_(pc.less(buckets, 0), pc.is_in(buckets, value_set=slices)))
 
 
-def effort_of_ends(ranges: pa.Table) -> Effort:
-    """Estimate the effort of reading the ends of these RANGES."""
-    return Effort(requests=ranges.num_rows)
+def without(rows: pa.Table, name: str, ids: pa.ChunkedArray | pa.Array) -> pa.Table:
+    """Return the rows whose id, in the column of this name, is none of these."""
+    value_set = pa.chunked_array([ids]) if isinstance(ids, pa.Array) else ids
+    return rows.filter(pc.invert(pc.is_in(rows[name], value_set=value_set.cast(pa.string()).combine_chunks())))
 
 
 def effort_of_whole(ranges: pa.Table) -> Effort:
@@ -215,7 +342,8 @@ async def get_range(store: ObjectStore, id_: RangeId, *, start: int = 0) -> byte
 
 
 async def from_ranges(task: Task, share: pa.Table) -> AsyncIterator[Named]:
-    """The source (named.py) of all that RANGES name, whether they are marked live or not."""
+    """The source (named.py) of all that `ListedRanges.rows` name, whether they are marked live or not."""
+    share = await ranges_in(task, share)
     ids = share["range_id"].to_pylist()
     sizes = dict(zip(ids, share["file_bytes"].to_pylist(), strict=True))
 
@@ -226,15 +354,15 @@ async def from_ranges(task: Task, share: pa.Table) -> AsyncIterator[Named]:
         yield Named(_filler(summary), addresses)
 
 
-async def deal_ranges(context: RunContext, run: StartedRun | Plan, ranges: pa.Table, *, folder: str) -> Bucketed:
+async def deal_ranges(context: RunContext, run: StartedRun | Plan, ranges: ListedRanges, *, folder: str) -> Bucketed:
     return await deal_live(
         context.engine,
         from_ranges,
-        ranges,
+        ranges.rows,
         uri=run.namespace,
         folder=folder,
         with_keys=True,
-        effort=effort_of_ends(ranges),
+        effort=ranges.effort_of_ends,
     )
 
 

@@ -87,9 +87,9 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
     expired_commits = int(judged.expired.sum())
     context.progress(f"{expired_commits:,} of {count_of(commits.num_rows, 'commit')} expired; reading their ranges")
     ranges = await read_ranges(context.engine, judged.metaranges, folder=folder_in(run, "ranges.tasks"))
-    live, expired = ranges.filter(ranges["is_live"]), ranges.filter(pc.invert(ranges["is_live"]))
-    check_live(judged.metaranges, live.num_rows)
-    context.progress(f"marking {count_of(expired.num_rows, 'expired range')} against {live.num_rows:,} live")
+    live, expired = ranges.of(live=True), ranges.of(live=False)
+    check_live(judged.metaranges, live.count)
+    context.progress(f"marking {count_of(expired.count, 'expired range')} against {live.count:,} live")
     candidates = await deal_expired(
         context.engine,
         expired,
@@ -119,7 +119,7 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
             expired=expired_commits,
             swept=int((~judged.kept & ~judged.expired).sum()),
         ),
-        range_counts=RangeCounts(live=live.num_rows, expired=expired.num_rows),
+        range_counts=RangeCounts(live=live.count, expired=expired.count),
         garbage=garbage,
         totals=totals,
         **unknown.facts(),

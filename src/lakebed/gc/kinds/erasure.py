@@ -25,7 +25,7 @@ from lakebed.gc.erasure.certifying import foresee, queued_of
 from lakebed.gc.erasure.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.holding import deal_held
 from lakebed.gc.inputs.named import deal_tables
-from lakebed.gc.inputs.ranges import deal_ranges
+from lakebed.gc.inputs.ranges import ListedRanges, deal_ranges
 from lakebed.gc.mark import deal_again, mark_expired
 from lakebed.gc.protocol import (
     DATA_PREFIX,
@@ -156,7 +156,7 @@ async def _plan(
     )
     sides = [await deal_held(context, run, commits, prepared.holds, name="holds")]
     if not order.takes_shared:
-        sides += [stays, await deal_ranges(context, run, apart, folder=folder_in(run, "live.tasks"))]
+        sides += [stays, await deal_ranges(context, run, ListedRanges(apart), folder=folder_in(run, "live.tasks"))]
     garbage, totals = await mark_expired(
         context.engine,
         candidates,
@@ -221,7 +221,8 @@ async def _recheck(
             folder=folder_in(plan, f"due.tasks{suffix}"),
             closed=closed,
         )
-        sides += [stays, await deal_ranges(context, plan, apart, folder=folder_in(plan, f"live.tasks{suffix}"))]
+        unselected = ListedRanges(apart)
+        sides += [stays, await deal_ranges(context, plan, unselected, folder=folder_in(plan, f"live.tasks{suffix}"))]
     candidates = await deal_again(
         context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
     )

@@ -31,7 +31,7 @@ from lakebed.gc import protocol
 from lakebed.gc.holding import deal_held
 from lakebed.gc.inputs.history import only_active
 from lakebed.gc.inputs.named import deal_tables
-from lakebed.gc.inputs.ranges import deal_ranges
+from lakebed.gc.inputs.ranges import ListedRanges, deal_ranges
 from lakebed.gc.lifecycle.due import Judging, deal_due, deal_going
 from lakebed.gc.lifecycle.dues import with_due
 from lakebed.gc.lifecycle.going import mark_going, portions_of
@@ -285,7 +285,7 @@ async def mark_known(
     due, stays = await deal_going(
         engine, chosen.due, judging, groups=groups, going=written, folder=folder_in(run, "due.tasks")
     )
-    whole = await deal_ranges(context, run, chosen.whole, folder=folder_in(run, "live.tasks"))
+    whole = await deal_ranges(context, run, ListedRanges(chosen.whole), folder=folder_in(run, "live.tasks"))
     return await mark_expired(engine, due, [stays, whole, *keeps], into=into, now_ms=run.now_ms, all_names=True)
 
 
@@ -304,7 +304,7 @@ async def _deal(
     context.progress(f"reading {count_of(ranges.due.num_rows, 'range')}{whole}")
     judging = _judging(run, policy, ranges, closed=closed, until_ms=until_ms)
     due, stays = await deal_due(context.engine, ranges.due, judging, folder=folder_in(run, f"due.tasks{suffix}"))
-    unread = await deal_ranges(context, run, ranges.whole, folder=folder_in(run, f"live.tasks{suffix}"))
+    unread = await deal_ranges(context, run, ListedRanges(ranges.whole), folder=folder_in(run, f"live.tasks{suffix}"))
     return due, [stays, unread]
 
 

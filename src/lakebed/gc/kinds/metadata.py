@@ -25,7 +25,7 @@ from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, SublistId, 
 from lakebed.gc import protocol
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.inputs.history import check_live, metaranges_of_all, newly_kept
-from lakebed.gc.inputs.ranges import read_listed
+from lakebed.gc.inputs.ranges import ListedRanges, read_ranges, without
 from lakebed.gc.inputs.special import (
     DUMPS,
     LAST_FILE,
@@ -107,10 +107,11 @@ class Metadata:
         metaranges = metaranges_of_all(commits)
         trees = count_of(metaranges.num_rows, "metarange")
         context.progress(f"reading {trees} of {count_of(commits.num_rows, 'commit')}")
-        listed = await read_listed(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
-        ranges = int(pc.sum(pc.greater(listed["count"], 0)).as_py() or 0)
+        folder = folder_in(run, "ranges.tasks")
+        listed = await read_ranges(context.engine, metaranges, folder=folder, with_sublists=True)
+        ranges = listed.count
         check_live(metaranges, ranges)
-        nameless = await without_ids(context.store, special, metaranges["metarange_id"], listed["range_id"])
+        nameless = await without_ids(context.store, special, metaranges["metarange_id"], listed)
         if prepared.has_lost_trees:
             for folder in _OF_TREES:
                 nameless = nameless.filter(pc.invert(pc.starts_with(nameless["key"], folder)))
@@ -185,19 +186,20 @@ async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:
         raise ObjectCorrupt(f"{last.key} does not say which branch it is of: {error}", key=last.key) from error
 
 
-async def without_ids(store: ObjectStore, special: Special, *named: pa.ChunkedArray) -> pa.Table:
-    """Return the TREE_FILES whose ids are in none of the columns. Holds no more of the others than HELD_MAX at a time.
+async def without_ids(
+    store: ObjectStore, special: Special, metaranges: pa.ChunkedArray, ranges: ListedRanges
+) -> pa.Table:
+    """Return the TREE_FILES whose ids are none of these. Holds no more of the others than HELD_MAX at a time.
 
     Raises:
         BadInput: a part is missing or was changed.
     """
     left, held, count = [TREE_FILES.schema.empty_table()], list[pa.Table](), 0
 
-    def sift() -> None:
-        files = pa.concat_tables(held)
-        for ids in named:
-            value_set = ids.cast(pa.string()).combine_chunks()
-            files = files.filter(pc.invert(pc.is_in(files["id"], value_set=value_set)))
+    async def sift() -> None:
+        files = without(pa.concat_tables(held), "id", metaranges)
+        async for some in ranges.each(store):
+            files = without(files, "id", some["range_id"])
         left.append(files)
 
     async for files in special.tree_files(store):
@@ -205,10 +207,10 @@ async def without_ids(store: ObjectStore, special: Special, *named: pa.ChunkedAr
         count += files.num_rows
         # A look-up table of the ids is made anew each time, so rarely.
         if count >= HELD_MAX:
-            sift()
+            await sift()
             held, count = [], 0
     if held:
-        sift()
+        await sift()
     return pa.concat_tables(left)
 
 
@@ -297,11 +299,13 @@ async def _named_since(context: RunContext, plan: Plan, answer: LeftoversRetired
         return pa.array([], pa.string())
     context.progress(f"rechecking against {count_of(new.num_rows, 'new metarange')}")
     folder = folder_in(plan, f"ranges.tasks.{answer.commits.digest()[:16]}")
-    listed = await read_listed(context.engine, new, folder=folder)
-    keys = [metarange_key(MetarangeId(id_)) for id_ in new["metarange_id"].to_pylist()]
-    for id_, count in zip(listed["range_id"].to_pylist(), listed["count"].to_pylist(), strict=True):
-        keys.append(range_key(RangeId(id_)) if count else sublist_key(SublistId(id_)))
-    return pa.array(keys, pa.string())
+    listed = await read_ranges(context.engine, new, folder=folder, with_sublists=True)
+    found = [pa.array([metarange_key(MetarangeId(id_)) for id_ in new["metarange_id"].to_pylist()], pa.string())]
+    async for some in listed.each(context.store):
+        rows = zip(some["range_id"].to_pylist(), some["count"].to_pylist(), strict=True)
+        keys = [range_key(RangeId(id_)) if count else sublist_key(SublistId(id_)) for id_, count in rows]
+        found.append(pa.array(keys, pa.string()))
+    return pa.concat_arrays(found)
 
 
 async def _taken_up(store: ObjectStore, plan: Plan) -> list[str]:

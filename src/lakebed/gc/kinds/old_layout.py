@@ -33,7 +33,7 @@ from lakebed.gc.files import store_clock_ms
 from lakebed.gc.inputs.history import check_live, metaranges_of_all
 from lakebed.gc.inputs.listing import UNREFERENCED
 from lakebed.gc.inputs.named import deal_keys, from_tables
-from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges, read_ranges
+from lakebed.gc.inputs.ranges import from_ranges, read_ranges
 from lakebed.gc.inputs.special import unknown_files_of
 from lakebed.gc.mark import mark_keys
 from lakebed.gc.protocol import (
@@ -153,12 +153,12 @@ async def _read_commits(context: RunContext, run: StartedRun, keys_in: str, prep
     commits = await context.read(prepared.commits, protocol.COMMITS)
     metaranges = metaranges_of_all(commits)
     ranges = await read_ranges(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
-    check_live(metaranges, ranges.num_rows)
-    in_ranges = count_of(ranges.num_rows, "range")
+    check_live(metaranges, ranges.count)
+    in_ranges = count_of(ranges.count, "range")
     context.progress(f"marking against {count_of(commits.num_rows, 'commit')} in {in_ranges}")
-    effort = effort_of_ends(ranges)
-    keys = await deal_keys(context.engine, from_ranges, ranges, uri=run.namespace, folder=keys_in, effort=effort)
-    return _Committed(prepared=prepared, commits=commits, ranges=ranges.num_rows, keys=keys)
+    effort = ranges.effort_of_ends
+    keys = await deal_keys(context.engine, from_ranges, ranges.rows, uri=run.namespace, folder=keys_in, effort=effort)
+    return _Committed(prepared=prepared, commits=commits, ranges=ranges.count, keys=keys)
 
 
 async def _keys_in(

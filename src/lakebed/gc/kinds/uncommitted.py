@@ -31,7 +31,7 @@ from lakebed.gc import protocol
 from lakebed.gc.inputs.history import check_live, metaranges_of_all
 from lakebed.gc.inputs.listing import Issued, list_slices
 from lakebed.gc.inputs.named import deal_live, from_tables, merge_live
-from lakebed.gc.inputs.ranges import effort_of_ends, from_ranges, read_ranges
+from lakebed.gc.inputs.ranges import ListedRanges, from_ranges, read_ranges, without
 from lakebed.gc.inputs.special import UnknownFiles, find_unknown_files, unknown_files_of
 from lakebed.gc.mark import Live, mark_listed
 from lakebed.gc.protocol import (
@@ -55,7 +55,7 @@ from lakebed.gc.rules import DAY_MS
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_piece
 from lakebed.gc.runs.resume import held_tables, runs_over
 from lakebed.gc.sets.places import may_be_swept
-from lakebed.gc.tables import CLOSED, RANGE_IDS
+from lakebed.gc.tables import CLOSED, RANGE_IDS, RANGES
 
 from .kind import Look, SweepRule, begin_unpublished
 from .saving import Base, NoSavedState, read_base
@@ -80,10 +80,10 @@ class Slices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """Hold what commits name. `commits` are all records, `new_ranges` the ids of the ranges that were read now."""
+    """Hold what commits name. `commits` are all records, `new_ranges` those that were read now."""
 
     commits: pa.Table
-    new_ranges: pa.Array
+    new_ranges: ListedRanges
     live: Pieces
 
 
@@ -160,7 +160,7 @@ class Uncommitted:
             slices_skipped=slices.skipped,
             last_read_slice=_last_read_slice(base, slices.listed),
             commit_counts=CommitCounts(all=count, kept=count - swept, expired=0, swept=swept),
-            range_counts=RangeCounts(live=len(committed.new_ranges), expired=0),
+            range_counts=RangeCounts(live=committed.new_ranges.count, expired=0),
             garbage=marked.garbage,
             totals=marked.totals,
             **unknown_files_of(found).plus(around).facts(),
@@ -265,25 +265,27 @@ async def _read_commits(
     new = commits if base is None else commits.filter(pc.invert(pc.is_in(commits["id"], value_set=base.commits)))
     metaranges = metaranges_of_all(new)
     ranges = await read_ranges(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
-    check_live(metaranges, ranges.num_rows)
+    check_live(metaranges, ranges.count)
     if base is not None:
-        ranges = ranges.filter(pc.invert(pc.is_in(ranges["range_id"], value_set=base.ranges)))
-    context.progress(f"marking against {count_of(new.num_rows, 'commit')} in {count_of(ranges.num_rows, 'range')}")
+        # Nearly all of them are known, so the others are few.
+        new_ranges = [without(some, "range_id", base.ranges) async for some in ranges.each(context.store)]
+        ranges = ListedRanges(pa.concat_tables([RANGES.schema.empty_table(), *new_ranges]))
+    context.progress(f"marking against {count_of(new.num_rows, 'commit')} in {count_of(ranges.count, 'range')}")
     live = await _live_of(context, run, base, ranges)
-    return Committed(commits=commits, new_ranges=ranges["range_id"].combine_chunks(), live=live)
+    return Committed(commits=commits, new_ranges=ranges, live=live)
 
 
-async def _live_of(context: RunContext, run: StartedRun, base: Base | None, ranges: pa.Table) -> Pieces:
+async def _live_of(context: RunContext, run: StartedRun, base: Base | None, ranges: ListedRanges) -> Pieces:
     """LIVE of what these ranges name, and of what the base's commits do."""
     folder = folder_in(run, "committed")
     dealt = await deal_live(
         context.engine,
         from_ranges,
-        ranges,
+        ranges.rows,
         uri=run.namespace,
         folder=folder_in(run, "committed.tasks"),
         with_keys=False,
-        effort=effort_of_ends(ranges),
+        effort=ranges.effort_of_ends,
     )
     if base is None:
         return await merge_live(context.engine, dealt, folder=folder)
@@ -301,18 +303,19 @@ async def _keep(
     kept: Pieces,
 ) -> Keeps:
     """Save what a later run may go on from, once the plan is carried out."""
-    ranges, slices = committed.new_ranges, np.array(listed, np.int64)
+    names = [some["range_id"] async for some in committed.new_ranges.each(context.store)]
+    slices = np.array(listed, np.int64)
     clean_run, clean_ms, since = run.run_id, run.now_ms, 0
     if base is not None:
         before = base.saved.keeps
         clean_run, clean_ms, since = before.clean_run, before.clean_ms, before.runs_since_clean + 1
-        ranges, slices = pa.concat_arrays([base.ranges, ranges]), np.union1d(base.slices, slices)
-    names, numbers = RANGE_IDS.rows({"range_id": ranges}), CLOSED.rows({"bucket": slices})
-    part = protocol.part_name(0)
+        names, slices = [base.ranges, *names], np.union1d(base.slices, slices)
+    ranges = pa.concat_tables([RANGE_IDS.schema.empty_table(), *(RANGE_IDS.rows({"range_id": some}) for some in names)])
+    numbers, part = CLOSED.rows({"bucket": slices}), protocol.part_name(0)
     return Keeps(
         kept=kept,
         committed=committed.live,
-        ranges=await write_piece(context.store, folder_in(run, "ranges"), part, RANGE_IDS, names),
+        ranges=await write_piece(context.store, folder_in(run, "ranges"), part, RANGE_IDS, ranges),
         slices=await write_piece(context.store, folder_in(run, "slices"), part, CLOSED, numbers),
         commits=prepared.commits,
         clean_run=clean_run,
