@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,24 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import Entry, format_address, slice_number, to_row
+from lakebed.gc.engines import LocalEngine
 from lakebed.gc.holding import metaranges_of, ranges_of
 from lakebed.gc.inputs import named, ranges
 from lakebed.gc.inputs.ranges import (
     PREFIXES_MAX,
     ListedRanges,
     _written_ms,
+    deal_expired,
     first_folders,
     from_ranges,
     pack_rows,
     read_ranges,
 )
 from lakebed.gc.protocol import BadInput
+from lakebed.gc.runs.context import RunContext
 from lakebed.gc.sets.bucketed import BUCKETS, Share, read_bucketed
 from lakebed.gc.sets.packing import Cause
 from lakebed.gc.sets.places import Namespace
-from lakebed.gc.tables import LIVE, parts_of
+from lakebed.gc.tables import CANDIDATES, LIVE, parts_of
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import RangeInfo, encode_metarange, encode_range, metarange_key, range_key, table_from_rows
+from lakebed.runtime import live_ports
 from tests.gc.garbage import context_of, task_of
 
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
@@ -188,4 +195,71 @@ async def test_a_file_of_ranges_that_is_not_as_it_was_written_stops_the_run(
             context.engine, from_ranges, found.rows, uri=store.uri, folder="_lakefs/keys/", effort=effort
         )
     with pytest.raises(BadInput, match=error):
-        await anext(found.each(store))
+        await anext(found.each(context))
+
+
+@pytest.mark.parametrize("lives", [(), (True,), (False,), (True, False)], ids=str)
+@pytest.mark.parametrize("shares", [1, 3])
+async def test_files_of_ranges_name_what_rows_of_them_do_and_are_the_same_if_written_again(
+    monkeypatch: pytest.MonkeyPatch, lives: tuple[bool, ...], shares: int
+) -> None:
+    monkeypatch.setattr(ranges, "FILE_RANGES", 2)
+    monkeypatch.setattr(ranges, "HELD_FILES", 2)
+    store = MemoryObjectStore("mem://lake/repo")
+    trees, shared = dict[str, bool](), list[RangeInfo]()
+    for place, live in enumerate(lives):
+        own = await write_ranges(store, [[format_address(SLICE, 10 * place + number)] for number in range(7)])
+        id_, data = encode_metarange([*shared, *own[len(shared) :]])
+        await store.put(metarange_key(id_), data)
+        trees[id_], shared = live, own[:2]
+    context = replace(context_of(store), engine=local_engine(store, shares=shares))
+
+    async def list_with(in_rows_max: int) -> ListedRanges:
+        monkeypatch.setattr(ranges, "IN_ROWS_MAX", in_rows_max)
+        return await read_ranges(context.engine, metaranges_of(trees), folder="_lakefs/ranges/")
+
+    rows, files, again = await list_with(100), await list_with(-1), await list_with(-1)
+
+    assert (rows.in_files, files.in_files) == (False, True)
+    assert again.rows.sort_by("name") == files.rows.sort_by("name")
+    assert [part.rows for part in parts_of(files.rows) if part.rows > 2] == []
+    for side in (lambda listed: listed, lambda listed: listed.of(live=True), lambda listed: listed.of(live=False)):
+        assert await content_of(context, side(files)) == await content_of(context, side(rows))
+    kept, going = files.of(live=True).count, files.of(live=False).count
+    assert (kept, going) == (7 * (True in lives), 5 if len(lives) == 2 else 7 * (False in lives))
+
+
+def local_engine(store: ObjectStore, *, shares: int) -> LocalEngine:
+    return LocalEngine(store, live_ports(), open_deleter=lambda: pytest.fail("nothing is deleted here"), shares=shares)
+
+
+async def content_of(context: RunContext, listed: ListedRanges) -> tuple[Any, ...]:
+    """Return what they are, how much there is to read, and what tasks find in them: what stays, and what may go."""
+    found = [row async for some in listed.each(context) for row in some.to_pylist()]
+    engine, effort, uri = context.engine, listed.effort_of_ends, context.store.uri
+    live = await named.deal_live(
+        engine, from_ranges, listed.rows, uri=uri, folder="_lakefs/live/", with_keys=False, effort=effort
+    )
+    stays = {
+        number
+        for table in await read_bucketed(task_of(context.store), live, Share(0, BUCKETS), LIVE)
+        for bitmap in table["bitmap"].to_pylist()
+        for number in range(8 * len(bitmap))
+        if bitmap[number // 8] >> number % 8 & 1
+    }
+    going = await deal_expired(engine, listed, uri=uri, folder="_lakefs/going/", closed=[SLICE])
+    goes = [
+        number
+        for table in await read_bucketed(task_of(context.store), going, Share(0, BUCKETS), CANDIDATES)
+        for sequences in table["sequences"].to_pylist()
+        for number in np.frombuffer(sequences, "<u4").tolist()
+    ]
+    assert len(goes) == listed.count == len(found)
+    assert stays == {*goes}
+    return (
+        sorted(row["range_id"] for row in found),
+        sorted(map(str, found)),
+        sorted(goes),
+        effort,
+        listed.effort_of_whole,
+    )

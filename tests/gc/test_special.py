@@ -20,6 +20,7 @@ from lakebed.gc.protocol import GC_PREFIX, BadInput
 from lakebed.gc.tables import RANGES, Table
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStat, ObjectStore
 from lakebed.runtime import live_ports
+from tests.gc.garbage import context_of
 
 RANGE, METARANGE = "a" * 64, "b" * 64
 INTO = f"{GC_PREFIX}metadata/r2/special/"
@@ -190,11 +191,11 @@ async def test_files_that_something_names_are_taken_out(
     ranges = ListedRanges(ranges_of({RANGE: (1, 1, True)}))
     found = await listed(store)
 
-    left = await without_ids(store, found, nothing, ranges)
+    left = await without_ids(context_of(store), found, nothing, ranges)
 
     assert left["key"].to_pylist() == [f"_lakefs/metaranges/{METARANGE}.parquet"]
-    assert (await without_ids(store, found, nothing, no_ranges)).num_rows == 2
-    assert (await without_ids(store, found, pa.chunked_array([[METARANGE]]), ranges)).num_rows == 0
+    assert (await without_ids(context_of(store), found, nothing, no_ranges)).num_rows == 2
+    assert (await without_ids(context_of(store), found, pa.chunked_array([[METARANGE]]), ranges)).num_rows == 0
 
 
 async def test_a_list_of_files_that_was_lost_stops_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,5 +206,6 @@ async def test_a_list_of_files_that_was_lost_stops_the_plan(monkeypatch: pytest.
     [part, *_] = found.file_parts.parts
     await MemoryDeleter(store).delete([found.file_parts.folder + part.name])
 
+    no_ranges = ListedRanges(RANGES.schema.empty_table())
     with pytest.raises(BadInput, match="missing"):
-        await without_ids(store, found, pa.chunked_array([], pa.string()), ListedRanges(RANGES.schema.empty_table()))
+        await without_ids(context_of(store), found, pa.chunked_array([], pa.string()), no_ranges)

@@ -35,7 +35,7 @@ def listed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Ranges are held as rows, or tasks write files of them."""
     monkeypatch.setattr(ranges, "IN_ROWS_MAX", request.param)
     monkeypatch.setattr(ranges, "FILE_RANGES", 2)
-    monkeypatch.setattr(ranges, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(ranges, "HELD_FILES", 2)
 
 
 def local(collecting: Collecting, kind: RunKind) -> Plan:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -54,7 +55,8 @@ IN_ROWS_MAX: Final = 100_000
 """Ranges up to which a run holds them in its own process: with Spark a million would take 0.7 GiB of the driver."""
 FILE_RANGES: Final = 1_000
 """In a file of ranges: what a task reads at least."""
-READ_AT_ONCE: Final = 256
+HELD_FILES: Final = 256
+"""Of how many files a run holds the ranges in its own process."""
 
 _MISSING: Final = "missing; `lakebed gc missing` lists the commits that lack files"
 _CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
@@ -106,7 +108,7 @@ class ListedRanges:
             )
         return ListedRanges(self.rows.filter(self.rows["is_live"] if live else pc.invert(self.rows["is_live"])))
 
-    async def each(self, store: ObjectStore) -> AsyncIterator[pa.Table]:
+    async def each(self, context: RunContext) -> AsyncIterator[pa.Table]:
         """Yield RANGES, some of them at a time.
 
         Raises:
@@ -115,9 +117,15 @@ class ListedRanges:
         if not self.in_files:
             yield self.rows
             return
-        parts = parts_of(self.rows)
-        for at in range(0, len(parts), READ_AT_ONCE):
-            yield pa.concat_tables([await _read_file(store, part) for part in parts[at : at + READ_AT_ONCE]])
+        held: list[pa.Table] = []
+        parts, read = parts_of(self.rows), partial(_read_file, context.store)
+        async for _, rows in context.ports.tasks.ahead(parts, read):
+            held.append(rows)
+            if len(held) >= HELD_FILES:
+                yield pa.concat_tables(held)
+                held = []
+        if held:
+            yield pa.concat_tables(held)
 
     def _notes(self) -> list[_Note]:
         return [msgspec.json.decode(note, type=_Note) for note in self.rows["note"].to_pylist()]
@@ -131,9 +139,8 @@ async def ranges_in(task: Task, share: pa.Table) -> pa.Table:
     """
     if not ListedRanges(share).in_files:
         return share
-    return pa.concat_tables(
-        [rows async for _, rows in task.ahead(parts_of(share), lambda part: _read_file(task.store, part))]
-    )
+    found = [rows async for _, rows in task.ahead(parts_of(share), partial(_read_file, task.store))]
+    return pa.concat_tables([RANGES.schema.empty_table(), *found])
 
 
 async def _read_file(store: ObjectStore, part: Part) -> pa.Table:

@@ -111,7 +111,7 @@ class Metadata:
         listed = await read_ranges(context.engine, metaranges, folder=folder, with_sublists=True)
         ranges = listed.count
         check_live(metaranges, ranges)
-        nameless = await without_ids(context.store, special, metaranges["metarange_id"], listed)
+        nameless = await without_ids(context, special, metaranges["metarange_id"], listed)
         if prepared.has_lost_trees:
             for folder in _OF_TREES:
                 nameless = nameless.filter(pc.invert(pc.starts_with(nameless["key"], folder)))
@@ -187,7 +187,7 @@ async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:
 
 
 async def without_ids(
-    store: ObjectStore, special: Special, metaranges: pa.ChunkedArray, ranges: ListedRanges
+    context: RunContext, special: Special, metaranges: pa.ChunkedArray, ranges: ListedRanges
 ) -> pa.Table:
     """Return the TREE_FILES whose ids are none of these. Holds no more of the others than HELD_MAX at a time.
 
@@ -198,11 +198,11 @@ async def without_ids(
 
     async def sift() -> None:
         files = without(pa.concat_tables(held), "id", metaranges)
-        async for some in ranges.each(store):
+        async for some in ranges.each(context):
             files = without(files, "id", some["range_id"])
         left.append(files)
 
-    async for files in special.tree_files(store):
+    async for files in special.tree_files(context.store):
         held.append(files)
         count += files.num_rows
         # A look-up table of the ids is made anew each time, so rarely.
@@ -301,7 +301,7 @@ async def _named_since(context: RunContext, plan: Plan, answer: LeftoversRetired
     folder = folder_in(plan, f"ranges.tasks.{answer.commits.digest()[:16]}")
     listed = await read_ranges(context.engine, new, folder=folder, with_sublists=True)
     found = [pa.array([metarange_key(MetarangeId(id_)) for id_ in new["metarange_id"].to_pylist()], pa.string())]
-    async for some in listed.each(context.store):
+    async for some in listed.each(context):
         rows = zip(some["range_id"].to_pylist(), some["count"].to_pylist(), strict=True)
         keys = [range_key(RangeId(id_)) if count else sublist_key(SublistId(id_)) for id_, count in rows]
         found.append(pa.array(keys, pa.string()))

@@ -268,7 +268,7 @@ async def _read_commits(
     check_live(metaranges, ranges.count)
     if base is not None:
         # Nearly all of them are known, so the others are few.
-        new_ranges = [without(some, "range_id", base.ranges) async for some in ranges.each(context.store)]
+        new_ranges = [without(some, "range_id", base.ranges) async for some in ranges.each(context)]
         ranges = ListedRanges(pa.concat_tables([RANGES.schema.empty_table(), *new_ranges]))
     context.progress(f"marking against {count_of(new.num_rows, 'commit')} in {count_of(ranges.count, 'range')}")
     live = await _live_of(context, run, base, ranges)
@@ -303,7 +303,7 @@ async def _keep(
     kept: Pieces,
 ) -> Keeps:
     """Save what a later run may go on from, once the plan is carried out."""
-    names = [some["range_id"] async for some in committed.new_ranges.each(context.store)]
+    names = [some["range_id"] async for some in committed.new_ranges.each(context)]
     slices = np.array(listed, np.int64)
     clean_run, clean_ms, since = run.run_id, run.now_ms, 0
     if base is not None:
