@@ -223,8 +223,9 @@ async def test_files_of_ranges_name_what_rows_of_them_do_and_are_the_same_if_wri
     assert (rows.in_files, files.in_files) == (False, True)
     assert again.rows.sort_by("name") == files.rows.sort_by("name")
     assert [part.rows for part in parts_of(files.rows) if part.rows > 2] == []
-    for side in (lambda listed: listed, lambda listed: listed.of(live=True), lambda listed: listed.of(live=False)):
-        assert await content_of(context, side(files)) == await content_of(context, side(rows))
+    assert await content_of(context, files) == await content_of(context, rows)
+    for live in (True, False):
+        assert await content_of(context, files.of(live=live)) == await content_of(context, rows.of(live=live))
     kept, going = files.of(live=True).count, files.of(live=False).count
     assert (kept, going) == (7 * (True in lives), 5 if len(lives) == 2 else 7 * (False in lives))
 
