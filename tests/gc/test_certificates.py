@@ -24,6 +24,7 @@ from lakebed.gc.protocol import (
     Certificate,
     RestoredFrom,
     RunKind,
+    certificate_path,
     decode_certificate,
     encode_certificate,
 )
@@ -483,6 +484,46 @@ def test_a_run_that_is_no_erasure_has_no_certificate(lake: Lakeside) -> None:
 
     with pytest.raises(BadInput, match="no erasure"):
         lake.collector.on(None).certify(plan.run_id, by="ann")
+
+
+def erased_and_forgotten(lake: Lakeside) -> Certificate:
+    """An erasure takes what was only staged at the path, so that no commit has the checksum of its content."""
+    lake.upload("users/ann", b"secret")
+    first = certified(lake, "users/ann")
+    lake.upload("users/ann", b"another")
+    lake.upload("backup/ann", b"secret")
+    lake.commit()
+    return first
+
+
+def test_a_second_erasure_finds_copies_of_what_only_the_first_named(lake: Lakeside) -> None:
+    first = erased_and_forgotten(lake)
+
+    second = certified(lake, "users/ann")
+
+    assert {one.address for one in first.objects} < {one.address for one in second.objects}
+    assert stands(second) == {"copy": "has an erased checksum, at backup/ann"}
+
+
+def test_an_earlier_certificate_of_other_paths_adds_nothing(lake: Lakeside) -> None:
+    erased_and_forgotten(lake)
+    lake.upload("users/bob", b"other")
+    lake.commit()
+
+    made = certified(lake, "users/bob")
+
+    assert [one.paths for one in made.objects] == [("users/bob",)]
+    assert stands(made) == {}
+
+
+def test_an_earlier_certificate_that_cannot_be_read_stands(lake: Lakeside) -> None:
+    first = erased_and_forgotten(lake)
+    key = certificate_path(first.run_id)
+    lake.wait(lake.objectstore.put(key, b"damaged"))
+
+    made = certified(lake, "users/ann")
+
+    assert [one.where for one in made.stands if one.what == "copy"] == [key]
 
 
 def test_the_page_escapes_names_and_says_what_stands(lake: Lakeside) -> None:

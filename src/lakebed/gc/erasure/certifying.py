@@ -2,6 +2,7 @@
 
 A certificate looks at the store for each object that was selected:
 
+0. Add the objects of earlier certificates at the paths: their commits may be gone, and with these the checksums.
 1. Ask what is staged at the paths: before the commits, for a commit may take it meanwhile.
    Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
 2. Ask the store for each of these objects, and for each that the plan named.
@@ -45,6 +46,7 @@ from lakebed.gc.engines import Task
 from lakebed.gc.inputs.ranges import effort_of_whole, get_range
 from lakebed.gc.inputs.selecting import Flags, matching, paths_of, read_rows, selected
 from lakebed.gc.protocol import (
+    CERTIFICATES_PREFIX,
     CLOCK_KEY,
     COPIES_ROWS_MAX,
     DATA_PREFIX,
@@ -98,10 +100,12 @@ GARBAGE_STAYS: Final = (
     "bytes that were overwritten, deleted or reset away before a commit had them have no path on record: apply with"
     " --everywhere, which deletes for good all that no entry of the repository names, whatever its path was"
 )
+EARLIER_MAX: Final = 1000
+"""A certificate reads at most this many of earlier erasures."""
+_NOT_SOUGHT_EARLIER: Final = "copies were not sought of all that certificates of earlier erasures name"
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
     "what earlier collections took at these paths is not among the objects if its commits are gone: the ledger has it",
-    "copies of what only an earlier erasure of these paths named: verify the certificate of that one, too",
     "bytes that come later to an address handed out before have no path on record until they are linked",
     "bytes that came to the paths after the plan, and left them again before a commit or a certificate saw them there",
     "of an object that was copied or moved while it was staged, only the paths where it is now are on record",
@@ -187,6 +191,7 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     """
     if before.namespace != context.store.uri.rstrip("/"):
         raise BadInput(f"the certificate is of {before.namespace}, not of {context.store.uri}", input="certificate")
+    before, unread = await _with_earlier(context, before)
     # First: a slice has its record before it has an object.
     data = await context.store.level(DATA_PREFIX)
     run = await context.service.start(RunKind.ERASURE)
@@ -204,7 +209,48 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     context.progress(f"asking the store for {count_of(len(objects), 'object')}")
     there = await addresses_there(context, objects)
     copies = await _find_copies(context, run, before.selection, seen, objects, there)
-    return await _look(context, before, run, data, staged, objects, there, copies, by=by)
+    made = await _look(context, before, run, data, staged, objects, there, copies, by=by)
+    return replace(made, stands=(*made.stands, *unread))
+
+
+async def _with_earlier(context: RunContext, before: Certificate) -> tuple[Certificate, list[Standing]]:
+    """Return the certificate with the objects that earlier erasures named at its paths, or with its digests, so that
+    copies of these are sought, too. What was not read stands.
+    """
+    keys = [stat.key async for page in context.store.list(CERTIFICATES_PREFIX) for stat in page]
+    keys = sorted(key for key in keys if key != certificate_path(before.run_id))
+    joined = {one.address: one for one in before.objects}
+    unread: list[Standing] = []
+    for key in keys[:EARLIER_MAX]:
+        data = await find(context.store, key)
+        try:
+            earlier = None if data is None else decode_certificate(data)
+        except BadInput:
+            why = f"{_NOT_SOUGHT_EARLIER}: this one cannot be read"
+            unread.append(Standing(what="copy", where=key, why=why))
+            continue
+        if earlier is not None and earlier.planned_ms <= before.planned_ms:
+            for one in _overlapping(earlier, before.selection):
+                joined.setdefault(one.address, one)
+    if len(keys) > EARLIER_MAX:
+        why = f"{_NOT_SOUGHT_EARLIER}: there are {len(keys):,} of these, and {EARLIER_MAX:,} were read"
+        unread.append(Standing(what="copy", where=CERTIFICATES_PREFIX, why=why))
+    return replace(before, objects=tuple(joined.values())), unread
+
+
+def _overlapping(earlier: Certificate, selection: Selection) -> list[ErasedObject]:
+    """Return its objects that were at a selected path, or have a selected digest. Metadata are not on record: what they
+    narrow down counts as selected.
+    """
+    paths, digests, patterns = frozenset(selection.paths), frozenset(selection.digests), selection.patterns()
+    is_any = not (paths or digests or patterns)
+    return [
+        one
+        for one in earlier.objects
+        if is_any
+        or one.checksum in digests
+        or any(path in paths or any(pattern.matches(path) for pattern in patterns) for path in one.paths)
+    ]
 
 
 class _Commits(NamedTuple):

@@ -19,6 +19,7 @@ from .branches import (
 )
 from .certificates import (
     CERTIFICATE_KEY,
+    CERTIFICATES_PREFIX,
     PROOF,
     Certificate,
     Collected,
@@ -254,6 +255,7 @@ __all__ = [
     "BRANCH_GONE",
     "BRANCH_IN_DOUBT",
     "BRANCH_NOT_TRIED",
+    "CERTIFICATES_PREFIX",
     "CERTIFICATE_KEY",
     "CLAIM_ATTEMPTS_MAX",
     "CLAIM_KEY",
