@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import aiomysql
 import pytest
 
+from lakebed.base import OutcomeUnknown
 from lakebed.kv import (
     InvalidStoreUri,
     StoreFormat,
@@ -129,6 +130,28 @@ async def test_a_replica_is_refused_and_so_are_a_later_format_and_a_wrong_passwo
         open_store(uri_of(server.port, name="fresh").replace("root@", "root:wrong@"))
     with pytest.raises(StoreUnavailable, match="Unknown database"):
         open_store(f"mysql://root@127.0.0.1:{server.port}/absent")
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(1598, OutcomeUnknown), (1180, OutcomeUnknown), (1026, OutcomeUnknown), (1114, StoreUnavailable)],
+)
+async def test_a_write_that_failed_in_its_commit_is_unknown(
+    server: Server, number: int, expected: type[Exception]
+) -> None:
+    """MySQL whose binary log cannot be synced answers 1598, and has the row once it is started again."""
+    name = f"commit{number}"
+    await statement(server, f"CREATE DATABASE {name}")  # the system's own takes no triggers
+    store = open_store(uri_of(server.port, name="lakebed").replace("/mysql?", f"/{name}?"))
+    failure = f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {number}, MESSAGE_TEXT = 'the log'"
+    await statement(server, f"CREATE TRIGGER {name}.failing BEFORE INSERT ON {name}.lakebed_kv FOR EACH ROW {failure}")
+
+    with pytest.raises(expected, match="the log"):
+        await store.set_if(b"p", b"key", b"value", None)
+
+    await statement(server, f"DROP TRIGGER {name}.failing")
+    await store.set_if(b"p", b"key", b"value", None)
+    await store.close()
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

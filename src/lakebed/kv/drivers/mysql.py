@@ -77,6 +77,13 @@ _ENDED: Final = {
     1927,  # an operator ended the connection
     *(CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_COMMANDS_OUT_OF_SYNC, CR.CR_SERVER_LOST_EXTENDED),
 }
+_REFUSED: Final = {
+    *(ER.DBACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR),
+    *(ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.MUST_CHANGE_PASSWORD, ER.USER_LIMIT_REACHED),
+    *(ER.NET_PACKET_TOO_LARGE, ER.RECORD_FILE_FULL),
+}
+"""Operational errors that come before a commit begins. Behind others the write may be there: MySQL whose log cannot be
+synced answers 1598, stops, and has the row when it starts again."""
 _AWAY: Final = {CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR}
 
 
@@ -281,6 +288,8 @@ class MysqlDatabase:
             connection.close()  # a late answer must not meet the next statement
             if code in _ENDED or isinstance(error, err.InternalError | err.InterfaceError):
                 raise OutcomeUnknown(f"mysql: the answer was lost: {_shown(error)}") from error
+            if isinstance(error, err.OperationalError) and code not in _REFUSED:
+                raise OutcomeUnknown(f"mysql: {_shown(error)}", code=code) from error
             raise StoreUnavailable(f"mysql: {_shown(error)}", code=code) from error
         finally:
             timer.cancel()
