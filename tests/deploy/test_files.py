@@ -6,11 +6,14 @@ Helm and systemd read their files where they are installed.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ import yaml
 from lakebed.cli.tree import app
 from lakebed.server.draining import CUT_S
 from lakebed.server.serving import CLOSE_S
+from tests.kv.servers import go_program, python_packages
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "lakebed"
@@ -183,7 +187,8 @@ class TestChart:
 
     @pytest.mark.parametrize("options", [[], ["serviceMonitor.enabled=true", "data.existingClaim=lake"]])
     def test_helm_renders_it(self, options: list[str]) -> None:
-        done = rendered(*[f"secret.values.{name}=x" for name in values()["secret"]["values"]], *options)
+        named = [f"secret.values.{name}=x" for name in values()["secret"]["values"] if name != "LAKEBED_STORE_URI"]
+        done = rendered(*named, "secret.values.LAKEBED_STORE_URI=postgres://x", *options)
 
         assert done.returncode == 0, done.stderr
         made = {one["kind"]: one for one in yaml.safe_load_all(done.stdout) if one}
@@ -200,13 +205,86 @@ class TestChart:
         assert done.returncode != 0
         assert "set secret.values.LAKEBED_" in done.stderr
 
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            (["environment.LAKEBED_STORE_URI=sqlite:///var/lib/lakebed/kv.db"], "pods cannot share a file"),
+            (["environment.LAKEBED_STORE_URI=mem://"], "pods cannot share a file"),
+            (["environment.LAKEBED_BLOCKSTORE=local"], "set data.existingClaim"),
+            (["replica=3"], "replica"),
+            (["replicas=three"], "replicas"),
+            (["close=3"], "close"),
+            (["service.type=ClusterIp"], "type"),
+        ],
+    )
+    def test_helm_refuses_values_with_which_pods_would_not_serve(self, options: list[str], reason: str) -> None:
+        done = rendered("secret.existing=lake", *options)
 
-def rendered(*chosen: str) -> subprocess.CompletedProcess[str]:
-    helm = shutil.which("helm")
-    if helm is None:
-        pytest.skip("helm is not installed")
+        assert done.returncode != 0
+        assert reason in done.stderr
+
+    def test_the_schema_has_each_value_and_a_grace_period_that_is_long_enough(self) -> None:
+        schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+
+        assert set(schema) == {*values(), "global"}
+        assert schema["close"]["minimum"] > CLOSING_S
+        for name, one in schema.items():
+            assert not one.get("properties") or set(values()[name]) == set(one["properties"])
+
+    @pytest.mark.parametrize("kubernetes", ["1.25", "1.37"])
+    def test_the_interface_of_kubernetes_takes_what_helm_renders(self, kubernetes: str, tmp_path: Path) -> None:
+        """Its own schemas, strictly: a field that it does not know is an error. It has none of the monitor."""
+        texts = []
+        for some in product(*OPTIONS):
+            done = rendered(*chain.from_iterable(some), cluster=f"{kubernetes}.0")
+            assert done.returncode == 0, done.stderr
+            texts.append(done.stdout)
+        made = [one for text in texts for one in yaml.safe_load_all(text) if one and one["kind"] != "ServiceMonitor"]
+        (tmp_path / "made.yaml").write_text(yaml.safe_dump_all(made))
+        validate = [sys.executable, "-m", "kubernetes_validate", "--strict", "-k", kubernetes, "made.yaml"]
+        packages = str(python_packages("kubernetes-validate==1.37.0"))
+        done = subprocess.run(
+            validate, cwd=tmp_path, env={"PYTHONPATH": packages}, capture_output=True, text=True, check=False
+        )
+
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("passed") == len(made)
+
+
+OPTIONS: list[list[list[str]]] = [
+    [["secret.existing=lake"], [f"secret.values.{name}=postgres://x" for name in values()["secret"]["values"]]],
+    [[], ["data.existingClaim=lake", "environment.LAKEBED_BLOCKSTORE=local"]],
+    [[], ["podDisruptionBudget.enabled=false", "serviceMonitor.enabled=true", "service.type=LoadBalancer"]],
+    [
+        [],
+        [
+            "replicas=5",
+            "workers=2",
+            "podDisruptionBudget.maxUnavailable=20%",
+            "imagePullSecrets[0].name=pull",
+            "nodeSelector.disk=fast",
+            "tolerations[0].key=lake",
+            "tolerations[0].operator=Exists",
+            "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=kubernetes.io/hostname",
+            "environment.LAKEBED_PRESIGN=0",
+        ],
+    ],
+]
+"""The values to try, each with each of the others."""
+
+
+def helm_program() -> str:
+    """Return an installed Helm. LAKEBED_TEST_HELM=build has Go build it, once."""
+    found = shutil.which("helm")
+    if found is None and os.environ.get("LAKEBED_TEST_HELM") != "build":
+        pytest.skip("helm is not installed. LAKEBED_TEST_HELM=build builds it")
+    return found or str(go_program("helm.sh/helm/v3/cmd/helm", "v3.16.4"))
+
+
+def rendered(*chosen: str, cluster: str = "1.30.0") -> subprocess.CompletedProcess[str]:
+    helm = helm_program()
     # A Helm that was built from source takes itself to be on a very old cluster.
-    command = [helm, "template", "lake", str(CHART), "--kube-version", "1.30.0"]
+    command = [helm, "template", "lake", str(CHART), "--kube-version", cluster]
     return subprocess.run(
         [*command, *(word for one in chosen for word in ("--set", one))], capture_output=True, text=True, check=False
     )
@@ -224,6 +302,20 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
     ours = [line for line in done.stderr.splitlines() if "lakebed" in line]
     assert (done.returncode, ours) == (0, [])
+
+
+def test_systemd_finds_the_service_well_shut_in(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed: apt-get install systemd")
+    shutil.copy(DEPLOY / "systemd" / "lakebed.service", tmp_path)
+    # Its figure goes from 0 to 10: below 2 is "OK". The threshold is in tenths.
+    weigh = [analyze, "security", "--offline=true", "--threshold=20", "--no-pager", str(tmp_path / "lakebed.service")]
+    done = subprocess.run(weigh, capture_output=True, text=True, check=False)
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-analyze cannot read a file")
+
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr
 
 
 def test_the_image_is_of_an_ordinary_user_with_a_probe() -> None:
