@@ -122,6 +122,34 @@ async def test_a_source_that_is_written_meanwhile_is_noticed() -> None:
         await copy_store(Busy(source), target, lambda: ([b"p"], [b"p"]))  # type: ignore[arg-type]  # what of it is used
 
 
+class BusyElsewhere:
+    """A source that a server writes to, in the first partition, once the second was scanned so many times."""
+
+    def __init__(self, store: Store, scans: int) -> None:
+        self._store = store
+        self._scans = scans
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> object:
+        page = await self._store.scan(partition, start, limit)
+        if partition == b"second":
+            self._scans -= 1
+            if not self._scans:
+                await self._store.set(b"first", b"0", b"later")
+        return page
+
+
+@pytest.mark.parametrize("scans", [1, 2, 3], ids=["at the first look", "while it copies", "when it has compared"])
+async def test_a_write_to_a_partition_that_is_copied_already_is_noticed(scans: int) -> None:
+    source, target = open_store("mem://"), open_store("mem://")
+    partitions = [b"first", b"second"]
+    for partition in partitions:
+        await source.set_many(partition, [(b"%d" % number, b"") for number in range(10)])
+    busy = BusyElsewhere(source, scans)
+
+    with pytest.raises(CopyDiffers, match="stop every server"):
+        await copy_store(busy, target, lambda: (partitions, partitions))  # type: ignore[arg-type]  # what of it is used
+
+
 @pytest.mark.parametrize("name", ["source", "target"])
 async def test_a_partition_that_is_made_meanwhile_is_noticed(tmp_path: Path, name: str) -> None:
     uris = {each: sqlite_uri(tmp_path / f"{each}.db") for each in ("source", "target")}

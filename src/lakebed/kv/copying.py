@@ -4,9 +4,11 @@
    store and an unfinished copy of this source pass, and another installation stays as it is.
 2. Compare each partition of the source with the target's, by a digest over its pairs.
 3. Copy the pages of those that differ. So a copy that was interrupted goes on where it was.
-4. Compare all partitions again, and their names. Where a server wrote meanwhile and they differ, the copy is refused.
+4. Compare all partitions again. Then read the whole source once more, and the names of all partitions. Where anything
+   differs, a server wrote meanwhile, and the copy is refused.
 
-A write may still go unnoticed: one to a partition that was compared already, or to both stores alike.
+What the source held at both looks of step 4, it held at the moment between them: the target is equal to it as it was
+then. Only a value that changed and was put back between the looks goes unnoticed, and a server that writes later.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ async def copy_store(
     list_both: Callable[[], tuple[Sequence[bytes], Sequence[bytes]]],
     say: Callable[[str], None] = lambda _: None,
 ) -> Copied:
-    """Make the target hold what the source holds. Nothing may write to either meanwhile.
+    """Make the target hold what the source held at one moment. Nothing may write to either meanwhile.
 
     `list_both` lists the partitions of the source and of the target, in byte order.
 
@@ -69,14 +71,17 @@ async def copy_store(
         else:
             await _copy(source, target, partition)
             say(f"copied {keys:,} keys: partition {number + 1:,} of {len(partitions):,}")
-    keys_in_all = 0
+    compared: dict[bytes, tuple[bytes, int]] = {}
     for partition in partitions:
-        found = await _digest(source, partition)
-        if found != await _digest(target, partition):
+        compared[partition] = await _digest(source, partition)
+        if compared[partition] != await _digest(target, partition):
             raise CopyDiffers(DIFFERS, partition=partition)
-        keys_in_all += found[1]
+    for partition in partitions:  # after the last of them was compared: none changed since
+        if await _digest(source, partition) != compared[partition]:
+            raise CopyDiffers(DIFFERS, partition=partition)
     if list_both() != (partitions, partitions):
         raise CopyDiffers(DIFFERS)
+    keys_in_all = sum(keys for _, keys in compared.values())
     return Copied(partitions=len(partitions), keys=keys_in_all, keys_before=keys_before)
 
 
