@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Conflict, NotFound, Ports
+from lakebed.base import AlreadyExists, Conflict, NotFound, Ports, in_waves
 from lakebed.kv import Predicate, PredicateFailed, Store
 
 from . import built_in
@@ -174,12 +174,13 @@ class Groups:
 
     async def _members(self, group_id: str, group_uid: str) -> dict[str, UserRecord]:
         """Return the members whose uid is still the one that was put in."""
-        members: dict[str, UserRecord] = {}
-        for name, uid in (await holders_of(self._store, USER_GROUPS, (group_id, group_uid))).items():
-            user = await self._accounts.find_user(name)
-            if user is not None and user.uid == uid:
-                members[name] = user
-        return members
+        holders = await holders_of(self._store, USER_GROUPS, (group_id, group_uid))
+        users = await in_waves(self._ports.tasks, list(holders), self._accounts.find_user)
+        return {
+            name: user
+            for (name, uid), user in zip(holders.items(), users, strict=True)
+            if user is not None and user.uid == uid
+        }
 
     async def list_of(self, user_id: str, *, prefix: str, after: str, limit: int) -> tuple[Sequence[GroupRecord], bool]:
         groups = await self.of_user(await self._accounts.get_user(user_id))

@@ -488,8 +488,9 @@ class DeletedRepositories:
         partition = keys.repository_partition(uid)
         noted = {StagingToken(key.decode()) async for key, _ in scan_prefix(self._store, deleted_partition(uid), b"")}
         await self._note(uid, (), noted)
-        async for run_key, _ in scan_prefix(self._store, partition, keys.RUN):
-            await self._purge_partition(keys.expiring_partition(uid, RunId(run_key[len(keys.RUN) :].decode())))
+        async for runs, _ in scan_pages(self._store, partition, keys.RUN, first=AT_ONCE):
+            published = [keys.expiring_partition(uid, RunId(run[len(keys.RUN) :].decode())) for run in runs]
+            await in_waves(self._ports.tasks, published, self._purge_partition)
         await self._purge_partition(keys.retired_partition(uid))
         await self._purge_partition(keys.garbage_partition(uid))
         await self._purge_partition(keys.taken_partition(uid))
