@@ -131,6 +131,8 @@ class DrainingServer(uvicorn.Server):
                 elif now - since >= IDLE_S:
                     connection.shutdown()
             await asyncio.sleep(STEP_S)
+            # After a pause of the process a request may wait that came in time: read it before the next look.
+            await asyncio.sleep(0)
 
     def _connections(self) -> list[LimitedProtocol]:
         return [each for each in self.server_state.connections if isinstance(each, LimitedProtocol)]

@@ -9,12 +9,16 @@ the square of its length, and waits for the rest for ever. So a connection is cl
     there are too many connections, and none of them is idle                                503
 
 A request whose head comes in one piece, as nearly all do, pays for two comparisons and no timer.
+
+After a pause of the process, or of its machine, uvloop may run a timer before it reads what came meanwhile. So a timer
+only asks for a second look, which comes after the reads: a client whose bytes came in time is neither slow nor idle.
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -105,12 +109,26 @@ class LimitedProtocol(HttpToolsProtocol):
         return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
 
     def _arm(self, seconds: float) -> None:
-        self._timer = self.loop.call_later(seconds, self._on_timer)
+        self._timer = self.loop.call_later(seconds, self.on_slow)
 
     def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def on_slow(self) -> None:
+        """Refuse a request that is too slow, unless the next reads bring its rest."""
+        fired = self._timer
+        self._after_reads(lambda: self._on_timer() if self._timer is fired else None)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, unless the next reads bring a request."""
+        fired, close = self.timeout_keep_alive_task, super().timeout_keep_alive_handler
+        self._after_reads(lambda: close() if self.timeout_keep_alive_task is fired else None)
+
+    def _after_reads(self, act: Callable[[], None]) -> None:
+        # The loop reads between two of its rounds. A second timer could be due in the round of the first.
+        self.loop.call_soon(self.loop.call_soon, act)
 
     def _on_timer(self) -> None:
         self._timer = None
