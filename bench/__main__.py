@@ -26,6 +26,7 @@ NAMES = (
     "erase",
     "gateway",
     "hard-delete",
+    "history",
     "imports",
     "incremental",
     "kv",
