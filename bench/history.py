@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -25,10 +24,9 @@ import pyarrow as pa
 
 from lakebed.base import RangeId
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.inputs.ranges import read_listed
+from lakebed.gc.inputs.ranges import read_ranges
 from lakebed.gc.tables import METARANGES
-from lakebed.objectstore import MemoryObjectStore
-from lakebed.objectstore.drivers.memory import MemoryDeleter
+from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.ranges import CUT_RULE, RangeInfo, encode_metarange, encode_sublist, metarange_key, sublist_key
 from lakebed.runtime import live_ports
 
@@ -130,12 +128,12 @@ async def read(store: FileStore, metaranges: pa.Table, size: Size, shares: int) 
     engine = LocalEngine(store, live_ports(), open_deleter=lambda: MemoryDeleter(store), shares=shares)
     store.files = store.size_bytes = 0
     began, began_s = time.process_time(), time.perf_counter()
-    found = await read_listed(engine, metaranges, folder="_lakefs/retention/gc/runs/bench/ranges/")
+    found = await read_ranges(engine, metaranges, folder="_lakefs/bench/ranges/", with_sublists=True)
     cpu_s, wall_s = time.process_time() - began, time.perf_counter() - began_s
     store.objects.clear()
     commits = metaranges.num_rows
-    assert found.num_rows + commits >= store.made, (found.num_rows, store.made)
-    assert found.num_rows <= size.ranges + 2 * commits + size.ranges // size.listed + 1
+    # Of the tree before the first commit, that one replaced a range.
+    assert found.count == size.ranges + commits - 1, found.count
     return Read(1_000 * cpu_s / commits, store.size_bytes / commits / 1024, store.files / store.made, wall_s)
 
 
@@ -180,7 +178,7 @@ def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
     yield partial(figures, SIZES[size])
 
 
-def narrowed(given: list[str]) -> Bench:
+def narrowed(given: Sequence[str]) -> Bench:
     """Return the bench of this many commits, over this many ranges if a second number is given."""
     commits, *ranges = (int(one) for one in given)
     size = SIZES["full"]._replace(commits=(commits,))

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from lakebed.base import Corrupt, MetarangeId
+from lakebed.base import Corrupt, MetarangeId, RangeId
+from lakebed.gc.engines import LocalEngine
+from lakebed.gc.holding import metaranges_of
 from lakebed.gc.inputs import ranges
 from lakebed.gc.protocol import Plan, RunKind
 from lakebed.gc.service import CollectionService
 from lakebed.gc.service.commits import read_snapshot
-from lakebed.ranges import CutRule, SublistList, decode_metarange, overlay
+from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
+from lakebed.ranges import (
+    CutRule,
+    RangeInfo,
+    SublistList,
+    decode_metarange,
+    encode_metarange,
+    encode_sublist,
+    metarange_key,
+    overlay,
+    sublist_key,
+)
+from lakebed.runtime import live_ports
 from lakebed.versions import TreeCache, Trees
 from lakebed.versions.commits.committer import Note
 from tests.spark.collecting import Collecting
@@ -219,3 +235,55 @@ def test_a_search_finds_the_commits_that_name_a_sublist(lakeside: Lakeside) -> N
     (found,) = lakeside.wait(lakeside.service.why(address=f"_lakefs/sublists/{one}.parquet")).objects
 
     assert [name.commit for name in found.commits] == [commit.id]
+
+
+class Counted(MemoryObjectStore):
+    """Counts the reads of each sublist."""
+
+    def __init__(self) -> None:
+        super().__init__("mem://lake/repo")
+        self.reads: Counter[str] = Counter()
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        if key.startswith("_lakefs/sublists/"):
+            self.reads[key] += 1
+        return await super().get(key, start=start, end=end)
+
+
+@pytest.mark.parametrize("a_share", [1, 1_000])
+@pytest.mark.parametrize("shares", [1, 3])
+async def test_a_sublist_is_read_once_however_many_trees_and_tasks_have_it(
+    monkeypatch: pytest.MonkeyPatch, shares: int, a_share: int
+) -> None:
+    monkeypatch.setattr(ranges, "SUBLISTS_A_SHARE", a_share)
+    store = Counted()
+    lists = [[made_up(place, 0) for place in range(first, first + 4)] for first in range(0, 40, 4)]
+    trees, wanted, read = dict[str, bool](), dict[str, bool](), set[str]()
+    for version in range(1, 31):
+        lists[version % 10][version % 4] = made_up(4 * (version % 10) + version % 4, version)
+        sublists = [encode_sublist(of_list) for of_list in lists]
+        # A narrow tree shares ranges with wide ones.
+        narrow = version % 7 == 0
+        id_, data = encode_metarange([one for of in lists for one in of] if narrow else [info for info, _ in sublists])
+        await store.put(metarange_key(id_), data)
+        trees[id_] = live = version % 3 == 0
+        for one in [one for of in lists for one in of]:
+            wanted[one.id] = wanted.get(one.id, False) or live
+        for info, file in [] if narrow else sublists:
+            await store.put(key := sublist_key(info.id), file)
+            read.add(key)
+            wanted[info.id] = wanted.get(info.id, False) or live
+    engine = LocalEngine(store, live_ports(), open_deleter=lambda: MemoryDeleter(store), shares=shares)
+
+    found = await ranges.read_ranges(engine, metaranges_of(trees), folder="_lakefs/ranges/", with_sublists=True)
+
+    names = zip(found.rows["range_id"].to_pylist(), found.rows["is_live"].to_pylist(), strict=True)
+    assert sorted(names) == sorted(wanted.items())
+    assert store.reads == Counter(read)
+
+
+def made_up(place: int, version: int) -> RangeInfo:
+    """A range of which there is no file."""
+    id_ = RangeId(sha256(b"%d %d" % (place, version)).hexdigest())
+    key = b"%04d/" % place
+    return RangeInfo(id=id_, min_key=key, max_key=key + b"9", count=2, size_bytes=2, file_bytes=9)

@@ -11,10 +11,10 @@ A file that is missing, cut short or changed stops the run with an error that na
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,7 +25,16 @@ from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId, SublistI
 from lakebed.gc.engines import Effort, Engine, Task, Work
 from lakebed.gc.protocol import Part, Plan, StartedRun, part_of
 from lakebed.gc.runs.context import RunContext
-from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from lakebed.gc.sets.bucketed import (
+    HELD_MAX,
+    Bucketed,
+    Dealer,
+    effort_of,
+    files_of,
+    in_shares,
+    in_side,
+    rows_of_shares,
+)
 from lakebed.gc.sets.packing import Cause, Integers, pack_foreign, pack_numbered
 from lakebed.gc.sets.places import Namespace, may_be_deleted
 from lakebed.gc.tables import CANDIDATES, PARTS, RANGES, decode, encode, parts_of, read_part, rows_of_parts
@@ -57,6 +66,13 @@ FILE_RANGES: Final = 1_000
 """In a file of ranges: what a task reads at least."""
 HELD_FILES: Final = 256
 """Of how many files a run holds the ranges in its own process."""
+
+SUBLISTS_A_SHARE: Final = 1_000
+SUBLIST_SHARES: Final = 256
+"""Into how many shares sublists are cut at most, where each would have more than SUBLISTS_A_SHARE."""
+
+_RANGES: Final = "ranges/"
+_SUBLISTS: Final = "sublists/"
 
 _MISSING: Final = "missing; `lakebed gc missing` lists the commits that lack files"
 _CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
@@ -156,10 +172,7 @@ async def read_ranges(
     tasks write files into `folder`.
     """
 
-    async def find(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        yield await read_metaranges(task, share)
-
-    dealt = await _deal_found(engine, find, metaranges, folder=folder)
+    dealt = await _deal_lists(engine, metaranges, folder=folder)
     shares, effort = rows_of_shares(dealt), effort_of(dealt)
     if dealt.rows <= IN_ROWS_MAX:
         found = await engine.run(_bring_together(dealt), shares, RANGES, effort=effort)
@@ -267,20 +280,83 @@ def effort_of_whole(ranges: pa.Table) -> Effort:
     return Effort(requests=ranges.num_rows, size_bytes=pc.sum(ranges["file_bytes"]).as_py() or 0)
 
 
-async def read_metaranges(task: Task, share: pa.Table) -> pa.Table:
-    """From METARANGES to RANGES, each range and each sublist of the share once."""
-    ranks = {row["metarange_id"]: (row["is_live"], *(row[column] for column in _CAUSE)) for row in share.to_pylist()}
-    known, sublists = KnownRanges(), dict[str, tuple[Any, ...]]()
-    causes: list[tuple[Any, ...]] = []
-    # The best first: so the first that has a range is the one that counts, and a sublist is read once.
+async def _deal_lists(engine: Engine, metaranges: pa.Table, *, folder: str) -> Bucketed:
+    """Write RANGES of what all METARANGES name, ranges and sublists, into `folder`.
+
+    Metaranges share sublists too, and those of one sublist may be with many tasks. So a task that reads metaranges
+    opens no sublist. Each is brought together in its bucket first, and read by one task.
+    """
+
+    async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        for side, found in zip((_RANGES, _SUBLISTS), await read_metaranges(task, share), strict=True):
+            if found.num_rows:
+                yield in_side(side, await _dealt(task, found, folder))
+
+    async def open_sublists(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        async for found in _bring_together(sublists)(task, share):
+            yield await _dealt(task, await read_sublists(task, found), folder)
+
+    # A metarange is small, and decoding it takes a few times as long as reading it.
+    effort = Effort(requests=4 * metaranges.num_rows)
+    written = await engine.run(deal, metaranges, PARTS, effort=effort)
+    ranges, sublists = (
+        files_of(folder, written.filter(pc.starts_with(written["name"], side))) for side in (_RANGES, _SUBLISTS)
+    )
+    # Without a wide tree nothing runs.
+    shares = rows_of_shares(sublists, most=max(SUBLISTS_A_SHARE, sublists.rows // SUBLIST_SHARES))
+    opened = files_of(folder, await engine.run(open_sublists, shares, PARTS, effort=Effort(requests=4 * sublists.rows)))
+    files = {file.name: file for side in (ranges, sublists, opened) for file in side.files}
+    return Bucketed(folder=folder, files=tuple(files[name] for name in sorted(files)))
+
+
+async def _dealt(task: Task, rows: pa.Table, folder: str) -> pa.Table:
+    dealer = Dealer(RANGES)
+    dealer.add(rows)
+    return await dealer.write(task.store, folder)
+
+
+async def read_metaranges(task: Task, share: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """From METARANGES to RANGES, each once: ranges that they list themselves, and sublists of wide trees."""
+    ranks = {row["metarange_id"]: _rank_of(row) for row in share.to_pylist()}
+    known, sublists = KnownRanges(), dict[SublistId, _Rank]()
+    causes: list[_Rank] = []
+    # The best first: so the first that has a range is the one that counts.
     names = sorted(ranks, key=ranks.__getitem__, reverse=True)
-    async for name, sublist, _ in each_list(task, names, known, once=True):
-        if sublist is not None:
-            sublists.setdefault(sublist, (0, 0, *ranks[name]))
+    async for name, data in task.ahead(names, lambda id_: _get_metarange(task.store, MetarangeId(id_))):
+        listed = known.read_metarange(MetarangeId(name), data)
+        if isinstance(listed, SublistList):
+            for sublist in listed.ids:
+                sublists.setdefault(SublistId(sublist), ranks[name])
         causes += [ranks[name]] * (len(known) - len(causes))
-    facts = zip(known.ids(), *known.numbers(), causes, strict=True)
-    rows = [(id_, *row) for id_, row in sublists.items()]
-    rows += [(id_, count, file_bytes, *rank) for id_, count, file_bytes, rank in facts]
+    return _ranges_of(known, causes), _rows_of([(id_, 0, 0, *rank) for id_, rank in sublists.items()])
+
+
+async def read_sublists(task: Task, sublists: pa.Table) -> pa.Table:
+    """From RANGES that are sublists to those that these list, each once."""
+    ranks = {row["range_id"]: _rank_of(row) for row in sublists.to_pylist()}
+    known, causes = KnownRanges(), list[_Rank]()
+    # The best first, as above.
+    names = sorted(ranks, key=ranks.__getitem__, reverse=True)
+    async for name, data in task.ahead(names, lambda id_: _get_sublist(task.store, SublistId(id_))):
+        known.read_sublist(SublistId(name), data)
+        causes += [ranks[name]] * (len(known) - len(causes))
+    return _ranges_of(known, causes)
+
+
+_Rank: TypeAlias = tuple[Any, ...]
+"""Whether a metarange is live, and its cause. Of several that name a range the greatest counts."""
+
+
+def _rank_of(row: Mapping[str, Any]) -> _Rank:
+    return row["is_live"], *(row[column] for column in _CAUSE)
+
+
+def _ranges_of(known: KnownRanges, ranks: Sequence[_Rank]) -> pa.Table:
+    facts = zip(known.ids(), *known.numbers(), ranks, strict=True)
+    return _rows_of([(id_, count, file_bytes, *rank) for id_, count, file_bytes, rank in facts])
+
+
+def _rows_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     columns = zip(*rows, strict=True)
     return RANGES.rows(dict(zip(RANGES.schema.names, columns, strict=True))) if rows else RANGES.schema.empty_table()
 

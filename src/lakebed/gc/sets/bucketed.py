@@ -281,11 +281,13 @@ def shares_of(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int = HEL
     return shares
 
 
-def rows_of_shares(first: Bucketed, rest: Iterable[Bucketed] = ()) -> pa.Table:
-    """SHARES: what the second map deals to tasks."""
+def rows_of_shares(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int | None = None) -> pa.Table:
+    """SHARES: what the second map deals to tasks, each of at most `most` values, or as fits a join of so many."""
     rest = tuple(rest)
-    held = int(sum(map(_counts, rest), _counts(first)).sum())
-    shares = shares_of(first, rest, most=min(HELD_IN_JOIN, max(HELD_LEAST, held // SHARES_WANTED)))
+    if most is None:
+        held = int(sum(map(_counts, rest), _counts(first)).sum())
+        most = min(HELD_IN_JOIN, max(HELD_LEAST, held // SHARES_WANTED))
+    shares = shares_of(first, rest, most=most)
     columns = zip(*shares, strict=True) if shares else ((), ())
     return SHARES.rows(dict(zip(Share._fields, columns, strict=True)))
 
