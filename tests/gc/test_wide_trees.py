@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.base import Corrupt, MetarangeId, RangeId
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.holding import metaranges_of
+from lakebed.gc.holding import metaranges_of, ranges_of
 from lakebed.gc.inputs import ranges
 from lakebed.gc.protocol import Plan, RunKind
 from lakebed.gc.service import CollectionService
@@ -32,6 +32,7 @@ from lakebed.ranges import (
 from lakebed.runtime import live_ports
 from lakebed.versions import TreeCache, Trees
 from lakebed.versions.commits.committer import Note
+from tests.gc.garbage import task_of
 from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
 from tests.spark.test_metadata import FILES, collector
@@ -266,7 +267,7 @@ async def test_a_sublist_is_read_once_however_many_trees_and_tasks_have_it(
         narrow = version % 7 == 0
         id_, data = encode_metarange([one for of in lists for one in of] if narrow else [info for info, _ in sublists])
         await store.put(metarange_key(id_), data)
-        trees[id_] = live = version % 3 == 0
+        trees[id_] = live = version % 15 == 0
         for one in [one for of in lists for one in of]:
             wanted[one.id] = wanted.get(one.id, False) or live
         for info, file in [] if narrow else sublists:
@@ -280,6 +281,21 @@ async def test_a_sublist_is_read_once_however_many_trees_and_tasks_have_it(
     names = zip(found.rows["range_id"].to_pylist(), found.rows["is_live"].to_pylist(), strict=True)
     assert sorted(names) == sorted(wanted.items())
     assert store.reads == Counter(read)
+
+
+@pytest.mark.parametrize("live", [0, 1])
+async def test_a_range_is_live_if_one_of_the_sublists_that_list_it_is(live: int) -> None:
+    store, sublists = Counted(), dict[str, tuple[int, int, bool]]()
+    shared = made_up(0, 0)
+    for number in (0, 1):
+        info, file = encode_sublist([shared, made_up(1, number)])
+        await store.put(sublist_key(info.id), file)
+        sublists[info.id] = (0, 0, number == live)
+
+    found = await ranges.read_sublists(task_of(store), ranges_of(sublists))
+
+    names = zip(found["range_id"].to_pylist(), found["is_live"].to_pylist(), strict=True)
+    assert dict(names) == {shared.id: True, **{made_up(1, number).id: number == live for number in (0, 1)}}
 
 
 def made_up(place: int, version: int) -> RangeInfo:
