@@ -1,4 +1,4 @@
-"""The whole product on Azure Blob Storage and Cloud Storage: the `lakefs` package, and a collection."""
+"""The whole product on Azure and Cloud Storage, metadata and all: the `lakefs` package, and a collection."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lakebed.objectstore import ObjectStoreOptions, environment_of, open_objects
 from tests.objectstore.cloud_servers import (
     ACCOUNT,
     BUCKETS,
+    KEY,
     azure_options,
     azurite,
     gcs_double,
@@ -28,26 +29,30 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own depende
 
 
 @contextmanager
-def cloud(scheme: str, folder: Path) -> Iterator[tuple[str, str, ObjectStoreOptions]]:
-    """Yield the URI of a store for metadata, a namespace as the client spells it, and the options of its store."""
+def cloud(scheme: str) -> Iterator[tuple[str, str, ObjectStoreOptions]]:
+    """Yield the URI of a store for metadata, a namespace as the client spells it, and the options of its store.
+
+    There is no database at all: the metadata lies in the object store, too.
+    """
     if scheme == "az":
-        with azurite() as server:
-            container = make_container(server.port, "lakes")
+        with azurite() as server, pytest.MonkeyPatch.context() as patch:
+            container, metadata = make_container(server.port, "lakes"), make_container(server.port, "metadata")
+            patch.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
+            patch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
             yield (
-                f"sqlite://{folder}/kv.db",
+                f"az://{metadata}/story?endpoint=http://127.0.0.1:{server.port}/{ACCOUNT}&wait_s=60",
                 f"https://{ACCOUNT}.blob.core.windows.net/{container}/lake",
                 azure_options(server.port),
             )
     else:
         with gcs_double() as server:
-            # No database at all: the metadata lies in the object store, too.
             kv = f"gs://{BUCKETS[1]}/metadata?endpoint=http://127.0.0.1:{server.port}"
             yield kv, f"gs://{BUCKETS[0]}/lake", gcs_options(server.port)
 
 
 @pytest.mark.parametrize("scheme", ["az", "gs"])
 def test_a_story_of_a_client_and_a_collection(scheme: str, tmp_path: Path) -> None:
-    with cloud(scheme, tmp_path) as (kv, namespace, options):
+    with cloud(scheme) as (kv, namespace, options):
         installation = Installation(tmp_path, kv)
         installation.environment |= {"LAKEBED_BLOCKSTORE": scheme, **environment_of(options)}
         with installation.server(workers=1) as url:
