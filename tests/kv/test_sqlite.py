@@ -496,6 +496,50 @@ async def test_a_mistake_in_one_write_fails_that_one_only(store: SqliteStore) ->
     assert [type(outcome) for outcome in outcomes] == [StoreUnavailable, type(None)]
 
 
+class Unshowable(sqlite3.Error):
+    def __str__(self) -> str:
+        raise ValueError("this error has no words")
+
+
+class Untranslatable(bytes):
+    """A value that the database's client refuses with an error of which no message can be made."""
+
+    def __conform__(self, _: object) -> bytes:
+        raise Unshowable
+
+
+async def test_a_write_after_one_that_failed_in_an_unforeseen_way_is_done(store: SqliteStore) -> None:
+    with pytest.raises(OutcomeUnknown, match=r"kv\.db: writing failed in an unforeseen way: ValueError"):
+        await store.set_if(P, b"a", Untranslatable(b"1"), None)
+
+    await store.set_if(P, b"b", b"2", None)
+
+    assert (await store.scan(P, b"", 10)).keys == [b"b"]
+
+
+class DeafLoop(asyncio.SelectorEventLoop):
+    """Other threads cannot wake it."""
+
+    def call_soon_threadsafe(self, *_: object, **__: object) -> asyncio.Handle:
+        raise MemoryError
+
+
+async def test_a_loop_that_cannot_be_woken_keeps_no_answer_from_the_others(store: SqliteStore) -> None:
+    def write_without_an_answer() -> None:
+        loop = DeafLoop()
+        writing = loop.create_task(store.set(P, b"deaf", b"1"))
+        loop.run_until_complete(asyncio.sleep(0))  # it is queued
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(writing)
+        loop.close()
+
+    await asyncio.to_thread(write_without_an_answer)
+    await store.set(P, b"ours", b"2")
+
+    assert (await store.scan(P, b"", 10)).keys == [b"deaf", b"ours"]
+
+
 async def test_a_snapshot_ends_while_others_write_and_is_of_one_moment(path: Path, tmp_path: Path) -> None:
     store = SqliteStore.open(path, synchronous="OFF")
     await store.set_many(P, [(b"old %06d" % number, bytes(200)) for number in range(5_000)])

@@ -90,7 +90,7 @@ class Committer:
         while running:
             group, running = self._take_group()
             if group:
-                _answer(group, self._commit(group))
+                _answer(group, self._outcomes(group))
 
     def _take_group(self) -> tuple[list[Write], bool]:
         """Wait for a write, then take what is queued behind it; and whether there is more to come."""
@@ -108,25 +108,37 @@ class Committer:
                 return group, True
         return group, False
 
+    def _outcomes(self, group: Sequence[Write]) -> list[LakebedError | None]:
+        """Do the group; None or an error for each. Raises nothing: without this thread all callers wait for ever."""
+        try:
+            return self._commit(group)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
+            self._roll_back()
+            return [self._unforeseen(error) for _ in group]
+
+    def _unforeseen(self, error: Exception) -> OutcomeUnknown:
+        # Without the error's own words: to make them may be what failed.
+        unforeseen = OutcomeUnknown(f"{self._path}: writing failed in an unforeseen way: {type(error).__name__}")
+        unforeseen.__cause__ = error
+        return unforeseen
+
     def _commit(self, group: Sequence[Write]) -> list[LakebedError | None]:
-        """Do the group; None or an error for each."""
-        failure: LakebedError
-        apart = False
         self._finishing = False
         try:
             return self._transact(group)
         except sqlite3.Error as error:
             failure = translate(self._path, error, committing=self._finishing)
             apart = len(group) > 1 and isinstance(failure, StoreUnavailable) and not is_busy(error)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not leave callers waiting for ever
-            failure = OutcomeUnknown(f"{self._path}: writing failed in an unforeseen way: {error!r}")
-        if self._connection.in_transaction:
-            with suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
+        self._roll_back()
         if apart:  # one that does not fit must not keep out those that do
-            return [self._commit([write])[0] for write in group]
+            return [self._outcomes([write])[0] for write in group]
         # An error each: callers add their own tracebacks to it.
         return [type(failure)(str(failure), **failure.facts) for _ in group]
+
+    def _roll_back(self) -> None:
+        with suppress(Exception):  # the next transaction fails then, and that failure rolls back
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
     def _transact(self, group: Sequence[Write]) -> list[LakebedError | None]:
         conditions = sorted(
@@ -238,7 +250,7 @@ def _answer(group: Sequence[Write], errors: Sequence[LakebedError | None]) -> No
     for write, error in zip(group, errors, strict=True):
         by_loop.setdefault(write.answer.get_loop(), []).append((write.answer, error))
     for loop, answers in by_loop.items():
-        with suppress(RuntimeError):  # that loop is closed, and no task waits in it
+        with suppress(Exception):  # that loop is closed, and no task waits in it; or it fails, and the others do not
             loop.call_soon_threadsafe(_settle, answers)
 
 
