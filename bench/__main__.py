@@ -39,6 +39,7 @@ NAMES = (
     "potential-commits",
     "prepare",
     "repository",
+    "publishing",
     "rewrite",
     "staged",
     "stat",
