@@ -41,6 +41,7 @@ NAMES = (
     "repository",
     "publishing",
     "rewrite",
+    "special",
     "staged",
     "stat",
     "server-on",
