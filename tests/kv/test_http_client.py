@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
+import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -111,6 +114,52 @@ async def test_a_connection_is_kept_for_the_next_request_and_one_that_was_closed
         await asyncio.gather(*(each.closed for each in asking._open))
         await ask(asking, origin)
         assert connections == 2
+
+
+async def test_a_request_does_not_take_a_connection_whose_end_is_not_read_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit that keeps the event loop busy must not make the next write's outcome unknown."""
+    monkeypatch.setattr(http_client, "IDLE_S_MAX", 3_600.0)
+
+    def serve_and_close(listener: socket.socket) -> None:
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)  # a short request comes at once
+                connection.sendall(WHOLE)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=serve_and_close, args=(listener,), daemon=True)
+        serving.start()
+        async with client() as asking:
+            origin = Origin.of(f"http://127.0.0.1:{listener.getsockname()[1]}")
+            await ask(asking, origin)
+            [kept] = asking._open
+            assert kept._transport is not None
+            await_end(kept._transport.get_extra_info("socket").fileno())
+
+            assert (await ask(asking, origin)).content == b"ok"
+        serving.join()
+
+
+def await_end(descriptor: int) -> None:
+    """Wait until there is something to read, and keep the event loop from reading it."""
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(descriptor, selectors.EVENT_READ)
+        waiting.select()
+
+
+async def test_a_request_does_not_take_a_connection_that_is_closing() -> None:
+    async with server(answering(WHOLE, OTHER)) as origin, client() as asking:
+        await ask(asking, origin)
+        [kept] = asking._open
+        assert kept._transport is not None
+        kept._transport.close()
+
+        with pytest.raises(NotSent):
+            await kept.ask(b"", 60)
+        assert (await ask(asking, origin)).content == b"ok"
 
 
 @pytest.mark.parametrize("more", [b"HTTP", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nst", WHOLE])

@@ -7,6 +7,7 @@ compression. It says what a driver must know about a failure: whether the reques
 from __future__ import annotations
 
 import asyncio
+import select
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -147,7 +148,7 @@ class HttpClient:
         since = asyncio.get_running_loop().time() - IDLE_S_MAX
         while idle:
             connection = idle.pop()
-            if connection.is_reusable and connection.used_at >= since:
+            if connection.is_reusable and connection.used_at >= since and connection.is_open():
                 return connection
             connection.abort()
         return None
@@ -277,8 +278,12 @@ class _Connection(asyncio.Protocol):
         self.used_at = 0.0
 
     async def ask(self, message: bytes, timeout_s: float) -> HttpAnswer:
+        """
+        Raises:
+            NotSent, AnswerLost: see there.
+        """
         if self._transport is None or self._transport.is_closing():
-            raise AnswerLost("the connection was closed")
+            raise NotSent("the connection was closed")
         self.is_reusable = False
         answer: asyncio.Future[HttpAnswer] = self._loop.create_future()
         self._answer = answer
@@ -290,6 +295,17 @@ class _Connection(asyncio.Protocol):
         finally:
             timer.cancel()
             self._answer = None
+
+    def is_open(self) -> bool:
+        """Look for an end that the server has sent, also where the loop has not read it. A write must not learn of it.
+
+        Between two requests nothing else is to be read.
+        """
+        if self._transport is None or self._transport.is_closing():
+            return False
+        unread = select.poll()
+        unread.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not unread.poll(0)
 
     def abort(self) -> None:
         self.is_reusable = False
