@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -66,6 +67,9 @@ FILE_RANGES: Final = 1_000
 """In a file of ranges: what a task reads at least."""
 HELD_FILES: Final = 256
 """Of how many files a run holds the ranges in its own process."""
+
+ROWS_AT_ONCE: Final = 65_536
+"""Objects of Python that become columns together: a million of them would take 0.5 GiB."""
 
 SUBLISTS_A_SHARE: Final = 1_000
 SUBLIST_SHARES: Final = 256
@@ -353,7 +357,11 @@ def _rank_of(row: Mapping[str, Any]) -> _Rank:
 
 def _ranges_of(known: KnownRanges, ranks: Sequence[_Rank]) -> pa.Table:
     facts = zip(known.ids(), *known.numbers(), ranks, strict=True)
-    return _rows_of([(id_, count, file_bytes, *rank) for id_, count, file_bytes, rank in facts])
+    rows = ((id_, count, file_bytes, *rank) for id_, count, file_bytes, rank in facts)
+    found = [RANGES.schema.empty_table()]
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        found.append(_rows_of(some))
+    return pa.concat_tables(found)
 
 
 def _rows_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
