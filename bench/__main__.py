@@ -38,6 +38,7 @@ NAMES = (
     "operations",
     "potential-commits",
     "prepare",
+    "ranges",
     "repository",
     "publishing",
     "rewrite",

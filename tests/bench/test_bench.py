@@ -8,7 +8,7 @@ import pytest
 
 from bench.__main__ import NAMES, main
 
-SPARK = ("cluster", "incremental", "mark", "repository")
+SPARK = ("cluster", "incremental", "mark", "ranges", "repository")
 NEEDS = [pytest.param(name, marks=pytest.mark.spark) if name in SPARK else name for name in NAMES]
 
 
