@@ -210,7 +210,10 @@ class TestChart:
         [
             (["environment.LAKEBED_STORE_URI=sqlite:///var/lib/lakebed/kv.db"], "pods cannot share a file"),
             (["environment.LAKEBED_STORE_URI=mem://"], "pods cannot share a file"),
+            (["environment.LAKEBED_STORE_URI=SQLite:///var/lib/lakebed/kv.db"], "pods cannot share a file"),
             (["environment.LAKEBED_BLOCKSTORE=local"], "set data.existingClaim"),
+            (["environment.LAKEBED_BLOCKSTORE="], "set data.existingClaim"),
+            (["environment.LAKEBED_BLOCKSTORE=null"], "set data.existingClaim"),
             (["replica=3"], "replica"),
             (["replicas=three"], "replicas"),
             (["close=3"], "close"),
