@@ -114,7 +114,12 @@ async def written_while_the_disk_fails(store: Store, server: Server, *, for_good
     """Write by four, and let the disk fail meanwhile. Every writer comes to its end."""
     outcomes = Outcomes()
     writing = [asyncio.ensure_future(outcomes.write(store, writer)) for writer in range(4)]
-    await outcomes.is_busy.wait()
+    busy = asyncio.ensure_future(outcomes.is_busy.wait())
+    ended, _ = await asyncio.wait((busy, *writing), timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+    if busy not in ended:
+        for one in (busy, *writing):
+            one.cancel()
+        pytest.fail(f"{len(outcomes.unavailable)} writes unavailable before the disk failed; ended: {ended}")
     with failing_disk(server, for_good=for_good) as disk:
         is_failing = await disk.fails()
         outcomes.has_failed = True
