@@ -24,6 +24,7 @@ NAMES = (
     "contention",
     "diff",
     "erase",
+    "folders",
     "gateway",
     "hard-delete",
     "history",

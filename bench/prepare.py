@@ -37,12 +37,12 @@ SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=1)
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[tuple[asyncio.Runner, Versions]]:
+def opened(folder: Path, *, cache_bytes: int = 64 << 20) -> Iterator[tuple[asyncio.Runner, Versions]]:
     """The repository, and the loop that its store lives in."""
     store = open_store(f"sqlite://{folder}/kv.db")
     objectstore = open_objectstore("local://bench/x", ObjectStoreOptions(local_root=folder))
     ports = live_ports()
-    trees = Trees(objectstore, TreeCache(64 << 20), ports)
+    trees = Trees(objectstore, TreeCache(cache_bytes), ports)
     with asyncio.Runner() as runner:
         yield (
             runner,
