@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from lakebed.base import Unavailable
-from lakebed.server import App
+from lakebed.server import App, errors
 from lakebed.server.collectors import NoSpark
 from lakebed.server.errors import TABLE, status_and_message
 from lakebed.versions.refs import Refs
@@ -118,6 +118,31 @@ async def test_what_a_server_is_not_equipped_for_is_one_line_of_the_log_with_who
     [record] = [record for record in caplog.records if record.name.startswith("lakebed.server")]
     assert (answer.status_code, record.levelname, record.exc_info) == (501, "INFO", None)
     assert "/branches/main' of user 'esti', request mine" in record.getMessage()
+
+
+async def test_an_outage_is_a_line_without_a_traceback_now_and_then(
+    client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away(Unavailable):
+        pass
+
+    async def down(*_: object, **__: object) -> None:
+        raise Away("the database is away")
+
+    monkeypatch.setattr(Refs, "get_branch", down)
+
+    with caplog.at_level("INFO", logger="lakebed.server"):
+        monkeypatch.setattr(errors, "QUIET_S", 1e9)
+        for _ in range(3):
+            assert (await client.get(repo + "/branches/main")).status_code == 503
+        monkeypatch.setattr(errors, "QUIET_S", 0.0)
+        await client.get(repo + "/branches/main")
+
+    first, second = [record for record in caplog.records if record.name.startswith("lakebed.server")]
+    assert (first.exc_info, second.exc_info) == (None, None)
+    assert "/branches/main' of user 'esti'" in first.getMessage()
+    assert first.getMessage().endswith(": the database is away {}")
+    assert "the database is away {}, as 2 others in the last" in second.getMessage()
 
 
 @pytest.mark.parametrize("kind", TABLE)

@@ -8,6 +8,7 @@ handler knows (which argument, which branch), the handler raises `Answer` with t
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -22,6 +23,12 @@ from .collectors import NoSpark
 from .login_attempts import LoginRefused
 
 logger = logging.getLogger(__name__)
+
+QUIET_S: Final = 5.0
+"""A process logs what is unavailable in one line of each kind of error in so many seconds."""
+
+_told: Final[dict[type, tuple[float, int]]] = {}
+"""When a line of this kind was last logged, and how many were not since."""
 
 
 class Answer(base.LakebedError):
@@ -112,16 +119,33 @@ def error_response(error: base.LakebedError, request: Callable[[], str] = str) -
     """`request` says for the log what was asked and by whom."""
     status, message = status_and_message(error)
     response = message_response(status, message, expired=_expired(error))
-    if status == 501:
-        # Nothing is wrong here: the caller asked for what this server is not equipped for.
-        logger.info("answered 501 to %s: %s", request(), error)
-    elif status >= 500:
-        logger.error("answered %d to %s: %s %s", status, request(), error, error.facts, exc_info=error)
+    log_failure(logger, status, request, error)
     if status == 503:
         response.headers["retry-after"] = "1"
     if status == 405:
         response.headers["allow"] = str(error.facts["allowed"])
     return response
+
+
+def log_failure(log: logging.Logger, status: int, shown: Callable[[], str], error: base.LakebedError) -> None:
+    """Log why a request is answered with this status, from 500 on. `shown` describes the request."""
+    if status < 500:
+        return
+    if status == 501:
+        # Nothing is wrong here: the caller asked for what this server is not equipped for.
+        log.info("answered 501 to %s: %s", shown(), error)
+    elif isinstance(error, base.Unavailable) and not log.isEnabledFor(logging.DEBUG):
+        # While a database is away, every request fails alike, and at no place that a traceback would help to find.
+        now_s = time.monotonic()
+        told_s, untold = _told.get(type(error), (-QUIET_S, 0))
+        if now_s - told_s < QUIET_S:
+            _told[type(error)] = (told_s, untold + 1)
+            return
+        _told[type(error)] = (now_s, 0)
+        more = f", as {untold} others in the last {now_s - told_s:.0f} s" if untold else ""
+        log.error("answered %d to %s: %s %s%s", status, shown(), error, error.facts, more)
+    else:
+        log.error("answered %d to %s: %s %s", status, shown(), error, error.facts, exc_info=error)
 
 
 def message_response(status: int, message: str, *, expired: Expired | None = None) -> Response:

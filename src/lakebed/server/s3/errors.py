@@ -13,7 +13,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed import auth, base, catalog, objectstore, versions
-from lakebed.server.errors import InvalidParameter
+from lakebed.server.errors import InvalidParameter, log_failure
 
 from .documents import Element, document
 
@@ -183,10 +183,7 @@ def error_response(error: base.LakebedError, *, request_id: str, resource: str, 
     """Answer an error in S3's XML. `shown` describes the request for the log."""
     answer = as_s3(error)
     status = answer.status
-    if status == 501:
-        logger.info("answered 501 to %s: %s", shown(), answer)
-    elif status >= 500:
-        logger.error("answered %d to %s: %s %s", status, shown(), error, error.facts, exc_info=error)
+    log_failure(logger, status, shown, error)
     return error_document(answer, request_id=request_id, resource=resource)
 
 
