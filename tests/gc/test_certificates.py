@@ -28,7 +28,7 @@ from lakebed.gc.protocol import (
     decode_certificate,
     encode_certificate,
 )
-from lakebed.gc.rules import digests_in
+from lakebed.gc.rules import Selection, digests_in
 from lakebed.objectstore import MemoryObjectStore, ObjectStoreOptions, keeps_versions, open_objectstore
 from lakebed.runtime import LiveClock, live_ports
 from tests.gc.test_erasure import deferred, erase, versions_of
@@ -430,6 +430,7 @@ def test_that_copies_were_not_sought_stands_where_no_record_has_the_checksum(lak
     assert stands(made) == {}
 
     bare = replace(made, objects=tuple(replace(one, checksum="") for one in made.objects))
+    lake.wait(lake.objectstore.put(certificate_path(made.run_id), encode_certificate(bare)))
     again = lake.collector.on(None).verify(bare, by="bob")
 
     assert stands(again) == {"copy": "copies were not sought of 1 erased object: no record has the checksum"}
@@ -524,6 +525,60 @@ def test_an_earlier_certificate_that_cannot_be_read_stands(lake: Lakeside) -> No
     made = certified(lake, "users/ann")
 
     assert [one.where for one in made.stands if one.what == "copy"] == [key]
+
+
+def test_an_erasure_that_was_planned_first_and_applied_last_finds_copies_of_what_the_other_named(
+    lake: Lakeside,
+) -> None:
+    lake.upload("users/ann", b"another")
+    lake.commit()
+    older = erase(lake, "users/ann")
+    lake.upload("users/ann", b"secret")
+    certified(lake, "users/ann")
+    lake.upload("backup/ann", b"secret")
+    lake.commit()
+
+    lake.collector.apply(None, older.run_id)
+    made = lake.collector.on(None).certify(older.run_id, by="ann")
+
+    assert stands(made) == {"copy": "has an erased checksum, at backup/ann"}
+
+
+def test_a_checksum_that_only_another_certificate_has_is_taken_over(lake: Lakeside) -> None:
+    first = erased_and_forgotten(lake)
+    [known] = first.objects
+    bare = replace(certified(lake, "users/ann"), objects=(replace(known, checksum=""),))
+
+    made = lake.collector.on(None).verify(bare, by="bob")
+
+    assert stands(made) == {"copy": "has an erased checksum, at backup/ann"}
+
+
+def test_by_metadata_alone_what_other_erasures_named_is_not_among_the_objects(lake: Lakeside) -> None:
+    erased_and_forgotten(lake)
+    lake.upload("pictures/bob", b"bob", metadata={"person": "bob"})
+    lake.commit()
+
+    made = certified(lake, metadata={"person": "bob"})
+    again = certified(lake, metadata={"person": "bob"})
+
+    assert [one.paths for one in made.objects] == [("pictures/bob",)]
+    assert stands(made) == {}
+    assert [one for one in made.remains if "1 certificate of other erasures" in one]
+    assert [one.paths for one in again.objects] == [("pictures/bob",)]
+
+
+def test_an_object_of_another_erasure_has_no_path_that_is_not_selected(lake: Lakeside) -> None:
+    lake.upload("users/ann", b"secret")
+    lake.copy("main", "users/ann", "users/bob")
+    lake.commit()
+    first = certified(lake, "users/ann", "users/bob")
+    assert [one.paths for one in first.objects] == [("users/ann", "users/bob")]
+
+    other = replace(first, run_id="other", selection=Selection(paths=("users/ann",)), objects=())
+    made = lake.collector.on(None).verify(other, by="bob")
+
+    assert [one.paths for one in made.objects] == [("users/ann",)]
 
 
 def test_the_page_escapes_names_and_says_what_stands(lake: Lakeside) -> None:

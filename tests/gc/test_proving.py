@@ -402,6 +402,23 @@ def test_what_came_to_the_path_after_the_plan_stands_when_it_is_overwritten_afte
     assert stands(again(lake, made)) == {}
 
 
+def test_a_second_certificate_of_an_erasure_forgets_nothing_that_the_first_saw_staged(lake: Lakeside) -> None:
+    """`erase apply` may be repeated, and its certificate is the only record of such an object."""
+    lake.upload("users/ann", b"secret")
+    made = erased(lake)
+    late = lake.upload("users/ann", b"late")
+    lake.collector.on(None).certify(made.run_id, by="ann")
+    lake.upload("users/ann", b"later")
+    lake.delete("users/ann")
+
+    lake.collector.on(None).certify(made.run_id, by="ann")
+
+    assert late in lake.addresses()
+    stored = lake.collector.certificate(made.run_id)
+    assert stored is not None
+    assert ("object", late) in [(one.what, one.where) for one in stored.stands]
+
+
 def test_what_a_legal_hold_keeps_from_collections_stands(lake: Lakeside) -> None:
     lost(lake)
     hold(lake, "contracts/")

@@ -2,7 +2,7 @@
 
 A certificate looks at the store for each object that was selected:
 
-0. Add the objects of earlier certificates at the paths: their commits may be gone, and with these the checksums.
+0. Add the objects of other certificates at the paths: their commits may be gone, and with these the checksums.
 1. Ask what is staged at the paths: before the commits, for a commit may take it meanwhile.
    Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
 2. Ask the store for each of these objects, and for each that the plan named.
@@ -100,9 +100,10 @@ GARBAGE_STAYS: Final = (
     "bytes that were overwritten, deleted or reset away before a commit had them have no path on record: apply with"
     " --everywhere, which deletes for good all that no entry of the repository names, whatever its path was"
 )
-EARLIER_MAX: Final = 1000
-"""A certificate reads at most this many of earlier erasures."""
-_NOT_SOUGHT_EARLIER: Final = "copies were not sought of all that certificates of earlier erasures name"
+_UNREAD_EARLIER: Final = (
+    "copies were not sought of all that certificates of earlier erasures name: this one cannot be read"
+)
+_LEFT_OUT: Final = "metadata are in no certificate, so it is unknown which objects of others are selected, too"
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
     "what earlier collections took at these paths is not among the objects if its commits are gone: the ledger has it",
@@ -191,7 +192,7 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     """
     if before.namespace != context.store.uri.rstrip("/"):
         raise BadInput(f"the certificate is of {before.namespace}, not of {context.store.uri}", input="certificate")
-    before, unread = await _with_earlier(context, before)
+    before, unread, left_out = await _with_earlier(context, before)
     # First: a slice has its record before it has an object.
     data = await context.store.level(DATA_PREFIX)
     run = await context.service.start(RunKind.ERASURE)
@@ -210,47 +211,77 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     there = await addresses_there(context, objects)
     copies = await _find_copies(context, run, before.selection, seen, objects, there)
     made = await _look(context, before, run, data, staged, objects, there, copies, by=by)
-    return replace(made, stands=(*made.stands, *unread))
+    return replace(made, stands=(*made.stands, *unread), remains=(*made.remains, *left_out))
 
 
-async def _with_earlier(context: RunContext, before: Certificate) -> tuple[Certificate, list[Standing]]:
-    """Return the certificate with the objects that earlier erasures named at its paths, or with its digests, so that
-    copies of these are sought, too. What was not read stands.
+class _Earlier(NamedTuple):
+    """The certificate with the objects of others; what of these stands as unread; and what was left out of it."""
+
+    certificate: Certificate
+    unread: Sequence[Standing]
+    remains: Sequence[str]
+
+
+async def _with_earlier(context: RunContext, before: Certificate) -> _Earlier:
+    """Add the objects that other erasures named at its paths, or with its digests, so that copies of these are sought,
+    too; and those that a certificate of the run itself named before: no other record may have them. Erasures are
+    applied in any order, so those that were planned later count likewise.
     """
-    keys = [stat.key async for page in context.store.list(CERTIFICATES_PREFIX) for stat in page]
-    keys = sorted(key for key in keys if key != certificate_path(before.run_id))
-    joined = {one.address: one for one in before.objects}
-    unread: list[Standing] = []
-    for key in keys[:EARLIER_MAX]:
+    keys = sorted([stat.key async for page in context.store.list(CERTIFICATES_PREFIX) for stat in page])
+    selection = before.selection
+    is_selected, is_any = _at_paths(selection), not (selection.paths or selection.globs or selection.digests)
+
+    async def read(key: str) -> Sequence[ErasedObject] | Standing | None:
         data = await find(context.store, key)
         try:
             earlier = None if data is None else decode_certificate(data)
         except BadInput:
-            why = f"{_NOT_SOUGHT_EARLIER}: this one cannot be read"
-            unread.append(Standing(what="copy", where=key, why=why))
-            continue
-        if earlier is not None and earlier.planned_ms <= before.planned_ms:
-            for one in _overlapping(earlier, before.selection):
-                joined.setdefault(one.address, one)
-    if len(keys) > EARLIER_MAX:
-        why = f"{_NOT_SOUGHT_EARLIER}: there are {len(keys):,} of these, and {EARLIER_MAX:,} were read"
-        unread.append(Standing(what="copy", where=CERTIFICATES_PREFIX, why=why))
-    return replace(before, objects=tuple(joined.values())), unread
+            return Standing(what="copy", where=key, why=_UNREAD_EARLIER)
+        if earlier is None:
+            return ()
+        if earlier.run_id == before.run_id or earlier.selection == selection:
+            return earlier.objects
+        # Metadata are not on record: which of these objects have them is unknown.
+        return None if is_any else is_selected(earlier.objects)
+
+    joined = {one.address: one for one in before.objects}
+    unread: list[Standing] = []
+    left_out = 0
+    async for _, found in context.ports.tasks.ahead(keys, read):
+        if isinstance(found, Standing):
+            unread.append(found)
+        elif found is None:
+            left_out += 1
+        else:
+            for one in found:
+                joined[one.address] = _joined(joined.get(one.address, one), one)
+    certificates = count_of(left_out, "certificate")
+    remains = [f"{_LEFT_OUT}: {certificates} of other erasures. Verify these by themselves"] if left_out else []
+    return _Earlier(replace(before, objects=tuple(joined.values())), unread, remains)
 
 
-def _overlapping(earlier: Certificate, selection: Selection) -> list[ErasedObject]:
-    """Return its objects that were at a selected path, or have a selected digest. Metadata are not on record: what they
-    narrow down counts as selected.
+def _joined(known: ErasedObject, one: ErasedObject) -> ErasedObject:
+    paths = tuple(sorted({*known.paths, *one.paths}))
+    return replace(known, paths=paths, checksum=known.checksum or one.checksum)
+
+
+def _at_paths(selection: Selection) -> Callable[[Sequence[ErasedObject]], list[ErasedObject]]:
+    """Return what chooses objects that were at a selected path, with no path that is not selected, or that have a
+    selected digest. What metadata narrow down counts as selected: they are not on record.
     """
     paths, digests, patterns = frozenset(selection.paths), frozenset(selection.digests), selection.patterns()
-    is_any = not (paths or digests or patterns)
-    return [
-        one
-        for one in earlier.objects
-        if is_any
-        or one.checksum in digests
-        or any(path in paths or any(pattern.matches(path) for pattern in patterns) for path in one.paths)
-    ]
+
+    def is_selected(path: str) -> bool:
+        return path in paths or any(pattern.matches(path) for pattern in patterns)
+
+    def choose(objects: Sequence[ErasedObject]) -> list[ErasedObject]:
+        met = [
+            one if one.checksum in digests else replace(one, paths=tuple(filter(is_selected, one.paths)))
+            for one in objects
+        ]
+        return [one for one in met if one.paths or one.checksum in digests]
+
+    return choose
 
 
 class _Commits(NamedTuple):
