@@ -618,6 +618,13 @@ def mariadb(*settings: str) -> Iterator[Server]:
             yield server
 
 
+@contextmanager
+def hanging_port() -> Iterator[int]:
+    """Yield a port of loopback that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
 @asynccontextmanager
 async def answering_http(*answers: tuple[int, str]) -> AsyncIterator[int]:
     """Answer requests with these, one after the other. Yields the port."""

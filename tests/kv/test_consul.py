@@ -19,11 +19,12 @@ from lakebed.kv import (
     open_store,
 )
 from lakebed.kv.drivers import consul as consul_driver
+from lakebed.kv.drivers import http_client
 from lakebed.kv.drivers.remote import Passing, RemoteStore
 from lakebed.testing.contracts.network import held_port
 from tests.kv.consul_double import Consul
 from tests.kv.doubles import Answer, Request, served
-from tests.kv.servers import RUN, OnServer, Server, a_value_put_back_is_noticed, answering_http, consul
+from tests.kv.servers import RUN, OnServer, Server, a_value_put_back_is_noticed, answering_http, consul, hanging_port
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +84,17 @@ async def test_a_value_that_consul_does_not_take_is_refused(server: Server) -> N
 async def test_an_agent_that_is_away_is_passed_over(server: Server) -> None:
     with held_port() as silent:
         store = open_store(uri_of(server.port, name="passed").replace("//", f"//127.0.0.1:{silent},"))
+
+        await store.set(b"p", b"key", b"value")
+
+        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
+        await store.close()
+
+
+async def test_an_agent_that_hangs_is_passed_over(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "GREETING_S_MAX", 1.0)
+    with hanging_port() as silent:
+        store = open_store(uri_of(server.port, name="hung").replace("//", f"//127.0.0.1:{silent},"))
 
         await store.set(b"p", b"key", b"value")
 

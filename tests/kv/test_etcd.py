@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,9 +20,11 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers import etcd as etcd_driver
+from lakebed.kv.drivers import http_client
 from lakebed.kv.drivers.remote import RemoteStore
 from lakebed.testing.contracts.network import held_port
-from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, etcd
+from tests.kv.doubles import Answer, Request, Service, served
+from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, etcd, hanging_port
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +48,17 @@ async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
 async def test_a_member_that_is_away_is_passed_over(server: Server) -> None:
     with held_port() as silent:
         store = open_store(f"etcd://127.0.0.1:{silent},127.0.0.1:{server.port}?name=passed")
+
+        await store.set(b"p", b"key", b"value")
+
+        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
+        await store.close()
+
+
+async def test_a_member_that_hangs_is_passed_over(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "GREETING_S_MAX", 1.0)
+    with hanging_port() as silent:
+        store = open_store(uri_of(server.port, name="hung").replace("//", f"//127.0.0.1:{silent},"))
 
         await store.set(b"p", b"key", b"value")
 
@@ -91,6 +105,23 @@ def test_a_member_that_cannot_be_reached_is_not_compacted() -> None:
         compact_store(f"etcd://127.0.0.1:{silent}?wait_s=1")
 
 
+def test_each_member_is_compacted_once(tmp_path: Path) -> None:
+    class Member(Service):
+        def __init__(self, name: str) -> None:
+            super().__init__(str(tmp_path / name))
+            self.asked: list[str] = []
+
+        def answer(self, request: Request) -> Answer:
+            self.asked.append(request.path)
+            return Answer(200, b"{}")
+
+    one, other = Member("one"), Member("other")
+    with served(one) as port, served(other) as other_port:
+        compact_store(f"etcd://127.0.0.1:{port},127.0.0.1:{other_port}")
+
+    assert [member.asked.count("/v3/maintenance/defragment") for member in (one, other)] == [1, 1]
+
+
 async def forget_history(port: int) -> None:
     """Do what `--auto-compaction-retention` does after its time, and wait until it is done."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
@@ -99,9 +130,9 @@ async def forget_history(port: int) -> None:
         (await client.post("/v3/kv/compaction", json={"revision": revision, "physical": True})).raise_for_status()
 
 
-def bare_store(port: int) -> RemoteStore:
+def bare_store(port: int, *, login: str = "") -> RemoteStore:
     """Make the store without asking the server anything yet."""
-    return RemoteStore(etcd_driver._from(StoreUri(f"etcd://127.0.0.1:{port}"), 60), name="etcd", wait_s=60)
+    return RemoteStore(etcd_driver._from(StoreUri(f"etcd://{login}127.0.0.1:{port}"), 60), name="etcd", wait_s=60)
 
 
 @pytest.mark.parametrize("answer", ["<html>", "[]", "", "{}"])
@@ -130,7 +161,18 @@ def post(url: str, body: dict[str, str]) -> None:
     assert httpx.post(url, json=body).status_code == 200
 
 
-async def test_users_log_in() -> None:
+async def test_a_write_whose_login_fails_was_not_sent_and_logs_in_again() -> None:
+    answers = ("<html>", '{"token": "t"}', '{"header": {"revision": "7"}, "succeeded": true}')
+    async with answering_http(*((200, answer) for answer in answers)) as port:
+        store = bare_store(port, login="root:word@")
+
+        assert await store.set_if(b"p", b"key", b"value", None) == 7
+
+        await store.close()
+
+
+async def test_users_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "GREETING_S_MAX", 1.0)
     with etcd() as closed:
         api = f"http://127.0.0.1:{closed.port}/v3/auth/"
         open_uri = uri_of(closed.port, name="closed")
@@ -151,6 +193,8 @@ async def test_users_log_in() -> None:
             open_store(open_uri)
         with pytest.raises(StoreUnavailable, match="permission denied: etcd asks for its user root"):
             await asyncio.to_thread(compact_store, open_uri.replace("//", "//guest:word@"))
+        with hanging_port() as silent:  # it would get the login
+            await open_store(open_uri.replace("//", f"//root:a%2Fb%40c@127.0.0.1:{silent},")).close()
         await store.close()
 
 

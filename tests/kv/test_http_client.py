@@ -287,6 +287,14 @@ async def test_a_server_that_hangs_is_passed_over_and_one_that_breaks_off_is_not
         await servers.aclose()
 
 
+async def test_one_server_alone_has_all_the_time_to_accept_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "CONNECT_S_MAX", 1e-9)
+    async with server(answering(WHOLE)) as origin:
+        servers = Servers([origin], connections=1, timeout_s=60, certificates=None)
+        assert (await servers.request("POST", "/", headers={})).content == b"ok"
+        await servers.aclose()
+
+
 async def test_the_headers_of_an_answer_belong_to_it() -> None:
     marked = b"HTTP/1.1 200 OK\r\nX-Mark: one\r\ncontent-length: 2\r\n\r\nok"
     async with server(answering(marked, WHOLE)) as origin, client() as asking:

@@ -19,7 +19,7 @@ from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable, prefix_end
 
 from .http_client import AnswerLost, HttpAnswer, NotSent, Origin, Servers, certificates_of, origin_of
-from .remote import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
+from .remote import WAIT_S, Passing, RemoteStore, answer_of, harmless, open_database, partitions_of
 
 T = TypeVar("T")
 
@@ -255,7 +255,9 @@ class EtcdDatabase:
         if self._login and not self._token:
             user, _, password = self._login.partition(":")
             login = {"name": unquote(user), "password": unquote(password)}
-            self._token = (await self._send("auth/authenticate", login, _Token)).token
+            greeting_s = self._servers.greeting_s
+            asked = self._send("auth/authenticate", login, _Token, timeout_s=greeting_s, member=member)
+            self._token = (await harmless(lambda: asked)()).token
         return await self._send(method, body, answer, timeout_s=timeout_s, member=member)
 
     async def _send(

@@ -180,9 +180,9 @@ class Servers:
         self._timeout_s = timeout_s
         self._certificates = certificates
         self._client: HttpClient | None = None
-        share_s = timeout_s / (len(origins) + 1)
-        self._connect_s = min(CONNECT_S_MAX, share_s)
-        self.greeting_s = timeout_s if len(origins) == 1 else min(GREETING_S_MAX, share_s)
+        is_alone, share_s = len(origins) == 1, timeout_s / (len(origins) + 1)
+        self._connect_s = timeout_s if is_alone else min(CONNECT_S_MAX, share_s)
+        self.greeting_s = timeout_s if is_alone else min(GREETING_S_MAX, share_s)
         """Wait this long for the first answer: one that hangs leaves time to ask the others."""
 
     @property
