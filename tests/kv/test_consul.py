@@ -195,6 +195,8 @@ def test_a_key_of_another_program_and_senseless_options_are_refused(server: Serv
         "consul://user:token@127.0.0.1:1",
         "consul://:token%0D%0Ax:y@127.0.0.1:1",
         "consul://127.0.0.1:1?tls=yes&ca_file=/absent",
+        "consul://127.0.0.1:1?tls=yes&ca_file=%00",
+        "consul://127.0.0.1:1?ca_file=/absent",
         "consul://127.0.0.1:1/path",
         "consul://127.0.0.1:1?color=red",
     ):

@@ -106,7 +106,7 @@ def _from(uri: StoreUri, wait_s: float) -> ConsulDatabase:
         [origin_of(uri, host, is_tls=tls == "yes") for host in hosts.split(",")],
         connections=connections,
         timeout_s=max(wait_s, 1),
-        certificates=certificates_of(uri, ca_file) if tls == "yes" else None,
+        certificates=certificates_of(uri, ca_file, is_tls=tls == "yes"),
     )
     return ConsulDatabase(servers, token=unquote(token), name=name)
 

@@ -132,7 +132,7 @@ def _from(uri: StoreUri, wait_s: float) -> EtcdDatabase:
         [origin_of(uri, host, is_tls=is_tls) for host in hosts.split(",")],
         connections=connections,
         timeout_s=max(wait_s, 1),
-        certificates=certificates_of(uri, certificates) if is_tls else None,
+        certificates=certificates_of(uri, certificates, is_tls=is_tls),
     )
     return EtcdDatabase(servers, login=login, name=name)
 

@@ -114,14 +114,12 @@ def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
             f"namespace and ':'; not {table!r}",
             scheme=uri.scheme,
         )
-    if ca_file and tls == "no":
-        raise InvalidStoreUri(f"{uri.scheme}: ca_file asks for tls=yes too", scheme=uri.scheme)
     timeout_s = max(wait_s, 1)
     servers = Servers(
         [_origin(uri, host, is_tls=tls == "yes") for host in hosts],
         connections=connections,
         timeout_s=timeout_s,
-        certificates=certificates_of(uri, ca_file) if tls == "yes" else None,
+        certificates=certificates_of(uri, ca_file, is_tls=tls == "yes"),
     )
     return HBaseDatabase(servers, table=table, timeout_s=timeout_s)
 

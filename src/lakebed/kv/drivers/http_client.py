@@ -248,15 +248,19 @@ def origin_of(uri: StoreUri, host: str, *, is_tls: bool) -> Origin:
         raise InvalidStoreUri(f"{uri.scheme}: {host!r} is no host: {error}", scheme=uri.scheme) from error
 
 
-def certificates_of(uri: StoreUri, ca_file: str) -> ssl.SSLContext:
-    """Trust the authorities of this file, or without one those of the system.
+def certificates_of(uri: StoreUri, ca_file: str, *, is_tls: bool) -> ssl.SSLContext | None:
+    """Trust the authorities of this file, or without one those of the system. None without TLS.
 
     Raises:
-        InvalidStoreUri: the file cannot be used.
+        InvalidStoreUri: the file cannot be used, or nothing would use it.
     """
+    if not is_tls:
+        if ca_file:
+            raise InvalidStoreUri(f"{uri.scheme}: ca_file asks for tls=yes too", scheme=uri.scheme)
+        return None
     try:
         return ssl.create_default_context(cafile=ca_file or None)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InvalidStoreUri(f"{uri.scheme}: ca_file cannot be used: {error}", scheme=uri.scheme) from error
 
 
