@@ -330,14 +330,27 @@ def show(session: Session, uri: RefArgument, stat: StatOption = False) -> None:
     ref = parse_ref(uri)
     history = session.client.history
     commit = history.get(ref.repository, ref.ref)
-    changes = history.diff(ref.repository, commit.parents[0], commit.id, two_dot=True) if commit.parents else iter(())
+    found = history.diff(ref.repository, commit.parents[0], commit.id, two_dot=True) if commit.parents else iter(())
+    changes = _naming_the_parent(commit, found)
     if session.is_json:
         session.show(ShownCommit(commit=commit, changes=Summary.of(changes) if stat else list(changes)), str)
         return
     for line in paragraphs([commit], _names_of(session, ref.repository)):
         session.say(line)
     session.say("")
-    _show_changes(session, iter(changes), stat=stat)
+    _show_changes(session, changes, stat=stat)
+
+
+def _naming_the_parent(commit: Commit, found: Iterable[Diff]) -> Iterator[Diff]:
+    try:
+        yield from found
+    except NotFound as error:
+        # A collection takes a commit whose child stays.
+        if commit.parents[0][:12] not in str(error):
+            raise
+        raise NotFound(
+            f"what commit {commit.id[:12]} changed cannot be shown, for its parent is not there: {error}", **error.facts
+        ) from error
 
 
 class ShownCommit(msgspec.Struct, kw_only=True):

@@ -77,6 +77,16 @@ def test_who_reads_a_commit_whose_contents_a_run_took_is_sent_to_why(shell: Shel
     assert f"were taken by collection run {held.run}. `lakebed gc why '{uri}'` says" in refused.err
 
 
+@pytest.mark.parametrize("options", [(), ("--stat",), ("-o", "json")])
+def test_of_a_commit_whose_parent_a_run_took_it_is_said_that_its_changes_cannot_be_shown(
+    shell: Shell, held: Held, options: tuple[str, ...]
+) -> None:
+    refused = shell("show", f"{held.lake}/main", *options)
+
+    assert refused.code == 3
+    assert "changed cannot be shown, for its parent is not there: the contents of commit" in refused.err
+
+
 def test_a_deferred_run_is_not_abandoned_and_its_end_is_named(shell: Shell, held: Held) -> None:
     refused = shell("gc", "abandon", held.lake, held.run, "--yes")
 
