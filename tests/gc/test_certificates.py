@@ -27,6 +27,7 @@ from lakebed.gc.protocol import (
     certificate_path,
     decode_certificate,
     encode_certificate,
+    plan_path,
 )
 from lakebed.gc.rules import Selection, digests_in
 from lakebed.objectstore import MemoryObjectStore, ObjectStoreOptions, keeps_versions, open_objectstore
@@ -564,8 +565,34 @@ def test_by_metadata_alone_what_other_erasures_named_is_not_among_the_objects(la
 
     assert [one.paths for one in made.objects] == [("pictures/bob",)]
     assert stands(made) == {}
-    assert [one for one in made.remains if "1 certificate of other erasures" in one]
+    assert [one for one in made.remains if ": 1 other erasure" in one]
     assert [one.paths for one in again.objects] == [("pictures/bob",)]
+
+
+def test_copies_are_sought_of_what_an_erasure_took_whose_command_died_before_its_certificate(lake: Lakeside) -> None:
+    lake.upload("users/ann", b"secret")
+    first = erase(lake, "users/ann")
+    lake.collector.apply(None, first.run_id)
+    lake.upload("users/ann", b"another")
+    lake.upload("backup/ann", b"secret")
+    lake.upload("users/bob", b"other")
+    lake.commit()
+
+    assert stands(certified(lake, "users/ann")) == {"copy": "has an erased checksum, at backup/ann"}
+    assert stands(certified(lake, "users/bob")) == {}
+
+
+def test_what_an_erasure_without_a_certificate_took_stands_where_its_plan_cannot_be_read(lake: Lakeside) -> None:
+    lake.upload("users/ann", b"secret")
+    first = erase(lake, "users/ann")
+    lake.collector.apply(None, first.run_id)
+    lake.upload("users/bob", b"other")
+    lake.commit()
+    lake.wait(lake.objectstore.put(plan_path(first.kind, first.run_id), b"damaged"))
+
+    made = certified(lake, "users/bob")
+
+    assert [one.where for one in made.stands if one.what == "copy"] == [f"run {first.run_id}"]
 
 
 def test_an_object_of_another_erasure_has_no_path_that_is_not_selected(lake: Lakeside) -> None:

@@ -35,6 +35,7 @@ from lakebed.base import (
     NotFound,
     RangeId,
     RunKind,
+    RunState,
     count_of,
     format_address,
     human_size,
@@ -60,6 +61,8 @@ from lakebed.gc.protocol import (
     ErasureOrder,
     Manifest,
     Outlook,
+    Plan,
+    PlanMissing,
     PreparedCommits,
     StagedEntry,
     Standing,
@@ -103,7 +106,9 @@ GARBAGE_STAYS: Final = (
 _UNREAD_EARLIER: Final = (
     "copies were not sought of all that certificates of earlier erasures name: this one cannot be read"
 )
-_LEFT_OUT: Final = "metadata are in no certificate, so it is unknown which objects of others are selected, too"
+_LEFT_OUT: Final = "objects of other erasures, of which metadata alone select, or the plan is gone, were not looked at"
+_UNREAD_PLAN: Final = "copies were not sought of what it took: it has no certificate, and its plan cannot be read"
+_APPLIED: Final = frozenset({RunState.SWEEPING, RunState.ENDED})
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
     "what earlier collections took at these paths is not among the objects if its commits are gone: the ledger has it",
@@ -126,11 +131,35 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
     plan = await read_plan(context.store, run_id)
     if plan.erasure is None:
         raise BadInput(f"run {run_id} is no erasure", run_id=run_id)
+    made = Certificate(
+        repository=plan.repository,
+        namespace=plan.namespace,
+        run_id=run_id,
+        selection=plan.erasure.selection,
+        why=plan.erasure.why,
+        takes_shared=plan.erasure.takes_shared,
+        planned_ms=plan.now_ms,
+        plan=plan.garbage.digest(),
+        ledger=await _ledger(context, run_id),
+        objects=await _planned(context, plan, plan.erasure),
+        collected=await _proven(context, run_id),
+    )
+    made = await verify(context, made, by=by)
+    await context.store.put(certificate_path(run_id), encode_certificate(made))
+    return made
+
+
+async def _planned(context: RunContext, plan: Plan, order: ErasureOrder) -> tuple[ErasedObject, ...]:
+    """Return the objects that a plan names: those that it takes, and those that it could not take.
+
+    Raises:
+        BadInput: something of the plan is missing.
+    """
     garbage = await context.read(plan.garbage, protocol.GARBAGE)
     columns = garbage["address"].to_pylist(), paths_of(garbage), garbage["size_bytes"].to_pylist()
-    staged = {key_of(one, plan.namespace): one.checksum for one in plan.erasure.staged}
-    checksums = {**staged, **plan.erasure.checksums}
-    parts = _parts(plan.erasure.staged, plan.namespace)
+    staged = {key_of(one, plan.namespace): one.checksum for one in order.staged}
+    checksums = {**staged, **order.checksums}
+    parts = _parts(order.staged, plan.namespace)
     planned = tuple(
         ErasedObject(
             address=address,
@@ -144,7 +173,7 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
     # What the plan could not take is selected all the same: only the store says that it is gone.
     asked = frozenset(one.address for one in planned)
     others: dict[str, ErasedObject] = {}
-    for one in plan.erasure.staged:
+    for one in order.staged:
         address = key_of(one, plan.namespace)
         if address not in asked:
             paths = tuple(sorted({one.path, *(others[address].paths if address in others else ())}))
@@ -155,22 +184,7 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
                 checksum=one.checksum,
                 is_part=address in parts,
             )
-    made = Certificate(
-        repository=plan.repository,
-        namespace=plan.namespace,
-        run_id=run_id,
-        selection=plan.erasure.selection,
-        why=plan.erasure.why,
-        takes_shared=plan.erasure.takes_shared,
-        planned_ms=plan.now_ms,
-        plan=plan.garbage.digest(),
-        ledger=await _ledger(context, run_id),
-        objects=(*planned, *others.values()),
-        collected=await _proven(context, run_id),
-    )
-    made = await verify(context, made, by=by)
-    await context.store.put(certificate_path(run_id), encode_certificate(made))
-    return made
+    return (*planned, *others.values())
 
 
 async def _proven(context: RunContext, run_id: str) -> Collected | None:
@@ -225,8 +239,13 @@ class _Earlier(NamedTuple):
 async def _with_earlier(context: RunContext, before: Certificate) -> _Earlier:
     """Add the objects that other erasures named at its paths, or with its digests, so that copies of these are sought,
     too; and those that a certificate of the run itself named before: no other record may have them. Erasures are
-    applied in any order, so those that were planned later count likewise.
+    applied in any order, so those that were planned later count likewise. Of one without a certificate the plan counts.
     """
+    applied = [
+        one.run_id
+        for one in await context.service.runs()
+        if one.kind is RunKind.ERASURE and one.state in _APPLIED and one.run_id != before.run_id
+    ]
     keys = sorted([stat.key async for page in context.store.list(CERTIFICATES_PREFIX) for stat in page])
     selection = before.selection
     is_selected, is_any = _at_paths(selection), not (selection.paths or selection.globs or selection.digests)
@@ -239,24 +258,46 @@ async def _with_earlier(context: RunContext, before: Certificate) -> _Earlier:
             return Standing(what="copy", where=key, why=_UNREAD_EARLIER)
         if earlier is None:
             return ()
-        if earlier.run_id == before.run_id or earlier.selection == selection:
-            return earlier.objects
+        same = earlier.run_id == before.run_id or earlier.selection == selection
+        return chosen(earlier.objects, same=same)
+
+    def chosen(objects: Sequence[ErasedObject], *, same: bool) -> Sequence[ErasedObject] | None:
+        if same:
+            return objects
         # Metadata are not on record: which of these objects have them is unknown.
-        return None if is_any else is_selected(earlier.objects)
+        return None if is_any else is_selected(objects)
+
+    async def read_planned(run_id: str) -> Sequence[ErasedObject] | Standing | None:
+        try:
+            plan = await read_plan(context.store, run_id)
+            if plan.erasure is None:
+                return ()
+            objects = await _planned(context, plan, plan.erasure)
+            return chosen(objects, same=plan.erasure.selection == selection)
+        except PlanMissing:
+            return None
+        except BadInput as error:
+            return Standing(what="copy", where=f"run {run_id}", why=f"{_UNREAD_PLAN}: {error}")
 
     joined = {one.address: one for one in before.objects}
     unread: list[Standing] = []
     left_out = 0
-    async for _, found in context.ports.tasks.ahead(keys, read):
+
+    def add(found: Sequence[ErasedObject] | Standing | None) -> bool:
+        """Return whether it was added, or stands; not what was left out."""
         if isinstance(found, Standing):
             unread.append(found)
-        elif found is None:
-            left_out += 1
-        else:
-            for one in found:
-                joined[one.address] = _joined(joined.get(one.address, one), one)
-    certificates = count_of(left_out, "certificate")
-    remains = [f"{_LEFT_OUT}: {certificates} of other erasures. Verify these by themselves"] if left_out else []
+        for one in found if found and not isinstance(found, Standing) else ():
+            joined[one.address] = _joined(joined.get(one.address, one), one)
+        return found is not None
+
+    async for _, found in context.ports.tasks.ahead(keys, read):
+        left_out += not add(found)
+    for run_id in applied:
+        if certificate_path(run_id) not in keys:
+            left_out += not add(await read_planned(run_id))
+    erasures = count_of(left_out, "other erasure")
+    remains = [f"{_LEFT_OUT}: {erasures}. Verify these by themselves"] if left_out else []
     return _Earlier(replace(before, objects=tuple(joined.values())), unread, remains)
 
 
