@@ -204,6 +204,7 @@ async def test_files_of_ranges_name_what_rows_of_them_do_and_are_the_same_if_wri
     monkeypatch: pytest.MonkeyPatch, lives: tuple[bool, ...], shares: int
 ) -> None:
     monkeypatch.setattr(ranges, "FILE_RANGES", 2)
+    monkeypatch.setattr(ranges, "FILES_WANTED", 1)
     monkeypatch.setattr(ranges, "HELD_FILES", 2)
     store = MemoryObjectStore("mem://lake/repo")
     trees, shared = dict[str, bool](), list[RangeInfo]()
@@ -229,6 +230,30 @@ async def test_files_of_ranges_name_what_rows_of_them_do_and_are_the_same_if_wri
         assert await content_of(context, files.of(live=live)) == await content_of(context, rows.of(live=live))
     kept, going = files.of(live=True).count, files.of(live=False).count
     assert (kept, going) == (60 * (True in lives), 58 if len(lives) == 2 else 60 * (False in lives))
+
+
+@pytest.mark.parametrize("in_rows_max", [30, 60])
+async def test_few_ranges_of_many_trees_come_back_from_their_files_as_rows(
+    monkeypatch: pytest.MonkeyPatch, in_rows_max: int
+) -> None:
+    store = MemoryObjectStore("mem://lake/repo")
+    made = await write_ranges(store, [[format_address(SLICE, number)] for number in range(48)])
+    trees = dict[str, bool]()
+    # Each tree shares all its ranges but one with the one before, and each task has two trees.
+    for first in range(16):
+        id_, data = encode_metarange(made[first : first + 32])
+        await store.put(metarange_key(id_), data)
+        trees[id_] = first == 15
+    context = replace(context_of(store), engine=local_engine(store, shares=8))
+    wanted = await read_ranges(context.engine, metaranges_of(trees), folder="_lakefs/ranges/")
+    monkeypatch.setattr(ranges, "IN_ROWS_MAX", in_rows_max)
+
+    found = await read_ranges(context.engine, metaranges_of(trees), folder="_lakefs/ranges/")
+
+    assert found.in_files is (in_rows_max < 47)
+    # Either way a step over what expired has work for every task, and not only for one.
+    assert (found.of(live=True).count, found.of(live=False).count, found.of(live=False).rows.num_rows) == (32, 15, 15)
+    assert await content_of(context, found) == await content_of(context, wanted)
 
 
 def local_engine(store: ObjectStore, *, shares: int) -> LocalEngine:

@@ -52,6 +52,7 @@ def listed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Ranges are held as rows, or tasks write files of them."""
     monkeypatch.setattr(ranges, "IN_ROWS_MAX", request.param)
     monkeypatch.setattr(ranges, "FILE_RANGES", 2)
+    monkeypatch.setattr(ranges, "FILES_WANTED", 1)
     monkeypatch.setattr(ranges, "HELD_FILES", 2)
 
 

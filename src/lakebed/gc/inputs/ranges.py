@@ -64,16 +64,19 @@ memory."""
 IN_ROWS_MAX: Final = 100_000
 """Ranges up to which a run holds them in its own process: with Spark a million would take 0.7 GiB of the driver."""
 FILE_RANGES: Final = 1_000
-"""In a file of ranges: what a task reads at least."""
+"""How many ranges a file has at most: a step deals whole files to tasks."""
+FILES_WANTED: Final = 32
+"""Into how many files each share cuts what is live, and what is not, before files grow: few ranges that expired are
+work for many tasks, too."""
 HELD_FILES: Final = 256
-"""Of how many files a run holds the ranges in its own process."""
+"""Files whose ranges a run holds in its own process at a time."""
 
 ROWS_AT_ONCE: Final = 65_536
 """Objects of Python that become columns together: a million of them would take 0.5 GiB."""
 
 SUBLISTS_A_SHARE: Final = 1_000
 SUBLIST_SHARES: Final = 256
-"""Into how many shares sublists are cut at most, where each would have more than SUBLISTS_A_SHARE."""
+"""Shares that sublists are cut into at most, where each would have more than SUBLISTS_A_SHARE."""
 
 _RANGES: Final = "ranges/"
 _SUBLISTS: Final = "sublists/"
@@ -172,8 +175,8 @@ async def read_ranges(
 ) -> ListedRanges:
     """List the ranges, each once: live if any metarange that names it is, else with what is known of the newest.
 
-    `with_sublists` the sublists of wide trees are among them, as RANGES without entries. Of more than IN_ROWS_MAX,
-    tasks write files into `folder`.
+    `with_sublists` the sublists of wide trees are among them, as RANGES without entries. More than IN_ROWS_MAX stay in
+    files that tasks write into `folder`.
     """
 
     dealt = await _deal_lists(engine, metaranges, folder=folder)
@@ -187,10 +190,18 @@ async def read_ranges(
             rows = found if with_sublists else _without_sublists(found)
             for live in (True, False):
                 of_side = rows.filter(rows["is_live"] if live else pc.invert(rows["is_live"]))
-                for at in range(0, of_side.num_rows, FILE_RANGES):
-                    yield await _write_file(task, folder, of_side.slice(at, FILE_RANGES), live=live)
+                size = max(1, min(FILE_RANGES, -(-of_side.num_rows // FILES_WANTED)))
+                for at in range(0, of_side.num_rows, size):
+                    yield await _write_file(task, folder, of_side.slice(at, size), live=live)
 
-    return ListedRanges(await engine.run(write, shares, PARTS, effort=effort))
+    async def read(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        yield await ranges_in(task, share)
+
+    files = await engine.run(write, shares, PARTS, effort=effort)
+    # Each task that finds a range deals it, so far fewer may be left than were dealt.
+    if (pc.sum(files["rows"]).as_py() or 0) > IN_ROWS_MAX:
+        return ListedRanges(files)
+    return ListedRanges(await engine.run(read, files, RANGES, effort=Effort(requests=files.num_rows)))
 
 
 def _without_sublists(ranges: pa.Table) -> pa.Table:
@@ -213,11 +224,7 @@ async def find_ranges(engine: Engine, find: Work, metaranges: pa.Table, *, folde
     Tasks write what they find into `folder`, and each range is brought together in its bucket: commits share most of
     their ranges, so all tasks together find many times as many as there are.
     """
-    dealt = await _deal_found(engine, find, metaranges, folder=folder)
-    return await engine.run(_bring_together(dealt), rows_of_shares(dealt), RANGES, effort=effort_of(dealt))
 
-
-async def _deal_found(engine: Engine, find: Work, metaranges: pa.Table, *, folder: str) -> Bucketed:
     async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         dealer = Dealer(RANGES)
         async for found in find(task, share):
@@ -227,7 +234,8 @@ async def _deal_found(engine: Engine, find: Work, metaranges: pa.Table, *, folde
 
     # A metarange is small, and decoding it takes a few times as long as reading it.
     effort = Effort(requests=4 * metaranges.num_rows)
-    return files_of(folder, await engine.run(deal, metaranges, PARTS, effort=effort))
+    dealt = files_of(folder, await engine.run(deal, metaranges, PARTS, effort=effort))
+    return await engine.run(_bring_together(dealt), rows_of_shares(dealt), RANGES, effort=effort_of(dealt))
 
 
 def _bring_together(dealt: Bucketed) -> Work:
@@ -348,7 +356,7 @@ async def read_sublists(task: Task, sublists: pa.Table) -> pa.Table:
 
 
 _Rank: TypeAlias = tuple[Any, ...]
-"""Whether a metarange is live, and its cause. Of several that name a range the greatest counts."""
+"""(is a metarange live, its cause). Where several name a range, the greatest counts."""
 
 
 def _rank_of(row: Mapping[str, Any]) -> _Rank:
