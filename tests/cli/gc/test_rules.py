@@ -184,6 +184,25 @@ def test_an_engine_may_be_named_for_the_plans_that_rules_are_compared_by(
     assert (wrong.code, "turbo" in wrong.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("how", "needs"),
+    [
+        (["--engine", "turbo"], "--engine needs --plan"),
+        (["--engine", "local", "--tasks", "3"], "--engine and --tasks need --plan"),
+    ],
+)
+def test_an_engine_without_a_plan_is_misuse_and_nothing_is_saved(
+    shell: Shell, lake: str, tmp_path: Path, how: list[str], needs: str
+) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"default": "4d"}))
+
+    refused = [shell("gc", "rules", command, lake, str(file), *how) for command in ("diff", "apply")]
+
+    assert [(outcome.code, needs in outcome.err) for outcome in refused] == [(2, True)] * 2
+    assert shell.ok("gc", "rules", "get", lake, "-o", "json").json["version"] == 0
+
+
 def test_a_file_with_a_field_that_nobody_knows_is_refused(shell: Shell, lake: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text(json.dumps({"default": "4d", "keep_lsat": []}))

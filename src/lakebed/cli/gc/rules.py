@@ -217,6 +217,7 @@ def diff(
     """Show what changed since a version, what a file would change, or what differs between any two."""
     from lakebed.gc.rules import diff_rules
 
+    _check_plans(working, plan=plan)
     repository = parse_repository(uri)
     current = _read(session, repository)
     first = first or str(current.version - 1)
@@ -245,6 +246,7 @@ def apply_rules(
     from lakebed.gc.rules import diff_rules
     from lakebed.operations import collections
 
+    _check_plans(working, plan=plan)
     repository = parse_repository(uri)
     wanted = rules_file(file)
     found = _read(session, repository)
@@ -265,6 +267,12 @@ def apply_rules(
 
 
 # What the commands share
+
+
+def _check_plans(working: Working, *, plan: bool) -> None:
+    given = [f"--{name}" for name, value in working.words().items() if value is not None]
+    if given and not plan:
+        raise Misuse(f"{' and '.join(given)} {'needs' if len(given) == 1 else 'need'} --plan")
 
 
 def _others(rules: Iterable[Any], target: RefUri) -> tuple[Any, ...]:
