@@ -177,7 +177,7 @@ class Restoring:
     ) -> list[Deed]:
         """Restore versions of one path: the older ones only where the newest could not be restored.
 
-        What another object is in the way of is one path: it fails once, however many versions there are.
+        What another object is in the way of is one path: a page tells of it once, however many versions it holds.
         """
         deeds: list[Deed] = []
         is_done = is_occupied = False
