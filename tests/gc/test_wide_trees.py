@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from lakebed.base import Corrupt, MetarangeId, RangeId
+from lakebed.base import Corrupt, MetarangeId, RangeId, SublistId
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.holding import metaranges_of, ranges_of
 from lakebed.gc.inputs import ranges
+from lakebed.gc.lifecycle import trees as trees_module
+from lakebed.gc.lifecycle.trees import TreeParts, read_masks
 from lakebed.gc.protocol import Plan, RunKind
 from lakebed.gc.service import CollectionService
 from lakebed.gc.service.commits import read_snapshot
@@ -252,13 +256,10 @@ class Counted(MemoryObjectStore):
         return await super().get(key, start=start, end=end)
 
 
-@pytest.mark.parametrize("a_share", [1, 1_000])
-@pytest.mark.parametrize("shares", [1, 3])
-async def test_a_sublist_is_read_once_however_many_trees_and_tasks_have_it(
-    monkeypatch: pytest.MonkeyPatch, shares: int, a_share: int
-) -> None:
-    monkeypatch.setattr(ranges, "SUBLISTS_A_SHARE", a_share)
-    store = Counted()
+async def write_versions(store: Counted) -> tuple[dict[str, bool], dict[str, bool], set[str]]:
+    """Write trees that share most of their sublists. Return which are live, which of what they list, and all keys of
+    sublists.
+    """
     lists = [[made_up(place, 0) for place in range(first, first + 4)] for first in range(0, 40, 4)]
     trees, wanted, read = dict[str, bool](), dict[str, bool](), set[str]()
     for version in range(1, 31):
@@ -275,6 +276,17 @@ async def test_a_sublist_is_read_once_however_many_trees_and_tasks_have_it(
             await store.put(key := sublist_key(info.id), file)
             read.add(key)
             wanted[info.id] = wanted.get(info.id, False) or live
+    return trees, wanted, read
+
+
+@pytest.mark.parametrize("a_share", [1, 1_000])
+@pytest.mark.parametrize("shares", [1, 3])
+async def test_a_sublist_is_read_once_however_many_trees_and_tasks_have_it(
+    monkeypatch: pytest.MonkeyPatch, shares: int, a_share: int
+) -> None:
+    monkeypatch.setattr(ranges, "SUBLISTS_A_SHARE", a_share)
+    store = Counted()
+    trees, wanted, read = await write_versions(store)
     engine = LocalEngine(store, live_ports(), open_deleter=lambda: MemoryDeleter(store), shares=shares)
 
     found = await ranges.read_ranges(engine, metaranges_of(trees), folder="_lakefs/ranges/", with_sublists=True)
@@ -282,6 +294,35 @@ async def test_a_sublist_is_read_once_however_many_trees_and_tasks_have_it(
     names = zip(found.rows["range_id"].to_pylist(), found.rows["is_live"].to_pylist(), strict=True)
     assert sorted(names) == sorted(wanted.items())
     assert store.reads == Counter(read)
+
+
+@pytest.mark.parametrize("bits", [trees_module.CHUNK_BITS, 1])
+@pytest.mark.parametrize("shares", [1, 3])
+async def test_a_lifecycle_run_reads_a_sublist_once_and_the_next_only_new_ones(
+    monkeypatch: pytest.MonkeyPatch, shares: int, bits: int
+) -> None:
+    """Live trees have one mask here, and all others another."""
+    monkeypatch.setattr(trees_module, "CHUNK_BITS", bits)
+    store = Counted()
+    trees, wanted, read = await write_versions(store)
+    masks = {id_: 1 + is_live for id_, is_live in trees.items()}
+    engine = LocalEngine(store, live_ports(), open_deleter=lambda: MemoryDeleter(store), shares=shares)
+    known = TreeParts()
+
+    for some in ([*masks][:20], [*masks]):
+        of_some, folder = {id_: masks[id_] for id_ in some}, "_lakefs/trees/"
+        new, found = await read_masks(engine, store, of_some, known, folder=folder, tell=lambda _: None)
+        known = new
+
+    rows = found.ranges()
+    assert {id_: found.masks[mask] & 2 > 0 for id_, mask in zip(*columns(rows, "range_id", "mask"), strict=True)} == {
+        id_: is_live for id_, is_live in wanted.items() if sublist_key(SublistId(id_)) not in read
+    }
+    assert store.reads == Counter(read)
+
+
+def columns(rows: pa.Table, *names: str) -> list[list[Any]]:
+    return [rows[name].to_pylist() for name in names]
 
 
 @pytest.mark.parametrize("live", [0, 1])

@@ -45,7 +45,7 @@ from lakebed.gc.lifecycle.reaching import (
     reach_metaranges,
     sort_out,
 )
-from lakebed.gc.lifecycle.trees import RangeMasks, read_trees
+from lakebed.gc.lifecycle.trees import TreeParts, read_masks
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
@@ -54,7 +54,16 @@ from lakebed.gc.sets import places
 from lakebed.gc.sets.bucketed import HELD_IN_JOIN, Dealer, files_of
 from lakebed.gc.tables import LIVE
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
-from lakebed.ranges import codec, encode_metarange, encode_range, metarange_key, range_key, table_from_rows
+from lakebed.ranges import (
+    codec,
+    encode_metarange,
+    encode_range,
+    encode_sublist,
+    metarange_key,
+    range_key,
+    sublist_key,
+    table_from_rows,
+)
 from lakebed.runtime import live_ports
 from tests.objectstore.writer import memory_bytes_max
 from tests.spark.test_marks import (
@@ -105,6 +114,8 @@ class Drawn:
     """(kind, name, commit, being made)"""
     policy: dict[str, Any]
     closed: frozenset[int]
+    wide: frozenset[int] = frozenset()
+    """Commits whose trees list sublists."""
 
 
 @st.composite
@@ -133,6 +144,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
         refs=refs,
         policy={"rules": {f"r{n}": rule for n, rule in enumerate(rules)}, "pins": draw(st.sampled_from(PINS))},
         closed=draw(st.frozensets(st.sampled_from(SLICES))),
+        wide=draw(st.frozensets(commit)),
     )
 
 
@@ -157,7 +169,11 @@ class Built:
         generations: list[int] = []
         for number, (chosen, parents, swept) in enumerate(drawn.commits):
             named = [infos[group][which] for group, which in enumerate(chosen) if which >= 0]
-            id_, data = encode_metarange(named)
+            # TreeParts share sublists, and a sublist shares ranges with narrow trees.
+            halves = [encode_sublist(some) for some in (named[:1], named[1:]) if some and number in drawn.wide]
+            for info, sublist in halves:
+                files.write(sublist_key(info.id), sublist)
+            id_, data = encode_metarange([info for info, _ in halves] or named)
             if id_:
                 files.write(metarange_key(id_), data)
                 held = [entries[group][which] for group, which in enumerate(chosen) if which >= 0]
@@ -259,8 +275,8 @@ def build(tmp_path: Path) -> Callable[[Drawn], Built]:
 
 
 async def ranges_of(engine: Engine, store: ObjectStore, reached: Reached, policy: Policy) -> Ranges:
-    masks, found = reached.masks(), RangeMasks()
-    await found.add(store, await read_trees(engine, sorted(masks), folder="_lakefs/trees/"), masks)
+    masks, folder = reached.masks(), "_lakefs/trees/"
+    _, found = await read_masks(engine, store, masks, TreeParts(), folder=folder, tell=lambda _: None)
     return sort_out(found.ranges(), found.masks, reached, policy)
 
 

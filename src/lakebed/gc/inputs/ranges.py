@@ -334,7 +334,7 @@ async def read_metaranges(task: Task, share: pa.Table) -> tuple[pa.Table, pa.Tab
     causes: list[_Rank] = []
     # The best first: so the first that has a range is the one that counts.
     names = sorted(ranks, key=ranks.__getitem__, reverse=True)
-    async for name, data in task.ahead(names, lambda id_: _get_metarange(task.store, MetarangeId(id_))):
+    async for name, data in task.ahead(names, lambda id_: get_metarange(task.store, MetarangeId(id_))):
         listed = known.read_metarange(MetarangeId(name), data)
         if isinstance(listed, SublistList):
             for sublist in listed.ids:
@@ -349,7 +349,7 @@ async def read_sublists(task: Task, sublists: pa.Table) -> pa.Table:
     known, causes = KnownRanges(), list[_Rank]()
     # The best first, as above.
     names = sorted(ranks, key=ranks.__getitem__, reverse=True)
-    async for name, data in task.ahead(names, lambda id_: _get_sublist(task.store, SublistId(id_))):
+    async for name, data in task.ahead(names, lambda id_: get_sublist(task.store, SublistId(id_))):
         known.read_sublist(SublistId(name), data)
         causes += [ranks[name]] * (len(known) - len(causes))
     return _ranges_of(known, causes)
@@ -400,7 +400,7 @@ async def each_list(
     """
     of_last: dict[SublistId, Integers] = {}
     done: set[SublistId] = set()
-    async for name, data in task.ahead(names, lambda id_: _get_metarange(task.store, MetarangeId(id_))):
+    async for name, data in task.ahead(names, lambda id_: get_metarange(task.store, MetarangeId(id_))):
         listed = known.read_metarange(MetarangeId(name), data)
         if not isinstance(listed, SublistList):
             yield name, None, listed
@@ -409,7 +409,7 @@ async def each_list(
         # Neighbours share most of their sublists: keep those of one tree at a time.
         of_last = {id_: of_last[id_] for id_ in ids if id_ in of_last}
         unread = [id_ for id_ in ids if id_ not in of_last and id_ not in done]
-        async for id_, file in task.ahead(unread, lambda id_: _get_sublist(task.store, id_)):
+        async for id_, file in task.ahead(unread, lambda id_: get_sublist(task.store, id_)):
             of_last[id_] = known.read_sublist(id_, file)
         for id_ in ids:
             if id_ not in done:
@@ -419,14 +419,14 @@ async def each_list(
             of_last.clear()
 
 
-async def _get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:
+async def get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:
     try:
         return await store.get(metarange_key(id_))
     except NotFound as error:
         raise MetarangeCorrupt(id_, _MISSING).in_namespace(store.uri) from error
 
 
-async def _get_sublist(store: ObjectStore, id_: SublistId) -> bytes:
+async def get_sublist(store: ObjectStore, id_: SublistId) -> bytes:
     try:
         return await store.get(sublist_key(id_))
     except NotFound as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -33,8 +34,8 @@ from lakebed.gc.lifecycle.dues import (
     write_hours,
 )
 from lakebed.gc.lifecycle.reaching import Ranges, Reached, keeps_versions, sort_out
-from lakebed.gc.lifecycle.trees import RangeMasks, copy_part, read_trees
-from lakebed.gc.protocol import BadInput, KnownDues, Manifest, Pieces, Plan, StartedRun, TreePart
+from lakebed.gc.lifecycle.trees import TreeParts, read_masks
+from lakebed.gc.protocol import BadInput, KnownDues, Manifest, Pieces, Plan, StartedRun
 from lakebed.gc.rules.lifecycle import Policy
 from lakebed.gc.runs.context import RunContext, folder_in, write_piece
 from lakebed.gc.sets.bucketed import Bucketed, Dealer, files_of
@@ -50,7 +51,7 @@ SPANS_HELD: Final = 65_536
 class Known:
     """`taken` are the runs of which all that they took is marked in `dues`."""
 
-    trees: list[TreePart]
+    trees: TreeParts
     ranges: dict[str, ReadRange]
     dues: Dues
     taken: tuple[str, ...] = ()
@@ -87,13 +88,12 @@ class Known:
     async def keep(self, context: RunContext, run: StartedRun, base: Base | None) -> KnownDues:
         """Write it into the run's folder, for the next run."""
         folder = folder_in(run, "known")
-        trees = [
-            part if part.folder == folder else await copy_part(context.store, part, folder=folder)
-            for part in self.trees
-        ]
+        trees = await self.trees.in_folder(context.store, folder)
         rows, terms = rows_of_known(self.ranges)
         return KnownDues(
-            trees=tuple(trees),
+            trees=trees.narrow,
+            wide=trees.wide,
+            sublists=trees.sublists,
             ranges=await write_piece(context.store, folder, "ranges-all.parquet", READ_RANGES, rows),
             hours=await write_hours(context.store, folder, self.dues),
             terms=terms,
@@ -131,7 +131,8 @@ async def read_known(store: ObjectStore, run_id: str, saved: KnownDues) -> Base:
     ranges: dict[str, ReadRange] = {}
     async for rows in read_pieces(store, saved.ranges, READ_RANGES):
         ranges |= known_ranges(rows, saved.terms)
-    known = Known(trees=[*saved.trees], ranges=ranges, dues=await read_hours(store, saved.hours), taken=saved.taken)
+    trees = TreeParts(narrow=saved.trees, wide=saved.wide, sublists=saved.sublists)
+    known = Known(trees=trees, ranges=ranges, dues=await read_hours(store, saved.hours), taken=saved.taken)
     return Base(run_id=run_id, known=known, clean_run=saved.clean_run, runs_since_clean=saved.runs_since_clean)
 
 
@@ -153,23 +154,28 @@ async def learn(
     Raises:
         BadInput, EmptyLiveSet, TaskCorrupt: something was not read, or is not what it was.
     """
-    masks, found, note = reached.masks(), RangeMasks(), ""
-    if base is not None:
-        try:
-            await found.add(context.store, base.known.trees, masks)
-        except BadInput as error:
-            base, found, note = None, RangeMasks(), str(error)
-    trees = [] if base is None else base.known.trees
-    new = sorted(masks.keys() - found.seen)
-    context.progress(f"reading {count_of(len(new), 'tree')} of {len(masks):,}")
-    read = await read_trees(context.engine, new, folder=folder_in(run, f"known{suffix}"))
-    await found.add(context.store, read, masks)
+    read = partial(
+        read_masks,
+        context.engine,
+        context.store,
+        reached.masks(),
+        folder=folder_in(run, f"known{suffix}"),
+        tell=context.progress,
+    )
+    note = ""
+    try:
+        trees, found = await read(TreeParts() if base is None else base.known.trees)
+    except BadInput as error:
+        if base is None:
+            raise
+        base, note = None, str(error)
+        trees, found = await read(TreeParts())
     every = found.ranges()
     ranges = sort_out(every, found.masks, reached, policy)
     rows = pc.sum(every["count"]).as_py() or 0
     if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:
         return Learned(ranges=ranges, note=note)
-    known = Known(trees=[*trees, *read], ranges={}, dues=Dues())
+    known = Known(trees=trees, ranges={}, dues=Dues())
 
     def rules_of(ids: pa.ChunkedArray) -> npt.NDArray[np.int32]:
         at = pc.index_in(ids, value_set=every["range_id"])

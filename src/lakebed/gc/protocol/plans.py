@@ -312,7 +312,10 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TreePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Some metaranges (`trees`) with the ranges that they have, in a folder of a run (docs/formats/gc-saved.md)."""
+    """Some metaranges (`trees`) with the ranges that they have, in a folder of a run (docs/formats/gc-saved.md).
+
+    Or wide metaranges with the sublists that they have, or sublists with their ranges.
+    """
 
     folder: str
     trees: Part
@@ -328,6 +331,8 @@ class KnownDues(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     trees: tuple[TreePart, ...]
+    wide: tuple[TreePart, ...] = ()
+    sublists: tuple[TreePart, ...] = ()
     ranges: Pieces
     hours: Pieces
     terms: tuple[tuple[tuple[str, ...] | None, ...], ...]
