@@ -22,7 +22,7 @@ from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext
 from lakebed.gc.runs.fencing import Fence
 from lakebed.gc.runs.recording import Ledger, Swept
-from lakebed.gc.tables import no_others
+from lakebed.gc.tables import RANGES, no_others
 from lakebed.objectstore import (
     Deleter,
     MemoryObjectStore,
@@ -131,3 +131,11 @@ async def _facts(store: ObjectStore, key: str) -> tuple[int, datetime]:
     except ObjectMissing:
         return 4, SEEN
     return stat.size_bytes, datetime.fromtimestamp(stat.modified_ms / 1000, UTC)
+
+
+def ranges_of(found: dict[str, tuple[int, int, bool]]) -> pa.Table:
+    """RANGES without causes: of each id count, size, and whether it is live."""
+    counts, sizes, flags = zip(*found.values(), strict=True) if found else ((), (), ())
+    none = [""] * len(found)
+    facts = {"range_id": [*found], "count": counts, "file_bytes": sizes, "is_live": flags, "seen_ms": [0] * len(found)}
+    return RANGES.rows({**facts, "reason": none, "rule": none, "branch": none})

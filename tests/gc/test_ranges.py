@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lakebed.base import Entry, format_address, slice_number, to_row
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.holding import metaranges_of, ranges_of
+from lakebed.gc.holding import metaranges_of
 from lakebed.gc.inputs import named, ranges
 from lakebed.gc.inputs.ranges import (
     PREFIXES_MAX,
@@ -35,7 +35,7 @@ from lakebed.gc.tables import CANDIDATES, LIVE, parts_of
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import RangeInfo, encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.runtime import live_ports
-from tests.gc.garbage import context_of, task_of
+from tests.gc.garbage import context_of, ranges_of, task_of
 
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
 NAMESPACE = Namespace("local://lake/repo")

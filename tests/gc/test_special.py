@@ -11,7 +11,6 @@ import pytest
 
 from lakebed.gc.engines import Effort, LocalEngine
 from lakebed.gc.engines.engine import Work
-from lakebed.gc.holding import ranges_of
 from lakebed.gc.inputs import special
 from lakebed.gc.inputs.ranges import ListedRanges
 from lakebed.gc.inputs.special import TREE_FOLDERS, Special, find_unknown_files, list_special
@@ -20,7 +19,7 @@ from lakebed.gc.protocol import GC_PREFIX, BadInput
 from lakebed.gc.tables import RANGES, Table
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStat, ObjectStore
 from lakebed.runtime import live_ports
-from tests.gc.garbage import context_of
+from tests.gc.garbage import context_of, ranges_of
 
 RANGE, METARANGE = "a" * 64, "b" * 64
 INTO = f"{GC_PREFIX}metadata/r2/special/"

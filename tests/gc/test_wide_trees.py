@@ -14,7 +14,7 @@ import pytest
 
 from lakebed.base import Corrupt, MetarangeId, RangeId, SublistId
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.holding import metaranges_of, ranges_of
+from lakebed.gc.holding import metaranges_of
 from lakebed.gc.inputs import ranges
 from lakebed.gc.lifecycle import trees as trees_module
 from lakebed.gc.lifecycle.trees import TreeParts, read_masks
@@ -36,7 +36,7 @@ from lakebed.ranges import (
 from lakebed.runtime import live_ports
 from lakebed.versions import TreeCache, Trees
 from lakebed.versions.commits.committer import Note
-from tests.gc.garbage import task_of
+from tests.gc.garbage import ranges_of, task_of
 from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
 from tests.spark.test_metadata import FILES, collector

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from lakebed.gc import protocol
 from lakebed.gc.engines import Engine
 from lakebed.gc.erasure import erasing
 from lakebed.gc.erasure.erasing import deal_selected, read_ranges_by_span
+from lakebed.gc.inputs import ranges
 from lakebed.gc.inputs.named import deal_live
 from lakebed.gc.inputs.ranges import ListedRanges, from_ranges
 from lakebed.gc.mark import mark_expired
@@ -42,11 +42,12 @@ SELECTIONS = [
 ]
 
 
-async def dealt(engine: Engine, built: Built, selection: Selection) -> tuple[Bucketed, Bucketed, pa.Table]:
+async def dealt(engine: Engine, built: Built, selection: Selection) -> tuple[Bucketed, Bucketed, ListedRanges]:
     """What is selected, what else its ranges name, and the other ranges."""
-    meeting, apart = await read_ranges_by_span(engine, built.commits, selection, folder="_lakefs/ranges.tasks/")
+    found = await read_ranges_by_span(engine, built.commits, selection, folder="_lakefs/ranges.tasks/")
+    meeting = found.meeting
     due, stays = await deal_selected(engine, meeting, selection, uri=URI, folder="_lakefs/due/", closed=built.closed)
-    return due, stays, apart
+    return due, stays, found.apart
 
 
 def planned(engines: Engines, built: Built, selection: Selection, *, takes_shared: bool) -> protocol.Manifest:
@@ -55,11 +56,11 @@ def planned(engines: Engines, built: Built, selection: Selection, *, takes_share
         whole = await deal_live(
             engine,
             from_ranges,
-            apart,
+            apart.rows,
             uri=URI,
             folder="_lakefs/live/",
             with_keys=True,
-            effort=ListedRanges(apart).effort_of_ends,
+            effort=apart.effort_of_ends,
         )
         sides = [] if takes_shared else [whole, stays]
         return (await mark_expired(engine, due, sides, into="_lakefs/garbage/", now_ms=NOW_MS))[0]
@@ -67,10 +68,17 @@ def planned(engines: Engines, built: Built, selection: Selection, *, takes_share
     return engines.act(built.lake, mark)
 
 
+@pytest.mark.parametrize("in_rows_max", [ranges.IN_ROWS_MAX, 0], ids=["in rows", "in files"])
 @pytest.mark.parametrize("takes_shared", [False, True])
 def test_a_plan_takes_what_the_specification_lets_go(
-    engines: Engines, build: Callable[[Drawn], Built], takes_shared: bool
+    engines: Engines,
+    build: Callable[[Drawn], Built],
+    monkeypatch: pytest.MonkeyPatch,
+    takes_shared: bool,
+    in_rows_max: int,
 ) -> None:
+    monkeypatch.setattr(ranges, "IN_ROWS_MAX", in_rows_max)
+
     def check(given: tuple[Drawn, Selection]) -> None:
         built, selection = build(given[0]), given[1]
         namespace = Namespace(uri=URI, closed=frozenset(slice_name(number) for number in built.closed))

@@ -13,7 +13,8 @@ missing stops the run: what it named may be held.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -22,22 +23,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, Conflict, RangeId, count_of
-from lakebed.gc.protocol import COMMITS, HOLDS_PREFIX, Pieces, Plan, RunKind, StartedRun, holds_mark
-from lakebed.gc.rules import Hold, Holds, Selection, Spans
+from lakebed.base import FOREIGN_SLICE, Conflict, MetarangeId, RangeId, SublistId, count_of
+from lakebed.gc.protocol import COMMITS, HOLDS_PREFIX, Part, Pieces, Plan, RunKind, StartedRun, holds_mark
+from lakebed.gc.rules import Holds, Selection, Spans
 from lakebed.objectstore import ObjectStore
-from lakebed.ranges import KnownRanges
+from lakebed.ranges import KnownRanges, SublistList
 
 from .engines import Effort, Engine, Task
 from .inputs.history import Judged, spare
 from .inputs.named import LiveSet, Named, deal_live, merge_live, read_live
-from .inputs.ranges import each_tree, effort_of_whole, find_ranges, from_ranges, get_range
+from .inputs.ranges import (
+    ListedRanges,
+    from_ranges,
+    get_metarange,
+    get_range,
+    get_sublist,
+    ranges_in,
+    read_ranges,
+    without_sublists,
+)
 from .inputs.selecting import Flags, paths_of, read_rows, selected, selected_objects
 from .runs.context import Cleared, RunContext, folder_in
 from .runs.recording import HELD
 from .sets.bucketed import Bucketed
-from .sets.packing import is_set
-from .tables import METARANGES, RANGE_IDS, RANGES
+from .sets.packing import Integers, is_set
+from .tables import METARANGES, PARTS, RANGE_IDS, decode, encode, parts_of, read_part, write_part
 
 _CHANGED: Final = "legal holds changed meanwhile: apply again (if nothing changed, a backup was restored: `gc adopt`)"
 
@@ -120,13 +130,14 @@ async def deal_held(
     context: RunContext, run: StartedRun | Plan, commits: pa.Table, holds: Holds, *, name: str
 ) -> Bucketed:
     """Write LIVE of the objects that these COMMITS name and `holds` keep. A swept commit names nothing."""
-    ranges = await _ranges_of(context.engine, commits, holds, folder=folder_in(run, f"{name}.ranges"))
+    ranges = await _read_ranges(context.engine, commits, holds, folder=folder_in(run, f"{name}.ranges"))
     paths = holds.paths() or Selection()
 
     async def source(task: Task, share: pa.Table) -> AsyncIterator[Named]:
-        async for named in from_ranges(task, share.filter(share["is_live"])):
+        listed = await ranges_in(task, share)
+        async for named in from_ranges(task, listed.filter(listed["is_live"])):
             yield named
-        async for rows in _selected_rows(task, share.filter(pc.invert(share["is_live"])), paths):
+        async for _, rows in _selected_rows(task, listed.filter(pc.invert(listed["is_live"])), paths):
             slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
             own = slices != FOREIGN_SLICE
 
@@ -137,11 +148,11 @@ async def deal_held(
     return await deal_live(
         context.engine,
         source,
-        ranges,
+        ranges.rows,
         uri=run.namespace,
         folder=folder_in(run, f"{name}.tasks"),
         with_keys=True,
-        effort=effort_of_whole(ranges),
+        effort=ranges.effort_of_whole,
     )
 
 
@@ -154,42 +165,33 @@ async def keep_held(context: RunContext, run: StartedRun, judged: Judged, holds:
     held = set(commits.filter(found)["id"].to_pylist())
     paths = holds.paths()
     if paths is not None:
-        by_path = Holds(holds=(Hold(name="paths", globs=paths.globs, why="all"),))
-        folder = folder_in(run, "held.ranges")
-        ranges = await _ranges_of(context.engine, commits, by_path, folder=folder)
-        trees = await _trees_with(context.engine, commits, await _with_rows(context.engine, ranges, paths))
+        trees = await _trees_with(context.engine, commits, paths, folder=folder_in(run, "held.ranges"))
         held |= set(commits.filter(pc.is_in(commits["metarange_id"], value_set=trees))["id"].to_pylist())
     if held:
         context.progress(f"legal holds keep {count_of(len(held), 'commit')} that would expire")
     return spare(judged, held)
 
 
-async def _ranges_of(engine: Engine, commits: pa.Table, holds: Holds, *, folder: str) -> pa.Table:
-    """RANGES that may name something held, each once; live: all of it is, for a held commit has it."""
+async def _read_ranges(engine: Engine, commits: pa.Table, holds: Holds, *, folder: str) -> ListedRanges:
+    """Ranges that may name something held; live: all of it is, for a held commit has it."""
     paths = holds.paths()
     spans = None if paths is None else Spans(paths)
     whole = pc.is_in(commits["id"], value_set=pa.array(sorted(holds.commit_ids()), pa.string()))
-    there = pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
+    there = _is_there(commits)
     chosen = there if spans is not None else pc.and_(there, whole)
     trees = dict.fromkeys(commits.filter(chosen)["metarange_id"].to_pylist(), False)
     trees |= dict.fromkeys(commits.filter(pc.and_(there, whole))["metarange_id"].to_pylist(), True)
 
-    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        is_whole = dict(zip(share["metarange_id"].to_pylist(), share["is_live"].to_pylist(), strict=True))
-        known, held = KnownRanges(), set[int]()
-        async for name, places in each_tree(task, [*is_whole], known):
-            if is_whole[name]:
-                held.update(places.tolist())
-        chosen = [
-            place
-            for place in range(len(known))
-            if place in held or (spans is not None and spans.meets(*known.span(place)))
-        ]
-        counts, sizes = known.numbers()
-        yield ranges_of({known.id(place): (counts[place], sizes[place], place in held) for place in chosen})
+    def sort(min_key: bytes, max_key: bytes, is_live: bool) -> bool | None:
+        if is_live:
+            return True
+        return False if spans is not None and spans.meets(min_key, max_key) else None
 
-    found = await find_ranges(engine, work, metaranges_of(trees), folder=folder)
-    return found.sort_by("range_id")
+    return await read_ranges(engine, metaranges_of(trees), folder=folder, sort=sort)
+
+
+def _is_there(commits: pa.Table) -> pa.ChunkedArray:
+    return pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
 
 
 def metaranges_of(is_live: dict[str, bool]) -> pa.Table:
@@ -197,59 +199,112 @@ def metaranges_of(is_live: dict[str, bool]) -> pa.Table:
     return METARANGES.rows({"metarange_id": [*is_live], "is_live": [*is_live.values()], **_no_cause(len(is_live))})
 
 
-def ranges_of(found: dict[str, tuple[int, int, bool]]) -> pa.Table:
-    """RANGES without causes: of each id count, size, and whether it is live."""
-    counts, sizes, flags = zip(*found.values(), strict=True) if found else ((), (), ())
-    facts = {"range_id": [*found], "count": counts, "file_bytes": sizes, "is_live": flags}
-    return RANGES.rows({**facts, **_no_cause(len(found))})
-
-
 def _no_cause(count: int) -> dict[str, list[object]]:
     return {"seen_ms": [0] * count, "reason": [""] * count, "rule": [""] * count, "branch": [""] * count}
 
 
-async def _selected_rows(task: Task, ranges: pa.Table, paths: Selection) -> AsyncIterator[pa.Table]:
+async def _selected_rows(task: Task, ranges: pa.Table, paths: Selection) -> AsyncIterator[tuple[str, pa.Table]]:
+    """Yield each of these RANGES that has an entry at one of the paths, with such entries."""
     counts = dict(zip(ranges["range_id"].to_pylist(), ranges["count"].to_pylist(), strict=True))
     async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
         rows = read_rows(RangeId(name), data, counts[name], paths)
         chosen = selected(rows, paths)
         if chosen.any():
-            yield rows.filter(pa.array(chosen))
+            yield name, rows.filter(pa.array(chosen))
 
 
-async def _with_rows(engine: Engine, ranges: pa.Table, paths: Selection) -> frozenset[str]:
-    """Return the ids of those RANGES that have an entry at one of the paths."""
+async def _trees_with(engine: Engine, commits: pa.Table, paths: Selection, *, folder: str) -> pa.Array:
+    """Return the ids of the metaranges of these COMMITS that have an entry at one of the paths.
 
-    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        counts = dict(zip(share["range_id"].to_pylist(), share["count"].to_pylist(), strict=True))
-        found: list[str] = []
-        async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
-            if selected(read_rows(RangeId(name), data, counts[name], paths), paths).any():
-                found.append(name)
-        yield RANGE_IDS.rows({"range_id": found})
+    1. Ranges whose span meets a path are read, each by one task.
+    2. So are sublists: which of them list such a range?
+    3. Metaranges are read again: which of them list such a range or sublist?
 
-    rows = await engine.run(work, ranges, RANGE_IDS, effort=effort_of_whole(ranges))
-    return frozenset(rows["range_id"].to_pylist())
+    Commits share ranges and sublists, so nothing is read for each commit but its own metarange.
+    """
+    spans = Spans(paths)
+    trees = set(commits.filter(_is_there(commits))["metarange_id"].to_pylist())
+    metaranges = metaranges_of(dict.fromkeys(sorted(trees), False))
 
+    def may_have(min_key: bytes, max_key: bytes, _: bool) -> bool | None:
+        return False if spans.meets(min_key, max_key) else None
 
-async def _trees_with(engine: Engine, commits: pa.Table, ranges: frozenset[str]) -> pa.Array:
-    """Return the ids of the metaranges of these COMMITS that have one of the ranges."""
-    if not ranges:
+    listed = await read_ranges(engine, metaranges, folder=folder, with_sublists=True, sort=may_have)
+
+    async def read_entries(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        ranges = without_sublists(await ranges_in(task, share))
+        found = [name async for name, _ in _selected_rows(task, ranges, paths)]
+        if found:
+            yield await _write_ids(task, folder, found)
+
+    ranges = await engine.run(read_entries, listed.rows, PARTS, effort=listed.effort_of_whole)
+    if not ranges.num_rows:
         return pa.array([], pa.string())
-    names = sorted(set(commits["metarange_id"].to_pylist()) - {""})
 
-    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        known, is_wanted, found = KnownRanges(), list[bool](), list[str]()
-        async for name, places in each_tree(task, share["metarange_id"].to_pylist(), known):
-            is_wanted += [id_ in ranges for id_ in known.ids(len(is_wanted))]
-            if any(is_wanted[place] for place in places.tolist()):
+    async def open_sublists(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        read = await ranges_in(task, share)
+        sublists = read.filter(pc.equal(read["count"], 0))["range_id"].to_pylist()
+        wanted, known, found = await _read_wanted(task, folder, ranges), KnownRanges(), list[str]()
+        async for name, data in task.ahead(sublists, lambda id_: get_sublist(task.store, SublistId(id_))):
+            if wanted.has_any(known, known.read_sublist(SublistId(name), data)):
+                found.append(name)
+        if found:
+            yield await _write_ids(task, folder, found)
+
+    sublists = await engine.run(open_sublists, listed.rows, PARTS, effort=listed.effort_of_ends)
+    either = pa.concat_tables([ranges, sublists])
+
+    async def read_trees(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        wanted, known, found = await _read_wanted(task, folder, either), KnownRanges(), list[str]()
+        names = share["metarange_id"].to_pylist()
+        async for name, data in task.ahead(names, lambda id_: get_metarange(task.store, MetarangeId(id_))):
+            tree = known.read_metarange(MetarangeId(name), data)
+            if wanted.has(tree.ids).any() if isinstance(tree, SublistList) else wanted.has_any(known, tree):
                 found.append(name)
         # The table has one column of ids, which these are.
         yield RANGE_IDS.rows({"range_id": found})
 
-    rows = metaranges_of(dict.fromkeys(names, False))
-    done = await engine.run(work, rows, RANGE_IDS, effort=Effort(requests=4 * len(names)))
+    done = await engine.run(read_trees, metaranges, RANGE_IDS, effort=Effort(requests=4 * metaranges.num_rows))
     return done["range_id"].combine_chunks()
+
+
+class _Wanted:
+    """Ids by their first 60 bits, eight bytes each. Two that begin alike may hold a commit more, never one less."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._numbers = np.unique(_numbers_of(ids))
+        self._of_known = np.zeros(0, np.bool_)
+
+    def has(self, ids: Iterable[str]) -> Flags:
+        numbers = _numbers_of(ids)
+        at = np.searchsorted(self._numbers, numbers).clip(max=len(self._numbers) - 1)
+        found: Flags = self._numbers[at] == numbers
+        return found
+
+    def has_any(self, known: KnownRanges, places: Integers) -> bool:
+        """Return whether any range at these places is wanted. To be asked about one `known` alone."""
+        if new := known.ids(len(self._of_known)):
+            self._of_known = np.concatenate([self._of_known, self.has(new)])
+        return bool(self._of_known[places].any())
+
+
+def _numbers_of(ids: Iterable[str]) -> Integers:
+    return np.fromiter((int(id_[:15], 16) for id_ in ids), np.int64)
+
+
+async def _write_ids(task: Task, folder: str, ids: Sequence[str]) -> pa.Table:
+    """A row of PARTS."""
+    data = encode(RANGE_IDS, RANGE_IDS.rows({"range_id": ids}))
+    name = f"held-{hashlib.sha256(data).hexdigest()[:24]}.parquet"
+    return await write_part(task.store, folder, name, data, rows=len(ids), note=None)
+
+
+async def _read_wanted(task: Task, folder: str, files: pa.Table) -> _Wanted:
+    async def read(part: Part) -> Sequence[str]:
+        ids: list[str] = decode(RANGE_IDS, await read_part(task.store, folder, part), part)["range_id"].to_pylist()
+        return ids
+
+    return _Wanted([id_ async for _, ids in task.ahead(parts_of(files), read) for id_ in ids])
 
 
 def _named_rows(live: pa.Table, objects: pa.Table) -> Flags:

@@ -14,6 +14,7 @@ from lakebed.gc.service import CollectionService, ServiceOptions
 from lakebed.kv import Store
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
+from lakebed.ranges import CUT_RULE, CutRule
 from lakebed.runtime import live_ports
 from lakebed.server.app import ServerOptions, create_app, opened
 from lakebed.versions import Commit, Note, Options, TreeCache, Trees, Versions
@@ -24,8 +25,16 @@ from tests.gc.shipped import Collector
 class Lake:
     """A repository as a story needs it: short words for what people do, and for what is left of the objects."""
 
-    def __init__(self, store: Store, objectstore: MemoryObjectStore, options: ServiceOptions | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        objectstore: MemoryObjectStore,
+        options: ServiceOptions | None = None,
+        *,
+        rule: CutRule = CUT_RULE,
+    ) -> None:
         self.store = store
+        self._rule = rule
         self.objectstore = objectstore
         self.deleter = MemoryDeleter(objectstore)
         self.clock = TurnableClock()
@@ -41,7 +50,7 @@ class Lake:
             uid=RepositoryUid("r1"),
             store=self.store,
             objectstore=self.objectstore,
-            trees=Trees(self.objectstore, TreeCache(64 << 20), ports),
+            trees=Trees(self.objectstore, TreeCache(64 << 20), ports, rule=self._rule),
             ports=ports,
             options=Options(owner="server"),
         )

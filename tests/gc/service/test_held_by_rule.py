@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from lakebed.base import FOREIGN_SLICE, Entry, MetarangeId, format_address
+from lakebed.gc.engines import LocalEngine
 from lakebed.gc.holding import deal_held, keep_held
+from lakebed.gc.inputs import ranges
 from lakebed.gc.inputs.history import judge
 from lakebed.gc.inputs.named import merge_live, read_live
 from lakebed.gc.protocol import COMMITS, REFS, RunKind
 from lakebed.gc.rules import Hold, Holds, Namespace, days_rules, held_commits, held_keys
 from lakebed.gc.rules.lifecycle import Entry as Named
 from lakebed.gc.runs.context import folder_in
-from lakebed.ranges import decode_range, range_key
+from lakebed.kv.drivers.memory import MemoryStore
+from lakebed.objectstore import MemoryObjectStore
+from lakebed.ranges import CUT_RULE, CutRule, decode_range, range_key
 from tests.gc.service.conftest import Lake
 from tests.gc.specified import history_of
+from tests.gc.test_wide_trees import WIDE
 
 PATHS = ("a", "ab", "legal/a", "legal/b", "logs/a", "logs/b/c")
 GLOBS = ("legal/", "**/a", "logs/*", "a*", "none")
@@ -60,10 +66,19 @@ def addresses_of(live: pa.Table) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_commits_and_objects_are_held_as_the_rule_says(lake: Lake, seed: int) -> None:
+@pytest.mark.parametrize("in_rows_max", [ranges.IN_ROWS_MAX, 0], ids=["in rows", "in files"])
+@pytest.mark.parametrize("rule", [CUT_RULE, WIDE], ids=["narrow", "wide"])
+async def test_commits_and_objects_are_held_as_the_rule_says(
+    monkeypatch: pytest.MonkeyPatch, seed: int, in_rows_max: int, rule: CutRule
+) -> None:
+    monkeypatch.setattr(ranges, "IN_ROWS_MAX", in_rows_max)
     dice = random.Random(seed)
+    lake = Lake(MemoryStore(), MemoryObjectStore("mem://tests"), rule=rule)
+    await lake.versions.commits.initialise("main")
     await grown(lake, dice)
     context = lake.collector().context
+    engine = LocalEngine(context.store, context.ports, open_deleter=lambda: lake.deleter, shares=3)
+    context = replace(context, engine=engine)
     run = await context.service.start(RunKind.COMMITTED)
     prepared = await context.service.commits(run.run_id)
     commits, refs = await context.read(prepared.commits, COMMITS), await context.read(prepared.refs, REFS)

@@ -44,7 +44,7 @@ from lakebed.base import (
 )
 from lakebed.gc import protocol
 from lakebed.gc.engines import Task
-from lakebed.gc.inputs.ranges import effort_of_whole, get_range
+from lakebed.gc.inputs.ranges import ListedRanges, get_range, ranges_in
 from lakebed.gc.inputs.selecting import Flags, matching, paths_of, read_rows, selected
 from lakebed.gc.protocol import (
     CERTIFICATES_PREFIX,
@@ -77,7 +77,7 @@ from lakebed.gc.tables import Table, required
 from lakebed.objectstore import Level, keeps_versions
 
 from .contents import addresses_there, deferred_copies, read_checksums, sources_of
-from .erasing import at_selected_paths, deferred_runs, key_of, read_ranges_by_span
+from .erasing import RangesBySpan, at_selected_paths, deferred_runs, key_of, read_ranges_by_span
 from .proving import find_proof
 
 NAMES: Final = Table(
@@ -216,7 +216,7 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     async def find(prepared: PreparedCommits) -> tuple[_Commits, pa.Table]:
         seen = await _read_commits(context, run, prepared, before.selection)
         return seen, await _names(
-            context, seen.meeting, before.selection, lambda rows: selected(rows, before.selection)
+            context, seen.ranges.meeting, before.selection, lambda rows: selected(rows, before.selection)
         )
 
     seen, found = await context.reread(lambda: context.service.commits_for_erasure(run.run_id), find)
@@ -326,12 +326,11 @@ def _at_paths(selection: Selection) -> Callable[[Sequence[ErasedObject]], list[E
 
 
 class _Commits(NamedTuple):
-    """`meeting` are the RANGES of these COMMITS that may have selected entries, `apart` all others."""
+    """COMMITS with their ranges."""
 
     prepared: PreparedCommits
     rows: pa.Table
-    meeting: pa.Table
-    apart: pa.Table
+    ranges: RangesBySpan
 
 
 async def _read_commits(
@@ -340,9 +339,9 @@ async def _read_commits(
     """Read which ranges the commits have. Where they are those that are `known`, nothing is read again."""
     rows = await context.read(prepared.commits, protocol.COMMITS)
     if known and rows.equals(known.rows):
-        return _Commits(prepared, rows, known.meeting, known.apart)
+        return _Commits(prepared, rows, known.ranges)
     folder = folder_in(run, "ranges.tasks")
-    return _Commits(prepared, rows, *await read_ranges_by_span(context.engine, rows, selection, folder=folder))
+    return _Commits(prepared, rows, await read_ranges_by_span(context.engine, rows, selection, folder=folder))
 
 
 class _Content(NamedTuple):
@@ -424,7 +423,7 @@ async def _find_copies(
             now = await _read_commits(context, run, prepared, selection, known)
             return now, await _names(
                 context,
-                pa.concat_tables([now.meeting, now.apart]),
+                now.ranges.all,
                 whole,
                 lambda rows: _is_other(rows, selection, whole, there, uri, restored=True),
                 also=("metadata",),
@@ -519,8 +518,7 @@ async def foresee(
     prepared: PreparedCommits,
     *,
     queued: Sequence[StagedEntry],
-    meeting: pa.Table,
-    apart: pa.Table,
+    ranges: RangesBySpan,
     garbage: Manifest,
 ) -> tuple[Outlook, dict[str, str]]:
     """List what an erasure of this plan would leave. RANGES that meet the selection are read again; the others only
@@ -533,7 +531,7 @@ async def foresee(
         NothingSelected: there is nothing that the order selects.
     """
     selection = order.selection
-    found = await _names(context, meeting, selection, lambda rows: selected(rows, selection))
+    found = await _names(context, ranges.meeting, selection, lambda rows: selected(rows, selection))
     taken = await context.read(garbage, protocol.GARBAGE)
     paths = _texts(found["path"], taken["path"], [one.path for one in (*order.staged, *queued)])
     checksums = _texts(found["checksum"], [one.checksum for one in order.staged])
@@ -552,10 +550,9 @@ async def foresee(
         )
     left = _left(found, (*order.staged, *queued), taken["address"])
     there = await addresses_there(context, left)
-    ranges = pa.concat_tables([meeting, apart])
     # By digest alone every entry with the content is selected.
     finds_copies = selection.is_by_path or bool(selection.metadata)
-    looks_far = finds_copies and (order.finds_copies or (pc.sum(ranges["count"]).as_py() or 0) <= COPIES_ROWS_MAX)
+    looks_far = finds_copies and (order.finds_copies or ranges.all.entries <= COPIES_ROWS_MAX)
     wanted = sorted({*checksums.to_pylist(), *read.values()} - {""}) if looks_far else []
     erased = frozenset(taken["address"].to_pylist()) if looks_far else frozenset()
     content = _Content(frozenset(wanted), frozenset(wanted), erased)
@@ -565,7 +562,7 @@ async def foresee(
     if there or wanted or erased:
         others = await _names(
             context,
-            ranges,
+            ranges.all,
             whole,
             lambda rows: _is_other(rows, selection, whole, there, uri, restored=bool(erased)),
             also=("metadata",) if erased else (),
@@ -902,17 +899,18 @@ def _objects(before: Certificate, found: pa.Table) -> dict[str, ErasedObject]:
 
 async def _names(
     context: RunContext,
-    ranges: pa.Table,
+    ranges: ListedRanges,
     selection: Selection,
     choose: Callable[[pa.Table], Flags],
     *,
     also: Sequence[str] = (),
 ) -> pa.Table:
-    """NAMES of the rows that `choose` selects, in these RANGES. With the column `metadata` also their source."""
+    """NAMES of the rows that `choose` selects, in these ranges. With the column `metadata` also their source."""
     uri = context.store.uri.rstrip("/")
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        counts = dict(zip(share["range_id"].to_pylist(), share["count"].to_pylist(), strict=True))
+        read = await ranges_in(task, share)
+        counts = dict(zip(read["range_id"].to_pylist(), read["count"].to_pylist(), strict=True))
         async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
             rows = read_rows(RangeId(name), data, counts[name], selection, also=("checksum", "size_bytes", *also))
             chosen = rows.filter(pa.array(choose(rows)))
@@ -927,7 +925,7 @@ async def _names(
                     }
                 )
 
-    return await context.engine.run(work, ranges, NAMES, effort=effort_of_whole(ranges))
+    return await context.engine.run(work, ranges.rows, NAMES, effort=ranges.effort_of_whole)
 
 
 def _addresses(rows: pa.Table, uri: str) -> list[str]:

@@ -20,16 +20,16 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, RangeId, RunKind, RunState, key_inside, parse_address, path_to_key
 from lakebed.gc import protocol
 from lakebed.gc.engines import Engine, Task
-from lakebed.gc.holding import metaranges_of, ranges_of
+from lakebed.gc.holding import metaranges_of
 from lakebed.gc.inputs.named import LiveSet
 from lakebed.gc.inputs.ranges import (
-    each_list,
-    effort_of_whole,
-    find_ranges,
+    ListedRanges,
     first_folders,
     get_range,
     in_closed_slices,
     pack_rows,
+    ranges_in,
+    read_ranges,
 )
 from lakebed.gc.inputs.selecting import Flags, read_rows, selected, selected_objects
 from lakebed.gc.mark import pack_garbage, with_others
@@ -42,17 +42,30 @@ from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of, in_si
 from lakebed.gc.sets.packing import Cause
 from lakebed.gc.sets.places import Namespace
 from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, rows_of_parts
-from lakebed.ranges import KnownRanges
 
 ERASURE: Final = Cause(reason="erasure", rule="erasure")
 _DUE: Final = "due/"
 _STAYS: Final = "stays/"
 
 
-async def read_ranges_by_span(
-    engine: Engine, commits: pa.Table, selection: Selection, *, folder: str
-) -> tuple[pa.Table, pa.Table]:
-    """Return RANGES that may have selected entries, and all others, of these COMMITS. Tasks write into `folder`.
+class RangesBySpan(NamedTuple):
+    """All ranges of some commits. In `all`, those that are marked live have no selected entry."""
+
+    all: ListedRanges
+
+    @property
+    def meeting(self) -> ListedRanges:
+        """Those that may have selected entries."""
+        return self.all.of(live=False)
+
+    @property
+    def apart(self) -> ListedRanges:
+        """All others."""
+        return self.all.of(live=True)
+
+
+async def read_ranges_by_span(engine: Engine, commits: pa.Table, selection: Selection, *, folder: str) -> RangesBySpan:
+    """Return the ranges of these COMMITS, each once. Tasks write into `folder`.
 
     Raises:
         EmptyLiveSet: commits have entries, and yet no range was read.
@@ -61,22 +74,17 @@ async def read_ranges_by_span(
     there = pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
     trees = sorted(set(commits.filter(there)["metarange_id"].to_pylist()))
 
-    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        known = KnownRanges()
-        async for _ in each_list(task, share["metarange_id"].to_pylist(), known, once=True):
-            pass
-        stays = [not spans.meets(*known.span(place)) for place in range(len(known))]
-        yield ranges_of(dict(zip(known.ids(), zip(*known.numbers(), stays, strict=True), strict=True)))
+    def is_apart(min_key: bytes, max_key: bytes, _: bool) -> bool:
+        return not spans.meets(min_key, max_key)
 
-    found = await find_ranges(engine, work, metaranges_of(dict.fromkeys(trees, True)), folder=folder)
-    if trees and not found.num_rows:
+    found = await read_ranges(engine, metaranges_of(dict.fromkeys(trees, True)), folder=folder, sort=is_apart)
+    if trees and not found.count:
         raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
-    each = found.sort_by("range_id")
-    return each.filter(pc.invert(each["is_live"])), each.filter(each["is_live"])
+    return RangesBySpan(found)
 
 
 async def deal_selected(
-    engine: Engine, ranges: pa.Table, selection: Selection, *, uri: str, folder: str, closed: Collection[int]
+    engine: Engine, ranges: ListedRanges, selection: Selection, *, uri: str, folder: str, closed: Collection[int]
 ) -> tuple[Bucketed, Bucketed]:
     """Write the objects of selected rows as CANDIDATES, and those of all others as LIVE, into folders in `folder`.
 
@@ -86,7 +94,8 @@ async def deal_selected(
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         due, stays, live = Dealer(CANDIDATES), Dealer(LIVE), LiveSet()
-        counts = dict(zip(share["range_id"].to_pylist(), share["count"].to_pylist(), strict=True))
+        rows = await ranges_in(task, share)
+        counts = dict(zip(rows["range_id"].to_pylist(), rows["count"].to_pylist(), strict=True))
         async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
             rows = read_rows(RangeId(name), data, counts[name], selection, also=("size_bytes", "modified_ms"))
             chosen = selected(rows, selection)
@@ -103,7 +112,7 @@ async def deal_selected(
             if dealer.has_rows:
                 yield in_side(side, await dealer.write(task.store, folder + side))
 
-    written = await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges))
+    written = await engine.run(work, ranges.rows, PARTS, effort=ranges.effort_of_whole)
     return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
 
 

@@ -85,11 +85,18 @@ _MISSING: Final = "missing; `lakebed gc missing` lists the commits that lack fil
 _CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
 
 
+Sort: TypeAlias = Callable[[bytes, bytes, bool], bool | None]
+"""From the first and the last key of a range, and whether a live metarange names it: is it live? None leaves it out."""
+
+
 class _Note(msgspec.Struct, frozen=True):
-    """Say what a file of RANGES holds: all live or none, how many without the sublists, and about their bytes."""
+    """Say what a file of RANGES holds: all live or none, how many without the sublists, their entries, and about their
+    bytes.
+    """
 
     is_live: bool
     ranges: int
+    entries: int
     file_bytes: int
 
 
@@ -111,6 +118,13 @@ class ListedRanges:
         if self.in_files:
             return sum(note.ranges for note in self._notes())
         return int(pc.sum(pc.greater(self.rows["count"], 0)).as_py() or 0)
+
+    @property
+    def entries(self) -> int:
+        """How many all ranges have."""
+        if self.in_files:
+            return sum(note.entries for note in self._notes())
+        return int(pc.sum(self.rows["count"]).as_py() or 0)
 
     @property
     def effort_of_ends(self) -> Effort:
@@ -171,23 +185,24 @@ async def _read_file(store: ObjectStore, part: Part) -> pa.Table:
 
 
 async def read_ranges(
-    engine: Engine, metaranges: pa.Table, *, folder: str, with_sublists: bool = False
+    engine: Engine, metaranges: pa.Table, *, folder: str, with_sublists: bool = False, sort: Sort | None = None
 ) -> ListedRanges:
-    """List the ranges, each once: live if any metarange that names it is, else with what is known of the newest.
+    """List the ranges, each once: live if any metarange that names it is, else with what is known of the newest. With
+    `sort`, they are live as this says of their keys.
 
     `with_sublists` the sublists of wide trees are among them, as RANGES without entries. More than IN_ROWS_MAX stay in
     files that tasks write into `folder`.
     """
 
-    dealt = await _deal_lists(engine, metaranges, folder=folder)
+    dealt = await _deal_lists(engine, metaranges, folder=folder, sort=sort)
     shares, effort = rows_of_shares(dealt), effort_of(dealt)
     if dealt.rows <= IN_ROWS_MAX:
         found = await engine.run(_bring_together(dealt), shares, RANGES, effort=effort)
-        return ListedRanges(found if with_sublists else _without_sublists(found))
+        return ListedRanges(found if with_sublists else without_sublists(found))
 
     async def write(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async for found in _bring_together(dealt)(task, share):
-            rows = found if with_sublists else _without_sublists(found)
+            rows = found if with_sublists else without_sublists(found)
             for live in (True, False):
                 of_side = rows.filter(rows["is_live"] if live else pc.invert(rows["is_live"]))
                 size = max(1, min(FILE_RANGES, -(-of_side.num_rows // FILES_WANTED)))
@@ -204,7 +219,7 @@ async def read_ranges(
     return ListedRanges(await engine.run(read, files, RANGES, effort=Effort(requests=files.num_rows)))
 
 
-def _without_sublists(ranges: pa.Table) -> pa.Table:
+def without_sublists(ranges: pa.Table) -> pa.Table:
     return ranges.filter(pc.greater(ranges["count"], 0))
 
 
@@ -214,28 +229,9 @@ async def _write_file(task: Task, folder: str, rows: pa.Table, *, live: bool) ->
     # A task may run twice, and writes equal bytes under equal names.
     part = part_of(f"{folder}ranges-{hashlib.sha256(data).hexdigest()[:24]}.parquet", data, rows=rows.num_rows)
     await task.store.put(part.name, data)
-    note = _Note(live, _without_sublists(rows).num_rows, effort_of_whole(rows).size_bytes)
+    entries = pc.sum(rows["count"]).as_py()
+    note = _Note(live, without_sublists(rows).num_rows, entries, effort_of_whole(rows).size_bytes)
     return rows_of_parts([part], notes=[msgspec.json.encode(note)])
-
-
-async def find_ranges(engine: Engine, find: Work, metaranges: pa.Table, *, folder: str) -> pa.Table:
-    """Return the RANGES that `find` yields for METARANGES, each range once: live if any row of it is.
-
-    Tasks write what they find into `folder`, and each range is brought together in its bucket: commits share most of
-    their ranges, so all tasks together find many times as many as there are.
-    """
-
-    async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        dealer = Dealer(RANGES)
-        async for found in find(task, share):
-            dealer.add(found)
-        if dealer.has_rows:
-            yield await dealer.write(task.store, folder)
-
-    # A metarange is small, and decoding it takes a few times as long as reading it.
-    effort = Effort(requests=4 * metaranges.num_rows)
-    dealt = files_of(folder, await engine.run(deal, metaranges, PARTS, effort=effort))
-    return await engine.run(_bring_together(dealt), rows_of_shares(dealt), RANGES, effort=effort_of(dealt))
 
 
 def _bring_together(dealt: Bucketed) -> Work:
@@ -292,21 +288,22 @@ def effort_of_whole(ranges: pa.Table) -> Effort:
     return Effort(requests=ranges.num_rows, size_bytes=pc.sum(ranges["file_bytes"]).as_py() or 0)
 
 
-async def _deal_lists(engine: Engine, metaranges: pa.Table, *, folder: str) -> Bucketed:
-    """Write RANGES of what all METARANGES name, ranges and sublists, into `folder`.
+async def _deal_lists(engine: Engine, metaranges: pa.Table, *, folder: str, sort: Sort | None) -> Bucketed:
+    """Write RANGES of what all METARANGES name, ranges and sublists, into `folder`. All tasks together find a range
+    many times, for commits share most of theirs.
 
     Metaranges share sublists too, and those of one sublist may be with many tasks. So a task that reads metaranges
     opens no sublist. Each is brought together in its bucket first, and read by one task.
     """
 
     async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        for side, found in zip((_RANGES, _SUBLISTS), await read_metaranges(task, share), strict=True):
+        for side, found in zip((_RANGES, _SUBLISTS), await read_metaranges(task, share, sort), strict=True):
             if found.num_rows:
                 yield in_side(side, await _dealt(task, found, folder))
 
     async def open_sublists(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async for found in _bring_together(sublists)(task, share):
-            yield await _dealt(task, await read_sublists(task, found), folder)
+            yield await _dealt(task, await read_sublists(task, found, sort), folder)
 
     # A metarange is small, and decoding it takes a few times as long as reading it.
     effort = Effort(requests=4 * metaranges.num_rows)
@@ -327,7 +324,7 @@ async def _dealt(task: Task, rows: pa.Table, folder: str) -> pa.Table:
     return await dealer.write(task.store, folder)
 
 
-async def read_metaranges(task: Task, share: pa.Table) -> tuple[pa.Table, pa.Table]:
+async def read_metaranges(task: Task, share: pa.Table, sort: Sort | None = None) -> tuple[pa.Table, pa.Table]:
     """From METARANGES to RANGES, each once: ranges that they list themselves, and sublists of wide trees."""
     ranks = {row["metarange_id"]: _rank_of(row) for row in share.to_pylist()}
     known, sublists = KnownRanges(), dict[SublistId, _Rank]()
@@ -340,10 +337,10 @@ async def read_metaranges(task: Task, share: pa.Table) -> tuple[pa.Table, pa.Tab
             for sublist in listed.ids:
                 sublists.setdefault(SublistId(sublist), ranks[name])
         causes += [ranks[name]] * (len(known) - len(causes))
-    return _ranges_of(known, causes), _rows_of([(id_, 0, 0, *rank) for id_, rank in sublists.items()])
+    return _ranges_of(known, causes, sort), _rows_of([(id_, 0, 0, *rank) for id_, rank in sublists.items()])
 
 
-async def read_sublists(task: Task, sublists: pa.Table) -> pa.Table:
+async def read_sublists(task: Task, sublists: pa.Table, sort: Sort | None = None) -> pa.Table:
     """From RANGES that are sublists to those that these list, each once."""
     ranks = {row["range_id"]: _rank_of(row) for row in sublists.to_pylist()}
     known, causes = KnownRanges(), list[_Rank]()
@@ -352,7 +349,7 @@ async def read_sublists(task: Task, sublists: pa.Table) -> pa.Table:
     async for name, data in task.ahead(names, lambda id_: get_sublist(task.store, SublistId(id_))):
         known.read_sublist(SublistId(name), data)
         causes += [ranks[name]] * (len(known) - len(causes))
-    return _ranges_of(known, causes)
+    return _ranges_of(known, causes, sort)
 
 
 _Rank: TypeAlias = tuple[Any, ...]
@@ -363,9 +360,12 @@ def _rank_of(row: Mapping[str, Any]) -> _Rank:
     return row["is_live"], *(row[column] for column in _CAUSE)
 
 
-def _ranges_of(known: KnownRanges, ranks: Sequence[_Rank]) -> pa.Table:
-    facts = zip(known.ids(), *known.numbers(), ranks, strict=True)
-    rows = ((id_, count, file_bytes, *rank) for id_, count, file_bytes, rank in facts)
+def _ranges_of(known: KnownRanges, ranks: Sequence[_Rank], sort: Sort | None) -> pa.Table:
+    sorted_ = (rank[0] if sort is None else sort(*known.span(place), rank[0]) for place, rank in enumerate(ranks))
+    facts = zip(known.ids(), *known.numbers(), sorted_, ranks, strict=True)
+    rows = (
+        (id_, count, file_bytes, live, *rank[1:]) for id_, count, file_bytes, live, rank in facts if live is not None
+    )
     found = [RANGES.schema.empty_table()]
     while some := list(islice(rows, ROWS_AT_ONCE)):
         found.append(_rows_of(some))
@@ -375,48 +375,6 @@ def _ranges_of(known: KnownRanges, ranks: Sequence[_Rank]) -> pa.Table:
 def _rows_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     columns = zip(*rows, strict=True)
     return RANGES.rows(dict(zip(RANGES.schema.names, columns, strict=True))) if rows else RANGES.schema.empty_table()
-
-
-async def each_tree(task: Task, names: Sequence[str], known: KnownRanges) -> AsyncIterator[tuple[str, Integers]]:
-    """Yield each metarange with the places of its ranges among those that are known by then."""
-    found: list[Integers] = []
-    last: str | None = None
-    async for name, _, places in each_list(task, names, known):
-        if last is not None and last != name:
-            yield last, np.concatenate(found)
-            found = []
-        last = name
-        found.append(places)
-    if last is not None:
-        yield last, np.concatenate(found)
-
-
-async def each_list(
-    task: Task, names: Sequence[str], known: KnownRanges, *, once: bool = False
-) -> AsyncIterator[tuple[str, SublistId | None, Integers]]:
-    """Yield each metarange with the places of its ranges; that of a wide tree several times, each time with a sublist.
-
-    With `once`, leaves out sublists that it yielded before.
-    """
-    of_last: dict[SublistId, Integers] = {}
-    done: set[SublistId] = set()
-    async for name, data in task.ahead(names, lambda id_: get_metarange(task.store, MetarangeId(id_))):
-        listed = known.read_metarange(MetarangeId(name), data)
-        if not isinstance(listed, SublistList):
-            yield name, None, listed
-            continue
-        ids = [info.id for info in listed]
-        # Neighbours share most of their sublists: keep those of one tree at a time.
-        of_last = {id_: of_last[id_] for id_ in ids if id_ in of_last}
-        unread = [id_ for id_ in ids if id_ not in of_last and id_ not in done]
-        async for id_, file in task.ahead(unread, lambda id_: get_sublist(task.store, id_)):
-            of_last[id_] = known.read_sublist(id_, file)
-        for id_ in ids:
-            if id_ not in done:
-                yield name, id_, of_last[id_]
-        if once:
-            done.update(ids)
-            of_last.clear()
 
 
 async def get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:

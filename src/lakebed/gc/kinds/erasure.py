@@ -25,7 +25,7 @@ from lakebed.gc.erasure.certifying import foresee, queued_of
 from lakebed.gc.erasure.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.holding import deal_held
 from lakebed.gc.inputs.named import deal_tables
-from lakebed.gc.inputs.ranges import ListedRanges, deal_ranges
+from lakebed.gc.inputs.ranges import deal_ranges
 from lakebed.gc.mark import deal_again, mark_expired
 from lakebed.gc.protocol import (
     DATA_PREFIX,
@@ -128,11 +128,10 @@ async def _plan(
     prepared: PreparedCommits,
 ) -> Plan:
     commits = await context.read(prepared.commits, protocol.COMMITS)
-    meeting, apart = await read_ranges_by_span(
-        context.engine, commits, order.selection, folder=folder_in(run, "ranges.tasks")
-    )
+    ranges = await read_ranges_by_span(context.engine, commits, order.selection, folder=folder_in(run, "ranges.tasks"))
+    meeting, apart = ranges.meeting, ranges.apart
     context.progress(
-        f"reading {count_of(meeting.num_rows, 'range')} that may have selected entries; {apart.num_rows:,} have none"
+        f"reading {count_of(meeting.count, 'range')} that may have selected entries; {apart.count:,} have none"
     )
     closed = slice_numbers(run.closed_slices)
     found, stays = await deal_selected(
@@ -156,7 +155,7 @@ async def _plan(
     )
     sides = [await deal_held(context, run, commits, prepared.holds, name="holds")]
     if not order.takes_shared:
-        sides += [stays, await deal_ranges(context, run, ListedRanges(apart), folder=folder_in(run, "live.tasks"))]
+        sides += [stays, await deal_ranges(context, run, apart, folder=folder_in(run, "live.tasks"))]
     garbage, totals = await mark_expired(
         context.engine,
         candidates,
@@ -169,9 +168,7 @@ async def _plan(
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
-    outlook, checksums = await foresee(
-        context, run, order, prepared, queued=queued, meeting=meeting, apart=apart, garbage=garbage
-    )
+    outlook, checksums = await foresee(context, run, order, prepared, queued=queued, ranges=ranges, garbage=garbage)
     swept = int(commits["swept"].to_numpy().sum())
     frame = plan_frame(context, run, prepared) | {"rules": None, "rules_version": 0}
     return Plan(
@@ -180,7 +177,7 @@ async def _plan(
         outlook=outlook,
         slices=await _write_slices(context, run),
         commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
-        range_counts=RangeCounts(live=apart.num_rows, expired=meeting.num_rows),
+        range_counts=RangeCounts(live=apart.count, expired=meeting.count),
         garbage=garbage,
         totals=totals,
     )
@@ -210,19 +207,19 @@ async def _recheck(
         await deal_held(context, plan, rows, holds, name=f"holds{suffix}"),
     ]
     if not order.takes_shared:
-        meeting, apart = await read_ranges_by_span(
+        ranges = await read_ranges_by_span(
             context.engine, rows, order.selection, folder=folder_in(plan, f"ranges.tasks{suffix}")
         )
         _, stays = await deal_selected(
             context.engine,
-            meeting,
+            ranges.meeting,
             order.selection,
             uri=plan.namespace,
             folder=folder_in(plan, f"due.tasks{suffix}"),
             closed=closed,
         )
-        unselected = ListedRanges(apart)
-        sides += [stays, await deal_ranges(context, plan, unselected, folder=folder_in(plan, f"live.tasks{suffix}"))]
+        unselected = folder_in(plan, f"live.tasks{suffix}")
+        sides += [stays, await deal_ranges(context, plan, ranges.apart, folder=unselected)]
     candidates = await deal_again(
         context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
     )
