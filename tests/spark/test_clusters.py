@@ -64,6 +64,22 @@ def test_spark_submit_plans_with_the_sessions_of_a_cluster(served: Served) -> No
 
 
 @pytest.mark.slow
+def test_a_driver_on_yarn_starts_its_session_also_where_nothing_needs_one(served: Served) -> None:
+    """YARN takes an application for failed that starts none. The server is not there: it starts before all else."""
+    environ = {**served.environ, "SPARK_YARN_STAGING_DIR": "file:///", "LAKEBED_ENDPOINT": "http://127.0.0.1:9"}
+    conf = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
+
+    command = [str(SUBMIT), "--master", "local[1]", *conf, str(PROGRAM), "list", f"lakefs://{REPOSITORY}"]
+    environ |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    said = done.stdout + done.stderr
+    assert done.returncode == 5, said
+    assert "Submitted application: lakebed gc" in said
+    assert "cannot reach" in said
+
+
+@pytest.mark.slow
 def test_spark_connect_plans_and_applies(served: Served) -> None:
     pytest.importorskip("grpc", reason="the extra `connect` is not installed")
     before = served.files()

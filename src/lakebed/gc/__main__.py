@@ -68,6 +68,9 @@ JOB: Final = "job"
 STOP_S: Final = 20.0
 """How long a job may take to end by itself when standard input has ended."""
 FORCED: Final = 1
+_ON_YARN: Final = "SPARK_YARN_STAGING_DIR"
+"""Set where the driver runs on a cluster of YARN. There an application that never starts a session has failed, however
+it ends, and YARN runs it again: so even one that needs none starts it, before all else."""
 _ACTIONS: Final = (
     ("plan", "decide what goes; delete nothing"),
     ("apply", "carry out one plan"),
@@ -103,6 +106,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     request = _request(parser, options)
     remote = getattr(options, "remote", "")
     try:
+        if not remote and _ON_YARN in environ:
+            with unforeseen():
+                _attached()
         with Client(environ.get("LAKEBED_ENDPOINT", "http://127.0.0.1:8000"), _credentials(environ)) as client:
             collector = Collector(
                 client=client,
@@ -244,20 +250,28 @@ def _is_local(remote: str, environ: Mapping[str, str]) -> bool:
 
 @contextlib.contextmanager
 def _session(remote: str, environ: Mapping[str, str]) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    builder: Any = SparkSession.builder
     if remote:
+        from pyspark.sql import SparkSession
+
         if remote.startswith("local"):
             # Spark starts a server on this machine: its workers must run this very Python, which has lakebed.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder: Any = SparkSession.builder
         yield builder.remote(remote).getOrCreate()
     elif "PYSPARK_GATEWAY_PORT" in environ:
-        # spark-submit started us: its session has the cluster's settings, and ends with its application.
-        yield builder.appName("lakebed gc").getOrCreate()
+        yield _attached()
     else:
         with local_session(session_options(environ), environ) as session:
             yield session.spark
+
+
+def _attached() -> SparkSession:
+    """The session of spark-submit, which started us. It has the cluster's settings, and ends with its application."""
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    session: SparkSession = builder.appName("lakebed gc").getOrCreate()
+    return session
 
 
 def _parser() -> argparse.ArgumentParser:
