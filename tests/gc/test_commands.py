@@ -124,6 +124,33 @@ def test_the_entry_for_spark_submit_says_when_there_is_no_server(
     assert "cannot reach" in capsys.readouterr().err
 
 
+def test_the_entry_for_spark_submit_reads_variables_from_a_file_which_count_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "lakebed.env").write_text("# a comment\n\nLAKEBED_ENDPOINT=http://127.0.0.1:9/?a=b\n")
+    environ = {"LAKEBED_ENVIRONMENT_FILE": str(file), "LAKEBED_ENDPOINT": "http://127.0.0.1:10"}
+
+    main(["show", "lakefs://lake", "r1"], environ)
+
+    assert "127.0.0.1:9/?a=b" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [None, b"LAKEBED_TOKEN=a\nSECRET", b"=SECRET", b"export A=SECRET", b"\xff=SECRET"])
+def test_the_entry_for_spark_submit_refuses_another_file_and_shows_nothing_of_it(
+    text: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lakebed.env"
+    if text is not None:
+        file.write_bytes(text)
+
+    code = main(["list", "lakefs://lake"], {"LAKEBED_ENVIRONMENT_FILE": str(file)})
+
+    said = capsys.readouterr().err
+    assert code == 2
+    assert str(file) in said
+    assert "SECRET" not in said
+
+
 @pytest.mark.parametrize("asked", [["lakefs://lake/main/logs/a b"], ["lakefs://lake", "data/x/00000001"]])
 def test_the_entry_for_spark_submit_asks_why_after_a_path_or_an_address(
     asked: list[str], capsys: pytest.CaptureFixture[str]

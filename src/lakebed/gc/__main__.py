@@ -9,8 +9,9 @@ request is the first line of standard input, as JSON, and the job ends when stan
 
 Under spark-submit the cluster's session is used, with `--remote` one of Spark Connect, else one of this machine. The
 server and the credentials come from LAKEBED_ENDPOINT, LAKEBED_ACCESS_KEY_ID and LAKEBED_SECRET_ACCESS_KEY, or
-LAKEBED_TOKEN in place of the two; the access to the object store from the variables that the server reads too. Results
-go to stdout as JSON, one record a line; all else goes to stderr, which spark-submit sends to stdout too.
+LAKEBED_TOKEN in place of the two; the access to the object store from the variables that the server reads too. More of
+them are lines of NAME=VALUE in the file that LAKEBED_ENVIRONMENT_FILE names, and count before those that are set.
+Results go to stdout as JSON, one record a line; all else goes to stderr, which spark-submit sends to stdout too.
 
 Only this file of the collectors reads the environment. It ends with the codes of `lakebed` (docs/guide/cli.md).
 """
@@ -47,6 +48,7 @@ from lakebed.gc.protocol import (
     REQUESTS,
     ApplyRequest,
     BranchesSwept,
+    InvalidRequest,
     Mode,
     PlanRequest,
     PurgeRequest,
@@ -68,6 +70,7 @@ JOB: Final = "job"
 STOP_S: Final = 20.0
 """How long a job may take to end by itself when standard input has ended."""
 FORCED: Final = 1
+_FILE: Final = "LAKEBED_ENVIRONMENT_FILE"
 _ON_YARN: Final = "SPARK_YARN_STAGING_DIR"
 """Set where the driver runs on a cluster of YARN. There an application that never starts a session has failed, however
 it ends, and YARN runs it again: so even one that needs none starts it, before all else."""
@@ -106,6 +109,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     request = _request(parser, options)
     remote = getattr(options, "remote", "")
     try:
+        environ = _with_file(environ)
         if not remote and _ON_YARN in environ:
             with unforeseen():
                 _attached()
@@ -130,6 +134,29 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except LakebedError as error:
         _note(f"error: {_unknown_here(environ) if isinstance(error, NotLoggedIn) else error}")
         return exit_code(error)
+
+
+def _with_file(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Add the variables of the file that is named, if one is.
+
+    Raises:
+        InvalidRequest: it cannot be read, or a line is of another form. The message shows no value.
+    """
+    if not (name := environ.get(_FILE, "")):
+        return environ
+    try:
+        lines = Path(name).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{_FILE} names {name}, which cannot be read: {type(error).__name__}") from error
+    found = {}
+    for number, line in enumerate(lines, 1):
+        variable, equals, value = line.strip().partition("=")
+        if variable.startswith("#") or not (variable or equals):
+            continue
+        if not equals or not variable.isidentifier():
+            raise InvalidRequest(f"line {number} of {name} is not of the form NAME=VALUE")
+        found[variable] = value
+    return {**environ, **found}
 
 
 def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Request | None:
