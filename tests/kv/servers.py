@@ -302,9 +302,9 @@ def dynamodb() -> Iterator[Server]:
             yield server
 
 
-def jars_of(name: str) -> Path:
+def jars_of(name: str, *, beside: str = __file__) -> Path:
     """Load what `NAME.xml` beside this file names with Maven, once, or skip."""
-    pom = Path(__file__).with_name(f"{name}.xml")
+    pom = Path(beside).with_name(f"{name}.xml")
     kept = Path.home() / ".cache" / "lakebed-tests" / f"{name}-{zlib.crc32(pom.read_bytes()):08x}"
     if not kept.exists():
         load = [program("mvn", "maven"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,3 +70,11 @@ def lakeside(tmp_path: Path) -> Iterator[Lakeside]:
 def served(tmp_path: Path) -> Iterator[Served]:
     with serving(tmp_path) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The zip that `lakebed gc package` makes."""
+    file = tmp_path_factory.mktemp("package") / "lakebed.zip"
+    subprocess.run([sys.executable, "-m", "lakebed", "gc", "package", str(file)], check=True, capture_output=True)
+    return file

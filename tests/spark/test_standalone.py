@@ -54,13 +54,6 @@ LEDGER = "_lakefs/retention/gc/ledger/"
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("package") / "lakebed.zip"
-    subprocess.run([sys.executable, "-m", "lakebed", "gc", "package", str(file)], check=True, capture_output=True)
-    return file
-
-
-@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with standalone(tmp_path_factory.mktemp("cluster"), workers=2) as found:
         yield found
