@@ -83,8 +83,17 @@ def test_every_ref_can_be_read_and_only_branches_written(s3: Any, lake: str, rep
         assert s3.get_object(Bucket=lake, Key=f"{ref}/a")["Body"].read() == b"old"
     assert s3.get_object(Bucket=f"{lake}.v1", Key="a")["Body"].read() == b"old"
     assert s3.get_object(Bucket=lake, Key="main/a")["Body"].read() == b"new"
-    with refused("NoSuchBucket"):
+    with refused("MethodNotAllowed"):
         s3.put_object(Bucket=f"{lake}.v1", Key="a", Body=b"x")
+    for ref in ("v1", commit):
+        with refused("MethodNotAllowed"):
+            s3.put_object(Bucket=lake, Key=f"{ref}/a", Body=b"x")
+        with refused("MethodNotAllowed"):
+            s3.delete_object(Bucket=lake, Key=f"{ref}/a")
+        with refused("MethodNotAllowed"):
+            s3.create_multipart_upload(Bucket=lake, Key=f"{ref}/a")
+    with refused("NoSuchBucket"):
+        s3.put_object(Bucket=lake, Key="no-branch/a", Body=b"x")
 
 
 def test_a_missing_key_bucket_and_branch_are_named_as_s3_names_them(s3: Any, lake: str) -> None:

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope
 from lakebed.auth import UnknownAccessKey
 from lakebed.base import LakebedError
 from lakebed.server.state import AppState
+from lakebed.versions import BranchNotFound
 
 from . import operations
 from .bodies import check_word
@@ -67,7 +68,26 @@ class Gateway:
         request.check_owner()
         request.operation, request.operation_name = found.operation, f"s3:{found.name}"
         request.what = request.place().names()
-        return await self._handlers[found](request)
+        try:
+            return await self._handlers[found](request)
+        except BranchNotFound as error:
+            raise await self._about(request, error) from error
+
+    async def _about(self, request: S3Request, error: BranchNotFound) -> LakebedError:
+        """Return the error to answer with: a tag or a commit is there, and is read-only. A handler looks for a branch
+        after it has asked for the permission to write, so this tells a stranger nothing.
+        """
+        place = request.place()
+        if request.scope["method"] in {"GET", "HEAD"} or error.facts.get("branch") != place.ref:
+            return error
+        try:
+            repository = await self._state.catalog.get(place.repository)
+            await repository.versions.refs.resolve(place.ref)
+        except LakebedError:
+            return error
+        method = request.scope["method"]
+        text = f"{place.ref} is no branch: only branches can be written"
+        return S3Error("MethodNotAllowed", text, Method=method, ResourceType=request.level.upper())
 
     async def _authenticate(self, request: S3Request) -> None:
         asked = request.as_signed()
