@@ -50,3 +50,12 @@ def test_an_import_that_fails_says_why_and_that_nothing_changed(shell: Shell, la
     assert failed.code == 1
     assert "no object lies below it. The branch is as it was" in failed.err
     assert shell("import", f"local://{lake.removeprefix('lakefs://')}/x", f"{lake}/main/x").code == 1
+
+
+def test_an_import_from_elsewhere_on_the_servers_machine_says_which_folders_can_be(
+    shell: Shell, lake: str, tmp_path: Path
+) -> None:
+    refused = shell("import", f"local://{tmp_path}", f"{lake}/main/in")
+
+    assert refused.code == 1
+    assert "below the server's folder of objects (DATA/objects, or LAKEBED_BLOCKS_LOCAL_ROOT)" in refused.err

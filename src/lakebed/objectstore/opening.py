@@ -30,6 +30,11 @@ ABSOLUTE: Final = (
     " (LAKEBED_BLOCKS_ALLOW_ABSOLUTE_LOCAL=1 allows others)"
 )
 
+_BELOW: Final = (
+    "name objects below the server's folder of objects (DATA/objects, or LAKEBED_BLOCKS_LOCAL_ROOT) as local://folder/path."
+    " None elsewhere can be named: copy the files there, or upload them with `lakebed object upload -r`"
+)
+
 _BUCKET: Final = {
     "mem": re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"),
     "local": re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"),
@@ -112,11 +117,14 @@ def split_address(address: str) -> tuple[str, str]:
     """Return the bucket or container of an object's full URI, as `open_objectstore` takes it, and the object's key.
 
     Raises:
-        InvalidNamespace: a URL of Azure has escapes, a query or a fragment, so that its key is in doubt.
+        InvalidNamespace: a URL of Azure has escapes, a query or a fragment, so that its key is in doubt; or the URI is
+            an absolute path of the server's machine.
     """
     found = _AZURE_URL.match(address)
     begin = found[0] if found else "".join(address.partition("://")[:2])
     bucket, _, key = address[len(begin) :].partition("/")
+    if begin.lower() == "local://" and not bucket:
+        raise _invalid(address, _BELOW)
     if found and re.search("[%?#]", key):
         raise _invalid(address, "a URL with escapes, a query or a fragment: write az://container/key")
     return begin + bucket, key
