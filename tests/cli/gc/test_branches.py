@@ -195,6 +195,7 @@ def test_a_plan_shows_no_date_for_a_branch_that_something_else_keeps(
     dates = {name: re.findall(r"\b20\d\d-", row) for name, row in rows.items()}
     assert "uncommitted changes" in rows["dirty"]
     assert "not idle for long enough, with uncommitted changes" in rows["young"]
+    assert rows["young"].endswith("Z; uncommitted as it is, it stays then")
     assert (len(dates["main"]), len(dates["dirty"]), len(dates["young"])) == (1, 1, 2), "when it was last used; and due"
 
 

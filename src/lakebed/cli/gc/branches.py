@@ -161,7 +161,9 @@ def _due(one: PlannedBranch) -> str:
     from lakebed.gc.rules.lifecycle import BranchWhy
 
     is_by_date = one.goes or one.why in (BranchWhy.ACTIVE, BranchWhy.LASTING)
-    return _date(one.due_ms) if is_by_date else ""
+    # Where it also is to be merged, or drops such changes and their age is unknown, those are not all that keeps it.
+    stays = "; uncommitted as it is, it stays then" if not one.goes and one.has_uncommitted and not one.goes_ms else ""
+    return f"{_date(one.due_ms)}{stays}" if is_by_date else ""
 
 
 def _date(at_ms: int | None) -> str:
