@@ -377,7 +377,7 @@ def why(found: WhyObject, **more: object) -> str:
         objects=(found,),
         objects_count=1,
     )
-    return "\n".join(why_text(msgspec.structs.replace(answer, **more)))
+    return "\n".join(why_text(msgspec.structs.replace(answer, **more), repository="lake"))
 
 
 def test_why_says_who_keeps_it_until_when_and_by_which_rule() -> None:
@@ -543,7 +543,7 @@ def test_what_stays_without_an_end_says_by_what(kind: StayKind, told: str) -> No
         repository_uri="u", now_ms=NOW, rules_version=1, has_rules=True, objects=(found,), objects_count=1
     )
 
-    assert any(told in line for line in why_text(answer))
+    assert any(told in line for line in why_text(answer, repository="lake"))
 
 
 def test_of_several_plans_one_command_applies_all_that_take_something() -> None:

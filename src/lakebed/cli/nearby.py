@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lakebed.client import Client
 
 LOOKED_AT_MAX: Final = 1000
-_TAKEN: Final = "were taken by collection run"
+_TAKEN: Final = ("were taken by collection run", "expired by policy version", "expired by a lifecycle policy")
 _NO_DELETED: Final = "no deleted repository"
 _TWO: Final = re.compile(r"(lakefs://\S+) or (lakefs://\S+): not found")
 _URI: Final = re.compile(r"lakefs://\S+?(?=[:,.]?(?:\s|$))")
@@ -61,7 +61,7 @@ def what_is_near(session: Connected, message: str, values: Iterable[object]) -> 
 
     Empty where there is none.
     """
-    if _TAKEN in message:
+    if any(taken in message for taken in _TAKEN):
         named = next((one for one in values if isinstance(one, str) and is_uri(one) and _parts(one)[2]), "")
         return f"`lakebed gc why {shlex.quote(named)}` says whether it can be restored, and how" if named else ""
     if "not found" not in message and _NO_DELETED not in message:

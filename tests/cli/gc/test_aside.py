@@ -87,6 +87,14 @@ def test_of_a_commit_whose_parent_a_run_took_it_is_said_that_its_changes_cannot_
     assert "changed cannot be shown, for its parent is not there: the contents of commit" in refused.err
 
 
+def test_why_gives_the_command_that_restores_what_a_run_deferred(shell: Shell, held: Held) -> None:
+    told = shell.ok("gc", "why", f"{held.lake}/main~1/events/0").out
+
+    command = next(line for line in told.splitlines() if line.startswith("restore:")).split()[2:]
+    assert shell.ok(*command).out.startswith(f"restored 1 object, 4 B, from run {held.run}")
+    assert shell.ok("object", "cat", f"{held.lake}/main/events/0").out == "abcd"
+
+
 def test_a_deferred_run_is_not_abandoned_and_its_end_is_named(shell: Shell, held: Held) -> None:
     refused = shell("gc", "abandon", held.lake, held.run, "--yes")
 

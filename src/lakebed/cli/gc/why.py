@@ -6,6 +6,7 @@ The server looks, a page at a time. Both show one answer: the first by retention
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,7 +20,7 @@ from lakebed.cli.output import fields, human_time, printable, table
 from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.progress import Line
 from lakebed.cli.session import Session, connect
-from lakebed.cli.uris import parse_object, parse_repository
+from lakebed.cli.uris import SCHEME, parse_object, parse_repository
 
 from .session import ONLY, service_of
 
@@ -71,9 +72,7 @@ def deleted_why(session: Session, uri: WhyArgument, address: AddressArgument = "
     _ask(session, uri, address, why_text, deleted=uid or ONLY)
 
 
-def _ask(
-    session: Session, uri: str, address: str, text: Callable[[WhyAnswer], Iterator[str]], *, deleted: str = ""
-) -> None:
+def _ask(session: Session, uri: str, address: str, text: Callable[..., Iterator[str]], *, deleted: str = "") -> None:
     from lakebed.gc import finish
     from lakebed.gc.protocol import Question
 
@@ -93,7 +92,10 @@ def _ask(
             )
         )
     if session.is_json or answer.objects:
-        session.show(answer if session.is_json else _with_dates(session, repository, answer), text)
+        session.show(
+            answer if session.is_json else _with_dates(session, repository, answer),
+            partial(text, repository=repository),
+        )
     if not answer.objects:
         raise NotFound(f"{printable(address or uri)}: no commit and no ledger names it")
 
@@ -150,15 +152,17 @@ def progress_text(progress: WhyProgress) -> str:
     return f"looking through {where}: {done}{count}"
 
 
-def why_text(answer: WhyAnswer) -> Iterator[str]:
-    yield from _objects_text(answer, _object_text, shown=len(answer.objects))
+def why_text(answer: WhyAnswer, *, repository: str) -> Iterator[str]:
+    yield from _objects_text(answer, partial(_object_text, repository=repository), shown=len(answer.objects))
 
 
-def lifecycle_text(answer: WhyAnswer, *, every: bool = False) -> Iterator[str]:
+def lifecycle_text(answer: WhyAnswer, *, repository: str, every: bool = False) -> Iterator[str]:
     if answer.policy_version is None:
         yield "no lifecycle policy is set, so nothing goes by one"
         yield ""
-    yield from _objects_text(answer, partial(_due_text, every=every), shown=len(answer.objects) if every else FEW)
+    yield from _objects_text(
+        answer, partial(_due_text, repository=repository, every=every), shown=len(answer.objects) if every else FEW
+    )
 
 
 def _objects_text(
@@ -176,8 +180,8 @@ def _objects_text(
         yield f"… and {more} more{_ALL if shown < len(answer.objects) else ''}"
 
 
-def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
-    facts = [("object", printable(found.address)), ("why", _verdict(found, answer))]
+def _object_text(found: WhyObject, answer: WhyAnswer, *, repository: str) -> Iterator[str]:
+    facts = [("object", printable(found.address)), ("why", _verdict(found, answer)), *_way_back(found, repository)]
     if found.size_bytes is not None and found.modified_ms is not None:
         facts.append(("size", f"{human_size(found.size_bytes)}, written {human_time(found.modified_ms // 1000)}"))
     facts += _uncommitted(found)
@@ -220,13 +224,20 @@ def _uncommitted(found: WhyObject) -> list[tuple[str, str]]:
     return facts
 
 
-def _due_text(found: WhyObject, answer: WhyAnswer, *, every: bool) -> Iterator[str]:
+def _way_back(found: WhyObject, repository: str) -> list[tuple[str, str]]:
+    """Give the command that restores an object while a run defers its end."""
+    if found.fate.value != "deferred":
+        return []
+    return [("restore", f"lakebed gc restore {SCHEME}{repository} {shlex.quote(found.address)} --run {found.run}")]
+
+
+def _due_text(found: WhyObject, answer: WhyAnswer, *, repository: str, every: bool) -> Iterator[str]:
     facts = [("object", printable(found.address)), ("why", _due(found, answer))]
     facts += _uncommitted(found)
     facts += [("held by", f"legal hold {printable(name)}") for name in found.holds]
     facts += [("run", _deed(row)) for row in found.taken[:SHOWN]]
     if found.fate.value == "deferred":
-        facts.append(("run", _verdict(found, answer)))
+        facts += [("run", _verdict(found, answer)), *_way_back(found, repository)]
     if found.slice_closed is False and found.size_bytes is not None:
         facts.append(("slice", "not closed: no run looks at it before uploads into it have ended"))
     yield from fields(facts)
