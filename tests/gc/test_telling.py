@@ -11,6 +11,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from lakebed.base import CommitId
+from lakebed.cli.gc import apply_question
 from lakebed.cli.gc.report import plan_html
 from lakebed.cli.gc.rules import PlannedChange, planned_text
 from lakebed.cli.gc.text import (
@@ -307,6 +308,28 @@ def test_the_page_of_an_applied_plan_says_so_and_tells_until_when_it_is_deferred
     assert f"deferred5 objects, 18 KiB, until {human_time((NOW + DAY_MS) // 1000)}" in words
     assert "This plan was applied" in words
     assert "A plan deletes nothing" not in words
+
+
+@pytest.mark.parametrize(
+    ("kind", "window", "begun_with", "until_ms", "asked"),
+    [
+        (RunKind.COMMITTED, "", "", None, "for good?"),
+        (RunKind.COMMITTED, "7d", "", None, "Defer"),
+        (RunKind.COMMITTED, "", "7d", None, "to be deleted after 7d?"),
+        (RunKind.METADATA, "7d", "", None, "for good?"),
+        (RunKind.COMMITTED, "", "7d", 2**45, "until then they can be restored"),
+        (RunKind.COMMITTED, "14d", "7d", 2**45, "to be deleted after 14d?"),
+        (RunKind.COMMITTED, "", "7d", 1, "for good?"),
+    ],
+)
+def test_apply_asks_for_good_only_where_it_deletes(
+    kind: RunKind, window: str, begun_with: str, until_ms: int | None, asked: str
+) -> None:
+    status = RunStatus(run_id="r1", kind=kind, state="x", started_ms=0, window=begun_with, until_ms=until_ms)
+
+    text = apply_question("lakefs://lake", plan(kind=kind), status, window)
+
+    assert (asked in text, "for good" in text) == (True, asked == "for good?")
 
 
 def test_a_deferred_run_says_until_when() -> None:

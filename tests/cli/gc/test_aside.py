@@ -87,6 +87,14 @@ def test_of_a_commit_whose_parent_a_run_took_it_is_said_that_its_changes_cannot_
     assert "changed cannot be shown, for its parent is not there: the contents of commit" in refused.err
 
 
+def test_apply_of_a_deferred_run_asks_what_is_true_until_its_window_ends(shell: Shell, held: Held, data: Path) -> None:
+    asked = shell("gc", "apply", held.lake, held.run, "--data", str(data))
+
+    assert (asked.code, "for good" in asked.err) == (2, False)
+    assert f"error: Apply run {held.run}? It deletes 2 objects, 8 B of {held.lake} after 20" in asked.err
+    assert "until then they can be restored" in asked.err
+
+
 def test_why_gives_the_command_that_restores_what_a_run_deferred(shell: Shell, held: Held) -> None:
     told = shell.ok("gc", "why", f"{held.lake}/main~1/events/0").out
 

@@ -8,6 +8,7 @@ applying and purging may run Spark on this machine; the rest does not.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -73,10 +74,10 @@ from .why import why
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from lakebed.gc import Collector, PurgeReport
+    from lakebed.gc import Collector, PurgeReport, RunStatus
     from lakebed.gc.protocol import ApplyRequest, Plan, RunReport, RunView
 
-__all__ = ["app", "plan_text"]
+__all__ = ["app", "apply_question", "plan_text"]
 
 app = noun(
     "Find and delete what is no longer reachable.",
@@ -209,7 +210,7 @@ def apply(name: str) -> Callable[..., None]:
         for ask in asks.values():
             check(session, collector, ask)
         for run, ask in asks.items():
-            _confirm(session, uri, plans[run], ask, yes=yes)
+            _confirm(session, collector, uri, plans[run], ask, yes=yes)
         reports: list[RunReport] = []
         error: LakebedError | KeyboardInterrupt | None = None
         try:
@@ -231,11 +232,24 @@ def apply(name: str) -> Callable[..., None]:
 app.command("apply")(apply("gc"))
 
 
-def _confirm(session: Session, uri: str, found: Plan, request: ApplyRequest, *, yes: bool) -> None:
-    what = amount(found.totals.all)
-    later = f"Defer {what} of {uri}, to be deleted after {request.window}?"
+def _confirm(
+    session: Session, collector: Collector, uri: str, found: Plan, request: ApplyRequest, *, yes: bool
+) -> None:
     if found.totals.all.objects or found.commit_counts.expired:
-        session.confirm(later if request.window else f"Delete {what} of {uri} for good?", yes=yes)
+        session.confirm(apply_question(uri, found, collector.run_status(found.run_id), request.window or ""), yes=yes)
+
+
+def apply_question(uri: str, found: Plan, status: RunStatus, window: str) -> str:
+    """Say what this apply does: a run may be deferred, or was begun with a window and goes on with that."""
+    what = amount(found.totals.all)
+    if not window and status.until_ms is not None and status.until_ms > time.time_ns() // 1_000_000:
+        until = human_time(-(-status.until_ms // 1000))
+        return f"Apply run {found.run_id}? It deletes {what} of {uri} after {until}; until then they can be restored."
+    if status.until_ms is None:
+        window = window or status.window
+    if window and found.kind.takes_objects:
+        return f"Defer {what} of {uri}, to be deleted after {window}?"
+    return f"Delete {what} of {uri} for good?"
 
 
 @app.command("run")
