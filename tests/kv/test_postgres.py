@@ -108,6 +108,45 @@ async def test_an_administrator_who_ends_connections_disturbs_no_reader(server: 
     await store.close()
 
 
+async def test_a_write_on_a_connection_that_the_database_has_left_is_asked_again(server: Server) -> None:
+    """The farewell has come, the end has not: a proxy keeps the connection open. So the client sends nothing."""
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", server.port)
+        await asyncio.gather(pass_on(reader, to_server), pass_on(from_server, writer))
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        if not holds.is_set():
+            writer.close()
+        farewell.set()
+
+    holds, farewell = asyncio.Event(), asyncio.Event()
+    proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
+    uri = uri_of(proxy.sockets[0].getsockname()[1], name="left", wait_s=20)
+    store = await asyncio.to_thread(open_store, uri)
+    await store.set(b"p", b"key", b"value")
+    farewell.clear()
+    holds.set()
+    await statement(server, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lakebed'")
+    await farewell.wait()
+    holds.clear()
+
+    await store.set(b"p", b"key", b"another")
+
+    found = await store.get(b"p", b"key")
+    assert found is not None
+    assert found.value == b"another"
+    await store.close()
+    proxy.close()
+    for writer in writers:
+        writer.close()
+
+
 async def connections_of(server: Server, name: str) -> list[asyncpg.Record]:
     connection = await asyncpg.connect(f"postgresql://lakebed@127.0.0.1:{server.port}/postgres")
     found = await connection.fetch("SELECT wait_event_type AS waits FROM pg_stat_activity WHERE datname = $1", name)

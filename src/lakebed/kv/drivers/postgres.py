@@ -115,6 +115,8 @@ _ENDED: Final = (
     OSError,
     TimeoutError,
 )
+_NOT_BEGUN: Final = "cannot switch to state"
+"""So begins what the client says before it sends a statement: a farewell of the database came, its end did not yet."""
 _BROKEN: Final = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
 
 
@@ -407,6 +409,8 @@ async def _one_statement() -> AsyncIterator[None]:
     except _BROKEN as error:
         raise StoreFormat(f"postgres: {_shown(error)}") from error
     except _ENDED as error:
+        if isinstance(error, asyncpg.InternalClientError) and str(error).startswith(_NOT_BEGUN):
+            raise Passing(f"postgres: {_shown(error)}") from error
         raise OutcomeUnknown(f"postgres: the answer was lost: {_shown(error)}") from error
     except asyncpg.PostgresError as error:
         raise StoreUnavailable(f"postgres: {_shown(error)}", sqlstate=error.sqlstate) from error
