@@ -216,6 +216,8 @@ def test_options_that_make_no_sense_are_refused() -> None:
         "cassandra://",
         "cassandra://h",
         "cassandra://h/A-b",
+        "cassandra://h/lakebed?ca_file=/absent",
+        "cassandra://h/lakebed?tls=yes&ca_file=/absent",
         "cassandra:///lakebed",
         "cassandra://h:1,g:2/lakebed",
         "cassandra://h/lakebed?serial=ONE",

@@ -158,6 +158,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
         "mongodb://h/a.b",
         "mongodb://h/db?name=a-b",
         "mongodb://h/db?w=1",
+        "mongodb://h/db?tls=true&tlsCAFile=/absent",
         "mongodb://h/db?readPreference=secondary",
     ):
         with pytest.raises(InvalidStoreUri):

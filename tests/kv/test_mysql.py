@@ -155,7 +155,14 @@ async def test_a_write_that_failed_in_its_commit_is_unknown(
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    for uri in ("mysql://", "mysql://h", "mysql://h:port/db", "mysql://h/db?prefix=a-b", "mysql://h/db?color=red"):
+    for uri in (
+        "mysql://",
+        "mysql://h",
+        "mysql://h:port/db",
+        "mysql://h/db?prefix=a-b",
+        "mysql://h/db?color=red",
+        "mysql://h/db?ca_file=/absent",
+    ):
         with pytest.raises(InvalidStoreUri):
             open_store(uri)
 

@@ -226,6 +226,8 @@ async def test_a_key_of_another_program_is_refused_and_so_is_a_wrong_password(se
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    for options in ("name=", "name=a{b", "replicas=-1", "fsync=never", "color=red"):
+    for options in ("name=", "name=a{b", "replicas=-1", "fsync=never", "color=red", f"ssl_ca_certs={__file__}"):
         with pytest.raises(InvalidStoreUri):
             open_store(f"redis://127.0.0.1:1/0?{options}")
+    with pytest.raises(InvalidStoreUri, match="ssl_ca_certs cannot be read"):
+        open_store("rediss://127.0.0.1:1/0?ssl_ca_certs=/absent")

@@ -92,6 +92,16 @@ class StoreUri:
         """The option's value, whatever it is."""
         return self._take(name, default)
 
+    def readable(self, name: str) -> str:
+        """The option's value: the name of a file that can be read; or nothing."""
+        value = self._take(name, "")
+        try:
+            if value:
+                Path(value).open("rb").close()
+        except (OSError, ValueError) as error:
+            raise InvalidStoreUri(f"{self.scheme}: {name} cannot be read: {error}", scheme=self.scheme) from error
+        return value
+
     def count(self, name: str, default: int, *, least: int = 1) -> int:
         """The option's value: a whole number, not below `least`."""
         value = self._take(name, str(default))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -30,6 +29,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
+from .http_client import certificates_of
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = b"1"
@@ -116,7 +116,7 @@ def _from(uri: StoreUri, wait_s: float) -> CassandraDatabase:
         "contact_points": addresses,
         "port": int(ports.pop()),
         "auth_provider": PlainTextAuthProvider(unquote(user), unquote(password)) if login else None,
-        "ssl_context": ssl.create_default_context(cafile=ca_file or None) if tls == "yes" else None,
+        "ssl_context": certificates_of(uri, ca_file, is_tls=tls == "yes"),
     }
     return CassandraDatabase(
         options,

@@ -37,8 +37,8 @@ NO_COMPACTION: Final = (
 CONNECTIONS: Final = 16
 MARK: Final = "format"
 """The format's `_id`. It is in no partition: it has no slash."""
-TLS: Final = ("tls", "tlsCAFile", "tlsCertificateKeyFile", "authSource", "authMechanism", "replicaSet")
-"""Options that are the client's own."""
+OF_THE_CLIENT: Final = ("tls", "authSource", "authMechanism", "replicaSet")
+FILES_OF_THE_CLIENT: Final = ("tlsCAFile", "tlsCertificateKeyFile")
 
 DUPLICATE_KEY: Final = 11000
 NOT_A_REPLICA_SET: Final = 123
@@ -63,7 +63,8 @@ def partitions_uri(uri: StoreUri) -> list[bytes]:
 
 def _from(uri: StoreUri, wait_s: float) -> MongoDatabase:
     name, connections = uri.text("name", "lakebed"), uri.count("connections", CONNECTIONS)
-    passed = {each: value for each in TLS if (value := uri.text(each, ""))}
+    passed = {each: value for each in OF_THE_CLIENT if (value := uri.text(each, ""))}
+    passed |= {each: value for each in FILES_OF_THE_CLIENT if (value := uri.readable(each))}
     uri.check_all_taken()
     uri.check_ports()
     database = uri.path.removeprefix("/")

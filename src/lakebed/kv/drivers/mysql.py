@@ -10,7 +10,6 @@ having changed.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -24,6 +23,7 @@ from lakebed.base import LakebedError, OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
+from .http_client import certificates_of
 from .kept import Kept
 from .remote import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
 
@@ -128,7 +128,7 @@ def _from(uri: StoreUri, wait_s: float) -> MysqlDatabase:
         "user": unquote(address.username or ""),
         "password": unquote(address.password or ""),
         "db": uri.path[1:],
-        "ssl": ssl.create_default_context(cafile=ca_file or None) if tls == "yes" else None,
+        "ssl": certificates_of(uri, ca_file, is_tls=tls == "yes"),
     }
     return MysqlDatabase(target, prefix=prefix, connections=connections, timeout_s=max(wait_s, 1))
 

@@ -107,8 +107,10 @@ def _from(uri: StoreUri, wait_s: float) -> RedisDatabase:
     fsync = uri.choice("fsync", "always", "everysec", "unchecked")
     replicas = uri.count("replicas", 0, least=0)
     connections = uri.count("connections", CONNECTIONS)
-    passed = {key: value for key in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile") if (value := uri.text(key, ""))}
+    passed = {key: value for key in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile") if (value := uri.readable(key))}
     uri.check_all_taken()
+    if passed and uri.scheme == "redis":
+        raise InvalidStoreUri(f"redis: {', '.join(passed)} is for TLS: write rediss://", scheme=uri.scheme)
     uri.check_ports()
     address = f"{uri.scheme}://{uri.authority}{quote(uri.path)}" + (f"?{urlencode(passed)}" if passed else "")
     return RedisDatabase(
