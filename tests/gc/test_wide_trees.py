@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,12 +14,18 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import Corrupt, MetarangeId, RangeId, SublistId
+from lakebed.gc import protocol
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.holding import metaranges_of
 from lakebed.gc.inputs import ranges
+from lakebed.gc.inputs.ranges import ListedRanges
+from lakebed.gc.lifecycle import sorting
 from lakebed.gc.lifecycle import trees as trees_module
-from lakebed.gc.lifecycle.trees import TreeParts, read_masks
-from lakebed.gc.protocol import Plan, RunKind
+from lakebed.gc.lifecycle.reaching import Terms, reach_metaranges
+from lakebed.gc.lifecycle.sorting import due_in, in_rows, sort_ranges
+from lakebed.gc.lifecycle.trees import TreeParts, read_new
+from lakebed.gc.protocol import BadInput, Plan, RunKind
+from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.gc.service import CollectionService
 from lakebed.gc.service.commits import read_snapshot
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
@@ -36,7 +43,7 @@ from lakebed.ranges import (
 from lakebed.runtime import live_ports
 from lakebed.versions import TreeCache, Trees
 from lakebed.versions.commits.committer import Note
-from tests.gc.garbage import ranges_of, task_of
+from tests.gc.garbage import context_of, ranges_of, task_of
 from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
 from tests.spark.test_metadata import FILES, collector
@@ -311,14 +318,89 @@ async def test_a_lifecycle_run_reads_a_sublist_once_and_the_next_only_new_ones(
 
     for some in ([*masks][:20], [*masks]):
         of_some, folder = {id_: masks[id_] for id_ in some}, "_lakefs/trees/"
-        new, found = await read_masks(engine, store, of_some, known, folder=folder, tell=lambda _: None)
-        known = new
+        new, found = await read_new(engine, store, of_some, known, folder=folder, tell=lambda _: None)
+        await found.add(store, [*new.narrow, *new.sublists], of_some | found.sublists)
+        known = known.plus(new)
 
     rows = found.ranges()
     assert {id_: found.masks[mask] & 2 > 0 for id_, mask in zip(*columns(rows, "range_id", "mask"), strict=True)} == {
         id_: is_live for id_, is_live in wanted.items() if sublist_key(SublistId(id_)) not in read
     }
     assert store.reads == Counter(read)
+
+
+@pytest.mark.parametrize("shares", [1, 3])
+async def test_a_lifecycle_run_judges_ranges_in_files_as_it_judges_rows(
+    monkeypatch: pytest.MonkeyPatch, shares: int
+) -> None:
+    monkeypatch.setattr(trees_module, "CHUNK_BITS", 1)
+    store = Counted()
+    trees, _, _ = await write_versions(store)
+    policy = check_policy(json.dumps(POLICY).encode())
+    reached = reach_metaranges(*chain_of([*trees]), policy)
+    engine = LocalEngine(store, live_ports(), open_deleter=lambda: MemoryDeleter(store), shares=shares)
+
+    async def judged(in_rows_max: int, *, back: bool = False) -> tuple[dict[str, Terms], set[str]]:
+        monkeypatch.setattr(sorting, "IN_ROWS_MAX", in_rows_max)
+        folder = f"_lakefs/{in_rows_max}/"
+        _, found = await sort_ranges(engine, store, reached, policy, TreeParts(), folder=folder, tell=lambda _: None)
+        assert ListedRanges(found.due).in_files is ListedRanges(found.whole).in_files is (in_rows_max == 0)
+        if back:
+            found = await in_rows(context_of(store), found)
+            assert [row[:4] for row in found.spans["min_key"].to_pylist()] == [
+                b"%04d" % places[id_] for id_ in found.due["range_id"].to_pylist()
+            ]
+        due = await due_in(task_of(store), found.due)
+        whole = [some async for some in ListedRanges(found.whole).each(context_of(store))]
+        terms = {id_: found.terms[n] for id_, n in zip(*columns(due, "range_id", "terms"), strict=True)}
+        return terms, {id_ for some in whole for id_ in some["range_id"].to_pylist()}
+
+    places = {made_up(place, version).id: place for place in range(40) for version in range(31)}
+    monkeypatch.setattr(ranges, "FILES_WANTED", 1)
+    due, whole = await judged(1_000)
+
+    assert len({*due.values()}) > 2
+    assert whole
+    assert await judged(0) == await judged(0, back=True) == (due, whole)
+
+
+POLICY = {"a": {"prefix": "000", "days": 9, "branch_days": {"b5": 3, "b20": 30}}, "b": {"prefix": "001", "days": 1}}
+
+
+def chain_of(trees: list[str]) -> tuple[pa.Table, pa.Table]:
+    """COMMITS, each with one tree and the one before as its parent, and REFS: a branch at some of them."""
+    commits = [
+        {
+            "id": f"c{at}",
+            "generation": at + 1,
+            "creation_date": 0,
+            "metarange_id": tree,
+            "parents": [f"c{at - 1}"] if at else [],
+            "swept": False,
+            "expiring": False,
+        }
+        for at, tree in enumerate(trees)
+    ]
+    refs = [
+        {"kind": "branch", "name": f"b{at}", "commit_id": f"c{at}", "state": "active"} for at in (5, 20, len(trees) - 1)
+    ]
+    rows = pa.Table.from_pylist(commits, protocol.arrow_schema(protocol.COMMITS))
+    return rows, pa.Table.from_pylist(refs, protocol.arrow_schema(protocol.REFS))
+
+
+async def test_a_file_of_ranges_that_is_altered_stops_a_lifecycle_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "IN_ROWS_MAX", 0)
+    store = Counted()
+    trees, _, _ = await write_versions(store)
+    policy = check_policy(json.dumps(POLICY).encode())
+    reached = reach_metaranges(*chain_of([*trees]), policy)
+    engine = LocalEngine(store, live_ports(), open_deleter=lambda: MemoryDeleter(store))
+    _, found = await sort_ranges(engine, store, reached, policy, TreeParts(), folder="_lakefs/f/", tell=lambda _: None)
+    key = found.due["name"][0].as_py()
+    await store.put(key, (await store.get(key))[:-1])
+
+    with pytest.raises(BadInput, match="contradicts its size or digest"):
+        await due_in(task_of(store), found.due)
 
 
 def columns(rows: pa.Table, *names: str) -> list[list[Any]]:

@@ -29,11 +29,11 @@ from lakebed.gc.engines import Engine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.inputs.history import only_active as only_active_rows
 from lakebed.gc.inputs.named import LiveSet, deal_live, from_tables
-from lakebed.gc.inputs.ranges import ListedRanges, from_ranges
+from lakebed.gc.inputs.ranges import IN_ROWS_MAX, ListedRanges, from_ranges
 from lakebed.gc.kinds import learning
 from lakebed.gc.kinds.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle import mark_known
-from lakebed.gc.lifecycle import dues, going
+from lakebed.gc.lifecycle import dues, going, sorting
 from lakebed.gc.lifecycle.due import MIXED, Judging, deal_due, rule_of_span
 from lakebed.gc.lifecycle.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
 from lakebed.gc.lifecycle.going import mark_going
@@ -43,9 +43,9 @@ from lakebed.gc.lifecycle.reaching import (
     keeps_versions,
     pinned_commits,
     reach_metaranges,
-    sort_out,
 )
-from lakebed.gc.lifecycle.trees import TreeParts, read_masks
+from lakebed.gc.lifecycle.sorting import sort_ranges
+from lakebed.gc.lifecycle.trees import TreeParts
 from lakebed.gc.mark import mark_expired
 from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
@@ -116,6 +116,8 @@ class Drawn:
     closed: frozenset[int]
     wide: frozenset[int] = frozenset()
     """Commits whose trees list sublists."""
+    in_files: bool = False
+    """Whether tasks write files of ranges, as of many."""
 
 
 @st.composite
@@ -145,6 +147,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
         policy={"rules": {f"r{n}": rule for n, rule in enumerate(rules)}, "pins": draw(st.sampled_from(PINS))},
         closed=draw(st.frozensets(st.sampled_from(SLICES))),
         wide=draw(st.frozensets(commit)),
+        in_files=draw(st.booleans()),
     )
 
 
@@ -154,6 +157,7 @@ class Built:
     def __init__(self, drawn: Drawn, folder: Path) -> None:
         self.policy = policy_of(drawn.policy)
         self.closed = sorted(drawn.closed)
+        self.in_rows_max = 0 if drawn.in_files else IN_ROWS_MAX
         self.lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=folder, local_durable=False))
         self.contents: dict[MetarangeId, list[Entry]] = {}
         with Files(self.lake) as files:
@@ -274,10 +278,22 @@ def build(tmp_path: Path) -> Callable[[Drawn], Built]:
     return lambda drawn: Built(drawn, tmp_path / str(next(numbers)))
 
 
-async def ranges_of(engine: Engine, store: ObjectStore, reached: Reached, policy: Policy) -> Ranges:
-    masks, folder = reached.masks(), "_lakefs/trees/"
-    _, found = await read_masks(engine, store, masks, TreeParts(), folder=folder, tell=lambda _: None)
-    return sort_out(found.ranges(), found.masks, reached, policy)
+async def ranges_of(engine: Engine, store: ObjectStore, reached: Reached, built: Built) -> Ranges:
+    folder, policy = "_lakefs/trees/", built.policy
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorting, "IN_ROWS_MAX", built.in_rows_max)
+        _, found = await sort_ranges(engine, store, reached, policy, TreeParts(), folder=folder, tell=lambda _: None)
+    # Whole ranges alone are files, too.
+    assert (
+        ListedRanges(found.due).in_files
+        is ListedRanges(found.whole).in_files
+        is (built.in_rows_max == 0 and found_any(found))
+    )
+    return found
+
+
+def found_any(ranges: Ranges) -> bool:
+    return ListedRanges(ranges.due).count + ListedRanges(ranges.whole).count > 0
 
 
 def planned(
@@ -291,7 +307,7 @@ def planned(
             pinned = pinned_commits(built.refs, built.policy)
             counted = only_active_rows(built.commits, built.refs, rules, pinned=pinned, now_ms=now_ms)
         reached = reach_metaranges(counted, built.refs, built.policy)
-        ranges = await ranges_of(engine, store, reached, built.policy)
+        ranges = await ranges_of(engine, store, reached, built)
         judging = Judging(
             policy=built.policy,
             terms=ranges.terms,
@@ -796,7 +812,9 @@ def known_run(
         run, context = run_and_context(built, engine, store, name, now_ms)
         reached = reach_metaranges(built.commits, built.refs, built.policy)
         base = None if saved is None else await read_known(store, "before", saved)
-        learned = await learn(context, run, built.policy, reached, base, changed_max=1.0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sorting, "IN_ROWS_MAX", built.in_rows_max)
+            learned = await learn(context, run, built.policy, reached, base, changed_max=1.0)
         assert learned.known is not None
         assert learned.base is base
         await learned.known.take(context, gone)

@@ -38,7 +38,7 @@ from lakebed.gc.sets.bucketed import (
 )
 from lakebed.gc.sets.packing import Cause, Integers, pack_foreign, pack_numbered
 from lakebed.gc.sets.places import Namespace, may_be_deleted
-from lakebed.gc.tables import CANDIDATES, PARTS, RANGES, decode, encode, parts_of, read_part, rows_of_parts
+from lakebed.gc.tables import CANDIDATES, PARTS, RANGES, Table, decode, encode, parts_of, read_part, rows_of_parts
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import (
     KnownRanges,
@@ -89,15 +89,15 @@ Sort: TypeAlias = Callable[[bytes, bytes, bool], bool | None]
 """From the first and the last key of a range, and whether a live metarange names it: is it live? None leaves it out."""
 
 
-class _Note(msgspec.Struct, frozen=True):
-    """Say what a file of RANGES holds: all live or none, how many without the sublists, their entries, and about their
-    bytes.
+class FileNote(msgspec.Struct, frozen=True):
+    """Say what a file of ranges holds: all live or none, how many without the sublists, about their bytes, and their
+    entries.
     """
 
     is_live: bool
     ranges: int
-    entries: int
     file_bytes: int
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class ListedRanges:
         if held:
             yield pa.concat_tables(held)
 
-    def _notes(self) -> list[_Note]:
-        return [msgspec.json.decode(note, type=_Note) for note in self.rows["note"].to_pylist()]
+    def _notes(self) -> list[FileNote]:
+        return [msgspec.json.decode(note, type=FileNote) for note in self.rows["note"].to_pylist()]
 
 
 async def ranges_in(task: Task, share: pa.Table) -> pa.Table:
@@ -205,9 +205,8 @@ async def read_ranges(
             rows = found if with_sublists else without_sublists(found)
             for live in (True, False):
                 of_side = rows.filter(rows["is_live"] if live else pc.invert(rows["is_live"]))
-                size = max(1, min(FILE_RANGES, -(-of_side.num_rows // FILES_WANTED)))
-                for at in range(0, of_side.num_rows, size):
-                    yield await _write_file(task, folder, of_side.slice(at, size), live=live)
+                for some in cut_for_files(of_side):
+                    yield await write_file(task, folder, RANGES, some, note_of(some, live=live))
 
     async def read(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         yield await ranges_in(task, share)
@@ -223,14 +222,28 @@ def without_sublists(ranges: pa.Table) -> pa.Table:
     return ranges.filter(pc.greater(ranges["count"], 0))
 
 
-async def _write_file(task: Task, folder: str, rows: pa.Table, *, live: bool) -> pa.Table:
-    """A row of PARTS."""
-    data = encode(RANGES, rows)
+def cut_for_files(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of each file that a task is to write."""
+    size = max(1, min(FILE_RANGES, -(-rows.num_rows // FILES_WANTED)))
+    for at in range(0, rows.num_rows, size):
+        yield rows.slice(at, size)
+
+
+def note_of(rows: pa.Table, *, live: bool) -> FileNote:
+    return FileNote(
+        is_live=live,
+        ranges=without_sublists(rows).num_rows,
+        file_bytes=effort_of_whole(rows).size_bytes,
+        entries=pc.sum(rows["count"]).as_py() or 0,
+    )
+
+
+async def write_file(task: Task, folder: str, table: Table, rows: pa.Table, note: FileNote) -> pa.Table:
+    """A row of PARTS, with the whole key."""
+    data = encode(table, rows)
     # A task may run twice, and writes equal bytes under equal names.
     part = part_of(f"{folder}ranges-{hashlib.sha256(data).hexdigest()[:24]}.parquet", data, rows=rows.num_rows)
     await task.store.put(part.name, data)
-    entries = pc.sum(rows["count"]).as_py()
-    note = _Note(live, without_sublists(rows).num_rows, entries, effort_of_whole(rows).size_bytes)
     return rows_of_parts([part], notes=[msgspec.json.encode(note)])
 
 

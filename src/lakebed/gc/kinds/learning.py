@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, count_of
 from lakebed.gc import protocol
-from lakebed.gc.lifecycle.due import rule_of_span
+from lakebed.gc.inputs.ranges import ListedRanges
+from lakebed.gc.lifecycle.due import MIXED, rule_of_span
 from lakebed.gc.lifecycle.dues import (
     HOURS,
     READ_RANGES,
@@ -33,8 +34,9 @@ from lakebed.gc.lifecycle.dues import (
     to_read,
     write_hours,
 )
-from lakebed.gc.lifecycle.reaching import Ranges, Reached, keeps_versions, sort_out
-from lakebed.gc.lifecycle.trees import TreeParts, read_masks
+from lakebed.gc.lifecycle.reaching import SPANS, Ranges, Reached, keeps_versions
+from lakebed.gc.lifecycle.sorting import in_rows, sort_ranges
+from lakebed.gc.lifecycle.trees import TreeParts
 from lakebed.gc.protocol import BadInput, KnownDues, Manifest, Pieces, Plan, StartedRun
 from lakebed.gc.rules.lifecycle import Policy
 from lakebed.gc.runs.context import RunContext, folder_in, write_piece
@@ -155,45 +157,51 @@ async def learn(
         BadInput, EmptyLiveSet, TaskCorrupt: something was not read, or is not what it was.
     """
     read = partial(
-        read_masks,
+        sort_ranges,
         context.engine,
         context.store,
-        reached.masks(),
+        reached,
+        policy,
         folder=folder_in(run, f"known{suffix}"),
         tell=context.progress,
     )
     note = ""
     try:
-        trees, found = await read(TreeParts() if base is None else base.known.trees)
+        trees, ranges = await read(TreeParts() if base is None else base.known.trees)
     except BadInput as error:
         if base is None:
             raise
         base, note = None, str(error)
-        trees, found = await read(TreeParts())
-    every = found.ranges()
-    ranges = sort_out(every, found.masks, reached, policy)
-    rows = pc.sum(every["count"]).as_py() or 0
+        trees, ranges = await read(TreeParts())
+    rows = sum(ListedRanges(some).entries for some in (ranges.due, ranges.whole))
     if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:
         return Learned(ranges=ranges, note=note)
+    # Hours are kept of so few rows that their ranges find room here.
+    ranges = await in_rows(context, ranges)
+    count = ranges.due.num_rows + ranges.whole.num_rows
     known = Known(trees=trees, ranges={}, dues=Dues())
 
     def rules_of(ids: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-        at = pc.index_in(ids, value_set=every["range_id"])
-        found = np.empty(len(at), np.int32)
+        at = pc.index_in(ids, value_set=ranges.due["range_id"])
+        # Of whole ranges the rule does not matter.
+        found = np.full(len(at), MIXED, np.int32)
+        is_due = at.is_valid().to_numpy()
+        at, rules = at.filter(pa.array(is_due)), np.empty(int(is_due.sum()), np.int32)
         for start in range(0, len(at), SPANS_HELD):
             some = at.slice(start, SPANS_HELD)
-            spans = zip(*(every[name].take(some).to_pylist() for name in ("min_key", "max_key")), strict=True)
-            found[start : start + len(some)] = [rule_of_span(policy, *span) for span in spans]
+            spans = zip(*(ranges.spans[name].take(some).to_pylist() for name in SPANS.schema.names), strict=True)
+            rules[start : start + len(some)] = [rule_of_span(policy, *span) for span in spans]
+        found[is_due] = rules
         return found
 
     todo = to_read(ranges, {} if base is None else base.known.ranges, rules_of)
-    if base is not None and todo.ranges.num_rows > changed_max * every.num_rows:
+    if base is not None and todo.ranges.num_rows > changed_max * count:
         base, note = None, "most of what is named has changed"
         todo = to_read(ranges, {}, rules_of)
     if base is not None:
         known.dues, known.taken = base.known.dues, base.known.taken
         known.dues.begin_anew(todo.anew)
-    context.progress(f"reading {count_of(todo.ranges.num_rows, 'range')} of {every.num_rows:,}")
+    context.progress(f"reading {count_of(todo.ranges.num_rows, 'range')} of {count:,}")
     periods = [terms.periods for terms in ranges.terms]
     folder = folder_in(run, f"dues.tasks{suffix}")
     dues, facts = await read_dues(

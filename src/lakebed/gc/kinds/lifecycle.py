@@ -166,7 +166,9 @@ async def _plan(
         active_only=active_only,
         beside=tuple(held),
         commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
-        range_counts=RangeCounts(live=learned.ranges.whole.num_rows, expired=learned.ranges.due.num_rows),
+        range_counts=RangeCounts(
+            live=ListedRanges(learned.ranges.whole).count, expired=ListedRanges(learned.ranges.due).count
+        ),
         garbage=garbage,
         totals=totals,
     )
@@ -300,8 +302,9 @@ async def _deal(
     suffix: str = "",
 ) -> tuple[Bucketed, list[Bucketed]]:
     """CANDIDATES that are due, and all sides of LIVE that stay."""
-    whole = f"; of {ranges.whole.num_rows:,} all stays" if ranges.whole.num_rows else ""
-    context.progress(f"reading {count_of(ranges.due.num_rows, 'range')}{whole}")
+    listed, whole = (ListedRanges(rows).count for rows in (ranges.due, ranges.whole))
+    stay = f"; of {whole:,} all stays" if whole else ""
+    context.progress(f"reading {count_of(listed, 'range')}{stay}")
     judging = _judging(run, policy, ranges, closed=closed, until_ms=until_ms)
     due, stays = await deal_due(context.engine, ranges.due, judging, folder=folder_in(run, f"due.tasks{suffix}"))
     unread = await deal_ranges(context, run, ListedRanges(ranges.whole), folder=folder_in(run, f"live.tasks{suffix}"))

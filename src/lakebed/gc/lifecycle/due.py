@@ -20,7 +20,7 @@ import pyarrow as pa
 from lakebed.base import FOREIGN_SLICE, RangeId, format_address
 from lakebed.gc.engines import Engine, Task
 from lakebed.gc.inputs.named import LiveSet, read_live
-from lakebed.gc.inputs.ranges import effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
+from lakebed.gc.inputs.ranges import ListedRanges, effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
 from lakebed.gc.inputs.selecting import matching, with_metadata
 from lakebed.gc.protocol import BadInput, Pieces
 from lakebed.gc.rules.lifecycle import PathPattern, Policy, latest_due, parse_period
@@ -32,6 +32,7 @@ from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
 
 from .reaching import Terms
+from .sorting import due_in
 
 LIFECYCLE: Final = "lifecycle"
 """The reason that plans give."""
@@ -136,7 +137,7 @@ class _Sides:
 
 
 async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder: str) -> tuple[Bucketed, Bucketed]:
-    """Write what is due as CANDIDATES, and what stays as LIVE, into folders in `folder`.
+    """Write what is due of `Ranges.due` as CANDIDATES, and what stays as LIVE, into folders in `folder`.
 
     Of a slice that is not closed nothing may go.
     """
@@ -145,7 +146,7 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         sides = _Sides(judging, folder)
-        facts = {row["range_id"]: row for row in share.to_pylist()}
+        facts = {row["range_id"]: row for row in (await due_in(task, share)).to_pylist()}
         async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
             number = facts[name]["terms"]
             rows = read_rows(RangeId(name), data, facts[name]["count"], policy)
@@ -173,7 +174,7 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
         async for row in sides.write(task):
             yield row
 
-    written = await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges))
+    written = await engine.run(work, ranges, PARTS, effort=ListedRanges(ranges).effort_of_whole)
     if counted:
         versions = side_of(written, folder, _VERSIONS)
         more = await engine.run(count_versions, rows_of_shares(versions), PARTS, effort=effort_of(versions))

@@ -10,7 +10,7 @@ Branches with equal periods are one class. So the work is not that of branches t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,6 +34,11 @@ DUE_RANGES: Final = Table(
         ("file_bytes", pa.int64()),
         ("terms", pa.int32()),
     ),
+)
+SPANS: Final = Table(
+    "the first and the last key of a range",
+    # Of all ranges together: these may be more than the 2 GiB that an array of `binary` holds.
+    required(("min_key", pa.large_binary()), ("max_key", pa.large_binary())),
 )
 
 Periods = tuple[str, ...] | None
@@ -70,11 +75,15 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """`due` (DUE_RANGES) have rows that may be due by `terms`; of the `whole` ones everything stays."""
+    """`due` (DUE_RANGES) have rows that may be due by `terms`; of the `whole` ones everything stays.
+
+    Where they are many, both are PARTS of files that tasks wrote (sorting.py). Else `spans` are those of `due`.
+    """
 
     due: pa.Table
     terms: list[Terms]
     whole: pa.Table
+    spans: pa.Table = field(default_factory=SPANS.schema.empty_table)
 
 
 def keeps_versions(policy: Policy) -> bool:
@@ -132,14 +141,22 @@ def pinned_commits(refs: pa.Table, policy: Policy) -> set[str]:
     return {*policy.pins.commits, *(commit for tag, commit in named if policy.pins_tag(tag))}
 
 
+def check_found(reached: Reached, ranges: int) -> None:
+    """
+    Raises:
+        EmptyLiveSet: commits have entries, and yet there are no ranges.
+    """
+    if reached.metaranges.num_rows and not ranges:
+        raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
+
+
 def sort_out(ranges: pa.Table, masks: Sequence[int], reached: Reached, policy: Policy) -> Ranges:
     """Part the ranges (MASKED_RANGES) that have nothing to give from the rest. `masks` are theirs, by number.
 
     Raises:
         EmptyLiveSet: commits have entries, and yet no range was read.
     """
-    if reached.metaranges.num_rows and not ranges.num_rows:
-        raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
+    check_found(reached, ranges.num_rows)
     mask_of = ranges["mask"].to_numpy()
     in_use, first = np.unique(mask_of, return_index=True)
     numbers: dict[Terms, int] = {}
@@ -157,7 +174,8 @@ def sort_out(ranges: pa.Table, masks: Sequence[int], reached: Reached, policy: P
     columns = {"terms": pa.array(number_of), **{name: ranges[name] for name in DUE_RANGES.schema.names[:-1]}}
     rows = DUE_RANGES.rows(columns)
     due = pa.array(is_due)
-    return Ranges(due=rows.filter(due), terms=list(numbers), whole=rows.filter(pc.invert(due)))
+    spans = ranges.select(SPANS.schema.names).filter(due)
+    return Ranges(due=rows.filter(due), terms=list(numbers), whole=rows.filter(pc.invert(due)), spans=spans)
 
 
 def _meets(ranges: pa.Table, start: bytes) -> npt.NDArray[np.bool_]:

@@ -67,6 +67,11 @@ MASKED_RANGES: Final = Table(
     ),
 )
 
+DEALT_RANGES: Final = Table(
+    "a range that some metaranges have, and the union of their masks, from its lowest byte on",
+    pa.schema([*TREE_RANGES.schema, *required(("mask", pa.binary()))]),
+)
+
 Bits = npt.NDArray[np.uint8]
 _FACTS: Final = ("count", "file_bytes", "min_key", "max_key")
 
@@ -296,6 +301,26 @@ class RangeMasks:
                 if unions[place]:
                     self.sublists[id_] = self.sublists.get(id_, 0) | unions[place]
 
+    @property
+    def count(self) -> int:
+        """How many ranges there are."""
+        return int(self._ranges.num_rows)
+
+    def dealt(self) -> pa.Table:
+        """DEALT_RANGES, each range once."""
+        masks = pa.array([mask.to_bytes(-(-mask.bit_length() // 8), "little") for mask in self.masks], pa.binary())
+        return self._ranges.append_column(DEALT_RANGES.schema.field("mask"), masks.take(pa.array(self._mask_of)))
+
+    def add_dealt(self, tables: Sequence[pa.Table]) -> None:
+        """DEALT_RANGES, each range once in a table."""
+        parts = []
+        for table in tables:
+            masks = table["mask"].combine_chunks().dictionary_encode()
+            numbers = [self._number(int.from_bytes(mask, "little")) for mask in masks.dictionary.to_pylist()]
+            of_rows = np.array(numbers, np.int64)[masks.indices.to_numpy()]
+            parts.append((table.select(TREE_RANGES.schema.names), of_rows))
+        self._merge(parts)
+
     def ranges(self) -> pa.Table:
         """MASKED_RANGES, each range once, ascending."""
         rows = self._ranges.append_column("mask", pa.array(self._mask_of))
@@ -354,7 +379,7 @@ def _masks_in(trees: pa.Table, count: int, masks: Sequence[int]) -> tuple[list[i
     return of_column, inverse
 
 
-async def read_masks(
+async def read_new(
     engine: Engine,
     store: ObjectStore,
     masks: Mapping[str, int],
@@ -363,8 +388,9 @@ async def read_masks(
     folder: str,
     tell: Callable[[str], None],
 ) -> tuple[TreeParts, RangeMasks]:
-    """Return the masks of all ranges by those of metaranges, and the parts that say which trees have which: those that
-    are known, and new ones, which it writes into `folder`.
+    """Read what is not known yet of the metaranges with these masks, and write parts of it into `folder`.
+
+    Returns these, the masks of the ranges of all parts that are known, and the masks of all sublists.
 
     Raises:
         BadInput: a part is missing or altered.
@@ -375,10 +401,8 @@ async def read_masks(
     new = sorted(masks.keys() - found.seen)
     tell(f"reading {count_of(len(new), 'tree')} of {len(masks):,}")
     narrow, wide = await read_trees(engine, new, folder=folder)
-    await found.add(store, narrow, masks)
     await found.add_wide(store, wide, masks)
     # Only now does each sublist have the masks of all trees.
     await found.add(store, known.sublists, found.sublists)
     sublists = await read_sublists(engine, sorted(found.sublists.keys() - found.seen), folder=folder)
-    await found.add(store, sublists, found.sublists)
-    return known.plus(TreeParts(narrow=tuple(narrow), wide=tuple(wide), sublists=tuple(sublists))), found
+    return TreeParts(narrow=tuple(narrow), wide=tuple(wide), sublists=tuple(sublists)), found
