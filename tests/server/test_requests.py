@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from lakebed.base import Unavailable
+from lakebed.kv import StoreUnavailable
 from lakebed.server import App, errors
 from lakebed.server.collectors import NoSpark
 from lakebed.server.errors import TABLE, status_and_message
@@ -102,6 +103,20 @@ async def test_what_is_unavailable_may_be_tried_again(
 
     assert (answer.status_code, answer.json()) == (503, {"message": "the disk is full"})
     assert answer.headers["retry-after"] == "1"
+
+
+async def test_a_database_that_is_away_is_the_servers(
+    client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def down(*_: object, **__: object) -> None:
+        raise StoreUnavailable("etcd: no connection")
+
+    monkeypatch.setattr(Refs, "get_branch", down)
+
+    answer = await client.get(repo + "/branches/main")
+
+    message = "the server cannot use its database now: etcd: no connection"
+    assert (answer.status_code, answer.json()) == (503, {"message": message})
 
 
 async def test_what_a_server_is_not_equipped_for_is_one_line_of_the_log_with_who_asked(

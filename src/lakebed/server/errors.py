@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from lakebed import auth, base, catalog, objectstore, versions
 from lakebed.gc import service as collections
+from lakebed.kv import StoreUnavailable
 from lakebed.wire import Error, Expired
 
 from .collectors import NoSpark
@@ -108,6 +109,9 @@ TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
 def status_and_message(error: base.LakebedError) -> tuple[int, str]:
     if isinstance(error, Answer):
         return error.status, str(error)
+    if isinstance(error, StoreUnavailable) and not isinstance(error, base.NotFound):
+        # Or it would read as if the client had to reach the database.
+        return 503, f"the server cannot use its database now: {error}"
     for kind in type(error).__mro__:
         row = TABLE.get(kind)
         if row is not None:
