@@ -280,6 +280,41 @@ def test_rows_are_taken_from_any_row_groups() -> None:
         assert file.take(pa.array(rows).to_numpy()).equals(table.take(rows))
 
 
+def test_the_first_key_behind_a_start_is_found_in_any_row_group() -> None:
+    table = sample(5000)
+    info, data = encode_range(table)
+    keys = table["key"].to_pylist()
+    starts = [b"", *(keys[at] + more for at in (0, 1, 2046, 2047, 2048, 4095, 4096, 4998) for more in (b"", b"\0"))]
+
+    for start in starts:
+        assert RangeFile(info.id, data).first_key_from(start) == next(key for key in keys if key >= start)
+    assert RangeFile(info.id, data).first_key_from(keys[-1] + b"\0") is None
+
+
+def test_the_first_key_behind_a_start_is_found_where_keys_are_too_long_for_the_footer() -> None:
+    table = sample(3000)
+    keys = [b"k" * 5000 + b"%04d" % number for number in range(3000)]
+    info, data = encode_range(table.set_column(0, ENTRIES_SCHEMA.field("key"), pa.array(keys, pa.binary())))
+
+    assert RangeFile(info.id, data).first_key_from(keys[2500][:-1]) == keys[2500]
+    assert RangeFile(info.id, data).first_key_from(b"l") is None
+
+
+def test_a_flip_of_any_byte_is_noticed_or_changes_no_key_that_is_found() -> None:
+    table = sample(20)
+    info, data = encode_range(table)
+    start = table["key"][10].as_py()
+    unread = 0
+
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        with contextlib.suppress(RangeCorrupt):
+            assert RangeFile(info.id, bytes(damaged)).first_key_from(start) == start
+            unread += 1
+    assert 0 < unread < len(data) - footer_size(info.id, data)
+
+
 def test_the_summary_needs_only_the_end_of_the_file() -> None:
     info, data = encode_range(sample(3000))
     size = footer_size(info.id, data[-8:])

@@ -25,7 +25,7 @@ from lakebed.runtime import live_ports
 from lakebed.versions.trees import Applied, Merged, Trees
 from lakebed.versions.trees.cache import TreeCache
 from lakebed.versions.trees.diff import DiffKind, DiffRow
-from lakebed.versions.trees.files import TOGETHER
+from lakebed.versions.trees.files import PARTS_MAX, TOGETHER
 
 SMALL = CutRule(strong=8, weak=3, weak_from=12, rows_max=20)
 WIDE = replace(SMALL, listed=2, sublists_min=2)
@@ -418,6 +418,7 @@ async def test_a_damaged_range_is_named_with_its_namespace_and_nothing_of_it_is_
         lambda: forest.trees.lookup(tree, first.min_key),
         lambda: forest.trees.lookup_many(tree, [first.min_key]),
         lambda: forest.trees.scan(tree, b"", 10),
+        lambda: forest.trees.first_key(tree, first.min_key + b"\0"),
         lambda: forest.apply(tree, {first.min_key: row(first.min_key, 3)}),
         lambda: forest.diff(tree, EMPTY_METARANGE),
     ):
@@ -427,6 +428,28 @@ async def test_a_damaged_range_is_named_with_its_namespace_and_nothing_of_it_is_
         assert caught.value.facts["namespace"] == "mem://counted"
     await forest.objectstore.put(key, good)
     assert await forest.trees.lookup(tree, first.min_key) == model[first.min_key]
+
+
+async def test_a_first_key_is_read_once_from_a_part_of_its_range_and_at_last_from_the_whole() -> None:
+    forest, model = Forest.plant(), model_of(dict.fromkeys(range(100), 1))
+    tree = await forest.build(model)
+    [info, *_] = [info for info in await forest.trees.ranges(tree) if info.count > PARTS_MAX + 2]
+    keys = [key for key in model if info.min_key <= key <= info.max_key]
+    forest = forest.reopened()
+    file, read = f"_lakefs/ranges/{info.id}.parquet", forest.objectstore.read
+
+    assert await forest.trees.first_key(tree, info.min_key) == info.min_key
+    assert read.count(file) == 0, "the list of ranges has it"
+    for number, key in enumerate(keys[:PARTS_MAX]):
+        for _ in range(2):
+            assert await forest.trees.first_key(tree, key + b"\0") == keys[number + 1]
+            assert await forest.trees.first_key(tree, key + b"\1") == keys[number + 1], "no key lies between"
+        assert read.count(file) == number + 1
+    assert await forest.trees.first_key(tree, keys[PARTS_MAX] + b"\0") is None, "parts cost more than the whole by now"
+    assert await forest.trees.first_key(tree, keys[0] + b"\0") == keys[1]
+    await forest.trees.lookup(tree, keys[0])
+    assert await forest.trees.first_key(tree, keys[0] + b"\0") is None, "the cache has the whole range"
+    assert await forest.trees.first_key(tree, b"z") is None
 
 
 async def test_a_missing_metarange_is_named_with_its_namespace() -> None:

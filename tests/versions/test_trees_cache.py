@@ -63,6 +63,16 @@ async def test_a_value_too_large_is_handed_out_and_not_kept() -> None:
     assert cache.find(name("a"), Value) is not None
 
 
+async def test_a_value_kept_in_place_of_another_counts_alone() -> None:
+    cache = TreeCache(100)
+
+    for nbytes in (20, 25, 10):
+        cache.keep(name("a"), Value(nbytes))
+
+    assert cache.find(name("a"), Value) == Value(10)
+    assert cache.size_bytes == 10
+
+
 async def test_the_same_key_in_two_namespaces_is_two_values() -> None:
     cache = TreeCache(100)
     await put(cache, "a", 10)

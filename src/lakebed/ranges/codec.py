@@ -6,14 +6,14 @@ Each step checks what it reads:
 - Opening a file checks its footer: seal, format, id (`sealed.py`).
 - Reading columns or row groups checks the sections that hold them, by the digests in the footer. A row group has
   three: the keys, the digests, and the rest. Sections that are not read are not checked.
-- Decoding a whole range also computes the id anew from the columns. The cache does so on first load. Diffs and the
-  rewriting of ranges rely on the sections: they read each file once, and a diff reads little of it.
+- Decoding a whole range also computes the id anew from the columns. The cache does so on first load. Diffs, the
+  rewriting of ranges and the search for a first key rely on the sections: a diff reads little of each file.
 - `summary_of` needs the footer alone, which `read_end` finds.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Final
@@ -193,6 +193,19 @@ class RangeFile:
     def position_behind(self, key: bytes) -> int:
         """Count the keys that are smaller or equal."""
         return bisect_right(self.keys, key)
+
+    def first_key_from(self, start: bytes) -> bytes | None:
+        """Return the first key at or after `start`; None where all are smaller. Reads the keys of one row group.
+
+        The seal proves which group that is, and the digest of its section proves the keys.
+        """
+        groups = self._file.groups_of(start)
+        if not groups:
+            return None
+        keys = KeyColumn(chunk(self.table(["key"], groups), "key"))
+        at = bisect_left(keys, start)
+        found: bytes | None = keys[at] if at < len(keys) else None
+        return found
 
     def has_keys_of(self, other: RangeFile, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return, for each position, whether both files are known to have the same key there, without reading keys.

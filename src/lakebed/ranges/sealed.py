@@ -259,6 +259,21 @@ class SealedFile:
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
 
+    def groups_of(self, value: bytes) -> range:
+        """Return the row group that holds the first value of the sorted column that is not before this one.
+
+        Each group's last value is in the footer. All groups where a last value is so long that Parquet left it out.
+        None of them where all values are smaller.
+        """
+        column, metadata = self._kind.schema.get_field_index(self._kind.sorted_by), self._decoder.metadata
+        for group in range(len(self._groups)):
+            statistics = metadata.row_group(group).column(column).statistics
+            if statistics is None or not statistics.has_min_max:
+                return range(len(self._groups))
+            if statistics.max >= value:
+                return range(group, group + 1)
+        return range(0)
+
     def values(self, groups: Sequence[int], rows: Sequence[int]) -> list[list[Any]]:
         """Return, for every column in order, the values at these positions in these row groups.
 

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 
 from lakebed.base import CommitId, MetarangeId, Row, StagingToken
 from lakebed.kv import prefix_end
-from lakebed.versions.cells import Cell, decode_cell, decode_cells, hides_one, is_gone, shown_over
+from lakebed.versions.cells import TOMBSTONE_ROW, Cell, decode_cell, decode_cells, hides_one, is_gone, shown_over
 from lakebed.versions.context import Context
 from lakebed.versions.records import BranchRecord
 
 LISTING_PAGE = 1001
 """One more than the longest page that a client asks for, which tells whether there is another."""
 FOLDER_PAGE = 8
+SEEK_PAGE = 64
+"""Behind a folder in which a page of at most this length ended, seek the next folder by key, and read no rows."""
 ROWS_A_SEEK = 32
 """Seeking past a folder costs about as much as reading this many of its rows."""
 
@@ -112,11 +114,16 @@ class Layers:
                 spans.append(Span(page.keys, decode_cells(page.values), page.next_start))
         return merge_spans(spans)
 
-    async def _page(self, view: View, start: bytes, end: bytes | None, limit: int) -> Span:
-        """Staging over the commit, up to the horizon, without what is gone. The commit is read up to `end`."""
+    async def _page(self, view: View, start: bytes, limit: int, *, prefix: bytes, folded_by: bytes) -> Span:
+        """Staging over the commit, up to the horizon, without what is gone. The commit is read up to the prefix's end.
+
+        Where the next key of the commit lies in a folder by the delimiter `folded_by`, that key may be all of it.
+        """
         staged = await self.staged_span(view.tokens, start, limit)
         metarange = await self._context.commits.metarange(view.commit_id)
-        committed = await self._committed_span(metarange, start, end, limit)
+        committed = await self._folder_span(metarange, start, prefix, folded_by) if folded_by else None
+        if committed is None:
+            committed = await self._committed_span(metarange, start, prefix_end(prefix), limit)
         if not staged.keys and staged.next_start is None:
             return committed
         is_over_nothing = not committed.keys and committed.next_start is None
@@ -136,19 +143,32 @@ class Layers:
         next_start = rows[-1][0] + b"\0" if len(rows) >= limit else None
         return Span([key for key, _ in rows], [(0, row) for _, row in rows], next_start)
 
+    async def _folder_span(self, metarange: MetarangeId, start: bytes, prefix: bytes, delimiter: bytes) -> Span | None:
+        """Return the commit's next key alone, where it lies in a folder: a listing shows nothing of its row.
+
+        None where the key is an entry of the listing, or where reading rows costs no more.
+        """
+        key = await self._context.trees.first_key(metarange, start)
+        if key is None:
+            return None
+        if not key.startswith(prefix):
+            return Span([], [], None)
+        return Span([key], [(0, TOMBSTONE_ROW)], key + b"\0") if key.find(delimiter, len(prefix)) >= 0 else None
+
     async def list(self, view: View, *, prefix: bytes, after: bytes, delimiter: bytes, limit: int) -> Listing:
         """One page of a listing. A common prefix is skipped by seeking past it, however many entries it has."""
         items: list[tuple[bytes, Row | None]] = []
         start: bytes | None = resume(prefix, after, delimiter)
-        end = prefix_end(prefix)
         page = min(limit + 1, LISTING_PAGE)
+        is_seeking = after.endswith(delimiter) and page <= SEEK_PAGE
         while start is not None:
-            span = await self._page(view, start, end, page)
+            span = await self._page(view, start, page, prefix=prefix, folded_by=delimiter if is_seeking else b"")
             before = len(items)
             start = _take(span, items, prefix=prefix, delimiter=delimiter, limit=limit)
+            is_seeking = start != span.next_start and page <= SEEK_PAGE
             if before < len(items) < before + len(span.keys) / ROWS_A_SEEK:
                 page = max(page // 4, FOLDER_PAGE)  # Nearly all of it lay in folders that are skipped.
-            else:
+            elif len(span.keys) != 1:  # One key tells nothing of how long folders are.
                 page = min(2 * page, LISTING_PAGE)  # A short page must not go through many tombstones two by two.
             if len(items) > limit:
                 return Listing(items[:limit], has_more=True)

@@ -73,15 +73,18 @@ class TreeCache:
         try:
             value = await load()
             flight.value = value
-            self._keep(name, value)
+            self.keep(name, value)
         finally:
             del self._flights[name]
             flight.landed.set()
         return value
 
-    def _keep(self, name: Name, value: Sized) -> None:
+    def keep(self, name: Name, value: Sized) -> None:
+        """Keep a value, in place of what has the name."""
         if value.nbytes > self._limit_bytes // 4:
             return
+        replaced = self._values.pop(name, None)
+        self.size_bytes -= replaced.nbytes if replaced is not None else 0
         self._values[name] = value
         self.size_bytes += value.nbytes
         while self.size_bytes > self._limit_bytes:

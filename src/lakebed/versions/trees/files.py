@@ -3,7 +3,7 @@
 Whatever is wrong with a file surfaces as a Corrupt error that names the range (or metarange) and the namespace, and
 nothing of it is kept. Point reads and listings go through the cache, and check the content digest when they load.
 Bulk work (rewriting, diffs, merges) takes what the cache has and else reads past it, resting on the seal: it sees
-each file once, and must not push out what others come back for.
+each file once, and must not push out what others come back for. A listing that seeks past a folder rests on it too.
 """
 
 from __future__ import annotations
@@ -55,6 +55,28 @@ Tree: TypeAlias = RangeList | SublistList
 Item: TypeAlias = RangeInfo | SublistInfo
 
 _EMPTY: Final = RangeList()
+
+_GAPS_BYTES: Final = 400
+"""What the cache takes for gaps: their name, the entry of a dictionary, and the objects around them."""
+_GAP_BYTES: Final = 140
+
+
+PARTS_MAX: Final = 4
+"""Read a range in part at most this number of times, then whole. A part costs a fifth of the whole range."""
+
+
+class Gaps:
+    """Stretches of a range that hold no key: each from a start up to the first key behind it."""
+
+    __slots__ = ("found", "nbytes")
+
+    def __init__(self, found: tuple[tuple[bytes, bytes], ...]) -> None:
+        self.found = found
+        self.nbytes = _GAPS_BYTES + sum([_GAP_BYTES + len(start) + len(key) for start, key in found])
+
+    def first_key(self, start: bytes) -> bytes | None:
+        """Return the range's first key at or after `start`, where that is known."""
+        return next((key for first, key in self.found if first <= start <= key), None)
 
 
 class TreeFiles:
@@ -151,6 +173,31 @@ class TreeFiles:
                 return RangeView(decode_range(info.id, await self._get(range_key(info.id), RangeCorrupt, info.id)))
 
         return await self._cache.load(name, RangeView, load, self._tasks)
+
+    async def first_key(self, info: RangeInfo, start: bytes) -> bytes | None:
+        """Return the range's first key at or after `start`; None where its view should answer.
+
+        That is where the cache has the view, or where the range was read in part `PARTS_MAX` times. A part is the keys
+        of one row group. What it told is kept, so a listing that comes again reads nothing. Errors as `view`.
+        """
+        if start <= info.min_key:
+            return info.min_key
+        if self._cache.find((self._uri, info.id), RangeView) is not None:
+            return None
+        name = (self._uri, f"gaps {info.id}")
+        gaps = self._cache.find(name, Gaps) or Gaps(())
+        key = gaps.first_key(start)
+        if key is not None or len(gaps.found) >= PARTS_MAX:
+            return key
+        file = await self.file(info)
+        if isinstance(file, RangeView):
+            return None
+        with self.naming():
+            key = file.first_key_from(start)
+            if key is None:
+                raise RangeCorrupt(info.id, "it ends before the last key that its list names")
+        self._cache.keep(name, Gaps((*gaps.found, (start, key))))
+        return key
 
     async def entries(self, info: RangeInfo) -> pa.Table:
         """All entries of a range, past the cache. Errors as `view`."""
