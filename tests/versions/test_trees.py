@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,14 +20,16 @@ from lakebed.ranges import (
     CutRule,
     MetarangeCorrupt,
     RangeCorrupt,
+    RangeFile,
     Strategy,
     changes_from_rows,
 )
 from lakebed.runtime import live_ports
-from lakebed.versions.trees import Applied, Merged, Trees
+from lakebed.versions import trees
+from lakebed.versions.trees import Applied, Merged, Trees, builder
 from lakebed.versions.trees.cache import TreeCache
 from lakebed.versions.trees.diff import DiffKind, DiffRow
-from lakebed.versions.trees.files import PARTS_MAX, TOGETHER
+from lakebed.versions.trees.files import PARTS_MAX, ROWS_A_TURN, TOGETHER
 
 SMALL = CutRule(strong=8, weak=3, weak_from=12, rows_max=20)
 WIDE = replace(SMALL, listed=2, sublists_min=2)
@@ -505,3 +509,50 @@ async def test_files_are_written_under_ids_that_nobody_gave_up(rule: CutRule) ->
     assert await build() == again
     for tree in (salted, again):
         assert await forest.reopened().read(tree) == model
+
+
+@pytest.mark.parametrize("what", ["change", "merge"])
+async def test_a_range_is_encoded_in_a_turn_of_its_own(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding, changing, merging and encoding a range take some ms each, and others wait meanwhile."""
+    forest, count = Forest.plant(CUT_RULE), 40_000
+    tree = await forest.build({b"%06d" % number: row(b"", 1) for number in range(count)})
+    assert (await forest.trees.ranges(tree))[-1].count > ROWS_A_TURN, "it is read, and what follows is added to it"
+    sides = [
+        (await forest.apply(tree, {b"%06d" % number: row(b"", 2) for number in keys})).metarange_id
+        for keys in (range(0, count, 20), range(1, count, 20))
+    ]
+    forest = forest.reopened()
+    turns, steps = 0, list[tuple[str, int]]()
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def noted(place: object, name: str, rows: Callable[[Any, Any], int]) -> None:
+        step = getattr(place, name)
+
+        def taken(*args: Any, **options: Any) -> Any:
+            done = step(*args, **options)
+            if rows(args, done) >= ROWS_A_TURN:
+                steps.append((name, turns))
+            return done
+
+        monkeypatch.setattr(place, name, taken)
+
+    noted(RangeFile, "table", lambda _, table: table.num_rows)
+    noted(trees, "apply_changes", lambda _, change: change.entries.num_rows)
+    noted(trees.merge, "merge_tables", lambda _, merged: merged.entries.num_rows)
+    noted(builder, "encode_range", lambda args, _: args[0].num_rows)
+    task = asyncio.create_task(others())
+    if what == "change":
+        await forest.apply(tree, {b"%06d" % number: row(b"", 2) for number in range(count - 1, 2 * count)})
+    else:
+        await forest.trees.merge(base=tree, source=sides[0], destination=sides[1], strategy="none")
+    task.cancel()
+
+    changing = "apply_changes" if what == "change" else "merge_tables"
+    assert {name for name, _ in steps} == {"table", changing, "encode_range"}
+    together = {(one[0], other[0]) for one, other in pairwise(steps) if one[1] == other[1]}
+    assert together <= {("table", "table"), ("table", "merge_tables")}

@@ -99,7 +99,7 @@ class TreeBuilder:
         The metarange `unchanged` is there already."""
         rest = self._cutter.finish()
         if rest is not None:
-            self._encode(rest)
+            await self._encode(rest)
         if self._open is not None:
             self._items.append(self._open)
         unwritten, self._unwritten = self._unwritten, []
@@ -163,13 +163,14 @@ class TreeBuilder:
 
     async def _feed(self, entries: pa.Table, fresh: npt.NDArray[np.int64] | None) -> None:
         for piece in self._cutter.feed(entries, fresh):
-            self._encode(piece)
+            await self._encode(piece)
             await self._files.give_way()
             if len(self._unwritten) >= TOGETHER:
                 unwritten, self._unwritten = self._unwritten, []
                 await self._write(unwritten)
 
-    def _encode(self, piece: pa.Table) -> None:
+    async def _encode(self, piece: pa.Table) -> None:
+        await self._files.give_way_for(piece.num_rows)
         info, data = encode_range(piece, salt=self._files.salt)
         self._items.append(info)
         if info.id not in self._safe:

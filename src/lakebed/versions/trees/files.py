@@ -42,6 +42,9 @@ TOGETHER: Final = 8
 """How many files are read or written at once: bulk work holds about twice as many in memory, at 0.3 MB each, or
 about 1.5 MB where they are decoded."""
 
+ROWS_A_TURN: Final = 4096
+"""Decoding a range, changing it and encoding it are steps of their own from this number of rows on."""
+
 MISSING: Final = "the file is missing"
 """The reason that a FileCorrupt gives then."""
 
@@ -202,8 +205,12 @@ class TreeFiles:
     async def entries(self, info: RangeInfo) -> pa.Table:
         """All entries of a range, past the cache. Errors as `view`."""
         found = await self.file(info)
+        if isinstance(found, RangeView):
+            return found.entries
         with self.naming():
-            return found.entries if isinstance(found, RangeView) else found.table()
+            table = found.table()
+        await self.give_way_for(table.num_rows)
+        return table
 
     async def file(self, info: RangeInfo) -> RangeView | RangeFile:
         """A range to read parts of, past the cache. Reading parts may raise RangeCorrupt without the namespace: do it
@@ -217,6 +224,11 @@ class TreeFiles:
     async def give_way(self) -> None:
         """Let other tasks have a turn. Work on columns awaits nothing, and one thread serves all."""
         await self._clock.sleep(0)
+
+    async def give_way_for(self, rows: int) -> None:
+        """Give way between two steps on this many rows, unless they are few. A step takes 0.7 ms for a thousand."""
+        if rows >= ROWS_A_TURN:
+            await self.give_way()
 
     async def together(self, awaitables: Sequence[Awaitable[T]]) -> list[T]:
         return await self._tasks.gather(awaitables)
