@@ -186,7 +186,16 @@ async def test_a_server_that_cannot_be_reached_has_seen_nothing() -> None:
             await ask(asking, origin)
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok", b"no HTTP at all\r\n\r\n"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok",
+        b"no HTTP at all\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n",
+    ],
+)
 async def test_a_connection_that_breaks_before_the_whole_answer_leaves_it_unknown(answer: bytes) -> None:
     async with server(answering(answer)) as origin, client() as asking:
         with pytest.raises(AnswerLost):
@@ -299,4 +308,10 @@ async def test_the_headers_of_an_answer_belong_to_it() -> None:
     marked = b"HTTP/1.1 200 OK\r\nX-Mark: one\r\ncontent-length: 2\r\n\r\nok"
     async with server(answering(marked, WHOLE)) as origin, client() as asking:
         assert (await ask(asking, origin)).headers[b"x-mark"] == b"one"
+        assert b"x-mark" not in (await ask(asking, origin)).headers
+
+
+async def test_what_stands_behind_an_answer_adds_no_header_to_it() -> None:
+    more = b"HTTP/1.1 200 OK\r\nX-Mark: two\r\ncontent-length: 2\r\n\r\nok"
+    async with server(answering(WHOLE + more)) as origin, client() as asking:
         assert b"x-mark" not in (await ask(asking, origin)).headers

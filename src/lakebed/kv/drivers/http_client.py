@@ -366,6 +366,7 @@ class _Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._answer is not None and self._answer.done():  # more than was asked, which ends the connection
             self.abort()
+            self._headers = {}  # those of the answer are its own
             return
         self._body, self._headers, self._has_head, self._ends_with_connection = [], {}, False, True
 
@@ -382,7 +383,8 @@ class _Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:  # a word before the answer
+        if self._parser.get_status_code() < 200:  # a word before the answer, and no answer if the connection ends here
+            self._has_head = False
             return
         if self._answer is None or self._answer.done():  # see on_message_begin
             return
