@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -22,6 +23,7 @@ from lakebed.gc.protocol import JobState, NewHold, RunKind, RunRequest, Service,
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext
 from lakebed.gc.service import CollectionService, HoldBook, JobBook
+from lakebed.kv import Page
 from lakebed.objectstore import ObjectStoreUnavailable, open_deleter
 from lakebed.server import App, AppState, LogOptions, create_app
 from lakebed.server.folder import RESERVE_BYTES
@@ -139,6 +141,33 @@ class TestMetrics:
         assert found['lakebed_staged_bytes{repository="lake"}'] == 4
         assert found['lakebed_runs{repository="lake",kind="uncommitted",state="marking"}'] == 1
         assert RunId(run.run_id)
+
+    async def test_what_is_staged_on_many_branches_is_read_some_at_a_time(
+        self, app: App, state: AppState, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for branch in range(20):
+            await client.post(f"{repo}/branches", json={"name": f"b{branch}", "source": "main"})
+            for path in range(5 if branch in {3, 18} else 1):
+                await client.post(f"{repo}/branches/b{branch}/objects", params={"path": f"{path}"}, content=b"123")
+        store = (await state.catalog.get("lake")).versions.store
+        scan, under_way, most = store.scan, 0, 0
+
+        async def counted(partition: bytes, start: bytes, limit: int) -> Page:
+            nonlocal under_way, most
+            under_way += limit == 3
+            most = max(most, under_way)
+            await asyncio.sleep(0)
+            under_way -= limit == 3
+            return await scan(partition, start, limit)
+
+        monkeypatch.setattr(store, "scan", counted)
+        monkeypatch.setattr("lakebed.server.survey.PAGE", 3)
+
+        found = figures((await ask(app, "/metrics", client.auth)).text)
+
+        assert found['lakebed_staged_objects{repository="lake"}'] == 28
+        assert found['lakebed_staged_bytes{repository="lake"}'] == 84
+        assert most == 16
 
     async def test_what_waits_to_be_deleted_at_once_what_went_and_what_failed_is_counted(
         self, app: App, state: AppState, client: httpx.AsyncClient, repo: str

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
+from collections import Counter, deque
 from typing import Final
 
-from lakebed.base import LakebedError, RunId, RunState
+from lakebed.base import LakebedError, RunId, RunState, StagingToken
 from lakebed.catalog import Repository
 from lakebed.gc.protocol import JobState, RunKind, RunRequest, action_of, decode_report, report_path
 from lakebed.gc.service import JobBook, count_queue
+from lakebed.kv import Page
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import decode_cells, is_gone, keys
 
@@ -29,6 +30,8 @@ WAIT_S: Final = 5.0
 """A request waits this long for a survey, and then answers with the one before it."""
 CELLS_MAX: Final = 500_000
 PAGE: Final = 1000
+AT_ONCE: Final = 16
+"""Scans at once. Requests go on meanwhile, over the same connections to the database."""
 
 
 class Survey:
@@ -141,17 +144,30 @@ class Survey:
 
 
 async def _staged(repository: Repository, cells_max: int) -> tuple[int, int, int]:
-    """Staged objects, their size, and how many cells were read."""
+    """Staged objects, their size, and how many cells were read: at most AT_ONCE pages more than `cells_max`.
+
+    Most tokens are empty or of one page, so the first pages of AT_ONCE tokens are read together.
+    """
     versions = repository.versions
+    tokens = [token for _, branch in await versions.context.branches.every() for token in branch.tokens()]
     objects = size_bytes = cells = 0
-    for _, branch in await versions.context.branches.every():
-        for token in branch.tokens():
-            start: bytes | None = b""
-            while start is not None and cells < cells_max:
-                page = await versions.store.scan(keys.token_partition(versions.uid, token), start, PAGE)
-                sizes = [row[4] for flags, row in decode_cells(page.values) if not is_gone(flags)]
-                objects += len(sizes)
-                size_bytes += sum(sizes)
-                cells += len(page.values)
-                start = page.next_start
+
+    async def scan(token: StagingToken, start: bytes = b"") -> Page:
+        return await versions.store.scan(keys.token_partition(versions.uid, token), start, PAGE)
+
+    for first in range(0, len(tokens), AT_ONCE):
+        wave = tokens[first : first + AT_ONCE]
+        pages = deque(
+            zip(wave, await versions.context.ports.tasks.gather([scan(token) for token in wave]), strict=True)
+        )
+        while pages:
+            token, page = pages.popleft()
+            sizes = [row[4] for flags, row in decode_cells(page.values) if not is_gone(flags)]
+            objects += len(sizes)
+            size_bytes += sum(sizes)
+            cells += len(page.values)
+            if page.next_start is not None and cells < cells_max:
+                pages.appendleft((token, await scan(token, page.next_start)))
+        if cells >= cells_max:
+            break
     return objects, size_bytes, cells
