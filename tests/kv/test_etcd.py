@@ -204,6 +204,11 @@ def test_a_key_of_another_program_and_senseless_options_are_refused(server: Serv
 
     with pytest.raises(StoreFormat, match="another release or program wrote it"):
         open_store(uri_of(server.port, name="foreign"))
-    for uri in ("etcd://", "etcd://127.0.0.1:1/path", "etcd://127.0.0.1:1?name=", "etcd://127.0.0.1:1?color=red"):
-        with pytest.raises(InvalidStoreUri):
+    for uri, part in {
+        "etcd://": "no host",
+        "etcd://127.0.0.1:1/path": "a path",
+        "etcd://127.0.0.1:1?name=": "name is empty",
+        "etcd://127.0.0.1:1?color=red": "color",
+    }.items():
+        with pytest.raises(InvalidStoreUri, match=part):
             open_store(uri)

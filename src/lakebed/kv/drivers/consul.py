@@ -90,8 +90,9 @@ def _from(uri: StoreUri, wait_s: float) -> ConsulDatabase:
     login, _, hosts = uri.authority.rpartition("@")
     user, _, token = login.partition(":")
     if not hosts or user or uri.path.strip("/"):
+        wrong = "it names no host" if not hosts else "a token stands behind a colon" if user else "it has a path"
         raise InvalidStoreUri(
-            f"{uri.scheme}: an example: consul://:TOKEN@127.0.0.1:8500?name=lakebed", scheme=uri.scheme
+            f"{uri.scheme}: {wrong}; an example: consul://:TOKEN@127.0.0.1:8500?name=lakebed", scheme=uri.scheme
         )
     # The name is part of addresses: with other characters, a listing would be one of another folder.
     if not re.fullmatch("[A-Za-z0-9._-]+", name) or name in {".", ".."}:

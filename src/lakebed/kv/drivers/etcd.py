@@ -126,7 +126,10 @@ def _from(uri: StoreUri, wait_s: float) -> EtcdDatabase:
     uri.check_ports()
     login, _, hosts = uri.authority.rpartition("@")
     if not hosts or uri.path.strip("/") or not name:
-        raise InvalidStoreUri(f"{uri.scheme}: an example: etcd://127.0.0.1:2379?name=lakebed", scheme=uri.scheme)
+        wrong = "it names no host" if not hosts else "name is empty" if not name else "it has a path"
+        raise InvalidStoreUri(
+            f"{uri.scheme}: {wrong}; an example: {uri.scheme}://127.0.0.1:2379?name=lakebed", scheme=uri.scheme
+        )
     is_tls = uri.scheme == "etcds"
     servers = Servers(
         [origin_of(uri, host, is_tls=is_tls) for host in hosts.split(",")],
