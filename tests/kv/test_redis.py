@@ -24,7 +24,7 @@ from lakebed.kv import (
 from lakebed.kv.drivers import redis as redis_driver
 from lakebed.kv.drivers.remote import RemoteStore
 from lakebed.testing.contracts.network import held_port
-from tests.kv.servers import OnServer, Server, redis
+from tests.kv.servers import OnServer, Server, hanging_port, redis
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +223,11 @@ async def test_a_key_of_another_program_is_refused_and_so_is_a_wrong_password(se
         open_store(uri_of(server.port, name="foreign"))
     with pytest.raises(StoreUnavailable, match="no connection"):
         open_store(f"redis://someone:wrong@127.0.0.1:{server.port}/0?wait_s=0")
+
+
+def test_a_server_that_hangs_is_an_error_that_says_why() -> None:
+    with hanging_port() as silent, pytest.raises(StoreUnavailable, match=r"no connection: \w+"):
+        open_store(uri_of(silent, name="silent", wait_s=0))
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

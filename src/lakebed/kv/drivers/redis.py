@@ -338,7 +338,7 @@ async def _lent(pool: BlockingConnectionPool) -> AsyncIterator[Any]:
     except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
         raise StoreUnavailable(f"redis: no connection: {error}") from error
     except (exceptions.RedisError, OSError, TimeoutError) as error:
-        raise Passing(f"redis: no connection: {error}") from error
+        raise Passing(f"redis: no connection: {_shown(error)}") from error
     try:
         yield connection
     finally:
@@ -366,7 +366,7 @@ async def _call_each(connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
             answers = [await _answer(connection) for _ in commands]
     except (exceptions.RedisError, OSError, TimeoutError) as error:
         await connection.disconnect(nowait=True)  # a late answer must not meet the next command
-        raise OutcomeUnknown(f"redis: the answer was lost: {error}") from error
+        raise OutcomeUnknown(f"redis: the answer was lost: {_shown(error)}") from error
     except BaseException:
         await connection.disconnect(nowait=True)  # cancelled: as above
         raise
@@ -379,3 +379,7 @@ async def _answer(connection: Any) -> Any:
         return await connection.read_response(disconnect_on_error=False)
     except (exceptions.ResponseError, exceptions.BusyLoadingError) as refusal:
         return (Passing if isinstance(refusal, _PASSING) else StoreUnavailable)(f"redis: {refusal}")
+
+
+def _shown(error: BaseException) -> str:
+    return str(error) or type(error).__name__  # a time that is up has no words
