@@ -289,4 +289,6 @@ async def content_of(context: RunContext, listed: ListedRanges) -> tuple[Any, ..
         sorted(goes),
         effort,
         listed.effort_of_whole,
+        listed.entries,
+        listed.sublists,
     )

@@ -388,6 +388,22 @@ def chain_of(trees: list[str]) -> tuple[pa.Table, pa.Table]:
     return rows, pa.Table.from_pylist(refs, protocol.arrow_schema(protocol.REFS))
 
 
+async def test_ranges_of_very_many_classes_of_commits_stay_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would have a bit for each class on its way from task to task."""
+    monkeypatch.setattr(sorting, "IN_ROWS_MAX", 0)
+    monkeypatch.setattr(sorting, "MASK_BITS_MAX", 1)
+    store = Counted()
+    trees, _, _ = await write_versions(store)
+    policy = check_policy(json.dumps(POLICY).encode())
+    reached = reach_metaranges(*chain_of([*trees]), policy)
+    engine = LocalEngine(store, live_ports(), open_deleter=lambda: MemoryDeleter(store))
+
+    _, found = await sort_ranges(engine, store, reached, policy, TreeParts(), folder="_lakefs/f/", tell=lambda _: None)
+
+    assert not ListedRanges(found.due).in_files
+    assert found.due.num_rows
+
+
 async def test_a_file_of_ranges_that_is_altered_stops_a_lifecycle_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorting, "IN_ROWS_MAX", 0)
     store = Counted()

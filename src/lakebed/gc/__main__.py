@@ -145,7 +145,7 @@ def _with_file(environ: Mapping[str, str]) -> Mapping[str, str]:
     if not (name := environ.get(_FILE, "")):
         return environ
     try:
-        lines = Path(name).read_text().splitlines()
+        lines = Path(name).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{_FILE} names {name}, which cannot be read: {type(error).__name__}") from error
     found = {}

@@ -244,14 +244,18 @@ async def _trees_with(engine: Engine, commits: pa.Table, paths: Selection, *, fo
     async def open_sublists(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         read = await ranges_in(task, share)
         sublists = read.filter(pc.equal(read["count"], 0))["range_id"].to_pylist()
-        wanted, known, found = await _read_wanted(task, folder, ranges), KnownRanges(), list[str]()
+        wanted, found = await _read_wanted(task, folder, ranges), list[str]()
         async for name, data in task.ahead(sublists, lambda id_: get_sublist(task.store, SublistId(id_))):
-            if wanted.has_any(known, known.read_sublist(SublistId(name), data)):
+            # Sublists share next to no ranges, so nothing that is known of one helps with another.
+            known = KnownRanges()
+            known.read_sublist(SublistId(name), data)
+            if wanted.has(known.ids()).any():
                 found.append(name)
         if found:
             yield await _write_ids(task, folder, found)
 
-    sublists = await engine.run(open_sublists, listed.rows, PARTS, effort=listed.effort_of_ends)
+    # A sublist is small, and decoding it takes a few times as long as reading it.
+    sublists = await engine.run(open_sublists, listed.rows, PARTS, effort=Effort(requests=4 * listed.sublists))
     either = pa.concat_tables([ranges, sublists])
 
     async def read_trees(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:

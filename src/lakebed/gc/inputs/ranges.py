@@ -120,6 +120,12 @@ class ListedRanges:
         return int(pc.sum(pc.greater(self.rows["count"], 0)).as_py() or 0)
 
     @property
+    def sublists(self) -> int:
+        """How many sublists there are among them."""
+        all_rows = (pc.sum(self.rows["rows"]).as_py() or 0) if self.in_files else self.rows.num_rows
+        return int(all_rows) - self.count
+
+    @property
     def entries(self) -> int:
         """How many all ranges have."""
         if self.in_files:
@@ -135,7 +141,7 @@ class ListedRanges:
     def effort_of_whole(self) -> Effort:
         if self.in_files:
             return Effort(requests=self.count, size_bytes=sum(note.file_bytes for note in self._notes()))
-        return effort_of_whole(self.rows)
+        return Effort(requests=self.count, size_bytes=effort_of_whole(self.rows).size_bytes)
 
     def of(self, *, live: bool) -> ListedRanges:
         """Return those that are live, or all others."""

@@ -30,6 +30,9 @@ from .trees import DEALT_RANGES, RangeMasks, TreeParts, read_new
 MASKS: Final = Table(
     "a metarange or a sublist, and the number of its mask", required(("tree_id", pa.string()), ("number", pa.int64()))
 )
+MASK_BITS_MAX: Final = 1024
+"""Where masks are longer, this process holds the ranges, each with the number of its mask: in files it has the mask
+itself. A bit is a class of commits. There are many where a policy keeps versions of many branches."""
 TREE_PARTS: Final = Table("a part of trees, as JSON", required(("part", pa.binary())))
 DUE_FILE: Final = Table(
     "a range to read, the number of its cut-offs in its file, its first and its last key",
@@ -56,7 +59,8 @@ async def sort_ranges(
 ) -> tuple[TreeParts, Ranges]:
     """Return the ranges of what is reached, and all parts of trees: those that are known, and new ones in `folder`.
 
-    More than IN_ROWS_MAX stay in files, unless a run before is known. What that one saved is in this process anyway.
+    More than IN_ROWS_MAX stay in files, unless a run before is known, whose ranges are in this process anyway, or there
+    are very many classes of commits.
 
     Raises:
         BadInput: a part is missing or altered.
@@ -66,7 +70,8 @@ async def sort_ranges(
     new, found = await read_new(engine, store, of_metaranges, known, folder=folder, tell=tell)
     masks, parts = of_metaranges | found.sublists, [*new.narrow, *new.sublists]
     every = known.plus(new)
-    if known == TreeParts() and sum(part.ranges.rows for part in parts) > IN_ROWS_MAX:
+    is_narrow = max(map(int.bit_length, masks.values()), default=0) <= MASK_BITS_MAX
+    if is_narrow and known == TreeParts() and sum(part.ranges.rows for part in parts) > IN_ROWS_MAX:
         return every, await _sort_in_tasks(engine, store, parts, masks, reached, policy, folder=folder)
     await found.add(store, parts, masks)
     return every, sort_out(found.ranges(), found.masks, reached, policy)
