@@ -160,6 +160,36 @@ async def test_a_deleted_branch_comes_back_where_it_was_and_its_log_goes_on(
         await repo.refs.undelete_branch("topic")
 
 
+@pytest.mark.parametrize("kind", RefKind)
+async def test_moves_of_one_millisecond_are_all_in_the_log_and_in_their_order(repo: Versions, kind: RefKind) -> None:
+    """The clock of the test stands still, as a fast machine's does between two moves."""
+    refs = repo.refs
+    is_branch = kind is RefKind.BRANCH
+    create, delete, undelete = (
+        (refs.create_branch, refs.delete_branch, refs.undelete_branch)
+        if is_branch
+        else (refs.create_tag, refs.delete_tag, refs.undelete_tag)
+    )
+    head = await create("topic", "main", by="vera")
+    await delete("topic", by="max")
+    await undelete("topic", by="esti")
+    await delete("topic", by="max")
+    await create("topic", "main", by="root")
+
+    moves, _ = await refs.moves(kind, "topic")
+    paged = [await refs.moves(kind, "topic", before_ms=move.at_ms, limit=1) for move in moves]
+
+    assert shown(moves) == [
+        ("create", "root"),
+        ("delete", "max"),
+        ("undelete", "esti"),
+        ("delete", "max"),
+        ("create", "vera"),
+    ]
+    assert [page for page, _ in paged] == [[move] for move in moves[1:]] + [[]]
+    assert await refs.resolve_commit("topic@{2}") == head
+
+
 async def test_the_newest_deletion_of_a_name_comes_back(repo: Versions, clock: TurnableClock) -> None:
     await repo.refs.create_branch("topic", "main")
     await repo.refs.delete_branch("topic")

@@ -50,14 +50,27 @@ class Reflog:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def move(self, before: R | None, after: R, *, operation: str, by: str) -> R:
-        """Return `after` with the move that led there; `before` None: the ref is made."""
-        now_ms = self._context.ports.clock.now_ms()
-        if before is not None and before.moved is not None:
-            # Clocks of servers differ: the log of a ref never goes back.
-            now_ms = max(now_ms, before.moved.at_ms + 1)
-        left = CommitId("") if before is None else before.commit_id
-        return replace(after, moved=Moved(at_ms=now_ms, operation=operation, by=by, before=left))
+    def move(self, before: R, after: R, *, operation: str, by: str) -> R:
+        """Return `after` with the move that led there."""
+        last_ms = None if before.moved is None else before.moved.at_ms
+        return self._moved(after, last_ms, operation=operation, by=by, left=before.commit_id)
+
+    async def first_move(self, name: str, made: R, *, operation: str, by: str) -> R:
+        """Return the new ref with the move that makes it, later than all that is logged of an earlier ref of its name.
+
+        Costs one scan of one key.
+        """
+        logged, _ = await self.list(_kind_of(made), name, None, limit=1)
+        last_ms = logged[0].at_ms if logged else None
+        return self._moved(made, last_ms, operation=operation, by=by, left=CommitId(""))
+
+    def _moved(self, after: R, last_ms: int | None, *, operation: str, by: str, left: CommitId) -> R:
+        at_ms = self._context.ports.clock.now_ms()
+        if last_ms is not None:
+            # Two moves may fall into one millisecond, and clocks of servers differ: the log of a name never goes back,
+            # and no move takes the key of another.
+            at_ms = max(at_ms, last_ms + 1)
+        return replace(after, moved=Moved(at_ms=at_ms, operation=operation, by=by, before=left))
 
     def to_log(self, name: str, record: BranchRecord | TagRecord) -> list[tuple[bytes, bytes]]:
         """Return what has to be in the log before the ref moves on from this record."""

@@ -148,7 +148,7 @@ class Refs:
         It is usable at once: no one can make a tag of its name, or begin a run that takes its commit.
         """
         record = replace(self._new_branch(commit_id), state=RefState.ACTIVE)
-        record = self._reflog.move(None, record, operation="create", by="")
+        record = await self._reflog.first_move(name, record, operation="create", by="")
         exists = BranchExists("branch already exists", branch=name)
         await self._make_ref(keys.BRANCH + name.encode(), record, exists)
 
@@ -156,7 +156,7 @@ class Refs:
         self, name: str, commit_id: CommitId, *, operation: str, by: str, lasts_ms: int = 0
     ) -> CommitId:
         record = self._new_branch(commit_id, lasts_ms=lasts_ms)
-        record = self._reflog.move(None, record, operation=operation, by=by)
+        record = await self._reflog.first_move(name, record, operation=operation, by=by)
         held = await self._make_ref(
             keys.BRANCH + name.encode(), record, BranchExists("branch already exists", branch=name)
         )
@@ -388,7 +388,7 @@ class Refs:
 
     async def _make_tag(self, name: str, commit_id: CommitId, *, operation: str, by: str) -> CommitId:
         record = TagRecord(state=RefState.CREATING, commit_id=commit_id, created_ms=self._context.ports.clock.now_ms())
-        record = self._reflog.move(None, record, operation=operation, by=by)
+        record = await self._reflog.first_move(name, record, operation=operation, by=by)
         held = await self._make_ref(keys.TAG + name.encode(), record, TagExists("tag already exists", tag=name))
         await self._activate(name, held, replace(record, state=RefState.ACTIVE))
         return commit_id
