@@ -21,7 +21,7 @@ from lakebed.gc.rules import DAY_MS, Selection, Spans
 from lakebed.gc.service import HoldBook, HoldExists, HoldNotFound, InvalidHold
 from lakebed.gc.sweep import BATCH_KEYS, BATCHES
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore
-from lakebed.versions import keys
+from lakebed.versions import RefNotFound, keys
 from tests.gc.garbage import LEDGER, plan_of, sweep_part
 from tests.spark.lakeside import Lakeside
 
@@ -118,6 +118,25 @@ def test_a_commit_is_held_by_its_id(lakeside: Lakeside, old: dict[str, str]) -> 
 
     assert {old["legal/a"], old["logs/a"]} <= lakeside.addresses()
     assert old["logs/b"] not in lakeside.addresses()
+
+
+def test_a_held_commit_is_the_one_of_this_id_and_never_a_branch_that_is_named_like_it(
+    lakeside: Lakeside, old: dict[str, str]
+) -> None:
+    """A release before the check let a branch have such a name: the record of `main` stands for one here."""
+    first = list(lakeside.wait(lakeside.versions.history.log("main", limit=9))[0])[-2]
+    unknown = "0123456789abcdef" * 4
+    branch = lakeside.wait(lakeside.versions.context.get(keys.BRANCH + b"main"))
+    assert branch is not None
+    for name in (first.id, unknown):
+        key = keys.BRANCH + name.encode()
+        lakeside.wait(lakeside.versions.store.set(lakeside.versions.partition, key, branch.value))
+
+    with pytest.raises(RefNotFound):
+        hold(lakeside, commits=(unknown,))
+    hold(lakeside, commits=(first.id,))
+
+    assert lakeside.wait(HoldBook(lakeside.versions).in_force()).holds[0].commits == (first.id,)
 
 
 def test_a_hold_that_comes_after_the_plan_ends_the_run(lakeside: Lakeside, old: dict[str, str]) -> None:

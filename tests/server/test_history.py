@@ -5,6 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from lakebed.server import App
+from tests.server.s3.test_gateway import asked_as
+
 
 async def commit(client: httpx.AsyncClient, repo: str, branch: str, path: str, content: bytes = b"x") -> str:
     """Upload one object, commit it; the commit's id."""
@@ -253,3 +256,28 @@ class TestChanging:
         assert (await client.get(repo + "/refs/main/diff/dev?type=four")).status_code == 400
         right = (await client.get(repo + "/refs/main/diff/dev?include_right_stats=true")).json()["results"][0]["right"]
         assert right["content_type"] == "application/octet-stream"
+
+
+async def test_no_door_gives_a_ref_the_name_of_a_commit(
+    app: App, client: httpx.AsyncClient, repo: str, namespace: str
+) -> None:
+    taken = await commit(client, repo, "main", "k", b"one")
+    await commit(client, repo, "main", "k", b"two")
+    asked = [
+        (f"{repo}/branches", {"name": taken, "source": "main"}),
+        (f"{repo}/tags", {"id": taken, "ref": "main"}),
+        ("/repositories", {"name": "other", "storage_namespace": f"{namespace}-other", "default_branch": taken}),
+    ]
+
+    for path, body in asked:
+        answer = await client.post(path, json=body)
+        assert (answer.status_code, answer.json()) == (409, {"message": f"commit ID {taken}: conflict found"})
+
+    # The namespace of the refused repository is free again.
+    assert (await client.post("/repositories", json={**asked[2][1], "default_branch": "main"})).status_code == 201
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    with asked_as(app, (pair["access_key_id"], pair["secret_access_key"])) as s3:
+        bucket = await s3.put(f"/lake.{taken}")
+        assert (bucket.status_code, "BucketAlreadyExists" in bucket.text) == (409, True), bucket.text
+        assert (await s3.get(f"/lake/{taken}/k")).text == "one"
+    assert (await client.get(f"{repo}/refs/{taken}/objects", params={"path": "k"})).text == "one"

@@ -55,7 +55,16 @@ from .ids import (
     TagName,
 )
 from .later import Later
-from .names import KEY_BYTES_MAX, InvalidName, check_branch, check_repository, check_tag, key_to_path, path_to_key
+from .names import (
+    KEY_BYTES_MAX,
+    InvalidName,
+    check_branch,
+    check_repository,
+    check_tag,
+    is_commit_id,
+    key_to_path,
+    path_to_key,
+)
 from .ports import AT_ONCE, Clock, Event, Ids, Ports, Tasks, in_waves
 from .runs import RUN_MOVES, RunKind, RunState
 from .signing import aws_signing_key
@@ -118,6 +127,7 @@ __all__ = [
     "in_waves",
     "inner_namespace",
     "is_absolute",
+    "is_commit_id",
     "is_inside",
     "key_inside",
     "key_to_path",

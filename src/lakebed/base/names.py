@@ -13,6 +13,7 @@ KEY_BYTES_MAX: Final = 1024
 
 _REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 _BRANCH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,255}")
+_COMMIT_ID: Final = re.compile(r"[0-9a-f]{64}")
 _TAG_FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\/]|\.\.|@\{")
 
 
@@ -51,6 +52,11 @@ def check_tag(name: str) -> TagName:
     if bad:
         raise InvalidName(f"tag id {name!r} is not a valid ref name", name=name)
     return TagName(name)
+
+
+def is_commit_id(name: str) -> bool:
+    """Return whether `name` has the form of a whole commit id. It then names that commit, and no new branch or tag."""
+    return len(name) == 64 and _COMMIT_ID.fullmatch(name) is not None
 
 
 def path_to_key(path: str) -> bytes:

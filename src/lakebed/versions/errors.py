@@ -50,7 +50,7 @@ class MovedAsCopy(Conflict):
 
 
 class NameTaken(Conflict):
-    """A tag has the name that a branch was to get, or a branch that of a tag. Facts: `name`."""
+    """The name is taken: of a tag by a branch, of a branch by a tag, or it is a commit id. Facts: `name`."""
 
 
 class PathExists(AlreadyExists):

@@ -3,8 +3,8 @@
 A ref expression is a branch, a tag, a commit id or an unambiguous prefix of one. Any number of `~N` (the N-th
 first-parent ancestor) and `^N` (the N-th parent) may follow it. So may one of `@` (the branch's head without what is
 staged) and `$` (with what is staged, which is what a bare branch means anyway). A branch or tag may be followed by
-`@{yesterday}`, `@{3 days ago}`, `@{2}` or a date, which is where it was then (reflog.py). Where names clash a branch
-wins over a tag, and a tag over a commit.
+`@{yesterday}`, `@{3 days ago}`, `@{2}` or a date, which is where it was then (reflog.py). Where names clash, a whole
+commit id wins over a branch, a branch over a tag, and a tag over the beginning of a commit id.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from lakebed.base import BranchName, CommitId, InvalidName, check_tag
+from lakebed.base import BranchName, CommitId, InvalidName, check_tag, is_commit_id
 from lakebed.kv import scan_prefix
 
 from . import keys
@@ -52,6 +52,12 @@ class Expressions:
         base, when, steps, suffix = _parts_of(expression)
         if when is not None:
             return Resolved(await self._walk(await self._find_then(base, when, expression), steps, expression))
+        # First, because a branch or tag of this name may be left from before such names were refused, or come from a
+        # dump. It must not be read in the commit's place.
+        if is_commit_id(base) and await self._is_commit(CommitId(base)):
+            if suffix:
+                raise RefNotFound("not found", ref=expression)
+            return Resolved(await self._walk(CommitId(base), steps, expression))
         try:
             seen = await self._context.branches.cached(base)
         except BranchNotFound:
@@ -103,18 +109,20 @@ class Expressions:
         found = await self._context.read(TagRecord, keys.TAG + name.encode())
         return None if found is None or found[0].state is not RefState.ACTIVE else found[0]
 
+    async def _is_commit(self, commit_id: CommitId) -> bool:
+        try:
+            return await self._context.commits.is_published(commit_id)
+        except CommitNotFound:
+            return False
+
     async def _resolve_tag_or_commit(self, name: str) -> CommitId:
         tag = await self.tag_or_none(name)
         if tag is not None:
             return tag.commit_id
         if not _HEX.fullmatch(name):
             raise RefNotFound("not found", ref=name)
-        if len(name) == 64:
-            try:
-                await self._context.commits.read_published(CommitId(name))
-            except CommitNotFound:
-                raise RefNotFound("not found", ref=name) from None
-            return CommitId(name)
+        if is_commit_id(name):
+            raise RefNotFound("not found", ref=name)
         return await self._resolve_prefix(name)
 
     async def _resolve_prefix(self, prefix: str) -> CommitId:

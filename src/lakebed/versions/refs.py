@@ -23,6 +23,7 @@ from lakebed.base import (
     Unavailable,
     check_branch,
     check_tag,
+    is_commit_id,
 )
 from lakebed.kv import Held, PredicateFailed, scan_pages
 
@@ -135,7 +136,7 @@ class Refs:
         `lasts_ms`: a sweep of branches may delete it when it is so old. 0: its age is no reason.
 
         Raises:
-            BranchExists, NameTaken: a branch or a tag has this name.
+            BranchExists, NameTaken: a branch or a tag has this name, or it is a commit id.
             CommitExpired: a collection takes this commit.
         """
         check_branch(name)
@@ -146,7 +147,11 @@ class Refs:
         """Make the branch of a repository that no one sees yet.
 
         It is usable at once: no one can make a tag of its name, or begin a run that takes its commit.
+
+        Raises:
+            NameTaken: the name is a commit id.
         """
+        check_no_commit(name)
         record = replace(self._new_branch(commit_id), state=RefState.ACTIVE)
         record = await self._reflog.first_move(name, record, operation="create", by="")
         exists = BranchExists("branch already exists", branch=name)
@@ -155,6 +160,7 @@ class Refs:
     async def _make_branch(
         self, name: str, commit_id: CommitId, *, operation: str, by: str, lasts_ms: int = 0
     ) -> CommitId:
+        check_no_commit(name)
         record = self._new_branch(commit_id, lasts_ms=lasts_ms)
         record = await self._reflog.first_move(name, record, operation=operation, by=by)
         held = await self._make_ref(
@@ -380,13 +386,14 @@ class Refs:
     async def create_tag(self, name: str, source: str, *, by: str = "") -> CommitId:
         """
         Raises:
-            TagExists, NameTaken: a tag or a branch has this name.
+            TagExists, NameTaken: a tag or a branch has this name, or it is a commit id.
             CommitExpired: a collection takes this commit.
         """
         check_tag(name)
         return await self._make_tag(name, await self.resolve_commit(source), operation="create", by=by)
 
     async def _make_tag(self, name: str, commit_id: CommitId, *, operation: str, by: str) -> CommitId:
+        check_no_commit(name)
         record = TagRecord(state=RefState.CREATING, commit_id=commit_id, created_ms=self._context.ports.clock.now_ms())
         record = await self._reflog.first_move(name, record, operation=operation, by=by)
         held = await self._make_ref(keys.TAG + name.encode(), record, TagExists("tag already exists", tag=name))
@@ -518,3 +525,15 @@ class Refs:
             now = await self._context.after_lost(self._context.get(key))
             if now is None or now.value != value:
                 raise
+
+
+def check_no_commit(name: str) -> None:
+    """Refuse a whole commit id as the name of a branch or tag, whether there is such a commit or not.
+
+    A commit with this id could still come, by a migration or from a dump.
+
+    Raises:
+        NameTaken: the name has the form of a commit id.
+    """
+    if is_commit_id(name):
+        raise NameTaken(f"commit ID {name}: conflict found", name=name)

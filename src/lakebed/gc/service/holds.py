@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, Conflict, Invalid, NotFound, RunId
+from lakebed.base import CommitId, Conflict, Invalid, NotFound, RunId, is_commit_id
 from lakebed.gc.protocol import HOLDS_KEY, HOLDS_PREFIX, NewHold, holds_mark
 from lakebed.gc.rules import Hold, Holds, InvalidSelection, check_globs
-from lakebed.versions import Versions, decode_record, keys
+from lakebed.versions import RefNotFound, Versions, decode_record, keys
 
 from .versioned import VersionedSetting, VersionRecord
 
@@ -71,7 +71,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         made = Hold(
             name=hold.name,
             globs=tuple(sorted(set(hold.globs))),
-            commits=tuple(sorted([await self._versions.refs.resolve_commit(one) for one in set(hold.commits)])),
+            commits=tuple(sorted([await self._commit_id(expression) for expression in set(hold.commits)])),
             tags={tag: await self._versions.refs.get_tag(tag) for tag in sorted(set(hold.tags))},
             why=hold.why,
             by=by,
@@ -93,6 +93,17 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         # of hard delete that begins a page.
         runs = await self.counts_after()
         return written, (*runs, RUN_ID) if await self._versions.hard_delete.is_deleting() else runs
+
+    async def _commit_id(self, expression: str) -> CommitId:
+        """Return the commit that `expression` names. A whole commit id names itself, and never a branch or tag.
+
+        Raises:
+            RefNotFound: there is no such commit.
+        """
+        commit_id = await self._versions.refs.resolve_commit(expression)
+        if is_commit_id(expression) and commit_id != expression:
+            raise RefNotFound("not found", ref=expression)
+        return commit_id
 
     async def release(self, name: str, *, why: str, by: str = "") -> HoldsRecord:
         """Hold no longer.

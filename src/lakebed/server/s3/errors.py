@@ -26,6 +26,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "AuthorizationQueryParametersError": (400, "Query-string authentication parameters are not valid."),
     "BadDigest": (400, "The Content-MD5 you specified did not match what we received."),
     "BadRequest": (400, "The request is not valid."),
+    "BucketAlreadyExists": (409, "The requested bucket name is not available: another ref has it."),
     "BucketAlreadyOwnedByYou": (
         409,
         "Your previous request to create the named bucket succeeded and you already own it.",
@@ -129,6 +130,7 @@ BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     versions.BadRef: "NoSuchBucket",
     versions.CommitNotFound: "NoSuchBucket",
     versions.PathNotFound: "NoSuchKey",
+    versions.NameTaken: "BucketAlreadyExists",
     versions.BranchExists: "BucketAlreadyOwnedByYou",
     versions.TagExists: "BucketAlreadyOwnedByYou",
     versions.PathExists: "PreconditionFailed",
