@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +22,7 @@ from tests.server.test_serving import workers_of
 
 _SERVE = """
 import sys
+import threading
 from pathlib import Path
 from lakebed.server import limits, options_of, serve, serving
 limits.HEAD_S, limits.BODY_S = 0.5, 0.5
@@ -127,3 +131,77 @@ def test_a_worker_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
         while stuck in workers_of(process) or len(workers_of(process)) < 2:
             time.sleep(0.1)
         assert httpx.get(f"http://127.0.0.1:{port}/_health", timeout=600).status_code == 200
+
+
+# Requests that are sent before earlier ones are answered
+
+
+HEALTH = b"GET /_health HTTP/1.1\r\n\r\n"
+GROWTH_BYTES_MAX = 20 << 20
+
+
+def resident_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:"))
+
+
+def test_a_client_that_sends_requests_and_reads_no_answer_costs_little_memory(tmp_path: Path) -> None:
+    with served(tmp_path / "lake", 1) as (process, port), socket.create_connection(("127.0.0.1", port)) as client:
+        httpx.get(f"http://127.0.0.1:{port}/_health")
+        before = resident_bytes(process.pid)
+        client.setblocking(False)
+        left = HEALTH * 738_000
+        # Until the server stops reading: the client's own buffer is full then.
+        while left and select.select([], [client], [], 1)[1]:
+            left = left[client.send(left[: 1 << 20]) :]
+
+        assert resident_bytes(process.pid) - before < GROWTH_BYTES_MAX
+        assert left, "the server read all requests, although no answer was read"
+        assert httpx.get(f"http://127.0.0.1:{port}/_health").status_code == 200
+
+
+def test_a_client_that_reads_gets_each_answer_in_order_at_little_memory(tmp_path: Path) -> None:
+    paths = [b"/_health", b"/openapi-%d.json", b"/_ready", b"/api/v1/config-%d"]
+    count = 5_000
+    requests = [b"GET %s HTTP/1.1\r\n\r\n" % paths[n % 4].replace(b"%d", b"%d" % n) for n in range(count)]
+    with served(tmp_path / "lake", 1) as (process, port), socket.create_connection(("127.0.0.1", port)) as client:
+        httpx.get(f"http://127.0.0.1:{port}/_ready")
+        before = resident_bytes(process.pid)
+        sender = threading.Thread(target=client.sendall, args=(b"".join(requests) + b"GET / HTTP/1.0\r\n\r\n",))
+        sender.start()
+        answers = client.makefile("rb").read()
+        sender.join()
+
+        assert resident_bytes(process.pid) - before < GROWTH_BYTES_MAX
+    statuses = re.findall(rb"HTTP/1.1 (\d+) ", answers)
+    assert len(statuses) == count + 1
+    assert statuses[:4] == [b"200", b"200", b"200", b"404"]
+    assert statuses[:-1] == statuses[:4] * (count // 4)
+
+
+def chunked(body: bytes) -> bytes:
+    return b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 7, 19, 100, 1_000_000])
+def test_requests_with_bodies_are_answered_in_order_however_they_are_cut(port: int, piece_bytes: int) -> None:
+    login = b"POST /api/v1/auth/login HTTP/1.1\r\ncontent-type: application/json\r\n"
+    body = b'{"access_key_id": "a\\r\\n\\r\\n", "secret_access_key": "\r\n\r\n"}'
+    sent = b"".join(
+        [
+            HEALTH,
+            login + b"Content-Length: %d\r\n\r\n" % len(body) + body,
+            HEALTH,
+            login + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(body),
+            HEALTH + b"\r\n\r\n" + HEALTH,
+            login + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b"{" + b"\r\n" * 400),
+            HEALTH,
+            b"GET /_health HTTP/1.1\r\nconnection: close\r\n\r\n",
+            HEALTH,
+        ]
+    )
+
+    answers = answer_to(port, *[sent[n : n + piece_bytes] for n in range(0, len(sent), piece_bytes)])
+
+    statuses = re.findall(rb"HTTP/1.1 (\d+) ", answers)
+    assert statuses == [b"200", b"400", b"200", b"400", b"200", b"200", b"400", b"200", b"200"]

@@ -8,6 +8,10 @@ the square of its length, and waits for the rest for ever. So a connection is cl
     less of a body came than BODY_BYTES_MIN in BODY_S, while the server was ready to read   408
     there are too many connections, and none of them is idle                                503
 
+A client may send requests before it has the answers to earlier ones. The parser gets one request at a time: the next
+one's bytes wait here until the answer is sent, and meanwhile nothing is read. So a connection holds at most one request
+and one read of bytes (256 KiB), however much its client sends.
+
 A request whose head comes in one piece, as nearly all do, pays for two comparisons and no timer.
 
 After a pause of the process, or of its machine, uvloop may run a timer before it reads what came meanwhile. So a timer
@@ -21,6 +25,7 @@ import resource
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .gathering import GatheringTransport
@@ -35,6 +40,11 @@ BODY_BYTES_MIN: Final = 30 << 10
 CONNECTIONS_MAX: Final = 4096
 DESCRIPTORS_KEPT: Final = 128
 """For files, the key-value store and the object store."""
+REQUEST_BYTES_MIN: Final = len(b"GET / HTTP/1.1")
+CHUNKED_BYTES_MIN: Final = 256
+"""The parser gets at least this much of a chunked body at once, for its end may seem to come every four bytes."""
+HEAD_END: Final = b"\r\n\r\n"
+"""The end of a head, and of a chunked body. The parser takes no other."""
 
 
 def connections_max() -> int:
@@ -43,20 +53,37 @@ def connections_max() -> int:
     return max(16, min(CONNECTIONS_MAX, soft - DESCRIPTORS_KEPT))
 
 
+class HoldingFlow(FlowControl):
+    """uvicorn's flow control, which does not resume reading while the bytes of a later request wait."""
+
+    is_holding = False
+
+    def resume_reading(self) -> None:
+        if not self.is_holding:
+            super().resume_reading()
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol over httptools, with limits."""
+
+    flow: HoldingFlow
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._is_in_head = True
+        self._is_in_body = False
         self._head_bytes = 0
         self._body_bytes = 0
+        self._parsed_body_bytes = 0
+        self._rest: memoryview | None = None
+        """The bytes after a request that has no answer yet."""
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         gathering: Any = GatheringTransport(cast("asyncio.Transport", transport), self.loop)
         super().connection_made(gathering)
+        self.flow = HoldingFlow(gathering)
         if len(self.connections) > connections_max() and not self._make_room():
             self._refuse(503, b"too many connections")
             return
@@ -64,15 +91,64 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._rest = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._rest is not None:
+            # Reading is paused, so this comes at most once after it was.
+            self._rest = memoryview(b"".join([self._rest, data]))
+        elif not self._is_unanswered and self._end_of_piece(data, 0) == len(data):
+            self._parse(data)  # Nearly always: one request, or a part of one.
+        else:
+            self._parse_requests(memoryview(data))
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        rest, self._rest = self._rest, None
+        if rest is not None and not self.transport.is_closing():
+            self.flow.is_holding = False
+            self.flow.resume_reading()
+            self._parse_requests(rest)
+
+    def _parse_requests(self, data: memoryview) -> None:
+        """Parse until a request is complete. The bytes after it wait for its answer."""
+        start, whole = 0, data.obj
+        assert isinstance(whole, bytes)
+        offset = len(whole) - len(data)
+        while start < len(data) and not self._is_refused and not self.transport.is_closing():
+            if self._is_unanswered:
+                self._rest = data[start:]
+                self.flow.pause_reading()
+                self.flow.is_holding = True
+                return
+            end = self._end_of_piece(whole, offset + start) - offset
+            self._parse(data[start:end])
+            start = end
+
+    @property
+    def _is_unanswered(self) -> bool:
+        """Return whether the last request came whole, and has no answer yet."""
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+
+    def _end_of_piece(self, data: bytes, start: int) -> int:
+        """Return how far to parse, so that at most one request ends."""
+        if not self._is_in_body:
+            end = data.find(HEAD_END, start + REQUEST_BYTES_MIN)
+        else:
+            length = next((value for name, value in self.headers if name == b"content-length"), None)
+            if length is not None:
+                return min(len(data), start + int(length) - self._parsed_body_bytes)
+            end = data.find(HEAD_END, start + CHUNKED_BYTES_MIN)
+        return len(data) if end < 0 else end + len(HEAD_END)
+
+    def _parse(self, data: bytes | memoryview) -> None:
         if self._is_refused:
             return
         self._body_bytes += len(data)
         if self._is_in_head:
             self._head_bytes += len(data)
-        super().data_received(data)
+        super().data_received(data)  # type: ignore[arg-type]  # the parser takes any buffer
         if self._is_in_head and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(431, b"the headers are too large")
         elif self._timer is None and self._is_under_way():
@@ -88,14 +164,17 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(431, b"the headers are too large")
             return
         self._is_in_head, self._head_bytes, self._body_bytes = False, 0, 0
+        self._is_in_body, self._parsed_body_bytes = True, 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._parsed_body_bytes += len(body)
         if not self._is_refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._disarm()
+        self._is_in_body = False
         if not self._is_refused:
             super().on_message_complete()
 
