@@ -440,5 +440,21 @@ def test_deleted_branches_and_tags_are_listed_and_come_back(shell: Shell, lake: 
     assert shell("tag", "reflog", f"{lake}/r-2").code == 3
 
 
+@pytest.mark.parametrize("noun", ["branch", "tag"])
+def test_what_is_deleted_for_good_does_not_come_back(shell: Shell, lake: str, noun: str) -> None:
+    for words in (["--for-good"], []):
+        shell.ok(noun, "create", f"{lake}/regret", *(["--source"] if noun == "branch" else []), "main")
+        shell.ok(noun, "delete", f"{lake}/regret", "--yes", *words)
+    assert [one["id"] for one in shell.ok(noun, "list", lake, "--deleted", "-o", "json").json] == ["regret"]
+
+    later = shell.ok(noun, "delete", f"{lake}/regret", "--yes", "--for-good")
+    again = shell(noun, "delete", f"{lake}/regret", "--yes", "--for-good")
+
+    assert later.out == f"deleted {lake}/regret for good\n"
+    assert shell.ok(noun, "list", lake, "--deleted", "-o", "json").json == []
+    assert shell(noun, "undelete", f"{lake}/regret").code == 3
+    assert (again.code, f"no deleted {noun} regret is kept" in again.err) == (3, True), again
+
+
 def test_a_reset_of_a_clean_branch_drops_nothing_and_says_so(shell: Shell, lake: str) -> None:
     assert shell.ok("branch", "reset", f"{lake}/main").out == f"nothing is uncommitted: {lake}/main\n"

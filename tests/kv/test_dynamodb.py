@@ -74,6 +74,7 @@ async def answering(*answers: tuple[int, str]) -> AsyncIterator[str]:
         yield uri_of(port, name="answers")
 
 
+TYPES = {dynamodb_driver.ATTRIBUTES: dynamodb_driver.TYPES}
 THROTTLED = (400, '{"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException", "message": "slower"}')
 
 
@@ -92,6 +93,20 @@ async def test_a_database_that_throttles_is_asked_again_after_a_pause() -> None:
 
         await store.set(b"p", b"key", b"value")
         await store.delete_many(b"p", [b"a", b"b"])
+
+        await store.close()
+
+
+async def test_the_first_start_waits_for_its_table_longer_than_for_a_database_that_is_away() -> None:
+    """DynamoDB takes half a minute to make a table, and an operation waits for ten seconds."""
+    states = [
+        (200, json.dumps({"Table": {"TableStatus": state, "KeySchema": dynamodb_driver.SCHEMA, **TYPES}}))
+        for state in ("CREATING", "CREATING", "ACTIVE")
+    ]
+    absent = (400, '{"__type": "x#ResourceNotFoundException", "message": "no"}')
+    mark = (200, json.dumps({"Item": {"v": {"B": b64encode(dynamodb_driver.FORMAT).decode()}}}))
+    async with answering(absent, (200, "{}"), *states, (200, "{}"), mark) as uri:
+        store = await asyncio.to_thread(open_store, uri.replace("wait_s=60", "wait_s=1"))
 
         await store.close()
 

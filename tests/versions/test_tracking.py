@@ -282,6 +282,17 @@ async def test_only_what_was_handed_out_for_this_branch_and_uploaded_can_be_link
         await repo.uploads.issue("nope")
 
 
+async def test_an_address_is_linked_at_the_path_that_it_was_handed_out_for_alone(repo: Versions) -> None:
+    address = await repo.uploads.issue("main", b"mine")
+    entry = await put_bytes(repo, address)
+
+    with pytest.raises(UploadRefused, match="another path"):
+        await repo.uploads.link("main", b"theirs", entry)
+    await repo.uploads.link("main", b"mine", entry)
+
+    assert (await repo.staging.get("main", b"mine")).address == address
+
+
 async def test_an_expired_address_cannot_be_linked_and_is_cleaned(repo: Versions, clock: TurnableClock) -> None:
     address = await repo.uploads.issue("main")
     entry = await put_bytes(repo, address)

@@ -343,6 +343,15 @@ class Changes:
         await self._versions.refs.delete_tag(name, by=by)
         self._hooks.after(replace(event, type=event.type.after))
 
+    async def forget_deleted(self, kind: RefKind, name: str) -> None:
+        """Give up the way back to a deleted branch or tag: retention may expire its commits at once.
+
+        Raises:
+            DeletedRefNotFound, ReadOnly.
+        """
+        self._guards.check_writable()
+        await self._versions.refs.forget_deleted(kind, name)
+
     async def undelete_branch(self, name: str, *, by: str = "") -> CommitId:
         """Make a deleted branch again where it was, without what was staged on it. Hooks take it for a new branch.
 

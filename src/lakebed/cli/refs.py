@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
-from lakebed.base import Conflict, Denied
+from lakebed.base import Conflict, Denied, NotFound
 from lakebed.wire import DeletedRef, Ref, RefMove
 
 from .arguments import (
@@ -55,6 +55,10 @@ MOVE_COLUMNS: Final[dict[str, Callable[[RefMove], object]]] = {
     "from": lambda move: move.before[:12] or "-",
     "to": lambda move: move.commit_id[:12] or "-",
 }
+ForGoodOption = Annotated[
+    bool,
+    Option("--for-good", help="Give up the way back, too, also where it was deleted before: retention need not wait."),
+]
 DeletedOption = Annotated[bool, Option("--deleted", help="Those that were deleted and can come back instead.")]
 SourceOption = Annotated[
     str,
@@ -161,18 +165,29 @@ def show(session: Session, uri: BranchArgument) -> None:
 
 @app.command("delete")
 @command
-def delete(session: Session, uri: BranchArgument, yes: YesOption = False) -> None:
-    """Delete a branch and what is uncommitted on it. It can come back for some days."""
+def delete(session: Session, uri: BranchArgument, for_good: ForGoodOption = False, yes: YesOption = False) -> None:
+    """Delete a branch and what is uncommitted on it. It can come back for some days, unless --for-good is given."""
     branch = parse_ref(uri)
-    session.confirm(f"Delete {branch} and its uncommitted changes?", yes=yes)
+    session.confirm(f"Delete {branch} and its uncommitted changes{' for good' * for_good}?", yes=yes)
     try:
-        session.client.branches.delete(branch.repository, branch.ref)
+        _delete(session.client.branches, branch, for_good=for_good)
     except Denied as error:
         if "default branch" not in str(error):
             raise
         whole = f"`lakebed repo delete {SCHEME}{branch.repository}` deletes the whole repository"
         raise Denied(f"{branch} is the default branch, which cannot be deleted. {whole}", **error.facts) from error
-    session.done(f"deleted {branch}", deleted=str(branch))
+    session.done(f"deleted {branch}{' for good' * for_good}", deleted=str(branch))
+
+
+def _delete(refs: Branches | Tags, ref: RefUri, *, for_good: bool) -> None:
+    """Delete a ref. `for_good` also gives up the way back, to it and to earlier ones of its name."""
+    try:
+        refs.delete(ref.repository, ref.ref)
+    except NotFound:
+        if not for_good:
+            raise
+    if for_good:
+        refs.forget(ref.repository, ref.ref)
 
 
 @app.command("undelete")
@@ -364,12 +379,12 @@ def show_tag(session: Session, uri: TagArgument) -> None:
 
 @tags.command("delete")
 @command
-def delete_tag(session: Session, uri: TagArgument, yes: YesOption = False) -> None:
-    """Delete a tag. Its commit stays until retention lets it go."""
+def delete_tag(session: Session, uri: TagArgument, for_good: ForGoodOption = False, yes: YesOption = False) -> None:
+    """Delete a tag. It can come back for some days, unless --for-good is given."""
     tag = parse_tag(uri)
-    session.confirm(f"Delete the tag {tag}?", yes=yes)
-    session.client.tags.delete(tag.repository, tag.ref)
-    session.done(f"deleted {tag}", deleted=str(tag))
+    session.confirm(f"Delete the tag {tag}{' for good' * for_good}?", yes=yes)
+    _delete(session.client.tags, tag, for_good=for_good)
+    session.done(f"deleted {tag}{' for good' * for_good}", deleted=str(tag))
 
 
 @tags.command("undelete")

@@ -72,6 +72,14 @@ class Branches:
         """
         return self._connection.do(deleted.UNDELETE_BRANCH, repository, name)
 
+    def forget(self, repository: str, name: str) -> None:
+        """Give up the way back to a deleted branch: retention may expire its commits by the rules alone.
+
+        Raises:
+            Missing: no such branch is kept.
+        """
+        self._connection.do(deleted.FORGET_BRANCH, repository, name)
+
     def moves(self, repository: str, name: str, *, limit: int | None = None) -> Iterator[RefMove]:
         """List where the branch was before, the newest move first."""
         return listing(self._connection, deleted.LIST_BRANCH_MOVES, repository, name, query={}, limit=limit)
@@ -159,6 +167,14 @@ class Tags:
             Taken: there is one.
         """
         return self._connection.do(deleted.UNDELETE_TAG, repository, name)
+
+    def forget(self, repository: str, name: str) -> None:
+        """Give up the way back to a deleted tag: retention may expire its commits by the rules alone.
+
+        Raises:
+            Missing: no such tag is kept.
+        """
+        self._connection.do(deleted.FORGET_TAG, repository, name)
 
     def moves(self, repository: str, name: str, *, limit: int | None = None) -> Iterator[RefMove]:
         """List when the tag was made, deleted and made again, the newest first; of a deleted tag too."""

@@ -96,6 +96,18 @@ UNDELETE_TAG: Final = Operation(
     status=201,
     creates=True,
 )
+FORGET_BRANCH: Final = delete(
+    "forgetBranch",
+    ONE_BRANCH + "/deleted",
+    on(BRANCH, "fs:DeleteBranch"),
+    "Give up the way back to a deleted branch. Its commits expire by the rules alone from then on.",
+)
+FORGET_TAG: Final = delete(
+    "forgetTag",
+    ONE_REPOSITORY + "/tags/{tag}/deleted",
+    on(TAG, "fs:DeleteTag"),
+    "Give up the way back to a deleted tag. Its commit expires by the rules alone from then on.",
+)
 LIST_BRANCH_MOVES: Final = get(
     "listBranchMoves",
     ONE_BRANCH + "/reflog",

@@ -260,7 +260,7 @@ class UploadState(StrEnum):
 
 
 class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """An address handed out to a client. `attempt` names the link that moved it to LINKING.
+    """An address handed out to a client, for this path alone. `attempt` names the link that moved it to LINKING.
 
     `watchers` names the runs that marked when a cleaner first saw it finished.
     """
@@ -269,6 +269,7 @@ class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     branch: str
     issued_ms: int
     expires_ms: int
+    path: bytes = b""
     multipart_id: str = ""
     attempt: str = ""
     watchers: tuple[str, ...] | None = None

@@ -325,6 +325,20 @@ class Refs:
             await self._context.store.delete_many(self._context.partition, over)
         return len(over)
 
+    async def forget_deleted(self, kind: RefKind, name: str) -> None:
+        """Remove the notes of all deletions of this name: their commits count as named no more, and none comes back.
+
+        An undelete that read a note before is a ref that is being made, and safe as such.
+
+        Raises:
+            DeletedRefNotFound: none of this name is kept.
+        """
+        records = self._context.records(DeletedRefRecord, keys.deleted_refs(kind, name))
+        notes = [key async for key, deletion in records if deletion.name == name]
+        if not notes:
+            raise DeletedRefNotFound(f"no deleted {kind} {name} is kept any more", name=name)
+        await self._context.store.delete_many(self._context.partition, notes)
+
     def _deleted(
         self,
         kind: RefKind,

@@ -243,3 +243,28 @@ def test_a_window_that_means_nothing_is_refused_before_anything_begins(
     refused = shell("gc", action[0], lake, *action[1:], "--window", window, "--yes")
 
     assert (refused.code, refused.out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("days", "words", "gone"), [(7, ["--for-good"], False), (3, ["--for-good"], True), (3, [], False)]
+)
+def test_the_last_commits_of_a_deleted_branch_stay_or_expire_by_the_default_period(
+    shell: Shell, lake: str, data: Path, put: Put, days: int, words: list[str], gone: bool
+) -> None:
+    """The example of dangling commits: C and D are 8 and 5 days old. A branch that can come back keeps its head."""
+    shell.ok("branch", "create", f"{lake}/feature")
+    for name, age in (("c", 8), ("d", 5)):
+        put(f"{lake}/feature/{name}", name)
+        shell.ok("commit", f"{lake}/feature", "-m", name, "--date", _days_ago(age))
+    c, d = (shell.ok("branch", "show", f"{lake}/feature").out.strip() + end for end in ("~1", ""))
+    shell.ok("branch", "delete", f"{lake}/feature", "--yes", *words)
+    shell.ok("gc", "rules", "set-default", lake, f"{days}d")
+
+    shell.ok(
+        "gc", "run", lake, "--committed", "--yes", "--engine", "local", "--data", str(data), "--readers-grace", "0"
+    )
+
+    found = [
+        shell("object", "cat", f"{lake}/{commit}/{path}").code == 0 for commit, path in ((c, "c"), (d, "d"), (d, "c"))
+    ]
+    assert found == [not gone] * 3 if words else found[1:] == [True, True]

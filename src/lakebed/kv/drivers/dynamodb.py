@@ -60,6 +60,9 @@ _PASSING: Final = frozenset(
         "ResourceInUseException",  # another process makes the table
     }
 )
+TABLE_S: Final = 300.0
+"""The longest time that the first start waits for its table."""
+TABLE_PAUSE_S: Final = 0.5
 _OLD_CREDENTIALS: Final = frozenset(
     {"ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException"}
 )
@@ -198,14 +201,12 @@ class DynamoDatabase:
 
     async def prepare(self) -> None:
         try:
-            described = await self._describe()
+            described = await self._made()
             if (
                 described["KeySchema"] != SCHEMA
                 or {"AttributeName": "k", "AttributeType": "B"} not in described[ATTRIBUTES]
             ):
                 raise StoreFormat(f"dynamodb: the table {self._table} has other keys: it is of another program")
-            if described["TableStatus"] not in {"ACTIVE", "UPDATING"}:
-                raise Passing(f"dynamodb: the table is {described['TableStatus']}")
             await self._put(MARK, FORMAT, ABSENT)
             found = (await self._post("GetItem", {"Key": MARK, "ConsistentRead": True}))["Item"]["v"]
         finally:
@@ -355,14 +356,24 @@ class DynamoDatabase:
         if client is not None:
             await client.aclose()
 
-    async def _describe(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = (await self._post("DescribeTable", {}))["Table"]
-        except _NoTable:
-            made = {"KeySchema": SCHEMA, ATTRIBUTES: TYPES, "BillingMode": "PAY_PER_REQUEST"}
-            await self._post("CreateTable", made)
-            raise Passing("dynamodb: the table is being made") from None
-        return found
+    async def _made(self) -> dict[str, Any]:
+        """Describe the table once it can be used. Make it where there is none, which takes the service half a minute.
+
+        Raises:
+            Passing: it is not ready after `TABLE_S`. `wait_s` bounds how long a database may be away, and not this.
+        """
+        deadline, state = time.monotonic() + TABLE_S, "being made"
+        while time.monotonic() < deadline:
+            try:
+                table: dict[str, Any] = (await self._post("DescribeTable", {}))["Table"]
+            except _NoTable:
+                made = {"KeySchema": SCHEMA, ATTRIBUTES: TYPES, "BillingMode": "PAY_PER_REQUEST"}
+                await self._post("CreateTable", made)
+            else:
+                if (state := table["TableStatus"]) in {"ACTIVE", "UPDATING"}:
+                    return table
+            await asyncio.sleep(TABLE_PAUSE_S)
+        raise Passing(f"dynamodb: the table is {state} since {TABLE_S:.0f} s")
 
     async def _put(self, key: _Key, value: bytes, condition: dict[str, object]) -> Predicate | None:
         item = _item(key, value)

@@ -84,6 +84,15 @@ class DeletedRefs:
         commit_id = await changes.undelete_tag(request.args[1], by=request.identity.user_id)
         return wire.Ref(id=request.args[1], commit_id=commit_id)
 
+    async def forget_branch(self, request: RestRequest) -> None:
+        await self._forget(request, RefKind.BRANCH)
+
+    async def forget_tag(self, request: RestRequest) -> None:
+        await self._forget(request, RefKind.TAG)
+
+    async def _forget(self, request: RestRequest, kind: RefKind) -> None:
+        await (await self._catalog.get(request.args[0])).changes.forget_deleted(kind, request.args[1])
+
     async def branch_moves(self, request: RestRequest) -> wire.RefMoveList:
         return await self._moves(request, RefKind.BRANCH)
 
@@ -140,6 +149,8 @@ def routes(state: AppState) -> list[Route]:
         Route(deleted.LIST_DELETED_TAGS, refs.tags),
         Route(deleted.UNDELETE_BRANCH, refs.undelete_branch),
         Route(deleted.UNDELETE_TAG, refs.undelete_tag),
+        Route(deleted.FORGET_BRANCH, refs.forget_branch),
+        Route(deleted.FORGET_TAG, refs.forget_tag),
         Route(deleted.LIST_BRANCH_MOVES, refs.branch_moves),
         Route(deleted.LIST_TAG_MOVES, refs.tag_moves),
     ]

@@ -98,7 +98,7 @@ class Parts:
             MultipartNotFound, BranchNotFound.
         """
         record = await self.get(multipart_id)
-        return await self._uploads.issue(record.branch, multipart_id=multipart_id)
+        return await self._uploads.issue(record.branch, record.path, multipart_id=multipart_id)
 
     async def put(self, multipart_id: str, number: int, part: PartRecord) -> None:
         """Record a part whose bytes are stored, in place of the one that had its number.

@@ -39,8 +39,10 @@ class Uploads:
         self._slices = slices
         self._staging = staging
 
-    async def issue(self, branch: str, *, multipart_id: str = "") -> str:
+    async def issue(self, branch: str, key: bytes = b"", *, multipart_id: str = "") -> str:
         """A fresh address for a client to put bytes at. Its record is there before the client can be.
+
+        It can be linked at `key` alone; an empty one allows every path of the branch.
 
         Raises:
             BranchNotFound: there is no such branch.
@@ -54,6 +56,7 @@ class Uploads:
                 branch=branch,
                 issued_ms=now,
                 expires_ms=now + self._context.options.upload_ttl_ms,
+                path=key,
                 multipart_id=multipart_id,
             )
             try:
@@ -78,13 +81,15 @@ class Uploads:
         A link that its condition refuses leaves the address open, unless a cell may have named it.
 
         Raises:
-            UploadRefused: not issued for this branch, expired, or used before.
+            UploadRefused: not issued for this branch and path, expired, or used before.
             ObjectMissing: the client never put anything there.
         """
         record, held = await self._find(entry.address)
         await self._context.objectstore.stat(entry.address)
         if record.state is not UploadState.ISSUED or record.branch != branch:
             raise UploadRefused("this address is not open for linking to this branch", address=entry.address)
+        if record.path not in {b"", key}:
+            raise UploadRefused("this address was handed out for another path", address=entry.address)
         if record.expires_ms <= self._context.ports.clock.now_ms():
             raise UploadRefused("the address has expired", address=entry.address)
         row = to_row(key, entry)
