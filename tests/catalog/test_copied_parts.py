@@ -96,7 +96,7 @@ async def test_a_whole_object_is_copied_to_an_address_of_the_parts_own(
     assert part is not None
     assert (part.md5, part.size_bytes) == (MD5, len(DATA))
     assert part.address != entry.address
-    made = await repository.multipart.link_only_part(name, part, checksum=f"{MD5}-1", metadata={})
+    made = await repository.multipart.link_only_part(name, part, md5=part.md5, checksum=f"{MD5}-1", metadata={})
     await repository.objects.delete("main", "source")
     assert await repository.objects.read(made) == DATA
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator
 
 import pytest
 
-from lakebed.base import Entry, Ports
+from lakebed.base import BYTES_MD5, Entry, Ports
 from lakebed.catalog import NotHeaderText, PartMissing, ProtectedBranch, Repository
 from lakebed.kv import StoreUnavailable
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ShortBody
@@ -53,7 +54,7 @@ async def finish(repository: Repository, name: str, parts: list[PartRecord], *, 
     """Complete an upload as the S3 door does: one part is linked where it lies."""
     if len(parts) == 1:
         return await repository.multipart.link_only_part(
-            name, parts[0], checksum="md5", metadata={}, if_none_match=if_none_match
+            name, parts[0], md5=parts[0].md5, checksum="md5", metadata={}, if_none_match=if_none_match
         )
     size = sum(part.size_bytes for part in parts)
     body = repository.multipart.stream(parts)
@@ -81,7 +82,11 @@ async def test_the_object_is_made_of_its_parts_in_order(repository: Repository) 
     assert await complete(repository, name, first, second) == b"hello world"
 
     entry = await repository.objects.get("main", "a")
-    assert (entry.checksum, entry.content_type, entry.metadata) == ("md5-2", "text/plain", {"k": "w"})
+    assert (entry.checksum, entry.content_type, entry.metadata) == (
+        "md5-2",
+        "text/plain",
+        {"k": "w", BYTES_MD5: hashlib.md5(b"hello world").hexdigest()},
+    )
     assert [await state_of(repository, part) for part in (first, second)] == [UploadState.EXPIRED] * 2
     assert await repository.versions.parts.every(name) == []
     assert await complete(repository, name, first, second) == b"hello world"
@@ -92,7 +97,7 @@ async def test_an_only_part_becomes_the_object_where_it_lies(repository: Reposit
     name = await begun(repository)
     part = await put(repository, name, 1, b"hello")
 
-    entry = await repository.multipart.link_only_part(name, part, checksum="md5-1", metadata={})
+    entry = await repository.multipart.link_only_part(name, part, md5=part.md5, checksum="md5-1", metadata={})
 
     assert (entry.address, entry.checksum) == (part.address, "md5-1")
     assert await state_of(repository, part) is UploadState.LINKED

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from lakebed.base import Entry, MetarangeId, RangeId, Row, SublistId, to_row
 from lakebed.ranges import (
     RangeInfo,
@@ -26,6 +28,7 @@ from lakebed.ranges import (
 
 HERE = Path(__file__).parent
 RANGE_ID = RangeId("51f4f98c46f83f9a49de09010807b085faf78790fffb5287916f1f7603f7ac30")
+NOTES_ID = RangeId("e546dac86330e88b26e4b505c327cdad72167a6c84268da02437648ec16f9af7")
 METARANGE_ID = MetarangeId("eacd1689d22fd5f230a56a6ebf1a1aae2466c80dd26ed5e09619c91efc6cdeea")
 
 
@@ -52,6 +55,12 @@ ENTRIES = {
     "événements/été.csv".encode(): entry(70_000_000),
     b"\xff": entry(9),
 }
+NOTES = {
+    b"added": replace(entry(1), metadata={"::s3::checksum-crc32": "qlBD0g==", "mtime": "1790000000.5"}),
+    b"parts": replace(entry(2), checksum="e-2", metadata={"::s3::parts": "5,3", "::lakebed::md5": f"{2:032x}"}),
+    b"users": replace(entry(3), metadata={"::s3::cache-control": "no-store", "team": "red"}),
+}
+"""Metadata that count and metadata that do not."""
 ROWS: list[tuple[bytes, Row]] = [(key, to_row(key, ENTRIES[key])) for key in sorted(ENTRIES)]
 RANGES = [
     RangeInfo(
@@ -83,6 +92,15 @@ def test_the_golden_range_reads_as_it_was_written() -> None:
     summary = summary_of(RANGE_ID, data)
     assert summary.foreign == 1
     assert [bitmap.sequences().tolist() for bitmap in summary.bitmaps] == [[7, 8, 9, 70_000_000]]
+
+
+def test_the_golden_range_of_added_metadata_reads_as_it_was_written() -> None:
+    rows = dict(rows_from_table(decode_range(NOTES_ID, (HERE / "range-2-metadata.parquet").read_bytes())))
+
+    assert rows == {key: to_row(key, NOTES[key]) for key in NOTES}
+    assert rows[b"added"][0] == to_row(b"added", entry(1))[0]
+    assert rows[b"parts"][0] == to_row(b"parts", entry(2))[0]
+    assert rows[b"users"][0] != to_row(b"users", entry(3))[0]
 
 
 def test_the_golden_metarange_reads_as_it_was_written() -> None:

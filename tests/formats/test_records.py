@@ -117,3 +117,40 @@ def test_a_record_is_a_format_byte_and_a_map_without_defaults() -> None:
 
     assert encode_record(branch) == b"\x01" + msgspec.msgpack.encode(fields)
     assert decode_record(BranchRecord, b"\x01" + msgspec.msgpack.encode(fields)) == branch
+
+
+def digest_of(metadata: dict[str, str], content_type: str = "application/octet-stream", checksum: str = "c") -> int:
+    entry = Entry(
+        address=ENTRY.address,
+        size_bytes=5,
+        checksum=checksum,
+        modified_ms=OPENED_MS,
+        content_type=content_type,
+        metadata=metadata,
+    )
+    return to_row(b"a/b.txt", entry)[0]
+
+
+def test_what_programs_and_doors_add_is_out_of_the_digest() -> None:
+    user = {"team": "red", "::s3::cache-control": "no-store"}
+    added = {
+        "::s3::checksum-crc32": "qlBD0g==",
+        "::s3::parts": "5",
+        "::lakefs::client-mtime": "1760000000",
+        "mtime": "1760000000.5",
+        "md5chksum": "XUFAKrxLKna5cZ2REBfFkg==",
+        "s3cmd-attrs": "uid:0",
+    }
+
+    assert digest_of({**user, **added}) == digest_of(user) == 2141697043498864563
+    assert len({digest_of({}), *(digest_of({name: value}) for name, value in user.items())}) == 3
+    assert digest_of(added) == digest_of({})
+
+
+def test_types_that_say_unknown_are_one_in_the_digest() -> None:
+    assert digest_of({}, "binary/octet-stream") == digest_of({}, "") == digest_of({})
+    assert digest_of({}, "text/plain") != digest_of({})
+
+
+def test_the_md5_of_the_bytes_is_in_the_digest_in_place_of_the_checksum_of_parts() -> None:
+    assert digest_of({"::lakebed::md5": "m"}, checksum="etag-2") == digest_of({}, checksum="m")

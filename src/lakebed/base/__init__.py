@@ -16,9 +16,15 @@ from .addresses import (
 )
 from .amounts import SIZE_UNITS, count_of, human_size
 from .entries import (
+    BYTES_MD5,
+    CONTENT_TYPE_DEFAULT,
     DATE_MS_MAX,
     DATE_MS_MIN,
+    HIDDEN_METADATA,
+    LAKEBED_METADATA,
     ROW_FIELDS,
+    S3_HEADERS,
+    S3_METADATA,
     Entry,
     InvalidEntry,
     Row,
@@ -71,14 +77,20 @@ from .signing import aws_signing_key
 
 __all__ = [
     "AT_ONCE",
+    "BYTES_MD5",
+    "CONTENT_TYPE_DEFAULT",
     "DATE_MS_MAX",
     "DATE_MS_MIN",
     "EMPTY_METARANGE",
     "FOREIGN_SLICE",
+    "HIDDEN_METADATA",
     "KEY_BYTES_MAX",
+    "LAKEBED_METADATA",
     "OUTCOME_UNKNOWN",
     "ROW_FIELDS",
     "RUN_MOVES",
+    "S3_HEADERS",
+    "S3_METADATA",
     "SEQUENCE_MAX",
     "SIZE_UNITS",
     "AlreadyExists",

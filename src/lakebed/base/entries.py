@@ -25,6 +25,26 @@ WORDS_BYTES_MAX: Final = 100_000
 """Limit all texts of an entry together, so that every store takes its cell, and a page of cells stays small."""
 
 
+CONTENT_TYPE_DEFAULT: Final = "application/octet-stream"
+"""Every door gives this type to bytes of which the client names none."""
+_UNKNOWN_TYPES: Final = frozenset({"", CONTENT_TYPE_DEFAULT, "binary/octet-stream"})
+"""All of them say that the type is unknown. S3 and its tools send the last one."""
+
+HIDDEN_METADATA: Final = "::"
+"""Metadata whose names begin so are not the user's: a client or a door keeps them beside the user's."""
+S3_METADATA: Final = "::s3::"
+"""Names that begin so belong to the S3 gateway alone: it answers by their values."""
+S3_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
+"""The user sets these headers of an object. The S3 gateway keeps them under S3_METADATA."""
+LAKEBED_METADATA: Final = "::lakebed::"
+"""Names that begin so belong to the server alone."""
+BYTES_MD5: Final = "::lakebed::md5"
+"""Keep the MD5 of the bytes here where `checksum` is another digest: the ETag of an upload in parts."""
+_USERS: Final = frozenset({S3_METADATA + header for header in S3_HEADERS})
+_PROGRAMS: Final = frozenset({"mtime", "md5chksum", "s3cmd-attrs"})
+"""rclone and s3cmd add these of their own: the date of the local file, its owner, and its checksum."""
+
+
 class InvalidEntry(Invalid):
     """The entry has a number that no range file can hold, or its texts are too long. No commit could take it."""
 
@@ -36,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     checksum: str
     modified_ms: int
-    content_type: str = "application/octet-stream"
+    content_type: str = CONTENT_TYPE_DEFAULT
     metadata: dict[str, str] = {}
 
 
@@ -113,16 +133,34 @@ def from_row(row: Row) -> Entry:
 def row_digest(key: bytes, rest: tuple[int, int, str, int, str, int, str, bytes]) -> int:
     """Digest key and identity into 64 bits. Equal digests of one key mean equal content: a diff compares them alone.
 
-    Two entries have one identity when size, checksum, content type and metadata agree. The address and the date of
-    the bytes do not count: the same bytes uploaded again are no change (document 002, "Committer flow").
+    Two entries have one identity when size, checksum, content type and the user's metadata agree. The address and the
+    date of the bytes do not count: the same bytes uploaded again are no change (document 002, "Committer flow").
+    The checksum of an upload in parts depends on its parts, so there the MD5 of its bytes counts.
+    Metadata that a client or a door adds of its own do not count either: they depend on the program, not on the user.
 
     The digest does not defend against forgery. Range ids do: they hash every column with SHA-256.
     """
-    _, _, _, size_bytes, checksum, _, content_type, metadata = rest
-    # Two objects without a checksum differ in address and date only. Taking them for one would drop a write, so
-    # there the whole row counts.
-    identity = (size_bytes, checksum, content_type, metadata) if checksum else rest
+    slice_, sequence, address, size_bytes, checksum, modified_ms, content_type, metadata = rest
+    if content_type in _UNKNOWN_TYPES:
+        content_type = CONTENT_TYPE_DEFAULT
+    if metadata:
+        known = decode_metadata(metadata)
+        checksum = known.get(BYTES_MD5) or checksum
+        metadata = encode_metadata(users_metadata(known))
+    identity: tuple[int | str | bytes, ...] = (size_bytes, checksum, content_type, metadata)
+    if not checksum:
+        # Two objects without a checksum differ in address and date only. Taking them for one would drop a write.
+        identity = (slice_, sequence, address, size_bytes, checksum, modified_ms, content_type, metadata)
     return int.from_bytes(hashlib.blake2b(_encode((key, *identity)), digest_size=8).digest(), "little", signed=True)
+
+
+def users_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata that count as the user's: without what programs and doors add of their own."""
+    return {
+        name: value
+        for name, value in metadata.items()
+        if name in _USERS or not (name.startswith(HIDDEN_METADATA) or name in _PROGRAMS)
+    }
 
 
 def encode_metadata(metadata: Mapping[str, str]) -> bytes:

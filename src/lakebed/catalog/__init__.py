@@ -45,10 +45,7 @@ from .imports import (
 from .multipart import Multipart, PartMissing, etag_of_parts
 from .namespaces import Namespaces, OpenNamespace, overlap
 from .objects import (
-    DEFAULT_CONTENT_TYPE,
     DELETE_MANY_MAX,
-    HIDDEN_METADATA,
-    S3_METADATA,
     Objects,
     UploadTarget,
     check_user_metadata,
@@ -73,14 +70,11 @@ from .tasks import TaskKind, TaskNotFound, TaskRecord, Tasks
 
 __all__ = [
     "DAY_MS",
-    "DEFAULT_CONTENT_TYPE",
     "DELETED_DAYS",
     "DELETED_REPOSITORIES",
     "DELETE_MANY_MAX",
     "DUMPS",
-    "HIDDEN_METADATA",
     "MARKER_KEY",
-    "S3_METADATA",
     "AddressInNamespace",
     "BranchProtection",
     "BranchQueue",

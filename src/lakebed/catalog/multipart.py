@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import Entry, Invalid, Ports, from_row, key_inside, key_to_path, path_to_key, to_row
+from lakebed.base import BYTES_MD5, Entry, Invalid, Ports, from_row, key_inside, key_to_path, path_to_key, to_row
 from lakebed.objectstore import Body, CopiesRanges, ObjectMissing, ObjectStore, Stored
 from lakebed.versions import (
     CompletionUnderWay,
@@ -227,10 +227,11 @@ class Multipart:
             if linked is not None:
                 return linked
             await self._versions.staging.check(record.branch, record.path, condition)
-            address, _ = await self._put(multipart_id, body, size_bytes)
+            address, stored = await self._put(multipart_id, body, size_bytes)
+            known = {**metadata, BYTES_MD5: stored.md5}
             try:
                 return await self._link(
-                    multipart_id, record, address, size_bytes, checksum, metadata, content_type, condition
+                    multipart_id, record, address, size_bytes, checksum, known, content_type, condition
                 )
             except (MultipartNotFound, CompletionUnderWay, UploadRefused, PathExists, PreconditionFailed):
                 await self._versions.parts.drop(address)
@@ -243,6 +244,7 @@ class Multipart:
         multipart_id: str,
         part: PartRecord,
         *,
+        md5: str,
         checksum: str,
         metadata: Mapping[str, str],
         content_type: str | None = None,
@@ -251,11 +253,14 @@ class Multipart:
     ) -> Entry:
         """Make the only part the object, without moving its bytes, and note that the upload is completed.
 
+        `md5` is that of the bytes.
+
         Raises:
             PartMissing: the part is too old to be linked.
             UploadMissing, and what `complete` raises.
         """
         condition = Condition(if_none_match, if_match)
+        metadata = {**metadata, BYTES_MD5: md5}
 
         async def attempt() -> Entry:
             record = await self._versions.parts.get(multipart_id)

@@ -14,7 +14,18 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import Entry, LakebedError, Ports, is_absolute, is_inside, path_to_key
+from lakebed.base import (
+    CONTENT_TYPE_DEFAULT,
+    HIDDEN_METADATA,
+    LAKEBED_METADATA,
+    S3_METADATA,
+    Entry,
+    LakebedError,
+    Ports,
+    is_absolute,
+    is_inside,
+    path_to_key,
+)
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore
 from lakebed.versions import PathExists, PathNotFound, Versions
 
@@ -23,11 +34,6 @@ from .guards import Guards
 from .namespaces import Namespaces
 
 DELETE_MANY_MAX: Final = 1_000
-DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
-HIDDEN_METADATA: Final = "::"
-"""Metadata whose names begin so are not the user's: a client or a door keeps them beside his."""
-S3_METADATA: Final = "::s3::"
-"""Names that begin so are the S3 gateway's alone: it answers by their values."""
 _HEADER_TEXT: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
 """Match texts that HTTP headers can carry: Latin-1 without control characters."""
 
@@ -127,7 +133,7 @@ class Objects:
         body: Body,
         *,
         size_bytes: int | None = None,
-        content_type: str = DEFAULT_CONTENT_TYPE,
+        content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
         checksum: str = "",
         if_none_match: bool = False,
@@ -299,7 +305,7 @@ class Objects:
         *,
         size_bytes: int,
         checksum: str,
-        content_type: str = DEFAULT_CONTENT_TYPE,
+        content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
         if_none_match: bool = False,
         if_match: str | None = None,
@@ -359,11 +365,12 @@ class Objects:
 def check_user_metadata(metadata: Mapping[str, str]) -> None:
     """
     Raises:
-        ReservedMetadata: a name is one of the S3 gateway's.
+        ReservedMetadata: a name belongs to the S3 gateway or to the server.
     """
     for name in metadata:
-        if name.startswith(S3_METADATA):
-            raise ReservedMetadata(f"metadata {name!a}: names that begin with {S3_METADATA} are reserved", name=name)
+        for reserved in (S3_METADATA, LAKEBED_METADATA):
+            if name.startswith(reserved):
+                raise ReservedMetadata(f"metadata {name!a}: names that begin with {reserved} are reserved", name=name)
 
 
 def check_header_text(**texts: str) -> None:

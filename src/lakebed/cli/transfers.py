@@ -20,7 +20,17 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-from lakebed.base import Denied, Invalid, LakebedError, NotFound, OutcomeUnknown, Unavailable, count_of, human_size
+from lakebed.base import (
+    CONTENT_TYPE_DEFAULT,
+    Denied,
+    Invalid,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    count_of,
+    human_size,
+)
 from lakebed.wire import ObjectStats
 
 from .failures import Failed, Misuse, describe
@@ -32,7 +42,6 @@ from .uris import ObjectUri
 DELETE_BATCH: Final = 1000
 OWN_PREFIX: Final = ".lakebed-"
 """Files of `lakebed local` in a folder begin so. They are no data: nothing sends, fetches or deletes them."""
-TYPE_UNKNOWN: Final = "application/octet-stream"
 EXTRA_TYPES: Final = {
     ".parquet": "application/vnd.apache.parquet",
     ".jsonl": "application/jsonl",
@@ -235,7 +244,7 @@ def is_own(name: str) -> bool:
 
 def type_of(name: str) -> str:
     """The content type that a file's name stands for."""
-    return EXTRA_TYPES.get(Path(name).suffix.lower()) or mimetypes.guess_type(name)[0] or TYPE_UNKNOWN
+    return EXTRA_TYPES.get(Path(name).suffix.lower()) or mimetypes.guess_type(name)[0] or CONTENT_TYPE_DEFAULT
 
 
 def folder_of(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from lakebed.base import Unavailable
+from lakebed.base import CONTENT_TYPE_DEFAULT, Unavailable
 from lakebed.operations import moves, objects
 from lakebed.wire import ObjectCopyCreation, ObjectError, ObjectMove, ObjectStats, PathList
 
@@ -73,7 +73,7 @@ class Objects:
         path: str,
         data: bytes,
         *,
-        content_type: str = "application/octet-stream",
+        content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
         if_absent: bool = False,
     ) -> ObjectStats:

@@ -22,7 +22,7 @@ from typing import IO, BinaryIO, Final
 
 import httpx
 
-from lakebed.base import Conflict, Invalid, Unavailable
+from lakebed.base import CONTENT_TYPE_DEFAULT, Conflict, Invalid, Unavailable
 from lakebed.operations import objects
 from lakebed.wire import ObjectStats, StagingMetadata
 
@@ -65,7 +65,7 @@ class Files:
         path: str,
         source: Path,
         *,
-        content_type: str = "application/octet-stream",
+        content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
         if_absent: bool = False,
         presigned: bool = False,
@@ -138,7 +138,7 @@ class Files:
         path: str,
         source: BinaryIO,
         *,
-        content_type: str = "application/octet-stream",
+        content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
         if_absent: bool = False,
         progress: Progress = _ignore,

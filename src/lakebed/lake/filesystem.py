@@ -26,11 +26,11 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from fsspec.transaction import Transaction as FileTransaction
 
 from lakebed import wire
-from lakebed.base import AlreadyExists, Denied, NotFound
+from lakebed.base import CONTENT_TYPE_DEFAULT, AlreadyExists, Denied, NotFound
 
 from .files import ObjectReader, ObjectWriter
 from .lake import Lake, connect
-from .refs import TYPE_DEFAULT, Branch, Ref
+from .refs import Branch, Ref
 
 BLOCK_BYTES: Final = 4 << 20
 GAP_BYTES: Final = 64 << 10
@@ -288,7 +288,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 repository,
                 branch.name,
                 key,
-                content_type=options.get("content_type", TYPE_DEFAULT),
+                content_type=options.get("content_type", CONTENT_TYPE_DEFAULT),
                 metadata=options.get("metadata"),
                 if_absent=mode == "xb",
             )
@@ -302,7 +302,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             self._branch(repository, ref).write(
                 key,
                 bytes(value),
-                content_type=options.get("content_type", TYPE_DEFAULT),
+                content_type=options.get("content_type", CONTENT_TYPE_DEFAULT),
                 metadata=options.get("metadata"),
                 if_absent=mode == "create",
             )
@@ -326,7 +326,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 self._branch(repository, ref).name,
                 key,
                 source,
-                content_type=options.get("content_type", TYPE_DEFAULT),
+                content_type=options.get("content_type", CONTENT_TYPE_DEFAULT),
                 metadata=options.get("metadata"),
                 if_absent=mode == "create",
                 progress=callback.relative_update,

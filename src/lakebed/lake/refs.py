@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal, TextIO, TypeVar, cast, overload
 
 from lakebed import wire
-from lakebed.base import OUTCOME_UNKNOWN, Conflict, Invalid, LakebedError, NotFound, OutcomeUnknown
+from lakebed.base import (
+    CONTENT_TYPE_DEFAULT,
+    OUTCOME_UNKNOWN,
+    Conflict,
+    Invalid,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+)
 from lakebed.client import Client, Strategy
 
 from .files import ObjectReader, ObjectWriter, TextWriter
@@ -20,7 +28,6 @@ R = TypeVar("R")
 
 BUFFER_BYTES: Final = 1 << 20
 _LOOK_S: Final = 0.2
-TYPE_DEFAULT: Final = "application/octet-stream"
 
 
 class Ref:
@@ -116,7 +123,7 @@ class Branch(Ref):
         mode: Literal["rb", "wb", "xb"] = "rb",
         *,
         encoding: str = "utf-8",
-        content_type: str = TYPE_DEFAULT,
+        content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
     ) -> BinaryIO: ...
 
@@ -127,7 +134,7 @@ class Branch(Ref):
         mode: Literal["r", "w", "x"],
         *,
         encoding: str = "utf-8",
-        content_type: str = TYPE_DEFAULT,
+        content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
     ) -> TextIO: ...
 
@@ -137,7 +144,7 @@ class Branch(Ref):
         mode: str = "rb",
         *,
         encoding: str = "utf-8",
-        content_type: str = TYPE_DEFAULT,
+        content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
     ) -> BinaryIO | TextIO:
         """Open an object, also for writing: w replaces it, x demands that there is none.
@@ -168,7 +175,7 @@ class Branch(Ref):
         path: str,
         data: bytes,
         *,
-        content_type: str = TYPE_DEFAULT,
+        content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
         if_absent: bool = False,
     ) -> wire.ObjectStats:
@@ -186,7 +193,7 @@ class Branch(Ref):
         source: str | Path,
         path: str,
         *,
-        content_type: str = TYPE_DEFAULT,
+        content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
         if_absent: bool = False,
         presigned: bool = False,

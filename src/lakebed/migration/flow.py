@@ -22,7 +22,19 @@ from typing import Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import CommitId, Conflict, Entry, Invalid, NotFound, Row, count_of, is_inside, path_to_key, to_row
+from lakebed.base import (
+    CONTENT_TYPE_DEFAULT,
+    CommitId,
+    Conflict,
+    Entry,
+    Invalid,
+    NotFound,
+    Row,
+    count_of,
+    is_inside,
+    path_to_key,
+    to_row,
+)
 from lakebed.catalog import Catalog, Repository, RepositoryNotFound, SettingChanged, overlap
 from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import changes_from_rows
@@ -311,7 +323,7 @@ def _entry_of(stats: ObjectStats) -> Entry:
         size_bytes=stats.size_bytes or 0,
         checksum=stats.checksum,
         modified_ms=stats.mtime * 1000,
-        content_type=stats.content_type or "application/octet-stream",
+        content_type=stats.content_type or CONTENT_TYPE_DEFAULT,
         metadata=stats.metadata or {},
     )
 

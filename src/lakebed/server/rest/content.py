@@ -14,8 +14,8 @@ from typing import Final
 from starlette.responses import RedirectResponse, Response
 
 from lakebed import wire
-from lakebed.base import Entry, LakebedError
-from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository, check_user_metadata
+from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, LakebedError
+from lakebed.catalog import Repository, check_user_metadata
 from lakebed.objectstore import Body, ObjectMissing
 from lakebed.operations import objects
 from lakebed.server.errors import Answer, InvalidParameter, message_response
@@ -126,10 +126,10 @@ def routes(state: AppState) -> list[Route]:
 
 async def _open_body(request: RestRequest) -> tuple[str, Body, int | None]:
     """Content type, bytes, and how many, where that is known before they are read."""
-    content_type = request.header(b"content-type") or DEFAULT_CONTENT_TYPE
+    content_type = request.header(b"content-type") or CONTENT_TYPE_DEFAULT
     if content_type.lower().startswith("multipart/form-data"):
         form = await open_form(content_type, request.stream(), "content")
-        return form.content_type or DEFAULT_CONTENT_TYPE, form.body(), None
+        return form.content_type or CONTENT_TYPE_DEFAULT, form.body(), None
     declared = request.header(b"content-length")
     size_bytes = int(declared) if declared is not None else None
     if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:

@@ -14,8 +14,8 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.base import Invalid, path_to_key
-from lakebed.catalog import DEFAULT_CONTENT_TYPE, Multipart, Repository, check_user_metadata, etag_of_parts
+from lakebed.base import CONTENT_TYPE_DEFAULT, Invalid, path_to_key
+from lakebed.catalog import Multipart, Repository, check_user_metadata, etag_of_parts
 from lakebed.operations import objects
 from lakebed.server.errors import Answer, InvalidParameter
 from lakebed.server.gate import require
@@ -44,7 +44,7 @@ class Uploads:
         upload_id = await repository.multipart.begin(
             request.args[1],
             request.required("path"),
-            content_type=DEFAULT_CONTENT_TYPE,
+            content_type=CONTENT_TYPE_DEFAULT,
             metadata={},
             user=request.identity.user_id,
         )
@@ -88,14 +88,16 @@ class Uploads:
             etag_of_parts([part.md5 for part in parts])
             or hashlib.sha256("".join([part.md5 for part in parts]).encode()).hexdigest()
         )
-        content_type = body.content_type or DEFAULT_CONTENT_TYPE
+        content_type = body.content_type or CONTENT_TYPE_DEFAULT
         multipart, metadata = repository.multipart, body.user_metadata or {}
         if len(parts) == 1:
             # Read once, since the store's listing has no ETag: the checksum of an object is that of its bytes.
-            async for _ in _checked(multipart, parts):
-                pass
+            digest = hashlib.md5(usedforsecurity=False)
+            async for chunk in _checked(multipart, parts):
+                digest.update(chunk)
+            md5 = digest.hexdigest()
             entry = await multipart.link_only_part(
-                upload_id, parts[0], checksum=checksum, metadata=metadata, content_type=content_type
+                upload_id, parts[0], md5=md5, checksum=checksum, metadata=metadata, content_type=content_type
             )
         else:
             entry = await multipart.complete(

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from lakebed import wire
 from lakebed.auth import NotPermitted
-from lakebed.base import Entry, from_row
-from lakebed.catalog import DEFAULT_CONTENT_TYPE, ProtectedBranch, ReadOnly, Repository
+from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, from_row
+from lakebed.catalog import ProtectedBranch, ReadOnly, Repository
 from lakebed.operations import moves, objects
 from lakebed.server.errors import status_and_message
 from lakebed.server.gate import require
@@ -136,7 +136,7 @@ class Objects:
             size_bytes=body.size_bytes,
             checksum=body.checksum.strip('"'),
             modified_ms=self._clock.now_ms() if body.mtime is None else body.mtime * 1000,
-            content_type=body.content_type or DEFAULT_CONTENT_TYPE,
+            content_type=body.content_type or CONTENT_TYPE_DEFAULT,
             metadata=body.metadata or {},
         )
         staged = await repository.objects.stage(request.args[1], path, entry, force=bool(body.force))

@@ -7,7 +7,8 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.catalog import DEFAULT_CONTENT_TYPE, check_user_metadata
+from lakebed.base import CONTENT_TYPE_DEFAULT
+from lakebed.catalog import check_user_metadata
 from lakebed.operations import objects
 from lakebed.server.errors import InvalidParameter
 from lakebed.server.requests import RestRequest
@@ -56,7 +57,7 @@ class Staging:
             body.staging.physical_address,
             size_bytes=body.size_bytes,
             checksum=body.checksum,
-            content_type=body.content_type or DEFAULT_CONTENT_TYPE,
+            content_type=body.content_type or CONTENT_TYPE_DEFAULT,
             metadata=body.user_metadata,
             if_none_match=if_none_match == "*",
             if_match=None if if_match is None else if_match.strip('"'),

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lakebed.base import Entry, LakebedError, path_to_key
+from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, LakebedError, path_to_key
 from lakebed.catalog import Repository, etag_of_parts
 from lakebed.operations import objects
 from lakebed.server.state import AppState
@@ -30,7 +30,6 @@ from .conditions import check_source_conditions, write_conditions
 from .documents import Element, MalformedXml, Node, document, parse
 from .errors import S3Error, as_s3
 from .objects import (
-    DEFAULT_CONTENT_TYPE,
     SYSTEM,
     Objects,
     acknowledged,
@@ -96,7 +95,7 @@ class MultipartUploads:
         multipart_id = await repository.multipart.begin(
             place.ref,
             place.path,
-            content_type=request.header(b"content-type") or DEFAULT_CONTENT_TYPE,
+            content_type=request.header(b"content-type") or CONTENT_TYPE_DEFAULT,
             metadata=metadata_of(request),
             algorithm=algorithm,
             checksum_type=kind,
@@ -243,7 +242,13 @@ class MultipartUploads:
                 _hold(declared, found)
             keep_checksums(metadata, found)
             entry = await multipart.link_only_part(
-                begun.id, parts[0], checksum=checksum, metadata=metadata, if_none_match=if_none_match, if_match=if_match
+                begun.id,
+                parts[0],
+                md5=parts[0].md5,
+                checksum=checksum,
+                metadata=metadata,
+                if_none_match=if_none_match,
+                if_match=if_match,
             )
         else:
             algorithm = record.algorithm if record.checksum_type == FULL_OBJECT else ""

@@ -16,8 +16,17 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from starlette.responses import Response
 
-from lakebed.base import Entry, InvalidName, LakebedError
-from lakebed.catalog import DELETE_MANY_MAX, HIDDEN_METADATA, S3_METADATA, Repository
+from lakebed.base import (
+    CONTENT_TYPE_DEFAULT,
+    HIDDEN_METADATA,
+    LAKEBED_METADATA,
+    S3_HEADERS,
+    S3_METADATA,
+    Entry,
+    InvalidName,
+    LakebedError,
+)
+from lakebed.catalog import DELETE_MANY_MAX, Repository
 from lakebed.operations import objects
 from lakebed.server.responses import RawResponse, StreamedResponse
 from lakebed.server.state import AppState
@@ -34,18 +43,9 @@ from .operations import S3Operation
 from .options import S3Options
 from .requests import Place, S3Request, admit, place_of
 
-DEFAULT_CONTENT_TYPE: Final = "binary/octet-stream"
-"""S3's. The API has another one."""
 SYSTEM: Final = S3_METADATA
 HIDDEN: Final = HIDDEN_METADATA
-SYSTEM_HEADERS: Final = (
-    "cache-control",
-    "content-disposition",
-    "content-encoding",
-    "content-language",
-    "expires",
-)
-OVERRIDES: Final = (*SYSTEM_HEADERS, "content-type")
+OVERRIDES: Final = (*S3_HEADERS, "content-type")
 REFUSED_HEADERS: Final = (
     b"x-amz-grant-",
     b"x-amz-object-lock-",
@@ -186,7 +186,7 @@ class Objects:
         for name, value in entry.metadata.items():
             if name.startswith(SYSTEM):
                 header = name[len(SYSTEM) :]
-                if header in SYSTEM_HEADERS and _VALUE.fullmatch(value):
+                if header in S3_HEADERS and _VALUE.fullmatch(value):
                     headers[header.encode()] = value.encode()
             elif not name.startswith(HIDDEN):
                 if _NAME.fullmatch(name) and _VALUE.fullmatch(value):
@@ -265,7 +265,7 @@ class Objects:
             place.path,
             await checked() if payload.size_bytes <= SMALL_BYTES_MAX else streamed(),
             size_bytes=payload.size_bytes,
-            content_type=request.header(b"content-type") or DEFAULT_CONTENT_TYPE,
+            content_type=request.header(b"content-type") or CONTENT_TYPE_DEFAULT,
             metadata=metadata,
             if_none_match=if_none_match,
             if_match=if_match,
@@ -312,8 +312,9 @@ class Objects:
             check_source_conditions(request, entry)
             if directive == "COPY":
                 return entry
-            content_type = request.header(b"content-type") or DEFAULT_CONTENT_TYPE
-            metadata = metadata_of(request)
+            content_type = request.header(b"content-type") or CONTENT_TYPE_DEFAULT
+            own = {name: value for name, value in entry.metadata.items() if name.startswith(LAKEBED_METADATA)}
+            metadata = {**metadata_of(request), **own}
             keep_checksums(metadata, stored_checksums(entry))
             return msgspec.structs.replace(entry, content_type=content_type, metadata=metadata)
 
@@ -459,7 +460,7 @@ ROOT: Final = Entry(
 def metadata_of(request: S3Request) -> dict[str, str]:
     """Return the metadata that the request gives an object: the user's, and the headers that S3 gives back."""
     metadata = request.user_metadata()
-    for name in SYSTEM_HEADERS:
+    for name in S3_HEADERS:
         value = request.text_header(name.encode())
         if value is not None and name == "content-encoding":
             # It says how the body travels, too: that part is none of the object's.
