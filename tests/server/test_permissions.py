@@ -183,10 +183,15 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
     shown = {"effective", "first_parent", "include_right_stats", "limit", "show_hidden", "user_metadata", "denied"}
     assert flags == shown | {"bare", "force", "no_tombstone", "presign", "refuse_expired", "reuse", "details"}
     assert later == {
+        "cherryPick",
+        "createBranch",
+        "createTag",
         "expireGcCommits",
+        "hardResetBranch",
         "importStart",
         "listBranches",
         "listObjects",
+        "mergeIntoBranch",
         "mergePullRequest",
         "restoreGcObjects",
         "startGcJob",
@@ -201,7 +206,9 @@ async def test_an_import_asks_for_each_of_its_sources(
 ) -> None:
     ann = await login("ann")
     free = "arn:lakefs:fs:::namespace/mem://free/*"
-    await give(client, "ann", allow("fs:CreateCommit"), allow("fs:ImportFromStorage", resource=free))
+    await give(
+        client, "ann", allow("fs:CreateCommit"), allow("fs:WriteObject"), allow("fs:ImportFromStorage", resource=free)
+    )
     commit = {"message": "m"}
     paths = [{"type": "object", "path": f"mem://{place}/a", "destination": "a"} for place in ("free", "other")]
 
@@ -210,6 +217,69 @@ async def test_an_import_asks_for_each_of_its_sources(
     assert "fs:ImportFromStorage on arn:lakefs:fs:::namespace/mem://other/a" in answer.json()["message"]
     answer = await ann.post(f"{repo}/branches/main/import", json={"paths": paths[:1], "commit": commit})
     assert answer.status_code == 202
+
+
+async def test_an_import_writes_only_where_its_caller_may_write(
+    client: httpx.AsyncClient, repo: str, login: Login, namespace: str
+) -> None:
+    ann = await login("ann", "Developers")
+    store = open_objectstore(namespace.replace("server", "elsewhere"))
+    for key in ("in/_lakefs_actions/planted.yaml", "in/z"):
+        await store.put(key, b"x")
+    actions = "arn:lakefs:fs:::repository/lake/object/*_lakefs_actions/*"
+    await give(client, "ann", allow("fs:ImportFromStorage"), allow("fs:WriteObject", resource=actions, effect="deny"))
+    url = f"{repo}/branches/main/import"
+
+    async def import_(type_: str, source: str, destination: str) -> str:
+        path = {"type": type_, "path": f"{store.uri}/{source}", "destination": destination}
+        begun = await ann.post(url, json={"paths": [path], "commit": {"message": "m"}})
+        if begun.status_code == 401:
+            return str(begun.json()["message"])
+        while True:
+            status = (await ann.get(url, params={"id": begun.json()["id"]})).json()
+            if status["completed"] or "error" in status:
+                return str(status["error"]["message"]) if "error" in status else "completed"
+            await asyncio.sleep(0.01)
+
+    planted = "arn:lakefs:fs:::repository/lake/object/_lakefs_actions/planted.yaml"
+    assert (await import_("object", "in/z", "_lakefs_actions/planted.yaml")).endswith(f"fs:WriteObject on {planted}")
+    assert (await import_("common_prefix", "in/", "")).endswith(f"fs:WriteObject on {planted}")
+    assert await import_("object", "in/z", "free") == "completed"
+    listed = (await client.get(f"{repo}/refs/main/objects/ls")).json()["results"]
+    assert [row["path"] for row in listed] == ["free"]
+
+
+async def test_who_is_denied_a_ref_cannot_put_its_commit_elsewhere(
+    client: httpx.AsyncClient, repo: str, login: Login
+) -> None:
+    await client.post(f"{repo}/branches", json={"name": "secret", "source": "main"})
+    await client.post(f"{repo}/branches/secret/objects", params={"path": "a"}, content=b"x")
+    taken = (await client.post(f"{repo}/branches/secret/commits", json={"message": "m"})).json()["id"]
+    await client.post(f"{repo}/tags", json={"id": "hush", "ref": "secret"})
+    ann, bob = await login("ann", "Developers"), await login("bob", "Developers")
+    await give(
+        client,
+        "ann",
+        allow("fs:*", resource="arn:lakefs:fs:::repository/lake/branch/secret", effect="deny"),
+        allow("fs:*", resource="arn:lakefs:fs:::repository/lake/tag/hush", effect="deny"),
+    )
+    await give(client, "bob", allow("fs:ReadCommit", effect="deny"))
+
+    async def all_ways(caller: httpx.AsyncClient, source: str) -> set[int]:
+        name = "made-" + source[:6].strip("~")
+        return {
+            (await caller.post(f"{repo}/branches", json={"name": name, "source": source})).status_code,
+            (await caller.post(f"{repo}/tags", json={"id": f"t-{name}", "ref": source})).status_code,
+            (await caller.put(f"{repo}/branches/main/hard_reset", params={"ref": source})).status_code,
+            (await caller.post(f"{repo}/branches/main/cherry-pick", json={"ref": source})).status_code,
+            (await caller.post(f"{repo}/refs/{source}/merge/main")).status_code,
+        }
+
+    for source in ("secret", "secret~0", "secret@", "hush"):
+        assert await all_ways(ann, source) == {401}
+    assert await all_ways(bob, taken) == {401}
+    assert (await ann.post(f"{repo}/branches", json={"name": "mine", "source": "main"})).status_code == 201
+    assert (await bob.post(f"{repo}/branches", json={"name": "his", "source": "secret"})).status_code == 201
 
 
 async def test_no_spelling_and_no_folder_leads_around_a_denial_of_what_lies_elsewhere(
@@ -346,7 +416,7 @@ def test_a_statement_about_azure_may_have_the_spelling_of_the_caller_or_ours(eff
     statements = [Statement(effect=effect, actions=(action,), resource=f"arn:lakefs:fs:::namespace/{spelled}")]
     if effect == "deny":
         statements.append(Statement(effect="allow", actions=(action,), resource="*"))
-    asked, permissions = objects.IMPORT_START.asked_later, Permissions("ann", statements)
+    asked, permissions = objects.IMPORT_START.asked_later[:1], Permissions("ann", statements)
 
     if effect == "allow":
         require(asked, permissions, {"source": written})

@@ -104,7 +104,7 @@ class _Progress:
 
     record: ImportRecord
     is_stopping: Callable[[], bool]
-    refuse: Callable[[Location, str], None]
+    refuse: Callable[[Location, str, str], None]
 
 
 _Change: TypeAlias = Callable[[ImportRecord], ImportRecord]
@@ -153,13 +153,13 @@ class Imports:
         note: Note,
         *,
         is_stopping: Callable[[], bool] = lambda: False,
-        refuse: Callable[[Location, str], None] = lambda _location, _address: None,
+        refuse: Callable[[Location, str, str], None] = lambda _location, _path, _address: None,
     ) -> ImportRecord:
         """Do all of it, and record how it ended. An error of ours is in the record, and not raised.
 
         `beat` must be called meanwhile. Once `is_stopping` the import ends before its next page; a merge that began is
-        carried out. `refuse` is called with the location and the full URI of each object before it is taken, and may
-        raise an error of ours: the import then fails, and the branch stays as it was.
+        carried out. `refuse` is called with the location, the path and the full URI of each object before it is taken.
+        It may raise an error of ours: the import then fails, and the branch stays as it was.
         """
         last = _Progress(begun, is_stopping, refuse)
         try:
@@ -254,7 +254,7 @@ class Imports:
         before = last.record.objects
         async for page in self._listed(location):
             for path, address, stat in page:
-                last.refuse(location, address)
+                last.refuse(location, path, address)
                 key = path_to_key(path)
                 keys.append(key)
                 rows.append(to_row(key, _entry(address, stat)))

@@ -30,6 +30,8 @@ from .resources import (
     ONE_REPOSITORY,
     REF,
     REPOSITORY,
+    SOURCE_BRANCH,
+    SOURCE_TAG,
     TAG,
     on,
 )
@@ -40,6 +42,12 @@ _MERGE: Final = ONE_REPOSITORY + "/refs/{sourceRef}/merge/{destinationBranch}"
 _METADATA: Final = ONE_REPOSITORY + "/metadata"
 _READ_FILES: Final = on(REPOSITORY, "fs:ReadRepository", "fs:ListObjects")
 
+READ_SOURCE: Final = (
+    Permission("fs:ReadBranch", SOURCE_BRANCH, when="no statement may deny it, where the source is a branch"),
+    Permission("fs:ReadTag", SOURCE_TAG, when="no statement may deny it, where the source is a tag"),
+    Permission("fs:ReadCommit", REPOSITORY, when="no statement may deny it, where the source is a commit"),
+)
+"""What puts the commit of another ref on a branch or a tag may not lead around a denial of that ref."""
 LIST_BRANCHES: Final = listing(
     "listBranches",
     _BRANCHES,
@@ -57,6 +65,7 @@ CREATE_BRANCH: Final = create(
     str,
     on(NEW_BRANCH, "fs:CreateBranch"),
     "Make a branch at the commit of `source`, and return the commit's id. Copies no data.",
+    asked_later=READ_SOURCE,
 )
 GET_BRANCH: Final = get(
     "getBranch", ONE_BRANCH, wire.Ref, on(BRANCH, "fs:ReadBranch"), "Return a branch and the commit at its head."
@@ -89,6 +98,7 @@ HARD_RESET_BRANCH: Final = Operation(
     on(BRANCH, "fs:RevertBranch"),
     "Move a branch to the commit of `ref`. Uncommitted changes are lost.",
     (Parameter("ref", is_required=True), FORCE, flag("refuse_expired")),
+    asked_later=READ_SOURCE,
     status=204,
     repeatable=False,
 )
@@ -110,6 +120,7 @@ CHERRY_PICK: Final = Operation(
     wire.Commit,
     (Permission("fs:CreateCommit", BRANCH), Permission("fs:ReadCommit", REPOSITORY)),
     "Commit on this branch what another commit changed.",
+    asked_later=READ_SOURCE,
     status=201,
 )
 COMMIT: Final = Operation(
@@ -134,7 +145,13 @@ DIFF_BRANCH: Final = listing(
 
 LIST_TAGS: Final = listing("listTags", _TAGS, wire.RefList, on(REPOSITORY, "fs:ListTags"), "List tags by name.")
 CREATE_TAG: Final = create(
-    "createTag", _TAGS, wire.TagCreation, wire.Ref, on(NEW_TAG, "fs:CreateTag"), "Name the commit of `ref` for good."
+    "createTag",
+    _TAGS,
+    wire.TagCreation,
+    wire.Ref,
+    on(NEW_TAG, "fs:CreateTag"),
+    "Name the commit of `ref` for good.",
+    asked_later=READ_SOURCE,
 )
 GET_TAG: Final = get("getTag", _TAGS + "/{tag}", wire.Ref, on(TAG, "fs:ReadTag"), "Return a tag and its commit.")
 DELETE_TAG: Final = delete("deleteTag", _TAGS + "/{tag}", on(TAG, "fs:DeleteTag"), "Delete a tag.", FORCE)
@@ -196,6 +213,7 @@ MERGE_INTO_BRANCH: Final = Operation(
     wire.MergeResult,
     on(DESTINATION, "fs:CreateCommit"),
     "Merge a ref into a branch, and return the id of the commit that resulted.",
+    asked_later=READ_SOURCE,
     is_body_optional=True,
 )
 FIND_MERGE_BASE: Final = get(

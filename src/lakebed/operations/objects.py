@@ -23,6 +23,7 @@ from .operation import (
 from .resources import (
     BRANCH,
     COPIED_OBJECT,
+    IMPORTED_OBJECT,
     OBJECT,
     OBJECTS,
     ONE_BRANCH,
@@ -263,7 +264,10 @@ IMPORT_START: Final = Operation(
     wire.ImportCreationResponse,
     on(BRANCH, "fs:CreateCommit"),
     "Begin to commit objects that lie elsewhere in the storage, without copying them. It goes on by itself.",
-    asked_later=(Permission("fs:ImportFromStorage", SOURCE, when="for each of the paths"),),
+    asked_later=(
+        Permission("fs:ImportFromStorage", SOURCE, when="for each of the paths"),
+        Permission("fs:WriteObject", IMPORTED_OBJECT, when="for each object, at the path that it gets"),
+    ),
     status=202,
 )
 IMPORT_STATUS: Final = get(

@@ -155,10 +155,19 @@ def listing(
 
 
 def create(
-    id_: str, path: str, body: type[B], answer: type[A], permissions: Permissions, summary: str, *parameters: Parameter
+    id_: str,
+    path: str,
+    body: type[B],
+    answer: type[A],
+    permissions: Permissions,
+    summary: str,
+    *parameters: Parameter,
+    asked_later: tuple[Permission, ...] = (),
 ) -> Operation[B, A]:
     """A POST that makes something with a name: 201, or 409 where the name is taken."""
-    return Operation(id_, "POST", path, body, answer, permissions, summary, parameters, status=201, creates=True)
+    return Operation(
+        id_, "POST", path, body, answer, permissions, summary, parameters, asked_later, status=201, creates=True
+    )
 
 
 def delete(

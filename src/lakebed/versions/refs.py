@@ -98,6 +98,14 @@ class Refs:
         """See `Expressions.resolve_commit`."""
         return await self._expressions.resolve_commit(expression)
 
+    async def kind_of(self, name: str) -> RefKind | None:
+        """Return whether a plain name is read as a branch or as a tag. None: as a commit, or it names nothing."""
+        if is_commit_id(name):
+            return None
+        if await self._expressions.branch_or_none(name) is not None:
+            return RefKind.BRANCH
+        return None if await self._expressions.tag_or_none(name) is None else RefKind.TAG
+
     # Branches
 
     async def get_branch(self, name: str) -> Branch:

@@ -13,12 +13,12 @@ from lakebed.catalog import Repository
 from lakebed.gc.rules import parse_duration
 from lakebed.operations import history
 from lakebed.server.errors import Answer, InvalidParameter
-from lakebed.server.gate import require
+from lakebed.server.gate import CANONICAL, refuse_denied, require
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.versions import Branch, BranchNotFound, CommitNotFound, RefNotFound
+from lakebed.versions import Branch, BranchNotFound, CommitNotFound, RefKind, RefNotFound
 
 
 class Branches:
@@ -44,6 +44,7 @@ class Branches:
 
     async def create(self, request: RestRequest, body: wire.BranchCreation) -> str:
         repository = await self._catalog.get(request.args[0])
+        await check_source(request, repository, body.source)
         try:
             commit_id = await repository.changes.create_branch(
                 body.name,
@@ -84,10 +85,11 @@ class Branches:
                 await repository.changes.reset_object(branch, path_to_key(body.path), force=force)
 
     async def hard_reset(self, request: RestRequest) -> None:
-        repository = await self._catalog.get(request.args[0])
+        repository, ref = await self._catalog.get(request.args[0]), request.required("ref")
+        await check_source(request, repository, ref)
         await repository.changes.hard_reset(
             request.args[1],
-            request.required("ref"),
+            ref,
             force=request.flag("force"),
             refuse_expired=request.flag("refuse_expired"),
             by=request.identity.user_id,
@@ -158,6 +160,7 @@ class Tags:
 
     async def create(self, request: RestRequest, body: wire.TagCreation) -> wire.Ref:
         repository = await self._catalog.get(request.args[0])
+        await check_source(request, repository, body.ref)
         commit_id = await repository.changes.create_tag(
             body.id, body.ref, force=bool(body.force), by=request.identity.user_id
         )
@@ -171,6 +174,22 @@ class Tags:
     async def delete(self, request: RestRequest) -> None:
         repository = await self._catalog.get(request.args[0])
         await repository.changes.delete_tag(request.args[1], force=request.flag("force"), by=request.identity.user_id)
+
+
+async def check_source(request: RestRequest, repository: Repository, ref: str) -> None:
+    """Refuse to put the commit of a ref elsewhere that a statement denies to the caller.
+
+    A commit id is held against `fs:ReadCommit` alone: from an id one cannot tell which branches have the commit.
+
+    Raises:
+        NotPermitted: a statement denies it.
+    """
+    if all(request.permissions.allows_everywhere(asked.action) for asked in history.READ_SOURCE):
+        return
+    on_branch, on_tag, on_commit = history.READ_SOURCE
+    kind = await repository.versions.refs.kind_of(CANONICAL["ref"](ref))
+    asked = on_commit if kind is None else on_branch if kind is RefKind.BRANCH else on_tag
+    refuse_denied((asked,), request.permissions, {"repository": request.args[0], "ref": ref})
 
 
 def routes(state: AppState) -> list[Route]:

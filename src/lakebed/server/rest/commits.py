@@ -21,6 +21,8 @@ from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, Note, RefNotFound
 
+from .branches import check_source
+
 _TREE_FOLDERS: Final = {"range": "ranges", "meta_range": "metaranges", "sublist": "sublists"}
 """The contract knows the first two. The metarange of a wide tree lists sublists."""
 
@@ -113,6 +115,7 @@ class Commits:
         repository = await self._catalog.get(request.args[0])
         note = _note(request, body.commit_overrides)
         with _naming(body.ref):
+            await check_source(request, repository, body.ref)
             commit = await repository.changes.cherry_pick(
                 request.args[1],
                 body.ref,

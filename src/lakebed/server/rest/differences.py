@@ -14,6 +14,8 @@ from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Difference, Note, Strategy, TakenBy
 
+from .branches import check_source
+
 _STRATEGIES: dict[str, Strategy] = {"": "none", "dest-wins": "dest-wins", "source-wins": "source-wins"}
 
 
@@ -56,6 +58,7 @@ class Differences:
         source, branch = request.args[1], request.args[2]
         if (body.strategy or "") not in _STRATEGIES:
             raise Answer(400, f"strategy {body.strategy!r}: must be dest-wins, source-wins or absent")
+        await check_source(request, repository, request.args[1])
         commit = await repository.changes.merge(
             source,
             branch,

@@ -29,13 +29,16 @@ class Imports:
     async def start(self, request: RestRequest, body: wire.ImportCreation) -> wire.ImportCreationResponse:
         repository = await self._catalog.get(request.args[0])
         locations = [_location(path) for path in body.paths]
-        asked, permissions = objects.IMPORT_START.asked_later, request.permissions
+        (read, write), permissions = objects.IMPORT_START.asked_later, request.permissions
         for location in locations:
-            require(asked, permissions, {"source": location.source})
+            require((read,), permissions, {"source": location.source})
+            if not location.is_folder or permissions.allows_nowhere(write.action):
+                names = {"repository": request.args[0], "destination": location.destination}
+                require((write,), permissions, names)
 
-        def refuse(location: Location, address: str) -> None:
+        def refuse(location: Location, path: str, address: str) -> None:
             try:
-                refuse_denied(asked, permissions, {"source": address})
+                refuse_denied((read,), permissions, {"source": address})
             except NotPermitted as error:
                 # A caller who may not read there must not learn the names of what lies there.
                 raise NotPermitted(
@@ -44,6 +47,7 @@ class Imports:
                     user=permissions.user_id,
                     action=error.facts["action"],
                 ) from None
+            require((write,), permissions, {"repository": request.args[0], "destination": path})
 
         if body.commit.date is not None:
             raise InvalidImport("the commit of an import takes no date: it is made when the import ends")

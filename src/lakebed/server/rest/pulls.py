@@ -17,6 +17,8 @@ from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound
 
+from .branches import check_source
+
 
 class PullRequests:
     def __init__(self, state: AppState) -> None:
@@ -65,6 +67,7 @@ class PullRequests:
         # As for a merge without a request: the right to write requests is none to commit.
         names = {"repository": request.args[0], "branch": record.destination, "destinationBranch": record.destination}
         require(history.MERGE_INTO_BRANCH.permissions or (), request.permissions, names)
+        await check_source(request, repository, record.source)
         commit_id = await repository.pulls.merge(request.args[1], committer=request.identity.user_id)
         return wire.MergeResult(reference=commit_id)
 
