@@ -113,6 +113,13 @@ def test_a_listing_that_does_not_move_on_ends_with_an_error() -> None:
         list(client_of(script).branches.list("lake"))
 
 
+def test_an_empty_page_need_not_be_the_last() -> None:
+    script = Script(page(more=True, after="x"), page("a", more=False))
+
+    assert [branch.id for branch in client_of(script).branches.list("lake")] == ["a"]
+    assert script.requests[1].url.params["after"] == "x"
+
+
 def test_deleting_many_asks_in_thousands() -> None:
     script = Script(httpx.Response(200, json={"errors": [{"status_code": 403, "message": "no", "path": "x"}]}))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 
 import msgspec
+from msgspec.structs import replace
 
 from lakebed.base import (
     CommitId,
@@ -99,6 +100,16 @@ def test_a_commit_id_is_the_digest_of_ten_fields() -> None:
 
     assert COMMIT.id == hashlib.sha256(msgspec.msgpack.encode(fields)).hexdigest()
     assert COMMIT.id == "b7b0d7bb6e131d44455bfb91132a1026cad15560ae331adfd1542800021375f8"
+
+
+def test_the_ways_to_far_ancestors_are_behind_the_fields_of_the_id() -> None:
+    placed = replace(COMMIT, depth=3, jump="b" * 64, merges=1)
+    jump = bytes.fromhex("a5646570746803a46a756d70d940") + b"b" * 64 + bytes.fromhex("a66d657267657301")
+
+    assert placed.id == COMMIT.id
+    assert encode_record(COMMIT)[:4] == b"\x01\xde\0\x09"
+    assert encode_record(placed) == b"\x01\xde\0\x0c" + encode_record(COMMIT)[4:] + jump
+    assert decode_record(Commit, encode_record(placed)) == placed
 
 
 def test_a_record_is_a_format_byte_and_a_map_without_defaults() -> None:

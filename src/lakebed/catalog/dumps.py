@@ -51,6 +51,7 @@ from lakebed.versions import (
     decode_record,
     encode_record,
     keys,
+    place_all,
 )
 
 from .dump_files import DumpCorrupt, DumpedRef, DumpKind, DumpWriter, FileId, InvalidDump, parse_file_id, read_dump
@@ -327,10 +328,12 @@ class Dumps:
         """
         now_ms = self._ports.clock.now_ms()
         found: dict[CommitId, Commit] = {}
-        for ids in _batches(dump.commits):
+        # The id proves nothing of the ways to far ancestors.
+        commits = place_all(dump.commits)
+        for ids in _batches(commits):
             for id_, there in zip(ids, await self._versions.inventory.commits(ids), strict=True):
                 if there is None or not there.published:
-                    one = dump.commits[id_]
+                    one = commits[id_]
                     written_ms, counted_ms = max(now_ms, one.written_ms), max(now_ms, one.counted_ms)
                     found[id_] = replace(one, published=True, written_ms=written_ms, counted_ms=counted_ms)
         return found

@@ -51,7 +51,8 @@ def listing(
         yield from answer.results
         if not answer.pagination.has_more:
             return
-        if not answer.results or answer.pagination.next_offset == after:
+        # A page may be empty and not the last one: that of a log ends early where its filter passes over too many.
+        if answer.pagination.next_offset in ("", after):
             raise BadAnswer(f"{operation.id}: the server promises more results but its pages do not move on")
         after = answer.pagination.next_offset
         left = None if left is None else left - len(answer.results)

@@ -179,7 +179,8 @@ LOG_COMMITS: Final = get(
     ONE_REF + "/commits",
     wire.CommitList,
     on(REF, "fs:ReadBranch"),
-    "List the commits that a ref leads to, newest first.",
+    "List the commits that a ref leads to, newest first. A page with `objects` or `prefixes` may end early, even empty,"
+    " while `has_more` is true: go on from `next_offset`.",
     *PAGE,
     Parameter("objects", "list"),
     Parameter("prefixes", "list"),

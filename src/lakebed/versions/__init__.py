@@ -21,6 +21,7 @@ from lakebed.kv import Store
 from lakebed.objectstore import ObjectStore
 
 from . import keys
+from .ancestors import place_all
 from .cells import (
     DOOMED,
     EXCLUSIVE,
@@ -307,4 +308,5 @@ __all__ = [
     "is_gone",
     "keys",
     "none_retired",
+    "place_all",
 ]

@@ -6,12 +6,11 @@ A flow may read a branch record in three ways, and the choice is part of its pro
     fresh        read after the call began; all that wait for the same branch share the read
     consistent   look, then look whether the record is still the same
 
-Commit records never change once written (but for a note), so they are cached without limit of time.
+Commit records never change once written (but for a note), so they are cached without limit of time (commit_cache.py).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,15 +34,26 @@ from lakebed.objectstore import ObjectStore
 
 from . import keys
 from .amortized import AmortizedReads
+from .ancestors import Ancestors
+from .commit_cache import CommitCache
 from .errors import BranchNotFound, CommitNotFound
-from .records import BranchRecord, ClaimReason, ClaimRecord, Commit, Record, RefState, decode_record, encode_record
+from .records import (
+    BranchRecord,
+    ClaimReason,
+    ClaimRecord,
+    Commit,
+    Record,
+    RefState,
+    decode_record,
+    decode_records,
+    encode_record,
+)
 from .trees import Trees
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
 
 LOST_MAX = 8
-COMMITS_CACHED_MAX = 50_000
 BRANCHES_CACHED_MAX = 10_000
 
 
@@ -309,11 +319,12 @@ class BranchRecords:
 
 
 class CommitRecords:
-    """Commit records: cached, published or not."""
+    """Commit records, read, cached and written."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._cache: OrderedDict[CommitId, Commit] = OrderedDict()
+        self._cache = CommitCache()
+        self.ancestors = Ancestors(self.read, self.read_many)
 
     async def read(self, commit_id: CommitId) -> Commit:
         """Return the record, published or not.
@@ -326,8 +337,21 @@ class CommitRecords:
             held = await self._context.get(keys.COMMIT + commit_id.encode())
             if held is None:
                 raise CommitNotFound("commit not found", commit=commit_id)
-            commit = self._keep(commit_id, decode_record(Commit, held.value))
+            commit = self._cache.keep(commit_id, decode_record(Commit, held.value))
         return commit
+
+    async def read_many(self, ids: Sequence[CommitId]) -> dict[CommitId, Commit]:
+        """Return the records of these commits, without those that are missing. Costs one `get_many` or nothing."""
+        cached = {id_: commit for id_ in ids if (commit := self._cache.get(id_)) is not None}
+        wanted = [id_ for id_ in ids if id_ not in cached]
+        if not wanted:
+            return cached
+        found = await self._context.get_many([keys.COMMIT + id_.encode() for id_ in wanted])
+        there = [(id_, held.value) for id_, held in zip(wanted, found, strict=True) if held is not None]
+        commits = decode_records(Commit, [value for _, value in there])
+        for (id_, _), commit in zip(there, commits, strict=True):
+            cached[id_] = self._cache.keep(id_, commit)
+        return cached
 
     async def read_published(self, commit_id: CommitId) -> Commit:
         """
@@ -346,14 +370,8 @@ class CommitRecords:
         """Write the record, and `also` others that have to be there before the commit is published."""
         commit_id = commit.id
         await self._context.set_all([(keys.COMMIT + commit_id.encode(), encode_record(commit)), *also])
-        self._keep(commit_id, commit)
+        self._cache.keep(commit_id, commit)
         return commit_id
-
-    def _keep(self, commit_id: CommitId, commit: Commit) -> Commit:
-        if len(self._cache) >= COMMITS_CACHED_MAX:
-            self._cache.popitem(last=False)
-        self._cache[commit_id] = commit
-        return commit
 
     async def is_published(self, commit_id: CommitId) -> bool:
         """Answer whether a branch took this commit.
@@ -366,7 +384,7 @@ class CommitRecords:
         # Cached from before it was noted, or never noted: the record, then the history it was made for, decide.
         held = await self._context.get(keys.COMMIT + commit_id.encode())
         if held is not None and decode_record(Commit, held.value).published:
-            self._keep(commit_id, decode_record(Commit, held.value))
+            self._cache.keep(commit_id, decode_record(Commit, held.value))
             return True
         try:
             head = (await self._context.branches.fresh(commit.made_for)).record.commit_id
@@ -383,18 +401,14 @@ class CommitRecords:
         Only spares later callers the walk, so a failure here does not fail a commit that was published.
         """
         noted = replace(commit, published=True)
-        self._keep(commit_id, noted)
+        self._cache.keep(commit_id, noted)
         with suppress(Unavailable, OutcomeUnknown):
             await self._context.set(keys.COMMIT + commit_id.encode(), noted)
 
     async def is_in_chain(self, commit_id: CommitId, generation: int, head: CommitId) -> bool:
         """Answer whether `commit_id` is `head` or a first-parent ancestor of it."""
-        while head != commit_id:
-            commit = await self.read(head)
-            if commit.generation <= generation or not commit.parents:
-                return False
-            head = commit.parents[0]
-        return True
+        start = (head, await self.read(head))
+        return (await self.ancestors.up(start, generation=generation, past_merges=True))[0] == commit_id
 
 
 def branch_of(key: bytes) -> BranchName:

@@ -144,13 +144,16 @@ class Expressions:
             count = int(digits[:8]) if digits else 1  # Python refuses to read numbers of thousands of digits.
             if len(digits) > 7 or count > STEPS_MAX:
                 raise BadRef(f"{expression!r}: more than {STEPS_MAX} steps", ref=expression)
-            for parent in [1] * count if kind == "~" else [count] if count else []:
-                parents = (await self._context.commits.read(commit_id)).parents
-                if parent > len(parents):
-                    if kind == "^":
-                        raise BadRef(f"{expression!r}: the commit has no parent {parent}", ref=expression)
+            if kind == "~":
+                ancestor = await self._context.commits.ancestors.nth(commit_id, count)
+                if ancestor is None:
                     raise RefNotFound("not found", ref=expression)
-                commit_id = parents[parent - 1]
+                commit_id = ancestor
+            elif count:
+                parents = (await self._context.commits.read(commit_id)).parents
+                if count > len(parents):
+                    raise BadRef(f"{expression!r}: the commit has no parent {count}", ref=expression)
+                commit_id = parents[count - 1]
         return commit_id
 
 

@@ -5,26 +5,36 @@ Everything streams. Two entries are the same when their row digests are: no fiel
 
 from __future__ import annotations
 
-import heapq
+import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from lakebed.base import CommitId, MetarangeId, NotFound, Row
+from lakebed.base import CommitId, MetarangeId, Row
 
+from .ancestors import READ_TOGETHER
 from .cells import hides_one, is_gone
 from .context import Context
-from .errors import CommitExpired
+from .errors import CommitExpired, CommitNotFound
 from .records import BranchRecord, Commit
 from .refs import Refs
 from .retired import Retired, says_who_took
 from .staging.layers import LISTING_PAGE, Layers, View, resume
 from .taken import Taken
+from .walking import FIRST_READ, Meeting, Walk
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
 TOGETHER: Final = 500
 """Look this many changes up in other trees at once."""
+LOOKED_AT_MAX: Final = 1_000
+SEARCHED_MAX: Final = 10_000
+"""Look at this many commits for one page of a log that a filter makes thin. An empty page takes a client long to pass,
+so it may cost more."""
+POSITION_SIGN: Final = "-"
+_COMMIT_ID: Final = re.compile(r"[0-9a-f]{64}")
+OTHERS_MAX: Final = 16
+"""Name at most this many commits in a position, for it travels in a URL."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -63,35 +73,63 @@ class History:
         stop_at: str | None = None,
         objects: Sequence[bytes] = (),
         prefixes: Sequence[bytes] = (),
-    ) -> tuple[list[Commit], bool]:
-        """Commits reachable from a ref, children before parents, and whether there are more.
+        looks_on: bool = True,
+    ) -> tuple[list[Commit], str]:
+        """Return commits reachable from a ref, children before parents, and the position behind them; empty: no more.
 
-        `after` is the id of the last commit of the page before; `stop_at` is the last commit shown. The log ends before
-        the first commit that is older than `since_ms`. With `objects` or
-        `prefixes`: only commits that changed one of them against their first parent, where both trees are still there.
+        `after` is such a position, or the id of the last commit of the page before; `stop_at` is the last commit shown.
+        The log ends before the first commit that is older than `since_ms`. With `objects` or `prefixes`: only commits
+        that changed one of them against their first parent, where both trees are still there.
+
+        A page with such a filter may end early: after LOOKED_AT_MAX commits if it has any, else after SEARCHED_MAX.
+        With `looks_on` it looks for one commit more than `limit`, so that no empty page follows a full one.
         """
-
-        async def is_touching(commit: Commit) -> bool:
-            try:
-                return await self._touches(commit, objects, prefixes)
-            except CommitExpired:
-                return False  # A collection took what it changed.
-
-        found: list[Commit] = []
-        skipping = bool(after)
-        is_filtered = bool(objects or prefixes)
         stop = await self._refs.resolve_commit(stop_at) if stop_at else None
-        async for commit in self.ancestry([await self._refs.resolve_commit(ref)], first_parent=first_parent):
+        is_filtered = bool(objects or prefixes)
+        walk = Walk(self._context, first_parent=first_parent)
+        if not await self._go_to(walk, await self._refs.resolve_commit(ref), after):
+            return [], ""
+        walk.expect(min(limit + 1, READ_TOGETHER) if not is_filtered else FIRST_READ)
+        found: list[Commit] = []
+        position = ""
+        looked_at = 0
+        while (following := await walk.peek()) is not None:
+            id_, commit = following
             if since_ms is not None and commit.created_ms < since_ms:
                 break
-            if not skipping and (not is_filtered or await is_touching(commit)):
+            if len(found) == limit and not (is_filtered and looks_on):
+                return found, position
+            if looked_at >= (LOOKED_AT_MAX if found else SEARCHED_MAX) and is_filtered:
+                return found, position
+            if not is_filtered or await self._is_touching(commit, objects, prefixes):
+                if len(found) == limit:
+                    return found, position
                 found.append(commit)
-            skipping = skipping and commit.id != after
-            if len(found) > limit:
-                return found[:limit], True
-            if commit.id == stop:
+            await walk.next()
+            looked_at += 1
+            position = _position(id_, walk.others())
+            if id_ == stop:
                 break
-        return found, False
+        return found, ""
+
+    async def _go_to(self, walk: Walk, head: CommitId, after: str) -> bool:
+        """Begin the walk behind a position. Return whether there is such a position."""
+        names = after.split(POSITION_SIGN) if after else []
+        if len(names) > 1 + OTHERS_MAX or not all(map(_COMMIT_ID.fullmatch, names)):
+            return False
+        try:
+            places = [(CommitId(name), await self.get_commit(CommitId(name))) for name in names]
+        except CommitNotFound:
+            return False
+        # A position that names others has all that the rest of the log follows from. Else the way to it begins here.
+        await walk.begin([id_ for id_, _ in places] if len(places) > 1 else [head])
+        return not places or await walk.skip_to(places[0])
+
+    async def _is_touching(self, commit: Commit, objects: Sequence[bytes], prefixes: Sequence[bytes]) -> bool:
+        try:
+            return await self._touches(commit, objects, prefixes)
+        except CommitExpired:
+            return False  # A collection took what it changed.
 
     @says_who_took
     async def _touches(self, commit: Commit, objects: Sequence[bytes], prefixes: Sequence[bytes]) -> bool:
@@ -111,18 +149,11 @@ class History:
 
     async def ancestry(self, heads: Iterable[CommitId], *, first_parent: bool = False) -> AsyncIterator[Commit]:
         """Every commit reachable from the heads, the heads too, each once, by falling generation."""
-        queue: list[tuple[int, int, CommitId]] = []
-        seen: set[CommitId] = set()
-        waiting = list(heads)
-        while waiting or queue:
-            for commit_id in waiting:
-                if commit_id not in seen:
-                    seen.add(commit_id)
-                    commit = await self._context.commits.read(commit_id)
-                    heapq.heappush(queue, (-commit.generation, -commit.created_ms, commit_id))
-            commit = await self._context.commits.read(heapq.heappop(queue)[2])
-            yield commit
-            waiting = list(commit.parents[:1] if first_parent else commit.parents)
+        walk = Walk(self._context, first_parent=first_parent)
+        walk.expect(FIRST_READ)
+        await walk.begin(heads)
+        while (place := await walk.next()) is not None:
+            yield place[1]
 
     async def merge_base(self, left: str, right: str) -> Commit:
         """The best common ancestor: of those with the highest generation, the youngest.
@@ -133,23 +164,8 @@ class History:
         return await self.common_ancestor(await self._refs.resolve_commit(left), await self._refs.resolve_commit(right))
 
     async def common_ancestor(self, left: CommitId, right: CommitId) -> Commit:
-        sides: dict[CommitId, int] = {left: 1}
-        sides[right] = sides.get(right, 0) | 2
-        queue: list[tuple[int, int, CommitId]] = []
-        for commit_id in sides:
-            commit = await self._context.commits.read(commit_id)
-            heapq.heappush(queue, (-commit.generation, -commit.created_ms, commit_id))
-        while queue:
-            commit_id = heapq.heappop(queue)[2]
-            commit = await self._context.commits.read(commit_id)
-            if sides[commit_id] == 3:
-                return commit
-            for parent in commit.parents:
-                if parent not in sides:
-                    above = await self._context.commits.read(parent)
-                    heapq.heappush(queue, (-above.generation, -above.created_ms, parent))
-                sides[parent] = sides.get(parent, 0) | sides[commit_id]
-        raise NotFound("the two refs have no common ancestor")
+        """Do the same for two commits."""
+        return (await Meeting(self._context).of(left, right))[1]
 
     # Differences
 
@@ -258,6 +274,13 @@ class History:
 
 def _digest(row: Row | None) -> int | None:
     return None if row is None else row[0]
+
+
+def _position(last: CommitId, others: Sequence[CommitId]) -> str:
+    """Return the position in a log behind its commit `last`: the id, and the commits from which the log goes on beside
+    its parents. Where these are too many, the id alone: the next page has to look for them.
+    """
+    return POSITION_SIGN.join([last, *others] if len(others) <= OTHERS_MAX else [last])
 
 
 async def _page(

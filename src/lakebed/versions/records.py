@@ -175,6 +175,7 @@ class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     `made_for` is the branch it was built for. `published` is a note that the branch took it, written after the fact:
     without it, a look into the history of `made_for` decides (`Commits.find_published`). `created_ms` may be given,
     `written_ms` is the clock of the server that wrote it, and from `counted_ms` retention counts, where that is later.
+    `depth`, `jump` and `merges` shorten the way to far ancestors (ancestors.py).
 
     Nothing that it holds can lead back to it, so Python need not look for cycles through a million of them.
     """
@@ -192,6 +193,9 @@ class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     published: bool = False
     written_ms: int = 0
     counted_ms: int = 0
+    depth: int = 0
+    jump: str = ""
+    merges: int = 0
 
     @property
     def id(self) -> CommitId:

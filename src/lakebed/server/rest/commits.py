@@ -76,25 +76,29 @@ class Commits:
         return commit_record(commit)
 
     async def log(self, request: RestRequest) -> wire.CommitList:
-        """List commits. With `limit` the caller wants `amount` of them and no more pages."""
+        """List commits. With `limit` the caller wants `amount` of them and no more pages. Where a filter ends a page
+        early, there is a next page all the same: its offset is a position, and no commit of the page need be there.
+        """
         repository = await self._catalog.get(request.args[0])
-        is_limited = request.flag("limit")
+        is_limited, amount = request.flag("limit"), request.amount()
         stop_at = request.query("stop_at") or None
         try:
-            commits, has_more = await repository.versions.history.log(
+            commits, position = await repository.versions.history.log(
                 request.args[1],
                 after=request.query("after"),
-                limit=request.amount(),
+                limit=amount,
                 first_parent=request.flag("first_parent"),
                 since_ms=_milliseconds(request.query("since")),
                 stop_at=stop_at,
                 objects=[path_to_key(path) for path in request.query_list("objects")],
                 prefixes=[prefix.encode() for prefix in request.query_list("prefixes")],
+                looks_on=not is_limited,
             )
         except RefNotFound as error:
             raise Answer(404, f"{'stop_at' if error.facts.get('ref') == stop_at else 'ref'}: not found") from error
         results = [commit_record(commit) for commit in commits]
-        pagination = page_of(results, has_more=has_more and not is_limited, last=results[-1].id if results else "")
+        has_more = bool(position) and not (is_limited and len(results) == amount)
+        pagination = page_of(results, has_more=has_more, last=position)
         return wire.CommitList(pagination=pagination, results=results)
 
     async def revert(self, request: RestRequest, body: wire.RevertCreation) -> None:

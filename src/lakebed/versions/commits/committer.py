@@ -286,7 +286,7 @@ class Committer:
         generation = 1 + max([(await self._context.commits.read(parent)).generation for parent in parents], default=0)
         now_ms = self._context.ports.clock.now_ms()
         first = await self._context.commits.read(parents[0]) if parents else None
-        return Commit(
+        commit = Commit(
             generation=generation,
             message=note.message,
             committer=note.committer,
@@ -299,6 +299,7 @@ class Committer:
             made_for=branch,
             nonce=self._context.ports.ids.fresh(),
         )
+        return await self._context.commits.ancestors.placed(commit)
 
     async def initialise(self, default_branch: str) -> Commit:
         """Make the first commit and the default branch of a new repository. Called once, before it can be seen."""

@@ -68,6 +68,7 @@ class Recorder:
             raise InvalidRecord(f"the generation is {commit.generation}, and that of these parents {generation}")
         now_ms = self._context.ports.clock.now_ms()
         commit = replace(commit, written_ms=now_ms, counted_ms=now_ms, published=False)
+        commit = await self._context.commits.ancestors.placed(commit)
 
         async def write(source: CommitId) -> None:
             [present] = await self._inventory.commits([commit.id])

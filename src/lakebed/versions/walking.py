@@ -1,0 +1,202 @@
+"""Walk a history from its heads down, children before parents: the log, and the merge base of two commits.
+
+The order is total: falling generation, then falling date, then id. A child has a higher generation than its parents, so
+the commits that were reached and not yet shown (`Walk`'s queue) decide all that follows. Two walks that reach the same
+commits go on alike, and a page of a log can go on where the page before ended.
+
+Records are read in batches: the first few for one page, and twice as many each time. Every hundred commits the others
+get a turn, for an embedded store reads without ever waiting.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from lakebed.base import CommitId, NotFound
+
+from .ancestors import READ_TOGETHER, Located
+from .context import Context
+from .records import Commit
+
+TURN: Final = 100
+FIRST_READ: Final = 16
+TOGETHER_MAX: Final = 8
+"""Pass over stretches of history for at most this many commits of one generation at once."""
+
+
+class Walk:
+    """Yield each commit that the heads reach, once."""
+
+    def __init__(self, context: Context, *, first_parent: bool = False) -> None:
+        self._context = context
+        self._first_parent = first_parent
+        self._expected = 0
+        self._queue: list[tuple[int, int, CommitId, Commit]] = []
+        self._queued: set[CommitId] = set()
+        self._waiting: Sequence[CommitId] = ()
+        self._ahead: dict[CommitId, Commit] = {}
+        self._count = 0
+
+    def expect(self, count: int) -> None:
+        """Read this many commits ahead, then twice as many each time."""
+        self._expected = count
+
+    async def begin(self, ids: Iterable[CommitId]) -> None:
+        for id_ in ids:
+            self._push(id_, await self._read(id_))
+
+    async def peek(self) -> Located | None:
+        """Return the next commit, and leave it there."""
+        waiting, self._waiting = self._waiting, ()
+        await self.begin([id_ for id_ in waiting if id_ not in self._queued])
+        return (self._queue[0][2], self._queue[0][3]) if self._queue else None
+
+    async def next(self) -> Located | None:
+        """Return the next commit; None after the last."""
+        if (place := await self.peek()) is None:
+            return None
+        heapq.heappop(self._queue)
+        self._queued.discard(place[0])
+        self._waiting = place[1].parents[:1] if self._first_parent else place[1].parents
+        await self._take_turn()
+        return place
+
+    def others(self) -> list[CommitId]:
+        """Return the commits from which the walk goes on, beside the parents of the one that `next` returned last."""
+        return sorted(self._queued)
+
+    async def skip_to(self, target: Located) -> bool:
+        """Go on behind this commit. Return whether the walk reaches it. Costs a few reads for each merge above it.
+
+        Stretches of single parents are passed by jumps, and along first parents merges are, too.
+        """
+        goal = _order(*target)
+        while (place := await self.peek()) is not None and _order(*place) < goal:
+            await self._take_turn()
+            heapq.heappop(self._queue)
+            self._queued.discard(place[0])
+            id_, commit = await self._context.commits.ancestors.up(
+                place, generation=target[1].generation, past_merges=self._first_parent
+            )
+            if id_ != place[0]:
+                self._push(id_, commit)
+            else:
+                self._waiting = commit.parents[:1] if self._first_parent else commit.parents
+        if place is None or place[0] != target[0]:
+            return False
+        await self.next()
+        return True
+
+    def _push(self, id_: CommitId, commit: Commit) -> None:
+        if id_ not in self._queued:
+            self._queued.add(id_)
+            heapq.heappush(self._queue, (*_order(id_, commit), commit))
+
+    async def _read(self, id_: CommitId) -> Commit:
+        commit = self._ahead.pop(id_, None)
+        if commit is None:
+            commit = await self._context.commits.read(id_)
+            if self._expected:
+                ancestors = self._context.commits.ancestors
+                self._ahead |= await ancestors.ahead((id_, commit), self._expected, first_parent=self._first_parent)
+                self._expected = min(2 * self._expected, READ_TOGETHER)
+        return commit
+
+    async def _take_turn(self) -> None:
+        self._count += 1
+        if self._count % TURN == 0:
+            await self._context.ports.clock.sleep(0)
+
+
+def _order(id_: CommitId, commit: Commit) -> tuple[int, int, CommitId]:
+    return -commit.generation, -commit.created_ms, id_
+
+
+_LEFT, _RIGHT, _BOTH = 1, 2, 3
+
+
+class Meeting:
+    """Find the best common ancestor of two commits: of those with the highest generation, the youngest.
+
+    The walk goes down both histories at once. Where all commits that it has reached have single parents for a while, it
+    passes them by jumps, as long as no two of them arrive at the same commit. Costs a few reads for each merge above
+    the ancestor, and some hundred at most where there are none.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._queue: list[tuple[int, int, CommitId, Commit]] = []
+        self._sides: dict[CommitId, int] = {}
+
+    async def of(self, left: CommitId, right: CommitId) -> Located:
+        """
+        Raises:
+            NotFound: the two have no common ancestor.
+        """
+        for id_, side in ((left, _LEFT), (right, _RIGHT)):
+            self._push((id_, await self._context.commits.read(id_)), side)
+        count = 0
+        while self._queue:
+            level = self._pop_level()
+            for place, side in level:
+                if side == _BOTH:
+                    return place
+            floor = -self._queue[0][0] if self._queue else 1
+            passed = await self._pass_together([place for place, _ in level], floor)
+            for (place, side), (id_, commit) in zip(level, passed, strict=True):
+                if id_ != place[0]:
+                    self._push((id_, commit), side)
+                else:
+                    for parent in commit.parents:
+                        self._push((parent, await self._context.commits.read(parent)), side)
+                count += 1
+                if count % TURN == 0:
+                    await self._context.ports.clock.sleep(0)
+        raise NotFound("the two refs have no common ancestor")
+
+    def _push(self, place: Located, side: int) -> None:
+        if place[0] not in self._sides:
+            heapq.heappush(self._queue, (*_order(*place), place[1]))
+        self._sides[place[0]] = self._sides.get(place[0], 0) | side
+
+    def _pop_level(self) -> list[tuple[Located, int]]:
+        """Take all commits of the highest generation. No other commit that was reached leads to one of them."""
+        level: list[tuple[Located, int]] = []
+        generation = self._queue[0][0]
+        while self._queue and self._queue[0][0] == generation:
+            _, _, id_, commit = heapq.heappop(self._queue)
+            level.append(((id_, commit), self._sides.pop(id_)))
+        return level
+
+    async def _pass_together(self, level: list[Located], floor: int) -> list[Located]:
+        """Return ancestors of these commits of one generation, at least `floor`; or the commits themselves.
+
+        Each has passed single parents only, and no two have met: so nothing that was passed is common to two of them.
+        Below `floor` another commit of the queue could have in its history what is passed.
+        """
+        ancestors = self._context.commits.ancestors
+        if len(level) == 1:
+            return [await ancestors.up(level[0], generation=floor, past_merges=False)]
+        if len(level) > TOGETHER_MAX:
+            return level
+        while (lower := await self._step_together(level, floor)) is not None:
+            level = lower
+        return level
+
+    async def _step_together(self, level: list[Located], floor: int) -> list[Located] | None:
+        first, *others = level
+        async for goal in self._context.commits.ancestors.ways_up(first[1], past_merges=False):
+            generation = goal[1].generation
+            if generation < floor:
+                continue
+            lower = [goal]
+            for place in others:
+                above = await self._context.commits.ancestors.up(place, generation=generation, past_merges=False)
+                if above[1].generation != generation:
+                    break
+                lower.append(above)
+            if len({id_ for id_, _ in lower}) == len(level):
+                return lower
+        return None
