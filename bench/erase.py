@@ -20,7 +20,7 @@ from functools import partial
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -69,15 +69,15 @@ class Recorded(Service):
     async def start(self, kind: RunKind) -> StartedRun:  # noqa: ARG002 - there is one run
         return self._run
 
-    async def staged(
+    async def staged(self, run_id: str, selection: Selection, **how: Any) -> tuple[StagedEntry, ...]:  # noqa: ARG002 - nothing is staged
+        return ()
+
+    async def staged_and_others(
         self,
         run_id: str,  # noqa: ARG002 - as above
-        selection: Selection,  # noqa: ARG002 - nothing is staged
-        *,
-        in_queue: bool = False,  # noqa: ARG002 - as above
-        or_restored: bool = False,  # noqa: ARG002 - as above
-    ) -> tuple[StagedEntry, ...]:
-        return ()
+        selection: Selection,  # noqa: ARG002 - as above
+    ) -> tuple[tuple[StagedEntry, ...], Manifest | None]:
+        return (), None
 
     async def commits_for_erasure(self, run_id: str) -> PreparedCommits:
         refs = protocol.manifest_of(protocol.REFS, protocol.input_folder(RunKind.ERASURE, RunId(run_id), "refs"), [])

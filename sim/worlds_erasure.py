@@ -18,7 +18,7 @@ from lakebed.base import Entry, RunKind
 from lakebed.gc import flow
 from lakebed.gc.erasure.certifying import NothingSelected, certify
 from lakebed.gc.kinds.erasure import Erasure
-from lakebed.gc.protocol import ErasureOrder, Unstage, Unstaged, certificate_path
+from lakebed.gc.protocol import GARBAGE, ErasureOrder, Unstage, Unstaged, certificate_path
 from lakebed.gc.rules import Selection
 from lakebed.versions import PathNotFound, Versions
 
@@ -56,6 +56,7 @@ HAD: Final = b"(had the path)"
 """A partition of the simulation's own: addresses that acknowledged writes put at the path."""
 CERTIFIED: Final = b"(certified)"
 """Likewise: those that had it before an erasure of which the certificate says that nothing stands."""
+_TOOK: Final = "took:"
 _PAST: Final = [upload("w1", "a", "1"), commit("p1")]
 _OLD: Final = [*_PAST, upload("w2", "a", "2"), commit("p2"), RULED, set_policy("q2")]
 
@@ -63,6 +64,20 @@ _OLD: Final = [*_PAST, upload("w2", "a", "2"), commit("p2"), RULED, set_policy("
 def erase(name: str, *, shared: bool = False, has_grace: bool = False, plans_only: bool = False) -> Do:
     async def act(repo: Versions) -> None:
         await _erase(Collecting(repo, has_grace=has_grace), shared=shared, plans_only=plans_only)
+
+    return Do(Operation(name, "run"), act)
+
+
+def erase_alone(name: str) -> Do:
+    """Erase, and return the objects that the plan takes. It is for an actor who is alone."""
+
+    async def act(repo: Versions) -> str:
+        collecting = Collecting(repo)
+        order = ErasureOrder(selection=Selection(paths=(PATH.decode(),)), why="simulated")
+        plan = await flow.plan(collecting.context, Erasure(order))
+        await collecting.apply(plan.run_id)
+        taken = (await collecting.context.read(plan.garbage, GARBAGE))["address"].to_pylist()
+        return f"{_TOOK} {' '.join(taken)}"
 
     return Do(Operation(name, "run"), act)
 
@@ -180,6 +195,7 @@ def erasure_scenes() -> Iterator[Scene]:
     yield _scene("two applies of an erasure", *twice, before=planned)
     yield _scene("copier from a commit, apply of an erasure", copier, twice[1], before=planned)
     yield from _certified_scenes()
+    yield from _foreseen_scenes()
     held = scene("holder, erasure", client("h", add_hold("h1")), r, before=_PAST)
     # What is held is no leak, and no run that tidies up may begin.
     yield dataclasses.replace(held, checks=(what_is_held_stays,), tidy=_leave, tidy_checks=())
@@ -201,6 +217,34 @@ def _certified_scenes() -> Iterator[Scene]:
             private=(*made.private, certificate_path("").removesuffix(".json")),
             checks=(*made.checks, what_is_certified_is_gone),
         )
+
+
+def _foreseen_scenes() -> Iterator[Scene]:
+    """Yield scenes of an eraser alone: it deletes all that its plan names, and drops no other staged name."""
+    staged = [copy("w3", "a", "b", "3")]
+    gone = clean_records("k1")
+    for made in (
+        _scene("erasure of what a staged copy shares", client("r", erase_alone("r1")), staged=[*staged, gone]),
+        _scene(
+            "erasure of what is staged twice",
+            client("r", erase_alone("r1")),
+            before=(),
+            staged=[upload("w1", "a", "1"), *staged, gone],
+        ),
+    ):
+        yield dataclasses.replace(made, checks=(*made.checks, what_is_planned_is_gone))
+
+
+def what_is_planned_is_gone(ending: Ending) -> None:
+    """Check that an apply deleted all that its plan took.
+
+    Raises:
+        Violation: something is there.
+    """
+    for record in ending.acknowledged("run"):
+        answer = str(record.ended.value if record.ended else "")
+        if answer.startswith(_TOOK) and (left := set(answer.split()[1:]) & ending.disk.objectstore.keys()):
+            raise Violation(f"{record.operation.name} planned to take objects, and left {sorted(left)}")
 
 
 def what_is_certified_is_gone(ending: Ending) -> None:

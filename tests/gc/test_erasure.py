@@ -135,6 +135,62 @@ def test_an_object_that_another_path_names_stays_unless_shared_ones_go_too(lake:
     assert shared not in lake.addresses()
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_staged_copy_of_another_name_keeps_the_object_and_the_plan_says_so(
+    lake: Lakeside, is_committed: bool, shared: bool
+) -> None:
+    object_ = lake.upload("users/ann")
+    if is_committed:
+        lake.commit()
+    lake.copy("main", "users/ann", "all/ann")
+    lake.wait(lake.versions.cleanup.clean())
+
+    plan = erase(lake, "users/ann", shared=shared)
+    apply(lake, plan)
+    made = lake.collector.on(None).certify(plan.run_id, by="ann")
+
+    reason = "an entry that is not selected names it: all/ann, which is staged on branch main"
+    assert lake.collector.taken(plan.run_id) == set()
+    assert ("object", object_, reason) in stands(plan)
+    assert ("object", object_, reason) in [(one.what, one.where, one.why) for one in made.stands]
+    assert address_of(lake, "users/ann") == object_, "the apply drops no name of an object that stays"
+
+    lake.delete("all/ann")
+    apply(lake, erase(lake, "users/ann", shared=shared))
+    assert object_ not in lake.addresses()
+
+
+def test_a_staged_entry_at_a_held_path_keeps_its_object_in_the_plan(lake: Lakeside) -> None:
+    object_ = lake.upload("users/ann")
+    lake.commit()
+    lake.copy("main", "users/ann", "users/bob")
+    lake.wait(lake.versions.cleanup.clean())
+    hold(lake, "users/bob")
+
+    plan = erase(lake, globs=("users/",))
+    apply(lake, plan)
+
+    assert lake.collector.taken(plan.run_id) == set()
+    assert object_ in lake.addresses()
+
+
+def test_an_upload_with_a_part_that_must_stay_keeps_its_other_parts_in_the_plan(lake: Lakeside) -> None:
+    multipart_id, first = begin_in_parts(lake, "users/ann")
+    other = lake.server("other")
+    second = lake.wait(other.parts.issue(multipart_id))
+    lake.wait(lake.objectstore.put(second, b"more"))
+    record = PartRecord(address=second, size_bytes=4, md5="m", modified_ms=1)
+    lake.wait(other.parts.put(multipart_id, 2, record))
+
+    plan = erase(lake, "users/ann")
+    apply(lake, plan)
+
+    assert lake.collector.taken(plan.run_id) == set()
+    assert {first, second} <= lake.addresses()
+    assert {first, second} <= {where for _, where, _ in stands(plan)}
+
+
 def test_a_name_that_comes_after_the_plan_keeps_the_object(lake: Lakeside) -> None:
     shared = lake.upload("users/ann")
     lake.commit()

@@ -31,7 +31,7 @@ def test_what_is_written_is_every_address_of_a_cell_that_is_no_tombstone(cells: 
         for address, flags in cells
     ]
 
-    rows.add_cells(values, branch="main", namespace="mem://ns")
+    rows.add_values(values, branch="main", namespace="mem://ns")
     rows.flush()
 
     written = decode_part(UNCOMMITTED, writer.close(), name="p")

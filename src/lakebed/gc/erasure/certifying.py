@@ -412,7 +412,7 @@ async def _find_copies(
     content, sought = _Content(own, own, frozenset(objects)), frozenset[str]()
     elsewhere: dict[StagedEntry, None] = {}
     for _ in range(_TURNS_MAX):
-        elsewhere |= dict.fromkeys(await _staged_elsewhere(context, run.run_id, content.checksums - sought))
+        elsewhere |= dict.fromkeys(await _staged_elsewhere(context, run.run_id, content.checksums - sought, there))
         sought = content.checksums
         # Erased content may lie at any path, so no range can be left out.
         whole = _with_any(sorted(sought))
@@ -456,11 +456,12 @@ async def _look(
     """Make the certificate. `staged` are the selected entries."""
     run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
     holds, others = copies.seen.prepared.holds, copies.others
+    names = _staged_names(copies.elsewhere, before.namespace, beside=staged)
     stands = [
         Standing(
             what="object",
             where=address,
-            why=_why(address, objects[address].paths, holds, others, _open_or(address, closed, _LATER)),
+            why=_why(address, objects[address].paths, holds, others, names, _open_or(address, closed, _LATER)),
         )
         for address in sorted(there)
     ]
@@ -568,16 +569,18 @@ async def foresee(
             also=("metadata",) if erased else (),
         )
     closed, otherwise = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
+    looks = bool(there or wanted or erased)
+    elsewhere = await _staged_elsewhere(context, run.run_id, wanted, there) if looks else ()
+    names = _staged_names(elsewhere, uri, beside=order.staged)
     stands = [
         Standing(
             what="object",
             where=address,
-            why=_why(address, left[address], prepared.holds, others, _open_or(address, closed, otherwise)),
+            why=_why(address, left[address], prepared.holds, others, names, _open_or(address, closed, otherwise)),
         )
         for address in sorted(there)
     ]
     known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
-    elsewhere = await _staged_elsewhere(context, run.run_id, wanted) if wanted or erased else ()
     content = content.closed(others, elsewhere, uri)
     stands += await _copies(context, others, content, known)
     stands += await _staged_copies(context, elsewhere, content, known, beside=order.staged)
@@ -723,11 +726,24 @@ def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> li
     return [Standing(what="copy", where=", ".join(left[:3]), why=why)]
 
 
-async def _staged_elsewhere(context: RunContext, run_id: str, checksums: Collection[str]) -> Sequence[StagedEntry]:
-    """Return what is staged and has one of these checksums, or is a copy that a restore made."""
+async def _staged_elsewhere(
+    context: RunContext, run_id: str, checksums: Collection[str], there: Collection[str]
+) -> Sequence[StagedEntry]:
+    """Return the staged entries that have one of these checksums, are a copy that a restore made, or name an object
+    that is `there`. Of the latter STANDING_MAX are asked for.
+    """
     asked = [*digests_in(sorted(checksums))] or [_with_any(())]
-    found = [await context.service.staged(run_id, one, or_restored=True) for one in asked]
+    named = sorted(there)[:STANDING_MAX]
+    found = [await context.service.staged(run_id, one, or_restored=True, addresses=named) for one in asked]
     return tuple(dict.fromkeys(entry for entries in found for entry in entries))
+
+
+def _staged_names(
+    elsewhere: Iterable[StagedEntry], uri: str, *, beside: Iterable[StagedEntry]
+) -> dict[str, StagedEntry]:
+    """Return one of the entries `elsewhere` for each object that they name, but for those `beside`."""
+    selected_ones = frozenset((entry.branch, entry.path) for entry in beside)
+    return {key_of(entry, uri): entry for entry in elsewhere if (entry.branch, entry.path) not in selected_ones}
 
 
 async def _staged_copies(
@@ -959,7 +975,14 @@ def _is_other(
     return chosen & ~selected(rows, selection) if is_by_name else chosen
 
 
-def _why(address: str, paths: Sequence[str], in_force: Holds, others: pa.Table, otherwise: str) -> str:
+def _why(
+    address: str,
+    paths: Sequence[str],
+    in_force: Holds,
+    others: pa.Table,
+    staged: Mapping[str, StagedEntry],
+    otherwise: str,
+) -> str:
     if "://" in address:
         return "lies outside of the storage namespace"
     if holds := in_force.at_any(paths):
@@ -968,6 +991,8 @@ def _why(address: str, paths: Sequence[str], in_force: Holds, others: pa.Table, 
     names = sorted(set(rows["path"].to_pylist()) - set(paths))
     if names:
         return _named_by(names)
+    if entry := staged.get(address):
+        return f"an entry that is not selected names it: {entry.path}, which {entry.where}"
     return otherwise
 
 

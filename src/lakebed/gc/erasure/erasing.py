@@ -34,9 +34,9 @@ from lakebed.gc.inputs.ranges import (
 from lakebed.gc.inputs.selecting import Flags, read_rows, selected, selected_objects
 from lakebed.gc.mark import pack_garbage, with_others
 from lakebed.gc.mark import read_rows as read_garbage
-from lakebed.gc.protocol import Manifest, StagedEntry
+from lakebed.gc.protocol import Manifest, StagedEntry, StartedRun
 from lakebed.gc.rules import EmptyLiveSet, Holds, Selection, Spans
-from lakebed.gc.runs.context import RunContext
+from lakebed.gc.runs.context import RunContext, folder_in
 from lakebed.gc.runs.resume import garbage_of
 from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of, in_side, side_of
 from lakebed.gc.sets.packing import Cause
@@ -195,6 +195,29 @@ async def add_others(
         return dealt
     more = files_of(dealt.folder, await dealer.write(context.store, dealt.folder))
     return Bucketed(folder=dealt.folder, files=(*dealt.files, *more.files))
+
+
+async def deal_staying(
+    context: RunContext, run: StartedRun, staged: Sequence[StagedEntry], holds: Holds, *, closed: Collection[int]
+) -> Bucketed:
+    """Deal the objects of selected staged entries that an apply does not take from their branches (table LIVE).
+
+    A legal hold keeps an entry by its path. An upload in parts ends as a whole: where one part stays, all do.
+    """
+    slices = frozenset(closed)
+
+    def stays(entry: StagedEntry) -> bool:
+        slice_, _ = parse_address(key_of(entry, run.namespace)) or (FOREIGN_SLICE, 0)
+        return bool(holds.of(path=entry.path)) or slice_ not in slices
+
+    uploads = {entry.multipart_id for entry in staged if entry.multipart_id and stays(entry)}
+    left = [entry for entry in staged if entry.multipart_id in uploads or holds.of(path=entry.path)]
+    folder, dealer, live = folder_in(run, "staying.tasks"), Dealer(LIVE), LiveSet()
+    if not left:
+        return Bucketed(folder=folder, files=())
+    live.add_entries(_rows_of(left), Namespace(run.namespace))
+    dealer.add(live.rows())
+    return files_of(folder, await dealer.write(context.store, folder))
 
 
 def key_of(one: StagedEntry, uri: str) -> str:

@@ -22,7 +22,14 @@ from msgspec.structs import replace
 from lakebed.base import Conflict, count_of, human_size, parse_slice_name
 from lakebed.gc import protocol
 from lakebed.gc.erasure.certifying import foresee, queued_of
-from lakebed.gc.erasure.erasing import add_others, deal_selected, deferred_runs, key_of, read_ranges_by_span
+from lakebed.gc.erasure.erasing import (
+    add_others,
+    deal_selected,
+    deal_staying,
+    deferred_runs,
+    key_of,
+    read_ranges_by_span,
+)
 from lakebed.gc.holding import deal_held
 from lakebed.gc.inputs.named import deal_tables
 from lakebed.gc.inputs.ranges import deal_ranges
@@ -32,6 +39,7 @@ from lakebed.gc.protocol import (
     CommitCounts,
     ErasureOrder,
     Expire,
+    Manifest,
     Pieces,
     Plan,
     PreparedCommits,
@@ -71,11 +79,13 @@ class Erasure:
         return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        order = replace(self.order, staged=await context.service.staged(run.run_id, self.order.selection))
+        # Before the commits: a name that is committed meanwhile would be in neither.
+        staged, others = await context.service.staged_and_others(run.run_id, self.order.selection)
+        order = replace(self.order, staged=staged)
         queued = await queued_of(context, run.run_id, self.order.selection)
 
         async def decide(prepared: PreparedCommits) -> Plan:
-            return await _plan(context, run, order, queued, prepared)
+            return await _plan(context, run, order, queued, others, prepared)
 
         return await context.reread(lambda: context.service.commits_for_erasure(run.run_id), decide)
 
@@ -125,8 +135,10 @@ async def _plan(
     run: StartedRun,
     order: ErasureOrder,
     queued: Sequence[StagedEntry],
+    others: Manifest | None,
     prepared: PreparedCommits,
 ) -> Plan:
+    """`others` (UNCOMMITTED) are the objects that staged entries name which are not selected: an apply leaves these."""
     commits = await context.read(prepared.commits, protocol.COMMITS)
     ranges = await read_ranges_by_span(context.engine, commits, order.selection, folder=folder_in(run, "ranges.tasks"))
     meeting, apart = ranges.meeting, ranges.apart
@@ -154,6 +166,9 @@ async def _plan(
         closed=closed,
     )
     sides = [await deal_held(context, run, commits, prepared.holds, name="holds")]
+    sides += [await deal_staying(context, run, order.staged, prepared.holds, closed=closed)]
+    if others is not None:
+        sides += [await deal_tables(context, run, [others], protocol.UNCOMMITTED, "others")]
     if not order.takes_shared:
         sides += [stays, await deal_ranges(context, run, apart, folder=folder_in(run, "live.tasks"))]
     garbage, totals = await mark_expired(

@@ -8,6 +8,8 @@ import msgspec
 
 from lakebed.gc.rules import Selection
 
+from .tables import Manifest
+
 UNSTAGED_AT_ONCE: Final = 500
 STANDING_MAX: Final = 1_000
 """Name at most this many objects that a plan leaves, or copies of a certificate. The others are counted."""
@@ -77,19 +79,28 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindStaged(msgspec.Struct, frozen=True, kw_only=True):
-    """`in_queue`: find what waits in the queue of hard delete instead, by its path alone. `or_restored` widens the
-    selection: each entry whose metadata says that a restore copied it is found as well, selected or not.
+    """`in_queue`: find what waits in the queue of hard delete instead, by its path alone.
+
+    Two options widen the selection. `or_restored`: find each entry, too, whose metadata says that a restore copied it.
+    `addresses`, at most STANDING_MAX: find each entry, too, that names one of these objects.
+
+    `with_others`: write the objects that all other entries name into the run's folder, as a table `uncommitted`.
     """
 
     selection: Selection
     in_queue: bool = False
     or_restored: bool = False
+    addresses: tuple[str, ...] = ()
+    with_others: bool = False
     continuation_token: str | None = None
 
 
 class StagedPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of branches and their cells. The last page has no token, and the manifest of `with_others`."""
+
     entries: tuple[StagedEntry, ...]
     continuation_token: str | None = None
+    others: Manifest | None = None
 
 
 class Unstage(msgspec.Struct, frozen=True, kw_only=True):

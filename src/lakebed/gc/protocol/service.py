@@ -156,24 +156,41 @@ class Service:
         return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.ERASURE))
 
     async def staged(
-        self, run_id: str, selection: Selection, *, in_queue: bool = False, or_restored: bool = False
+        self,
+        run_id: str,
+        selection: Selection,
+        *,
+        in_queue: bool = False,
+        or_restored: bool = False,
+        addresses: Sequence[str] = (),
     ) -> tuple[StagedEntry, ...]:
         """Return the selected entries that are staged on any branch; or what waits in the queue of hard delete.
 
-        With `or_restored` also every staged copy that a restore made.
+        With `or_restored` also every staged copy that a restore made, and each entry that names one of `addresses`.
         """
-        found: list[StagedEntry] = []
-        token: str | None = None
+        request = FindStaged(
+            selection=selection, in_queue=in_queue, or_restored=or_restored, addresses=tuple(addresses)
+        )
+        return (await self._find_staged(run_id, request))[0]
+
+    async def staged_and_others(
+        self, run_id: str, selection: Selection
+    ) -> tuple[tuple[StagedEntry, ...], Manifest | None]:
+        """Return the selected entries that are staged, and the table of the objects that all other entries name. A
+        server of an earlier release writes no table.
+        """
+        return await self._find_staged(run_id, FindStaged(selection=selection, with_others=True))
+
+    async def _find_staged(self, run_id: str, request: FindStaged) -> tuple[tuple[StagedEntry, ...], Manifest | None]:
+        found: dict[StagedEntry, None] = {}  # A token that stands for another has its cells.
         turns = _Turns("the staged entries", run_id)
         while True:
-            page = await self._requests.find_staged(
-                run_id,
-                FindStaged(selection=selection, in_queue=in_queue, or_restored=or_restored, continuation_token=token),
-            )
-            found += page.entries
+            page = await self._requests.find_staged(run_id, request)
+            found |= dict.fromkeys(page.entries)
             token = turns.next(page.continuation_token)
             if token is None:
-                return tuple(found)
+                return tuple(found), page.others
+            request = replace(request, continuation_token=token)
 
     async def unstage(self, run_id: str, entries: Sequence[StagedEntry], *, uid: str = "") -> int:
         """Delete these entries of the repository `uid` from their branches, where they still are what they were, and

@@ -35,7 +35,7 @@ from .rules import (
     read_rules,
     with_days,
 )
-from .selection import InvalidSelection, Selection, Spans, check_globs, check_selection, digests_in
+from .selection import InvalidSelection, Matcher, Selection, Spans, check_globs, check_selection, digests_in
 from .uncommitted import CleanRun, check_live, clean_run, committed_addresses
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "InvalidSelection",
     "KeepLast",
     "Lines",
+    "Matcher",
     "MetadataRule",
     "Namespace",
     "RuleChange",

@@ -50,12 +50,27 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def selects_path(self, path: str) -> bool:
         """Return whether the path is selected by itself."""
-        return path in self.paths or any(pattern.matches(path) for pattern in self.patterns())
+        return Matcher(self).selects_path(path)
 
     def matches(self, path: str, checksum: str = "", metadata: Mapping[str, str] | None = None) -> bool:
-        is_any = not (self.paths or self.globs or self.digests)
-        return (is_any or checksum in self.digests or self.selects_path(path)) and all(
-            (metadata or {}).get(key) == value for key, value in self.metadata.items()
+        return Matcher(self).matches(path, checksum, metadata)
+
+
+class Matcher:
+    """Match many entries against one selection: the cost of an entry does not depend on the number of paths."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._paths, self._patterns = frozenset(selection.paths), selection.patterns()
+        self._digests, self._metadata = frozenset(selection.digests), selection.metadata
+        self._is_any = not (self._paths or self._patterns or self._digests)
+
+    def selects_path(self, path: str) -> bool:
+        """Return whether the path is selected by itself."""
+        return path in self._paths or any(pattern.matches(path) for pattern in self._patterns)
+
+    def matches(self, path: str, checksum: str = "", metadata: Mapping[str, str] | None = None) -> bool:
+        return (self._is_any or checksum in self._digests or self.selects_path(path)) and all(
+            (metadata or {}).get(key) == value for key, value in self._metadata.items()
         )
 
 

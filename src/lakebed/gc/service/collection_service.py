@@ -109,8 +109,8 @@ class CollectionService:
     ) -> None:
         """`user_id` asks, and may restore what `refusal` does not refuse.
 
-        `continuation_key` seals the tokens of a restore. A server has one secret key for all its processes, and one
-        `Searches` for each process.
+        `continuation_key` seals the tokens of a restore, and of a search for staged entries. A server has one secret
+        key for all its processes, and one `Searches` for each process.
         """
         self._options = options = options or ServiceOptions()
         self._default_branch = default_branch
@@ -124,7 +124,7 @@ class CollectionService:
         self.holds = HoldBook(versions)
         self._expiring = Expiring(versions, self._runs, self.rules, self._reading)
         self._deferring = Deferring(versions, self._runs, self._reading, self._expiring)
-        self._erasing = Erasing(versions, options)
+        self._erasing = Erasing(versions, options, key=continuation_key)
         self._metadata = MetadataRuns(versions, self._runs, options)
         self._why = Why(versions, self.rules)
         self._installation = Installation(versions)
@@ -344,8 +344,7 @@ class CollectionService:
 
     async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage:
         """See `Erasing.find`."""
-        check_run_id(run_id)
-        return await self._erasing.find(body)
+        return await self._erasing.find(check_run_id(run_id), body)
 
     async def unstage(self, run_id: str, body: Unstage) -> Unstaged:
         """See `Erasing.unstage`."""

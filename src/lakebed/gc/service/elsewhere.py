@@ -14,7 +14,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, MetarangeId, is_absolute
+from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, MetarangeId, StagingToken, is_absolute
+from lakebed.kv import Page
 from lakebed.ranges import MetarangeCorrupt, RangeCorrupt
 from lakebed.versions import TOMBSTONE, Commit, Versions, cell_columns
 
@@ -102,10 +103,10 @@ class _Inside:
         if address.slice_ == FOREIGN_SLICE:
             self.take((address.foreign,))
 
-    def add_cells(self, values: Sequence[bytes], *, branch: str, namespace: str) -> None:
-        del branch, namespace
-        if values:
-            columns = cell_columns(values)
+    def add_cells(self, page: Page, *, branch: str, token: StagingToken, namespace: str) -> None:
+        del branch, token, namespace
+        if page.values:
+            columns = cell_columns(page.values)
             rows = zip(columns[0], columns[_SLICE], columns[_ADDRESS], strict=True)
             self.take(text for flags, slice_, text in rows if slice_ == FOREIGN_SLICE and not flags & TOMBSTONE)
 

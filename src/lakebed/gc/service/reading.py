@@ -20,6 +20,7 @@ when the run began. Or it has an upload or copy record, or is in a commit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, assert_never
@@ -91,9 +92,11 @@ class ReadPage:
 
 
 class Reading:
-    def __init__(self, versions: Versions, options: ServiceOptions) -> None:
+    def __init__(self, versions: Versions, options: ServiceOptions, *, only_cells: bool = False) -> None:
+        """`only_cells`: end behind the cells, and bump no branch."""
         self._versions = versions
         self._options = options
+        self._only_cells = only_cells
         self._namespace = versions.objectstore.uri
 
     async def read_page(self, inputs: Inputs, cursor: Cursor) -> ReadPage:
@@ -103,11 +106,20 @@ class Reading:
         """
         writer = PartWriter(UNCOMMITTED)
         rows = AddressRows(writer, group_rows=self._options.group_rows)
+        cursor = await self.advance(cursor, rows, lambda: self._is_full(rows, writer))
+        return await self.end_page(inputs, cursor, rows, writer)
+
+    async def advance(self, cursor: Cursor, rows: Rows, is_full: Callable[[], bool]) -> Cursor:
+        """Read from the cursor on until everything is read, `is_full` says so, or STEPS_MAX steps were done."""
         steps = 0
-        while cursor.phase is not Phase.DONE and steps < STEPS_MAX and not self._is_full(rows, writer):
+        while cursor.phase is not Phase.DONE and steps < STEPS_MAX and not is_full():
             cursor, steps = await self.step(cursor, rows), steps + 1
             # The server answers others between two scans: an embedded store reads without ever waiting.
             await self._versions.ports.clock.sleep(0)
+        return cursor
+
+    async def end_page(self, inputs: Inputs, cursor: Cursor, rows: AddressRows, writer: PartWriter) -> ReadPage:
+        """Write the file of the page that ends at the cursor, and its manifest."""
         rows.flush()
         manifest = await inputs.write_page(UNCOMMITTED, cursor.name, cursor.page, writer)
         cursor = replace(cursor, page=cursor.page + 1, pages=digest_of_pages(cursor.pages, manifest))
@@ -153,8 +165,8 @@ class Reading:
             return _beginning(cursor, Phase.BUMP)
         # Most branches have few cells: all of a page of branches are read together. One that has more is read alone.
         async for (name, record), pages in self._versions.ports.tasks.ahead(branches, self._first_cells, most=AT_ONCE):
-            for position, page in enumerate(pages):
-                rows.add_cells(page.values, branch=name, namespace=self._namespace)
+            for position, (token, page) in enumerate(zip(record.tokens(), pages, strict=True)):
+                rows.add_cells(page, branch=name, token=token, namespace=self._namespace)
                 if page.next_start is not None:
                     return replace(cursor, branch=name, tokens=record.tokens()[position:], key=page.next_start)
         return replace(cursor, branch=branches[-1][0])
@@ -172,7 +184,7 @@ class Reading:
         if not cursor.inside:
             branches = await self._versions.inventory.next_branches(cursor.branch, AT_ONCE)
             if not branches:
-                return _beginning(cursor, Phase.UPLOADS)
+                return _beginning(cursor, Phase.DONE if self._only_cells else Phase.UPLOADS)
             frozen_at = next((at for at, (_, record) in enumerate(branches) if _is_frozen(record)), len(branches))
             with_sealed = [name for name, record in branches[:frozen_at] if record.sealed]
             await in_waves(self._versions.ports.tasks, with_sealed, self._bump)
@@ -190,11 +202,13 @@ class Reading:
         return replace(cursor, inside=False, read=())
 
     async def _bump(self, branch: str) -> None:
-        await self._versions.fencing.bump(branch, only_sealed=True)
+        if not self._only_cells:
+            await self._versions.fencing.bump(branch, only_sealed=True)
 
     async def _scan_token(self, cursor: Cursor, rows: Rows) -> Cursor:
-        page = await self._versions.inventory.cells(cursor.tokens[0], cursor.key, self._options.scan_page)
-        rows.add_cells(page.values, branch=cursor.branch, namespace=self._namespace)
+        token = cursor.tokens[0]
+        page = await self._versions.inventory.cells(token, cursor.key, self._options.scan_page)
+        rows.add_cells(page, branch=cursor.branch, token=token, namespace=self._namespace)
         if page.next_start is not None:
             return replace(cursor, key=page.next_start)
         return replace(cursor, tokens=cursor.tokens[1:], key=b"")

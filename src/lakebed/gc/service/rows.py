@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, key_inside, parse_address, slice_name
+from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, StagingToken, key_inside, parse_address, slice_name
 from lakebed.gc.protocol import PartWriter
+from lakebed.kv import Page
 from lakebed.versions import TOMBSTONE, cell_columns
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -37,7 +38,7 @@ class Rows(Protocol):
     """Takes what a reading finds."""
 
     def add(self, address: Address, *, source: str, branch: str) -> None: ...
-    def add_cells(self, values: Sequence[bytes], *, branch: str, namespace: str) -> None: ...
+    def add_cells(self, page: Page, *, branch: str, token: StagingToken, namespace: str) -> None: ...
 
 
 class AddressRows:
@@ -54,8 +55,13 @@ class AddressRows:
         columns = [np.array([number], np.int64) for number in (address.slice_, address.sequence, address.created_ms)]
         self._add_columns(columns[0], columns[1], [address.foreign], columns[2], source, branch)
 
-    def add_cells(self, values: Sequence[bytes], *, branch: str, namespace: str) -> None:
-        """Cells as they are stored, but for tombstones. One that is being deleted online counts: doubt means keep.
+    def add_cells(self, page: Page, *, branch: str, token: StagingToken, namespace: str) -> None:
+        """Add the cells of a page of one token. See `add_values`."""
+        del token
+        self.add_values(page.values, branch=branch, namespace=namespace)
+
+    def add_values(self, values: Sequence[bytes], *, branch: str, namespace: str) -> None:
+        """Add cells as they are stored, but for tombstones. One that is being deleted online counts: doubt means keep.
 
         An absolute address inside the namespace is written as the key that it names.
         """

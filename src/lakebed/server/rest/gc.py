@@ -118,13 +118,16 @@ class Runs:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
         self._searches = Searches(state.ports)
+        self._key = state.continuation_key
 
     async def _service(self, request: RestRequest) -> CollectionService:
         user_id = request.identity.user_id
         if (uid := deleted_uid(request)) is not None:
             return await open_deleted(self._catalog, request.args[0], uid, user_id=user_id, searches=self._searches)
         repository = await self._catalog.get(request.args[0])
-        return CollectionService(repository.versions, user_id=user_id, searches=self._searches)
+        return CollectionService(
+            repository.versions, user_id=user_id, searches=self._searches, continuation_key=self._key
+        )
 
     def ask(self, call: Callable[[CollectionService], Awaitable[A]]) -> Callable[[RestRequest], Awaitable[A]]:
         async def handle(request: RestRequest) -> A:
