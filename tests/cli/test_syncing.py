@@ -273,6 +273,26 @@ def test_what_cannot_be_read_does_not_count_as_deleted(shell: Shell, lake: str, 
     assert shell.ok("object", "cat", f"{lake}/main/data/x/b").out == "2"
 
 
+def test_no_download_writes_through_a_link_of_the_target(shell: Shell, lake: str, put: Put, tmp_path: Path) -> None:
+    for path in ("a", "x/b", "x/y/c"):
+        put(f"{lake}/main/data/{path}", path)
+    elsewhere, target = tmp_path / "elsewhere", tmp_path / "target"
+    (target / "z").mkdir(parents=True)
+    elsewhere.mkdir()
+    (target / "x").symlink_to(elsewhere)
+
+    for words in (
+        ("object", "download", "-r", f"{lake}/main/data", str(target)),
+        ("sync", f"{lake}/main/data", str(target)),
+    ):
+        refused = shell(*words)
+        assert refused.code == 1
+        assert "is a link, and may lead out of" in refused.err
+
+    assert list(elsewhere.iterdir()) == []
+    assert (target / "a").read_text() == "a"
+
+
 def test_a_file_that_changes_while_objects_come_stays(
     shell: Shell, lake: str, put: Put, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

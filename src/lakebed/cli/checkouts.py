@@ -24,7 +24,16 @@ from .output import printable
 from .parameters import Argument, Option
 from .session import Session, command
 from .syncing import can_be_file, is_md5, md5_of, remote_objects
-from .transfers import OWN_PREFIX, delete_files, delete_objects, download_objects, folder_of, local_files, upload_files
+from .transfers import (
+    OWN_PREFIX,
+    delete_files,
+    delete_objects,
+    download_objects,
+    file_below,
+    folder_of,
+    local_files,
+    upload_files,
+)
 from .tree import noun
 from .uris import ObjectUri, parse_prefix
 
@@ -196,12 +205,14 @@ def _pull(
         # The downloads may have taken hours: a file that changed meanwhile is looked for again, and wins.
         now = _changed_here(session, folder, checkout)
         _check_apart(_apart(folder, [path for path in (*fetched, *removed) if path in now and path not in apart], {}))
+        # Before the first file is replaced: a folder on the way may have become a link.
+        files_now = {path: file_below(folder, path) for path in fetched}
         for path in apart:
             if _set_aside(folder / path):
                 set_aside.append(path + MINE)
         for path in fetched:
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (incoming / path).replace(folder / path)
+            files_now[path].parent.mkdir(parents=True, exist_ok=True)
+            (incoming / path).replace(files_now[path])
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
     delete_files(folder, removed)

@@ -31,12 +31,12 @@ from .transfers import (
     delete_files,
     delete_objects,
     download_objects,
-    file_below,
     folder_of,
     gone_text,
     is_own,
     local_files,
     objects_below,
+    segments_of,
     upload_files,
 )
 from .tree import noun
@@ -154,7 +154,7 @@ def remote_objects(session: Session, place: ObjectUri, *, with_bytes: bool) -> d
 def can_be_file(session: Session, name: str) -> bool:
     """Return whether the object at this path below a folder can be a file; note why not."""
     try:
-        file_below(Path(), name)
+        segments_of(name)
     except NotAFile as error:
         session.warn(f"skipped {printable(name)}: {error}")
         return False

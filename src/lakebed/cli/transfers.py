@@ -289,15 +289,29 @@ def check_encodable(name: str) -> None:
 
 
 def file_below(target: Path, path: str) -> Path:
-    """Return where below `target` the object at this path goes.
+    """Return where below `target` the object at this path goes. A link there leads no write out of the target.
 
+    Raises:
+        NotAFile: see `segments_of`; or a folder on the way is a link.
+    """
+    *folders, name = segments_of(path)
+    folder = target
+    for segment in folders:
+        folder /= segment
+        if folder.is_symlink():
+            raise NotAFile(f"{folder} is a link, and may lead out of {target}: remove it first")
+    return folder / name
+
+
+def segments_of(path: str) -> list[str]:
+    """
     Raises:
         NotAFile: the path has an empty segment, `.` or `..`, or a zero byte.
     """
     segments = path.split("/")
     if any(segment in {"", ".", ".."} for segment in segments) or "\0" in path:
         raise NotAFile("the path cannot be a file below a folder")
-    return target.joinpath(*segments)
+    return segments
 
 
 def _move_all(session: Session, description: str, tasks: Iterable[_Task], parallel: int) -> Moved:
