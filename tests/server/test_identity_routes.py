@@ -181,3 +181,16 @@ async def test_a_deny_holds_for_every_spelling_of_what_it_names(
         answer = await stranger.get(f"{repo}/refs/{ref}/commits", auth=auth)
         assert answer.status_code in {401, 403}, (ref, answer.text)
     assert (await stranger.get(f"{repo}/refs/main~0/commits", auth=auth)).status_code == 200
+
+
+async def test_a_page_of_another_origin_cannot_log_its_visitor_in(client: httpx.AsyncClient) -> None:
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    body = {"access_key_id": pair["access_key_id"], "secret_access_key": pair["secret_access_key"]}
+
+    foreign = await client.post(
+        "/auth/login", json=body, headers={"origin": "http://elsewhere.example", "content-type": "text/plain"}
+    )
+    own = await client.post("/auth/login", json=body, headers={"origin": "http://localhost"})
+
+    assert (foreign.status_code, "set-cookie" in foreign.headers) == (401, False)
+    assert (own.status_code, "set-cookie" in own.headers) == (200, True)

@@ -13,6 +13,7 @@ from lakebed.server.errors import InvalidParameter
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer, nothing, page_of
 from lakebed.server.routing import Route
+from lakebed.server.setting_up import check_origin
 from lakebed.server.state import AppState
 
 PRINCIPAL_LIFETIME_S: Final = 3600
@@ -29,6 +30,8 @@ class Identities:
         self._providers = state.providers
 
     async def log_in(self, request: RestRequest, body: wire.LoginInformation) -> Response:
+        # The answer sets a cookie: a page of another site must not log its visitor in as another user.
+        check_origin(request)
         token, expires_s = await self._authenticator.log_in(body.access_key_id, body.secret_access_key)
         response = answer(wire.AuthenticationToken(token=token, token_expiration=expires_s))
         # Behind a proxy that ends TLS the scheme is what the proxy says (X-Forwarded-Proto).
