@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import ssl
 import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from lakebed.testing.contracts.network import held_port
 from tests.kv.servers import Server, postgres, program, running
@@ -183,3 +189,42 @@ def test_a_rolling_restart_of_two_servers_behind_a_balancer_loses_no_request(
         asked.check_none_is_lost()
         asked.check_all_is_there(url)
     assert (tmp_path / "log").read_text() == ""
+
+
+def test_haproxy_ends_tls_with_the_certificate_that_it_is_given(tmp_path: Path) -> None:
+    certificate = tmp_path / "lakebed.pem"
+    certificate.write_bytes(self_signed("localhost"))
+    with ExitStack() as stack:
+        log = stack.enter_context((tmp_path / "log").open("w"))
+        port, plain, tls = (stack.enter_context(held_port()) for _ in range(3))
+        stack.enter_context(draining(tmp_path / "lake", log, "--port", str(port)))
+        (tmp_path / "haproxy").mkdir()
+        settings = {
+            "LAKEBED_LISTEN": f"127.0.0.1:{plain}",
+            "LAKEBED_LISTEN_TLS": f"127.0.0.1:{tls}",
+            "LAKEBED_CERTIFICATE": str(certificate),
+            **{f"LAKEBED_SERVER_{number}": f"127.0.0.1:{port}" for number in (1, 2)},
+        }
+        command = [program("haproxy", "haproxy"), "-db", "-f", str(DEPLOY / "haproxy.cfg")]
+        stack.enter_context(running(Server(command, tmp_path / "haproxy", plain, settings, as_root=True)))
+        wait_until_balanced(f"http://127.0.0.1:{plain}", port)
+        trusted = ssl.create_default_context(cafile=str(certificate))
+
+        with httpx.Client(verify=trusted, timeout=600) as client:
+            assert client.get(f"https://localhost:{tls}/_health").text == "alive!"
+
+
+def self_signed(name: str) -> bytes:
+    """Return a certificate for this name, valid for a day, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    return certificate.public_bytes(pem) + key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
