@@ -28,3 +28,11 @@ class Delegation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if action in self.actions and resource == repository:
             return True
         return action in self.on_branches and resource.startswith(f"{repository}/branch/")
+
+    def covers_below(self, action: str, beginning: str) -> bool:
+        """Return whether it covers a resource that begins so."""
+        repository = f"arn:lakefs:fs:::repository/{self.repository}"
+        branches = f"{repository}/branch/"
+        if action in self.actions and repository.startswith(beginning):
+            return True
+        return action in self.on_branches and (branches.startswith(beginning) or beginning.startswith(branches))

@@ -140,18 +140,31 @@ class Permissions:
         verdict = self._verdict(action)
         if verdict.is_everywhere:
             return True
-        if any(match(resource) for match in verdict.denied):
+        if any(match(resource) for _, match in verdict.denied):
             return False
-        return any(match(resource) for match in verdict.allowed)
+        return any(match(resource) for _, match in verdict.allowed)
 
     def allows_everywhere(self, action: str) -> bool:
         """Return True where the action is allowed on every possible resource, so that the caller need not name one."""
         return self._delegation is None and self._verdict(action).is_everywhere
 
-    def allows_nowhere(self, action: str) -> bool:
-        """Return True where no statement allows the action on any resource, so that none need be looked for."""
+    def allows_below(self, action: str, beginning: str) -> bool:
+        """Return False where no resource that begins so is allowed.
+
+        True promises less: statements may still deny each of them, if no single one denies all.
+        """
+        if self._delegation is not None and not self._delegation.covers_below(action, beginning):
+            return False
         verdict = self._verdict(action)
-        return not (verdict.is_everywhere or verdict.allowed)
+        if verdict.is_everywhere:
+            return True
+        if any(pattern.endswith("*") and match(beginning) for pattern, match in verdict.denied):
+            return False
+        for pattern, _ in verdict.allowed:
+            start, star, _ = pattern.partition("*")
+            if start.startswith(beginning) or (star and beginning.startswith(start)):
+                return True
+        return False
 
     def require(self, action: str, resource: str) -> None:
         """Refuse an action that is not allowed.
@@ -160,7 +173,7 @@ class Permissions:
             NotPermitted: `allows` returns False.
         """
         if not self.allows(action, resource):
-            raise self._not_permitted(action, resource)
+            raise self.not_permitted(action, resource)
 
     def refuse_denied(self, action: str, resource: str) -> None:
         """Refuse what a statement denies. What lies below an allowed resource need not be allowed by its own name.
@@ -168,10 +181,10 @@ class Permissions:
         Raises:
             NotPermitted: a statement denies it.
         """
-        if any(match(resource) for match in self._verdict(action).denied):
-            raise self._not_permitted(action, resource)
+        if any(match(resource) for _, match in self._verdict(action).denied):
+            raise self.not_permitted(action, resource)
 
-    def _not_permitted(self, action: str, resource: str) -> NotPermitted:
+    def not_permitted(self, action: str, resource: str) -> NotPermitted:
         return NotPermitted(
             f"insufficient permissions: {self.user_id} needs {action} on {resource}",
             user=self.user_id,
@@ -195,9 +208,9 @@ class Permissions:
             denied = []
         return _Verdict(
             is_everywhere=EVERYTHING in allowed and not denied,
-            allowed=[_resource_matcher(pattern, self.user_id) for pattern in allowed],
+            allowed=[_matcher_of(pattern, self.user_id) for pattern in allowed],
             denied=[
-                _resource_matcher(spelled, self.user_id)
+                _matcher_of(spelled, self.user_id)
                 for pattern in denied
                 # Of an allowed URL no other spelling follows: it would lose the account.
                 for spelled in dict.fromkeys((pattern, _AZURE.sub("az://", pattern)))
@@ -207,9 +220,11 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
+    """`allowed` and `denied` are patterns with their matchers."""
+
     is_everywhere: bool
-    allowed: list[Matcher]
-    denied: list[Matcher]
+    allowed: list[tuple[str, Matcher]]
+    denied: list[tuple[str, Matcher]]
 
 
 def _names_one(pattern: str, names: set[str]) -> bool:
@@ -217,6 +232,7 @@ def _names_one(pattern: str, names: set[str]) -> bool:
     return any(match(name) for name in names)
 
 
-def _resource_matcher(pattern: str, user_id: str) -> Matcher:
+def _matcher_of(pattern: str, user_id: str) -> tuple[str, Matcher]:
     """Compile a resource pattern. Stars are found before the user's id is put in, so a user called `*` is one user."""
-    return compile_pieces([piece.replace(_USER, user_id) for piece in pattern.split("*")])
+    pieces = [piece.replace(_USER, user_id) for piece in pattern.split("*")]
+    return "*".join(pieces), compile_pieces(pieces)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 from lakebed.base import CONTENT_TYPE_DEFAULT, Unavailable
 from lakebed.operations import moves, objects
-from lakebed.wire import ObjectCopyCreation, ObjectError, ObjectMove, ObjectStats, PathList
+from lakebed.wire import PATHS_MAX, ObjectCopyCreation, ObjectError, ObjectMove, ObjectStats, PathList
 
 from .connection import Connection, Query
 from .errors import AS_COPY, Clash, Damaged, MovedAsCopy, Taken
 from .paging import listing
 from .transfers import byte_range, upload_headers
-
-DELETE_MAX: Final = 1000
-"""Paths in one bulk deletion, as the contract allows."""
 
 
 class Objects:
@@ -101,8 +97,8 @@ class Objects:
     def delete_many(self, repository: str, branch: str, paths: Sequence[str]) -> Sequence[ObjectError]:
         """Delete all, a thousand a request; what could not be deleted comes back with its reason."""
         errors: Sequence[ObjectError] = []
-        for first in range(0, len(paths), DELETE_MAX):
-            body = PathList(paths=[*paths[first : first + DELETE_MAX]])
+        for first in range(0, len(paths), PATHS_MAX):
+            body = PathList(paths=[*paths[first : first + PATHS_MAX]])
             errors = [*errors, *self._connection.do(objects.DELETE_OBJECTS, repository, branch, body=body).errors]
         return errors
 

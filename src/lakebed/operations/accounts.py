@@ -9,6 +9,7 @@ from lakebed import wire
 from .operation import (
     LOGGED_IN,
     NOTHING,
+    POLICY_BYTES_MAX,
     PUBLIC,
     PUBLIC_BYTES_MAX,
     Operation,
@@ -194,8 +195,17 @@ LIST_POLICIES: Final = listing(
     on(ALL, "auth:ListPolicies"),
     "List policies by id, with the built-in ones.",
 )
-CREATE_POLICY: Final = create(
-    "createPolicy", "/auth/policies", wire.Policy, wire.Policy, on(NEW_POLICY, "auth:CreatePolicy"), "Make a policy."
+CREATE_POLICY: Final = Operation(
+    "createPolicy",
+    "POST",
+    "/auth/policies",
+    wire.Policy,
+    wire.Policy,
+    on(NEW_POLICY, "auth:CreatePolicy"),
+    "Make a policy.",
+    status=201,
+    creates=True,
+    body_bytes_max=POLICY_BYTES_MAX,
 )
 GET_POLICY: Final = get("getPolicy", _POLICY, wire.Policy, on(POLICY, "auth:ReadPolicy"), "Return a policy.")
 UPDATE_POLICY: Final = Operation(
@@ -206,6 +216,7 @@ UPDATE_POLICY: Final = Operation(
     wire.Policy,
     on(POLICY, "auth:UpdatePolicy"),
     "Replace a policy for every user and group that has it.",
+    body_bytes_max=POLICY_BYTES_MAX,
 )
 DELETE_POLICY: Final = delete(
     "deletePolicy", _POLICY, on(POLICY, "auth:DeletePolicy"), "Delete a policy, and detach it everywhere."

@@ -10,7 +10,7 @@ from typing import Final
 from lakebed.gc import protocol
 from lakebed.gc.rules import Explanation, Rules
 
-from .operation import NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, get
+from .operation import LIST_BYTES_MAX, NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, get
 from .resources import OBJECT, ONE_REPOSITORY, REPOSITORY, on
 
 _GC: Final = ONE_REPOSITORY + "/gc"
@@ -126,6 +126,7 @@ MARK_GC_RUN: Final = Operation(
     protocol.RunView,
     _PLANNING,
     "End planning: the run has this plan.",
+    body_bytes_max=LIST_BYTES_MAX,
 )
 CHECK_GC_PLANNING: Final = Operation(
     "checkGcPlanning",
@@ -213,6 +214,7 @@ EXPIRE_GC_COMMITS: Final = Operation(
         Permission("gc:Erase", REPOSITORY, when="the run is an erasure"),
         Permission("gc:CollectDeleted", REPOSITORY, when="the repository is deleted"),
     ),
+    body_bytes_max=LIST_BYTES_MAX,
 )
 FIND_GC_STAGED: Final = Operation(
     "findGcStaged",
@@ -233,6 +235,7 @@ UNSTAGE_GC_ENTRIES: Final = Operation(
     _ERASING,
     "Delete staged entries that an erasure takes, where they are what they were.",
     repeatable=True,
+    body_bytes_max=LIST_BYTES_MAX,
 )
 RETIRE_GC_IDS: Final = Operation(
     "retireGcIds",
@@ -242,6 +245,7 @@ RETIRE_GC_IDS: Final = Operation(
     protocol.LeftoversRetired,
     _APPLYING,
     "Publish the ids of metadata files that no writer may use again.",
+    body_bytes_max=LIST_BYTES_MAX,
 )
 SWEEP_GC_RUN: Final = Operation(
     "sweepGcRun",
@@ -252,6 +256,7 @@ SWEEP_GC_RUN: Final = Operation(
     _APPLYING,
     "Allow the deletion of a plan that was looked at again.",
     (_DELETED,),
+    body_bytes_max=LIST_BYTES_MAX,
 )
 DEFER_GC_RUN: Final = Operation(
     "deferGcRun",
@@ -261,6 +266,7 @@ DEFER_GC_RUN: Final = Operation(
     protocol.RunView,
     _APPLYING,
     "Keep the objects of a run until the end of a window.",
+    body_bytes_max=LIST_BYTES_MAX,
 )
 PURGE_GC_RUN: Final = Operation(
     "purgeGcRun",

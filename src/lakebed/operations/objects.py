@@ -9,6 +9,7 @@ from lakebed import wire
 from .operation import (
     DELIMITER,
     FORCE,
+    LIST_BYTES_MAX,
     NOTHING,
     PATH,
     Operation,
@@ -172,6 +173,7 @@ DELETE_OBJECTS: Final = Operation(
     "Delete up to 1,000 objects from a branch, and list those that could not be deleted.",
     (FORCE, flag("no_tombstone")),
     repeatable=True,
+    body_bytes_max=LIST_BYTES_MAX,
 )
 
 GET_PHYSICAL_ADDRESS: Final = get(
@@ -269,6 +271,7 @@ IMPORT_START: Final = Operation(
         Permission("fs:WriteObject", IMPORTED_OBJECT, when="for each object, at the path that it gets"),
     ),
     status=202,
+    body_bytes_max=LIST_BYTES_MAX,
 )
 IMPORT_STATUS: Final = get(
     "importStatus",

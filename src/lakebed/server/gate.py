@@ -66,6 +66,25 @@ def require(asked: Iterable[Permission], permissions: Permissions, names: Names)
                 permissions.require(permission.action, resource)
 
 
+def require_below(permission: Permission, permissions: Permissions, names: Names) -> None:
+    """Require that a permission is held on something with these names, which are not all of them.
+
+    Raises:
+        NotPermitted: no resource that the rest of the names could make is allowed.
+    """
+    if permissions.allows_everywhere(permission.action):
+        return
+    # The text after the first unknown name says nothing of a beginning.
+    for beginning in _beginnings(permission, names):
+        if not permissions.allows_below(permission.action, beginning):
+            raise permissions.not_permitted(permission.action, beginning + "*")
+
+
+def _beginnings(permission: Permission, names: Names) -> list[str]:
+    resources = permission.resources(lambda name: _canonical(name, names[name]) if name in names else "\0")
+    return [resource.partition("\0")[0] for resource in resources]
+
+
 def refuse_denied(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
     """Hold what denies, and nothing else: for what lies below a folder that `require` let through.
 
@@ -115,26 +134,26 @@ class Gate:
         """
         if not self._asked and request.identity.delegation is not None:
             raise NotPermitted("insufficient permissions: the token of a job is no login")
+        # A body may be large, and is decoded only for a caller who may do this to something that it could name.
         for permission, places in self._asked:
-            if permissions.allows_everywhere(permission.action):
-                continue
-            # A body may be large, and is decoded only for a caller who may do this to something.
-            is_refused = permissions.allows_nowhere(permission.action)
-            names = {
-                name: "*" if is_refused and place == "body" else await self._value(request, name, place)
-                for name, place in places
-            }
-            require((permission,), permissions, names)
+            if not permissions.allows_everywhere(permission.action):
+                names = {name: self._value(request, name, place) for name, place in places if place != "body"}
+                if len(names) == len(places):
+                    require((permission,), permissions, names)
+                else:
+                    require_below(permission, permissions, names)
+        for permission, places in self._asked:
+            if any(place == "body" for _, place in places) and not permissions.allows_everywhere(permission.action):
+                record = await request.record(self._operation)
+                names = {
+                    name: getattr(record, name) if place == "body" else self._value(request, name, place)
+                    for name, place in places
+                }
+                require((permission,), permissions, names)
 
-    async def _value(self, request: RestRequest, name: str, place: _Place) -> str | Sequence[str]:
-        match place:
-            case "path":
-                return request.args[self._arguments[name]]
-            case "query":
-                return request.query(name)
-            case "body":
-                value: str | Sequence[str] = getattr(await request.record(self._operation), name)
-                return value
+    def _value(self, request: RestRequest, name: str, place: _Place) -> str:
+        """Return a name that the path or the query has."""
+        return request.args[self._arguments[name]] if place == "path" else request.query(name)
 
 
 def _place(operation: AnyOperation, name: str) -> _Place:

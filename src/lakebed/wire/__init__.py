@@ -63,6 +63,7 @@ from .deleted import (
 )
 from .hard_delete import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 from .objects import (
+    PATHS_MAX,
     AbortPresignMultipartUpload,
     CompletePresignMultipartUpload,
     CopyPartSource,
@@ -127,6 +128,7 @@ from .roles import ACL, ErrorNoACL, Group, GroupCreation, GroupList, Policy, Pol
 
 __all__ = [
     "ACL",
+    "PATHS_MAX",
     "AbortPresignMultipartUpload",
     "ActionRun",
     "ActionRunList",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
 import msgspec
 
 from .common import Expired, Pagination
+
+PATHS_MAX: Final = 1_000
+"""Of one request: each path is held against the caller's permissions."""
 
 
 class ObjectStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -33,7 +38,7 @@ class ObjectStatsList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathList(msgspec.Struct, frozen=True, kw_only=True):
-    paths: list[str]
+    paths: Annotated[list[str], msgspec.Meta(max_length=PATHS_MAX)]
 
 
 class ObjectError(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+from xml.parsers import expat
+
 import pytest
 
-from lakebed.server.s3.documents import DEPTH_MAX, ELEMENTS_MAX, Element, MalformedXml, document, parse
+from lakebed.server.s3.documents import (
+    DEPTH_MAX,
+    ELEMENTS_MAX,
+    LOOP_BYTES_MAX,
+    PIECE_BYTES,
+    Element,
+    MalformedXml,
+    document,
+    parse,
+    read_document,
+)
 
 ENTITIES = b'<!DOCTYPE Delete [<!ENTITY a "x">]><Delete>&a;</Delete>'
 
@@ -42,3 +56,84 @@ def test_a_body_that_no_request_has_is_refused(body: bytes) -> None:
 def test_an_element_that_may_stand_once_is_not_read_twice() -> None:
     with pytest.raises(MalformedXml):
         parse(b"<Delete><Quiet>a</Quiet><Quiet>b</Quiet></Delete>", "Delete").value("Quiet")
+
+
+# Bodies that are made to be slow
+
+
+SIZE = 8 << 20
+
+
+def filled(unit: bytes, size_bytes: int = SIZE) -> bytes:
+    return b"<Delete>" + unit * ((size_bytes - 17) // len(unit)) + b"</Delete>"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        filled(b"aaa<b/>"),
+        filled(b"a"),
+        filled(b"<a/>"),
+        filled(b"<a b=''/>"),
+        filled(b"<a xmlns:b='b'/>"),
+        filled(b"<a>" + b"a" * PIECE_BYTES * 2 + b"</a>"),
+        b"<Delete " + b" ".join([b"a%d=''" % number for number in range(5_000)]) + b"/>",
+        b"<Delete><!--" + b"<" * SIZE,
+        b"<Delete><a b='" + b"a" * SIZE,
+        b"<Delete><?" + b"<" * SIZE,
+    ],
+    ids=["beside", "text", "elements", "attributes", "namespaces", "texts", "tag", "comment", "open", "instruction"],
+)
+def test_a_body_that_costs_more_than_its_size_is_refused_before_its_end(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = 0
+
+    class Parser:
+        """Counts how much the real parser gets: the cost of a piece is linear in it."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self.__dict__["parser"] = expat_parser(*args, **options)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.__dict__["parser"], name)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            setattr(self.__dict__["parser"], name, value)
+
+        def Parse(self, piece: bytes, is_last: bool) -> None:  # noqa: N802  # expat's own signature
+            nonlocal fed
+            fed += len(piece)
+            self.__dict__["parser"].Parse(piece, is_last)
+
+    expat_parser = expat.ParserCreate
+    monkeypatch.setattr(expat, "ParserCreate", Parser)
+
+    with pytest.raises(MalformedXml):
+        parse(body, "Delete")
+
+    assert fed < SIZE // 2
+
+
+def test_white_space_comments_and_many_pieces_of_text_are_read_in_full() -> None:
+    key = b"<Key>" + b"a<!-- b -->" * 1_000 + b"<![CDATA[<]]>&amp;</Key>"
+
+    found = parse(b"<Delete>\r\n" + (b"  <Object>\n" + key + b"\n</Object>\n") * 100 + b"</Delete>\n", "Delete")
+
+    assert [node.value("Key") for node in found.all("Object")] == ["a" * 1_000 + "<&"] * 100
+
+
+def test_a_body_in_another_encoding_is_refused() -> None:
+    with pytest.raises(MalformedXml):
+        parse("<Delete/>".encode("utf-16"), "Delete")
+
+
+async def test_a_large_body_is_read_in_a_thread_and_a_small_one_is_not() -> None:
+    body, loop = b"<Delete>" + b"<a/>" * 20_000 + b"</Delete>", threading.get_ident()
+
+    large = await read_document(body, "Delete", lambda _: threading.get_ident())
+    small = await read_document(b"<Delete/>", "Delete", lambda _: threading.get_ident())
+
+    assert len(body) > LOOP_BYTES_MAX
+    assert large != loop
+    assert small == loop

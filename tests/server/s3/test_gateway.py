@@ -138,21 +138,25 @@ async def test_a_batch_deletes_the_keys_that_its_caller_may_delete_and_names_the
 async def test_the_audit_log_has_changes_and_refusals_with_their_names(
     app: App, state: AppState, lake: httpx.AsyncClient
 ) -> None:
-    pair = await keys_of(lake, "ann", allow("fs:WriteObject"))
+    mine = "arn:lakefs:fs:::repository/lake/object/mine/*"
+    pair = await keys_of(lake, "ann", allow("fs:WriteObject"), allow("fs:DeleteObject", resource=mine))
 
     with asked_as(app, pair) as client:
         await client.put("/lake/main/b", content=b"x")
         await client.get("/lake/main/b")
+        await client.post("/else.main?delete", content=b"<Delete><Object><Key>mine/a</Key></Object></Delete>")
         await client.post("/lake.main?delete", content=b"<Delete><Object><Key>a</Key></Object></Delete>")
 
     found = [each for each in state.audit.read(AuditQuery())[0] if each.operation.startswith("s3:")]
     assert [(each.operation, each.user, each.status, each.allowed) for each in found] == [
         ("s3:DeleteObjects", "ann", 200, False),
+        ("s3:DeleteObjects", "ann", 403, False),
         ("s3:GetObject", "ann", 403, False),
         ("s3:PutObject", "ann", 200, True),
     ]
     assert found[0].what["paths"] == ["a"]
-    assert found[2].what == {"repository": "lake", "ref": "main", "path": "b"}
+    assert "paths" not in found[1].what  # The body was not read: its sender may delete nothing in that repository.
+    assert found[3].what == {"repository": "lake", "ref": "main", "path": "b"}
     assert {each.through for each in found} == {f"key {pair[0]}"}
 
 

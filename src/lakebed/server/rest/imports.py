@@ -32,7 +32,7 @@ class Imports:
         (read, write), permissions = objects.IMPORT_START.asked_later, request.permissions
         for location in locations:
             require((read,), permissions, {"source": location.source})
-            if not location.is_folder or permissions.allows_nowhere(write.action):
+            if not location.is_folder or not permissions.allows_below(write.action, ""):
                 names = {"repository": request.args[0], "destination": location.destination}
                 require((write,), permissions, names)
 

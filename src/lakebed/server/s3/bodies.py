@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, TypeVar
 
 from . import checksums
 from .checksums import ALGORITHMS, HEADER, SIZES, Checksum
+from .documents import MalformedXml, Node, read_document
 from .errors import NotImplementedByName, S3Error
 from .requests import S3Request
 from .signatures import EMPTY_SHA256, UNSIGNED, AnySigned, Signed, SigningKey
@@ -31,6 +32,7 @@ _SIGNED_CHUNKS_TRAILER: Final = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 _UNSIGNED_CHUNKS_TRAILER: Final = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 _FRAMED: Final = frozenset({_SIGNED_CHUNKS, _SIGNED_CHUNKS_TRAILER, _UNSIGNED_CHUNKS_TRAILER})
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+T = TypeVar("T")
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,16})(?:;chunk-signature=([0-9a-f]{64}))?")
 
 
@@ -105,6 +107,20 @@ class Payload:
         if self.size_bytes <= SMALL_BYTES_MAX:
             return b"".join([chunk async for chunk in self.chunks()])
         return self.chunks()
+
+    async def document(self, root: str, size_bytes_max: int, read: Callable[[Node], T]) -> T:
+        """Read the whole body as XML, and return what `read` makes of it.
+
+        Raises:
+            S3Error: it is larger than that, no XML, or `read` raises MalformedXml.
+        """
+        if self.size_bytes > size_bytes_max:
+            raise S3Error("MaxMessageLengthExceeded", MaxMessageLengthBytes=size_bytes_max)
+        data = b"".join([chunk async for chunk in self.chunks()])
+        try:
+            return await read_document(data, root, read)
+        except MalformedXml as error:
+            raise S3Error("MalformedXML") from error
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """

@@ -21,7 +21,7 @@ from lakebed.versions import RefNotFound
 from . import operations
 from .bodies import Payload
 from .checksums import COMPOSITE, FULL_OBJECT, part_count
-from .documents import Element, MalformedXml, document, escape_text, parse
+from .documents import Element, document, escape_text
 from .errors import NotImplementedByName, S3Error
 from .operations import S3Operation
 from .options import S3Options
@@ -302,17 +302,13 @@ async def _branch_names(repository: Repository, prefix: str) -> list[str]:
 async def _read_configuration(request: S3Request) -> None:
     """Read the body of a CreateBucket. Its only content that counts is none: there is one region."""
     payload = Payload(request)
-    if payload.size_bytes > CONFIGURATION_BYTES_MAX:
-        raise S3Error("MalformedXML")
-    body = b"".join([chunk async for chunk in payload.chunks()])
-    if not body:
+    if payload.size_bytes == 0:
         return
-    try:
-        node = parse(body, "CreateBucketConfiguration")
-    except MalformedXml as error:
-        raise S3Error("MalformedXML") from error
-    if any(child.name != "LocationConstraint" for child in node.children):
-        raise NotImplementedByName(f"{node.children[0].name} of CreateBucket")
+    names = await payload.document(
+        "CreateBucketConfiguration", CONFIGURATION_BYTES_MAX, lambda body: [child.name for child in body.children]
+    )
+    if any(name != "LocationConstraint" for name in names):
+        raise NotImplementedByName(f"{names[0]} of CreateBucket")
 
 
 def refuse_acl(request: S3Request) -> None:

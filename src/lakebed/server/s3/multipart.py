@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -27,7 +27,7 @@ from .bodies import SIZE_BYTES_MAX, Payload, declared_algorithm, sent_checksums
 from .buckets import iso, xml
 from .checksums import ALGORITHMS, COMPOSITE, COMPOSITE_ALGORITHMS, FULL_OBJECT, FULL_OBJECT_ALGORITHMS, SIZES
 from .conditions import check_source_conditions, write_conditions
-from .documents import Element, MalformedXml, Node, document, parse
+from .documents import Element, MalformedXml, Node, document
 from .errors import S3Error, as_s3
 from .objects import (
     SYSTEM,
@@ -55,6 +55,7 @@ ANSWER_S: Final = 10.0
 """A completion that takes longer begins its answer, so that no client gives up waiting."""
 SPACE_S: Final = 5.0
 LAYOUT_CHARACTERS_MAX: Final = 4096
+T = TypeVar("T")
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 
 
@@ -187,8 +188,8 @@ class MultipartUploads:
         kind = request.header(b"x-amz-checksum-type")
         if kind is not None and begun.record.checksum_type not in {"", kind.upper()}:
             raise S3Error("InvalidRequest", "The upload was created with another x-amz-checksum-type")
-        wanted = await _read_completion(request)
-        parts = _chosen(wanted, dict(await begun.repository.versions.parts.every(begun.id)), begun.record.algorithm)
+        stored = dict(await begun.repository.versions.parts.every(begun.id))
+        parts = await _read_completion(request, lambda wanted: _chosen(wanted, stored, begun.record.algorithm))
         size_bytes = sum(part.size_bytes for part in parts)
         if size_bytes > OBJECT_BYTES_MAX:
             raise S3Error("EntityTooLarge")
@@ -210,7 +211,7 @@ class MultipartUploads:
         place = request.place()
         repository = await self._catalog.get(place.repository)
         record = await repository.versions.parts.completed(request.parameter("uploadId"))
-        wanted = [node.value("ETag") or "" for node in await _read_completion(request)]
+        wanted = await _read_completion(request, lambda parts: [node.value("ETag") or "" for node in parts])
         digests = [etag.strip().strip('"') for etag in wanted]
         is_same = (record.branch, record.path) == (place.ref, path_to_key(place.path))
         if not is_same or record.etag != etag_of_parts(digests):
@@ -494,19 +495,18 @@ def _copied_range(request: S3Request, entry: Entry) -> tuple[int, int]:
     return int(match[1]), int(match[2]) + 1
 
 
-async def _read_completion(request: S3Request) -> list[Node]:
+async def _read_completion(request: S3Request, read: Callable[[Sequence[Node]], T]) -> T:
+    """Return what `read` makes of the parts that a completion names."""
+
+    def read_parts(body: Node) -> T:
+        parts = [*body.all("Part")]
+        if not 1 <= len(parts) <= PART_NUMBER_MAX:
+            raise MalformedXml("there is no part, or there are too many")
+        return read(parts)
+
     # Its checksum headers are of the object, not of this body.
     payload = Payload(request, has_checksum=False)
-    if payload.size_bytes > COMPLETION_BYTES_MAX:
-        raise S3Error("MaxMessageLengthExceeded", MaxMessageLengthBytes=COMPLETION_BYTES_MAX)
-    try:
-        body = parse(b"".join([chunk async for chunk in payload.chunks()]), "CompleteMultipartUpload")
-    except MalformedXml as error:
-        raise S3Error("MalformedXML") from error
-    wanted = [*body.all("Part")]
-    if not 1 <= len(wanted) <= PART_NUMBER_MAX:
-        raise S3Error("MalformedXML")
-    return wanted
+    return await payload.document("CompleteMultipartUpload", COMPLETION_BYTES_MAX, read_parts)
 
 
 def _chosen(wanted: Sequence[Node], stored: Mapping[int, PartRecord], algorithm: str) -> list[PartRecord]:
@@ -514,15 +514,13 @@ def _chosen(wanted: Sequence[Node], stored: Mapping[int, PartRecord], algorithm:
 
     Raises:
         S3Error: one is unknown or another one, out of order, or too small.
+        MalformedXml: one has no number or no ETag, or has an element twice.
     """
     chosen: list[PartRecord] = []
     last = 0
     for node in wanted:
-        try:
-            number, etag = node.value("PartNumber") or "", (node.value("ETag") or "").strip().strip('"')
-            named = {name: node.value(f"Checksum{name}") for name in ALGORITHMS}
-        except MalformedXml as error:
-            raise S3Error("MalformedXML") from error
+        number, etag = node.value("PartNumber") or "", (node.value("ETag") or "").strip().strip('"')
+        named = {name: node.value(f"Checksum{name}") for name in ALGORITHMS}
         if not re.fullmatch(r"-?\d{1,9}", number.strip()) or not etag:
             raise S3Error("MalformedXML")
         if not 1 <= int(number) <= PART_NUMBER_MAX:

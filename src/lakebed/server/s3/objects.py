@@ -37,11 +37,11 @@ from .bodies import SMALL_BYTES_MAX, Payload
 from .buckets import iso, refuse_acl, xml
 from .checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT, part_count
 from .conditions import CONDITIONS, check_conditions, check_source_conditions, write_conditions
-from .documents import Element, MalformedXml, Node, parse
+from .documents import Element, MalformedXml, Node
 from .errors import NotImplementedByName, S3Error, as_s3
 from .operations import S3Operation
 from .options import S3Options
-from .requests import Place, S3Request, admit, place_of
+from .requests import Place, S3Request, admit, admit_below, place_of
 
 SYSTEM: Final = S3_METADATA
 HIDDEN: Final = HIDDEN_METADATA
@@ -391,17 +391,9 @@ class Objects:
 
     async def delete_many(self, request: S3Request) -> Response:
         request.refuse_headers([b"x-amz-mfa"])
-        payload = Payload(request)
-        if payload.size_bytes > DELETE_BYTES_MAX:
-            raise S3Error("MaxMessageLengthExceeded", MaxMessageLengthBytes=DELETE_BYTES_MAX)
-        try:
-            body = parse(b"".join([chunk async for chunk in payload.chunks()]), "Delete")
-            wanted = [_to_delete(node) for node in body.all("Object")]
-            is_quiet = (body.value("Quiet") or "").strip() == "true"
-        except MalformedXml as error:
-            raise S3Error("MalformedXML") from error
-        if not 1 <= len(wanted) <= DELETE_MANY_MAX:
-            raise S3Error("MalformedXML")
+        # Each key is asked for below. A caller who may delete none of them does not have the body read.
+        admit_below(request, objects.DELETE_OBJECT, {"repository": request.place().repository})
+        wanted, is_quiet = await Payload(request).document("Delete", DELETE_BYTES_MAX, _keys_to_delete)
         keys = [key for key, refusal in wanted if refusal is None]
         request.what = {**(request.what or {}), "paths": keys, "paths_count": str(len(keys))}
         failed = await self._delete_keys(request, keys)
@@ -547,6 +539,14 @@ def check_version(version: str) -> None:
 def acknowledged(checksum: str, headers: Mapping[bytes, bytes]) -> Response:
     """Answer a write with its ETag, and these headers."""
     return RawResponse(200, [(b"etag", b'"%s"' % checksum.encode()), (b"content-length", b"0"), *headers.items()])
+
+
+def _keys_to_delete(body: Node) -> tuple[list[tuple[str, S3Error | None]], bool]:
+    """Return the keys, each with the reason why it cannot be deleted, and whether the client asks for errors only."""
+    nodes = [*body.all("Object")]
+    if not 1 <= len(nodes) <= DELETE_MANY_MAX:
+        raise MalformedXml("there is no object, or there are too many")
+    return [_to_delete(node) for node in nodes], (body.value("Quiet") or "").strip() == "true"
 
 
 def _to_delete(node: Node) -> tuple[str, S3Error | None]:

@@ -18,7 +18,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from lakebed.operations import AnyOperation
-from lakebed.server.gate import require
+from lakebed.server.gate import require, require_below
 from lakebed.server.requests import RestRequest
 
 from .errors import NotImplementedByName, S3Error
@@ -214,6 +214,16 @@ def admit(request: S3Request, operation: AnyOperation, names: Mapping[str, str])
         NotPermitted: one is missing.
     """
     require(operation.permissions or (), request.permissions, names)
+
+
+def admit_below(request: S3Request, operation: AnyOperation, names: Mapping[str, str]) -> None:
+    """Hold the permissions of an operation where the body has the rest of the names.
+
+    Raises:
+        NotPermitted: the caller may do this to nothing that the body could name.
+    """
+    for permission in operation.permissions or ():
+        require_below(permission, request.permissions, names)
 
 
 def place_of(bucket: str, key: str, options: S3Options) -> Place:

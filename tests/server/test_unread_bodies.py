@@ -1,0 +1,194 @@
+"""No body is read before the caller's permission is known, and none is large enough to keep the event loop busy.
+
+Every operation of both tables is tried, so a new one is too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+
+from lakebed.auth import Permissions, Statement
+from lakebed.auth.delegation import Delegation
+from lakebed.operations import LOGGED_IN, NOTHING, PUBLIC
+from lakebed.operations.operation import LIST_BYTES_MAX, PUBLIC_BYTES_MAX, RECORD_BYTES_MAX
+from lakebed.operations.table import OPERATIONS
+from lakebed.server import App
+from lakebed.server.s3.operations import OPERATIONS as S3_OPERATIONS
+from tests.server.s3.test_gateway import ROUTES, Signer, allow, keys_of
+
+RECORDS = [operation for operation in OPERATIONS if operation.body not in (NOTHING, bytes)]
+LISTS = {
+    "deferGcRun",
+    "deleteObjects",
+    "expireGcCommits",
+    "importStart",
+    "markGcRun",
+    "retireGcIds",
+    "sweepGcRun",
+    "unstageGcEntries",
+}
+"""Operations whose records may be long: lists of short texts, whose decoding was measured."""
+POLICIES = {"setLifecyclePolicy", "validateLifecyclePolicy"}
+"""Operations whose record is bytes to the decoder, which a thread checks later."""
+S3_ROUTES: dict[str, tuple[str, str, Mapping[str, str]]] = {
+    **{name: (method, path, {}) for name, (method, path, _) in ROUTES.items()},
+    "s3:CopyObject": ("PUT", "/lake/main/b", {"x-amz-copy-source": "/lake/main/a"}),
+    "s3:UploadPartCopy": ("PUT", "/lake/main/b?uploadId=x&partNumber=1", {"x-amz-copy-source": "/lake/main/a"}),
+    "s3:DeleteObjects": ("POST", "/lake.main?delete", {}),
+}
+ELSEWHERE = "arn:lakefs:fs:::repository/elsewhere/*"
+
+
+class Spy:
+    """The application, and whether it asked for the body of the last request."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.is_asked = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.is_asked = False
+
+        async def receive_and_tell() -> Any:
+            self.is_asked = True
+            return await receive()
+
+        await self._app(scope, receive_and_tell, send)
+
+
+@pytest.fixture
+def spy(app: App) -> Spy:
+    return Spy(app)
+
+
+@pytest.fixture
+async def pairs(client: httpx.AsyncClient, repo: str) -> dict[str, tuple[str, str]]:
+    """Callers who may do nothing in the repository, by the reason."""
+    assert repo
+    deny: dict[str, object] = {"effect": "deny", "action": ["*"], "resource": "*"}
+    return {
+        "nothing": await keys_of(client, "nothing", allow("fs:ListRepositories", resource="arn:lakefs:fs:::none")),
+        "elsewhere": await keys_of(client, "elsewhere", allow("*", resource=ELSEWHERE)),
+        "denied": await keys_of(client, "denied", allow("*"), deny),
+    }
+
+
+async def callers(spy: Spy, pairs: Mapping[str, tuple[str, str]]) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
+    auths: list[tuple[str, httpx.Auth | None]] = [(name, httpx.BasicAuth(*pair)) for name, pair in pairs.items()]
+    for name, auth in [*auths, ("stranger", None)]:
+        transport = httpx.ASGITransport(app=spy)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=auth) as client:
+            yield name, client
+
+
+async def test_no_rest_operation_reads_a_body_that_its_caller_may_not_send(
+    spy: Spy, pairs: dict[str, tuple[str, str]]
+) -> None:
+    async for name, client in callers(spy, pairs):
+        for operation in OPERATIONS:
+            is_admitted = operation.permissions == LOGGED_IN and name != "stranger"
+            names_its_repository = "{repository}" in operation.path
+            if operation.permissions is PUBLIC or is_admitted or (name == "elsewhere" and not names_its_repository):
+                continue
+            path = re.sub(r"\{\w+\}", "lake", operation.path)
+
+            answer = await client.request(operation.method, path, content=b"[", params={"path": "a", "dest_path": "a"})
+
+            assert answer.status_code in {401, 403}, (name, operation.id, answer.text)
+            assert not spy.is_asked, (name, operation.id)
+
+
+@pytest.mark.parametrize("name", S3_ROUTES)
+async def test_no_operation_of_s3_reads_a_body_that_its_caller_may_not_send(
+    name: str, spy: Spy, pairs: dict[str, tuple[str, str]]
+) -> None:
+    method, path, headers = S3_ROUTES[name]
+    signers: list[tuple[str, httpx.Auth | None]] = [(caller, Signer(*pair)) for caller, pair in pairs.items()]
+    for caller, auth in [*signers, ("stranger", None)]:
+        transport = httpx.ASGITransport(app=spy)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", auth=auth) as client:
+            if auth is None:
+                headers = {
+                    **headers,
+                    "authorization": "AWS4-HMAC-SHA256 Credential=x/20200101/us-east-1/s3/aws4_request",
+                }
+
+            answer = await client.request(method, path, headers=headers, content=b"<Delete>")
+
+        assert answer.status_code in {400, 401, 403}, (caller, answer.text)
+        assert not spy.is_asked, caller
+
+
+def test_every_operation_of_s3_is_tried() -> None:
+    assert {f"s3:{operation.name}" for operation in S3_OPERATIONS} == set(S3_ROUTES)
+
+
+def test_large_records_are_a_short_list() -> None:
+    """A decoder lets nothing else run, so the size of a body is how long it may take."""
+    assert {each.id for each in RECORDS if each.body_bytes_max > RECORD_BYTES_MAX} == LISTS | POLICIES
+    assert max(each.body_bytes_max for each in RECORDS) <= LIST_BYTES_MAX
+    for operation in RECORDS:
+        if operation.permissions is PUBLIC:
+            assert operation.body_bytes_max <= PUBLIC_BYTES_MAX, operation.id
+
+
+async def test_more_paths_than_a_request_may_delete_are_refused_before_any_is_looked_at(
+    client: httpx.AsyncClient, repo: str
+) -> None:
+    answer = await client.post(f"{repo}/branches/main/objects/delete", json={"paths": ["a"] * 1_001})
+
+    assert answer.status_code == 400
+    assert "length <= 1000" in answer.json()["message"]
+
+
+# What a beginning allows
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_allowed"),
+    [
+        ("*", True),
+        ("lake/object/*", True),
+        ("lake/*", True),
+        ("lake/object/a", True),
+        ("lake/object/a*b", True),
+        ("*/b", True),
+        ("lake/obj", False),
+        ("lake/obj*", True),
+        ("lake/branch/*", False),
+        ("other/*", False),
+        ("lake", False),
+    ],
+)
+def test_a_beginning_is_allowed_where_something_below_it_may_be(pattern: str, is_allowed: bool) -> None:
+    statement = Statement(effect="allow", actions=("fs:DeleteObject",), resource=pattern)
+
+    assert Permissions("ann", [statement]).allows_below("fs:DeleteObject", "lake/object/") == is_allowed
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_allowed"),
+    [("*", False), ("lake/*", False), ("lake/object/*", False), ("lake/object/a*", True), ("*b", True), ("x", True)],
+)
+def test_a_beginning_is_denied_where_one_statement_denies_all_below_it(pattern: str, is_allowed: bool) -> None:
+    everything = Statement(effect="allow", actions=("*",), resource="*")
+    statement = Statement(effect="deny", actions=("fs:DeleteObject",), resource=pattern)
+
+    assert Permissions("ann", [everything, statement]).allows_below("fs:DeleteObject", "lake/object/") == is_allowed
+
+
+def test_a_job_may_ask_only_below_its_own_repository() -> None:
+    delegation = Delegation(job="j", repository="lake", actions=("gc:Plan",), on_branches=("fs:DeleteBranch",))
+    job = Permissions.everything("ann").within(delegation)
+    lake = "arn:lakefs:fs:::repository/lake"
+
+    assert job.allows_below("gc:Plan", "arn:lakefs:fs:::repository/")
+    assert not job.allows_below("gc:Plan", f"{lake}/object/")
+    assert job.allows_below("fs:DeleteBranch", f"{lake}/branch/")
+    assert not job.allows_below("fs:DeleteBranch", f"{lake}s/branch/")
+    assert not job.allows_below("fs:DeleteObject", f"{lake}/object/")
