@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from lakebed.server import App, AppState, ServerOptions, create_app, opened, options_of, recover
+from lakebed.server.app import InvalidSetting
 from lakebed.server.audit import BLOCK_BYTES, REFUSALS_MAX, SOURCE_MAX, AuditLog, AuditQuery, lines_backwards
 from lakebed.wire import AuditRecord
 
@@ -154,6 +155,20 @@ class TestLines:
         assert len(written) == SOURCE_MAX + 1
         assert written[-1]["skipped"] == 7
 
+    async def test_one_caller_with_many_addresses_of_ipv6_has_the_lines_of_one(
+        self, app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("lakebed.server.audit.time.monotonic", lambda: 1.0)
+        for place in [*[f"2001:db8::{number:x}" for number in range(2 * SOURCE_MAX)], "2001:db8:0:1::1", "fe80::1%lo"]:
+            transport = httpx.ASGITransport(app=app, client=(place, 1))
+            async with httpx.AsyncClient(transport=transport) as stranger:
+                await stranger.get("http://lake/api/v1/user", headers={"authorization": "Bearer no"})
+
+        written = [line["from"] for line in lines(tmp_path)]
+
+        assert sum(place.startswith("2001:db8::") for place in written) == SOURCE_MAX
+        assert written[-2:] == ["2001:db8:0:1::1", "fe80::1%lo"]
+
     async def test_a_flood_hides_neither_denials_nor_what_comes_from_elsewhere(
         self, app: App, client: httpx.AsyncClient, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -294,3 +309,35 @@ class TestQueries:
             assert (await mallory.get("/audit")).status_code in {401, 403}
         denied = (await client.get("/audit", params={"denied": "true"})).json()["results"]
         assert [record["user"] for record in denied] == ["mallory"]
+
+
+# The address of a caller behind a proxy
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "address"),
+    [
+        ("", "10.1.2.3", "127.0.0.1"),
+        ("10.0.0.0/8", "10.1.2.3", "127.0.0.1"),
+        ("127.0.0.1", "10.1.2.3", "10.1.2.3"),
+        ("127.0.0.0/8, 10.0.0.0/8", "1.1.1.1, 192.0.2.7, 10.1.2.3", "192.0.2.7"),
+    ],
+    ids=["none", "another", "one", "two"],
+)
+def test_only_trusted_proxies_say_where_a_request_comes_from(
+    proxies: str, forwarded: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEBED_TRUSTED_PROXIES", proxies)
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    with serving(tmp_path / "lake") as (_, url):
+        httpx.get(url + "/api/v1/user", headers={"authorization": "Bearer no", "x-forwarded-for": forwarded})
+
+    [line] = lines(tmp_path / "lake")
+
+    assert (line["from"], line["forwarded"]) == (address, forwarded)
+
+
+@pytest.mark.parametrize("text", ["*", "proxy.example", "10.0.0.1/8", "10.0.0.300"])
+def test_a_trusted_proxy_is_an_address_or_a_network(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="LAKEBED_TRUSTED_PROXIES"):
+        options_of(Path("lake"), {"LAKEBED_TRUSTED_PROXIES": text})

@@ -23,12 +23,14 @@ from tests.conftest import fill_disk
 from tests.kv.servers import is_alive
 
 _SERVE = """
+import os
 import sys
 from pathlib import Path
 from lakebed.base import LakebedError
 from lakebed.server import options_of, serve
 try:
-    serve(options_of(Path(sys.argv[1]), {}), port=0, workers=int(sys.argv[2]),
+    given = {name: value for name, value in os.environ.items() if name == "LAKEBED_TRUSTED_PROXIES"}
+    serve(options_of(Path(sys.argv[1]), given), port=0, workers=int(sys.argv[2]),
           on_ready=lambda url: print(url, flush=True))
 except LakebedError as error:
     print(type(error).__name__, error, flush=True)

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.metadata import version
+from ipaddress import ip_network
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -168,6 +169,7 @@ class ServerOptions:
     `cache_bytes`: how much a process keeps of what it decoded from committed data.
     `trust_denials`: where the object store refuses to say whether a namespace is marked, it is not.
     `presign`: hand out signed URLs, where the object store has such. `s3`: the S3 gateway's.
+    `trusted_proxies`: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto count.
     """
 
     data_dir: Path
@@ -182,6 +184,7 @@ class ServerOptions:
     deleted_days: int = DELETED_DAYS
     cache_bytes: int = TREE_CACHE_BYTES
     presign: bool = True
+    trusted_proxies: tuple[str, ...] = ()
     s3: S3Options = field(default_factory=S3Options)
     hooks: HookOptions = field(default_factory=HookOptions)
     providers: ProviderOptions = field(default_factory=ProviderOptions)
@@ -215,8 +218,9 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
 
     LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
-    LAKEBED_DELETED_DAYS, LAKEBED_CACHE_BYTES, LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and those of hooks,
-    of providers of identities (`provider_options`) and of the object stores.
+    LAKEBED_DELETED_DAYS, LAKEBED_CACHE_BYTES, LAKEBED_TRUSTED_PROXIES (addresses and networks, with commas between),
+    LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and those of hooks, of providers of identities
+    (`provider_options`) and of the object stores.
 
     Raises:
         UnknownObjectStore: a kind of object store that there is no driver for.
@@ -239,6 +243,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
         deleted_days=_days("LAKEBED_DELETED_DAYS", environment.get("LAKEBED_DELETED_DAYS") or str(DELETED_DAYS)),
         cache_bytes=_cache_bytes(environment.get("LAKEBED_CACHE_BYTES") or str(TREE_CACHE_BYTES)),
         presign=environment.get("LAKEBED_PRESIGN") != "0",
+        trusted_proxies=_proxies(environment.get("LAKEBED_TRUSTED_PROXIES") or ""),
         s3=s3_options(environment),
         hooks=hook_options(environment),
         providers=provider_options(environment),
@@ -251,6 +256,16 @@ def _audit_mode(text: str) -> AuditMode:
             return text
         case _:
             raise InvalidSetting(f"LAKEBED_AUDIT is {text!r}: known are changes, all and off")
+
+
+def _proxies(text: str) -> tuple[str, ...]:
+    proxies = tuple(part.strip() for part in text.split(",") if part.strip())
+    for proxy in proxies:
+        try:
+            ip_network(proxy)
+        except ValueError as error:
+            raise InvalidSetting(f"LAKEBED_TRUSTED_PROXIES: {proxy!r} is no address and no network: {error}") from error
+    return proxies
 
 
 def _cache_bytes(text: str) -> int:

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -153,7 +154,7 @@ class AuditLog:
         if user:
             return self._is_over("user", user, REFUSALS_MAX)
         # The address first: what one of them sends too much of takes no room from the others.
-        return self._is_over("address", address, SOURCE_MAX) or self._is_over("strangers", "", REFUSALS_MAX)
+        return self._is_over("address", _source(address), SOURCE_MAX) or self._is_over("strangers", "", REFUSALS_MAX)
 
     def _is_over(self, kind: str, name: str, most: int) -> bool:
         self._refusals[kind, name] += 1
@@ -232,6 +233,16 @@ class AuditLog:
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("????-??-??.jsonl"))
+
+
+def _source(address: str) -> str:
+    """Return the network that one caller has: an address of IPv4, the 64 bits of IPv6 that a provider hands out."""
+    if ":" not in address:
+        return address
+    try:
+        return str(ip_network((address.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return address
 
 
 def lines_backwards(file: Path, end: int | None = None) -> Iterator[tuple[int, bytes]]:

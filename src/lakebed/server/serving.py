@@ -277,6 +277,9 @@ async def serve_here(
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
+                # By default uvicorn believes every caller on loopback, and an environment variable of its own.
+                proxy_headers=bool(options.trusted_proxies),
+                forwarded_allow_ips=[*options.trusted_proxies],
             )
             _calm_the_collector()
             server = DrainingServer(config, state.drain, process.drain_s, process.notice_s, others)

@@ -34,8 +34,8 @@ class Identities:
         check_origin(request)
         token, expires_s = await self._authenticator.log_in(body.access_key_id, body.secret_access_key)
         response = answer(wire.AuthenticationToken(token=token, token_expiration=expires_s))
-        # Behind a proxy that ends TLS the scheme is what the proxy says (X-Forwarded-Proto).
-        secure = request.scope["scheme"] == "https"
+        # Behind a proxy that ends TLS. Any caller may say so: only its own cookie gets stricter.
+        secure = "https" in {request.scope["scheme"], request.header(b"x-forwarded-proto")}
         keep_session(response, token, TOKEN_LIFETIME_S, secure=secure)
         return response
 
