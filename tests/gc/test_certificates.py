@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from msgspec import json
 from msgspec.structs import replace
 
-from lakebed.base import Entry
+from lakebed.base import Entry, LakebedError
 from lakebed.cli.gc.report import certificate_html
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.erasure import certifying, contents
@@ -28,10 +30,11 @@ from lakebed.gc.protocol import (
     decode_certificate,
     encode_certificate,
     plan_path,
+    signed_bytes,
 )
 from lakebed.gc.rules import Selection, digests_in
 from lakebed.objectstore import MemoryObjectStore, ObjectStoreOptions, keeps_versions, open_objectstore
-from lakebed.runtime import LiveClock, live_ports
+from lakebed.runtime import live_ports
 from tests.gc.test_erasure import deferred, erase, versions_of
 from tests.gc.test_holds import hold
 from tests.objectstore.s3_servers import client_of, make_bucket, serve_moto
@@ -48,6 +51,11 @@ def certified(lake: Lakeside, *paths: str, **how: Any) -> Certificate:
     plan = erase(lake, *paths, **how)
     lake.collector.apply(None, plan.run_id)
     return lake.collector.on(None).certify(plan.run_id, by="ann")
+
+
+def signed(lake: Lakeside, changed: Certificate) -> Certificate:
+    """Return it as if the server had signed just this."""
+    return lake.wait(lake.service.sign_certificate(changed.run_id, changed))
 
 
 def stands(certificate: Certificate) -> dict[str, str]:
@@ -69,16 +77,69 @@ def test_a_certificate_names_each_object_and_that_it_is_absent(lake: Lakeside) -
 
 def test_a_certificate_says_when_by_which_ledger_and_what_remains_as_a_name(lake: Lakeside) -> None:
     versions_of(lake)
-    before_ms = LiveClock().now_ms()
 
     made = certified(lake, "users/ann")
 
     [(key, digest)] = made.ledger.items()
     assert digest == hashlib.sha256((lake.folder / key).read_bytes()).hexdigest()
-    assert before_ms <= made.made_ms <= LiveClock().now_ms()
+    assert made.made_ms == lake.clock.now_ms()
     assert made.namespace == lake.uri
     assert any("names in commits, ranges" in one for one in made.remains)
     assert any("backups" in one for one in made.remains)
+
+
+def test_a_certificate_that_was_changed_is_refused(lake: Lakeside) -> None:
+    versions_of(lake)
+    made = certified(lake, "users/ann")
+    [first, *others] = made.objects
+
+    for changed, reason in (
+        (replace(made, made_by="bob"), "not as this server signed it"),
+        (replace(made, objects=(replace(first, address="data/other"), *others)), "not as this server signed it"),
+        (replace(made, stands=()), "not as this server signed it"),
+        (replace(made, signature=""), "not as this server signed it"),
+        (replace(made, why="no reason"), "disagrees with the records of run .*: why"),
+        (replace(made, selection=Selection(paths=("users/bob",))), "disagrees with the records of run .*: selection"),
+        (replace(made, run_id="0a"), "is no erasure that was applied here"),
+    ):
+        again = decode_certificate(encode_certificate(changed))
+        with pytest.raises(LakebedError, match=reason):
+            lake.collector.on(None).verify(again, by="bob")
+    assert lake.collector.on(None).verify(decode_certificate(encode_certificate(made)), by="bob").signature
+
+
+def test_a_run_of_another_kind_or_that_was_not_applied_is_certified_by_no_server(lake: Lakeside) -> None:
+    versions_of(lake)
+    made = certified(lake, "users/ann")
+    only_planned = erase(lake, "users/bob").run_id
+    collected = lake.collector.plan(None, RunKind.UNCOMMITTED).run_id
+
+    for run_id in (only_planned, collected):
+        with pytest.raises(LakebedError, match="is no erasure that was applied here"):
+            lake.wait(lake.service.sign_certificate(run_id, replace(made, run_id=run_id)))
+
+
+def test_a_certificate_is_checked_by_the_stored_one_once_its_plan_is_gone(lake: Lakeside) -> None:
+    versions_of(lake)
+    made = certified(lake, "users/ann")
+    (lake.folder / plan_path(RunKind.ERASURE, made.run_id)).unlink()
+
+    assert lake.collector.on(None).verify(made, by="bob").signature
+    file = lake.folder / certificate_path(made.run_id)
+    file.write_bytes(encode_certificate(replace(made, why="forged")))
+    with pytest.raises(LakebedError, match="is no erasure that was applied here"):
+        lake.collector.on(None).verify(replace(made, why="forged"), by="bob")
+
+
+def test_a_public_key_is_enough_to_check_a_certificate(lake: Lakeside) -> None:
+    versions_of(lake)
+    made = certified(lake, "users/ann")
+    pem = lake.wait(lake.service.certificate_key()).pem
+
+    key = load_pem_public_key(pem.encode())
+
+    assert isinstance(key, Ed25519PublicKey)
+    key.verify(bytes.fromhex(made.signature), signed_bytes(made))
 
 
 def test_bytes_that_are_at_an_erased_address_again_are_not_absent(lake: Lakeside) -> None:
@@ -194,6 +255,59 @@ def kept_for_a_window(lake: Lakeside, *versions: tuple[str, bytes]) -> tuple[str
     return run, found
 
 
+def kept_after_an_erasure(lake: Lakeside) -> tuple[Certificate, str, str]:
+    """Return a certificate, a run that keeps a later version of its path for a window, and that version's address."""
+    lake.upload("users/ann", b"secret")
+    lake.commit(age_days=40)
+    made = certified(lake, "users/ann")
+    run, [late] = kept_for_a_window(lake, ("users/ann", b"later!"))
+    return made, run, late
+
+
+def restore_and_purge(lake: Lakeside, run: str) -> None:
+    assert lake.collector.restore(path="users/", prefix="back/").restored == 1
+    lake.end_window(run)
+    lake.collector.purge(None)
+
+
+@pytest.mark.parametrize("before", ["_deferred_now", "_find_copies", "deferred_copies", "_on_no_record"])
+def test_what_is_restored_and_purged_while_a_certificate_is_asked_stands(
+    lake: Lakeside, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """`before` is the step that comes next: the object goes from the deferred run to a branch before it."""
+    made, run, late = kept_after_an_erasure(lake)
+    real, rounds = getattr(certifying, before), 2 if before in ("_deferred_now", "deferred_copies") else 1
+    calls: list[str] = []
+
+    async def hooked(*args: Any, **how: Any) -> Any:
+        calls.append(before)
+        if len(calls) == rounds:
+            await asyncio.to_thread(restore_and_purge, lake, run)
+        return await real(*args, **how)
+
+    monkeypatch.setattr(certifying, before, hooked)
+    again = lake.collector.on(None).verify(made, by="bob")
+    monkeypatch.undo()
+    later = lake.collector.on(None).verify(again, by="bob")
+
+    assert len(calls) >= rounds
+    assert late not in lake.addresses()
+    assert {"deferred", "copy"} & stands(again).keys()
+    assert "copy" in stands(later), "a certificate that named the object asks for its restored copies"
+
+
+def test_a_restored_copy_of_what_a_certificate_saw_in_a_deferred_run_stands_once_the_run_has_ended(
+    lake: Lakeside,
+) -> None:
+    made, run, _ = kept_after_an_erasure(lake)
+    made = lake.collector.on(None).verify(made, by="bob")
+    assert stands(made).keys() == {"deferred"}
+
+    restore_and_purge(lake, run)
+
+    assert "copy" in stands(lake.collector.on(None).verify(made, by="bob"))
+
+
 def test_what_a_deferred_run_keeps_with_the_same_bytes_stands_in_the_plan_and_in_the_certificate(
     lake: Lakeside,
 ) -> None:
@@ -221,7 +335,7 @@ def test_a_deferred_object_of_the_same_size_stands_where_the_checksum_is_not_of_
     assert stands(made) == {}
 
     in_parts = replace(made, objects=tuple(replace(one, checksum=f"{'0' * 32}-2") for one in made.objects))
-    again = lake.collector.on(None).verify(in_parts, by="bob")
+    again = lake.collector.on(None).verify(signed(lake, in_parts), by="bob")
 
     assert [one.where for one in again.stands if one.what == "deferred"] == [copy]
 
@@ -430,7 +544,7 @@ def test_that_copies_were_not_sought_stands_where_no_record_has_the_checksum(lak
     made = certified(lake, "users/ann")
     assert stands(made) == {}
 
-    bare = replace(made, objects=tuple(replace(one, checksum="") for one in made.objects))
+    bare = signed(lake, replace(made, objects=tuple(replace(one, checksum="") for one in made.objects)))
     lake.wait(lake.objectstore.put(certificate_path(made.run_id), encode_certificate(bare)))
     again = lake.collector.on(None).verify(bare, by="bob")
 
@@ -548,7 +662,7 @@ def test_an_erasure_that_was_planned_first_and_applied_last_finds_copies_of_what
 def test_a_checksum_that_only_another_certificate_has_is_taken_over(lake: Lakeside) -> None:
     first = erased_and_forgotten(lake)
     [known] = first.objects
-    bare = replace(certified(lake, "users/ann"), objects=(replace(known, checksum=""),))
+    bare = signed(lake, replace(certified(lake, "users/ann"), objects=(replace(known, checksum=""),)))
 
     made = lake.collector.on(None).verify(bare, by="bob")
 
@@ -602,8 +716,7 @@ def test_an_object_of_another_erasure_has_no_path_that_is_not_selected(lake: Lak
     first = certified(lake, "users/ann", "users/bob")
     assert [one.paths for one in first.objects] == [("users/ann", "users/bob")]
 
-    other = replace(first, run_id="other", selection=Selection(paths=("users/ann",)), objects=())
-    made = lake.collector.on(None).verify(other, by="bob")
+    made = certified(lake, "users/ann")
 
     assert [one.paths for one in made.objects] == [("users/ann",)]
 

@@ -23,6 +23,7 @@ from lakebed.gc.files import Files, Lake
 from lakebed.gc.http_requests import finish
 from lakebed.gc.protocol import (
     Apply,
+    Certificate,
     CommitCounts,
     Defer,
     End,
@@ -308,6 +309,7 @@ class Lakeside:
             "expire": lambda run: service.expire(run, said(Expire)),
             "staged": lambda run: service.find_staged(run, said(FindStaged)),
             "unstage": lambda run: service.unstage(run, said(Unstage)),
+            "certificate": lambda run: service.sign_certificate(run, said(Certificate)),
             "retire": lambda run: service.retire(run, said(RetireLeftovers)),
             "sweeping": lambda run: service.sweep(run, said(Sweep)),
             "deferred": lambda run: service.defer(run, said(Defer)),
@@ -318,6 +320,8 @@ class Lakeside:
         match method, words:
             case "POST", []:
                 return await service.start(said(StartRun))
+            case "POST", [run, "certificate", "check"]:
+                return await service.check_certificate(run, said(Certificate))
             case "POST", [run, action]:
                 return await answers[action](run)
             case "GET", []:

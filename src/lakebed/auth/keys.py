@@ -28,7 +28,8 @@ _NONCE_BYTES: Final = 12
 class ServerKeys:
     """Derive and use the server's keys.
 
-    `token_key` signs JWTs, `continuation_key` seals continuation tokens, `login_key` ties logins to their browsers.
+    `token_key` signs JWTs, `continuation_key` seals continuation tokens, `login_key` ties logins to their browsers,
+    `certificate_key` signs certificates of erasures.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -42,6 +43,7 @@ class ServerKeys:
         self.token_key = _derive(secret, b"lakebed jwt")
         self.continuation_key = _derive(secret, b"lakebed continuation")
         self.login_key = _derive(secret, b"lakebed login")
+        self.certificate_key = _derive(secret, b"lakebed certificate")
         self._cipher = AESGCM(_derive(secret, b"lakebed credentials"))
         self._fingerprint_key = _derive(secret, b"lakebed fingerprint")
 

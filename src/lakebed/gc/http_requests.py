@@ -23,6 +23,7 @@ from lakebed.gc.protocol import (
     AdoptedSlices,
     Adopting,
     Apply,
+    Certificate,
     Defer,
     End,
     Expire,
@@ -136,6 +137,12 @@ class HttpRequests:
 
     async def unstage(self, run_id: str, body: Unstage) -> Unstaged:
         return self._ask(collectors.UNSTAGE_GC_ENTRIES, run_id, body=body)
+
+    async def sign_certificate(self, run_id: str, body: Certificate) -> Certificate:
+        return self._ask(collectors.SIGN_GC_CERTIFICATE, run_id, body=body)
+
+    async def check_certificate(self, run_id: str, body: Certificate) -> Certificate:
+        return self._ask(collectors.CHECK_GC_CERTIFICATE, run_id, body=body)
 
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
         return self._ask(collectors.RETIRE_GC_IDS, run_id, body=body)

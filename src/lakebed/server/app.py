@@ -364,6 +364,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         data_dir=options.data_dir,
         audit=AuditLog(options.data_dir, options.audit, keep_days=options.audit_days),
         continuation_key=keys.continuation_key,
+        certificate_key=keys.certificate_key,
         login_key=keys.login_key,
         setup_secret=options.setup_secret,
         presign_s=PRESIGN_S if presign else None,

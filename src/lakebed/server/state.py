@@ -23,8 +23,8 @@ from .s3.options import S3Options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppState:
-    """`presign_s` is how long signed URLs last; None where the block store signs none. `continuation_key` and
-    `login_key`: see `lakebed.auth.ServerKeys`. `setup_secret`: see `setting_up.check_set_up`."""
+    """`presign_s` is how long signed URLs last; None where the block store signs none. `continuation_key`,
+    `login_key` and `certificate_key`: see `lakebed.auth.ServerKeys`. `setup_secret`: see `setting_up.check_set_up`."""
 
     store: Store
     ports: Ports
@@ -44,6 +44,7 @@ class AppState:
     hard_deleting: HardDeleting
     continuation_key: bytes = field(repr=False)
     login_key: bytes = field(repr=False)
+    certificate_key: bytes = field(repr=False)
     presign_s: int | None = None
     s3: S3Options = field(default_factory=S3Options)
     drain: Drain = field(default_factory=Drain)

@@ -3,14 +3,15 @@
 A certificate looks at the store for each object that was selected:
 
 0. Add the objects of other certificates at the paths: their commits may be gone, and with these the checksums.
-1. Ask what is staged at the paths: before the commits, for a commit may take it meanwhile.
+1. Ask what deferred runs keep, and then what is staged at the paths: before the commits, for a commit may take it
+   meanwhile.
    Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
 2. Ask the store for each of these objects, and for each that the plan named.
 3. Ask which copies are staged, and for the commits once more, as these may have them by now. Read all ranges, for other
    entries that name an object that is there, that have an erased checksum, or that a restore copied from one: copies.
    Restores of these are copies too. Where one has a checksum of its own, look again for that.
-4. Ask what waits in the queue of hard delete, what deferred runs and legal
-   holds keep, and whether the bucket keeps versions. Of deferred objects that have an erased size read the bytes.
+4. Ask what waits in the queue of hard delete, once more what deferred runs keep, what legal holds keep, and whether the
+   bucket keeps versions. Of deferred objects that have an erased size read the bytes, before step 3 and after it.
 5. Find the collection which proves that no garbage is left from before the erasure (proving.py).
 6. List the folders of `data/`. What lies in one that is on no record was in no collection.
 
@@ -32,6 +33,7 @@ from msgspec.structs import replace
 
 from lakebed.base import (
     FOREIGN_SLICE,
+    Corrupt,
     NotFound,
     RangeId,
     RunKind,
@@ -71,7 +73,7 @@ from lakebed.gc.protocol import (
     decode_certificate,
     encode_certificate,
 )
-from lakebed.gc.rules import Holds, Selection, digests_in
+from lakebed.gc.rules import Holds, Matcher, Selection, digests_in
 from lakebed.gc.runs.context import RunContext, find, folder_in, read_plan, slice_numbers
 from lakebed.gc.tables import Table, required
 from lakebed.objectstore import Level, keeps_versions
@@ -108,6 +110,7 @@ _UNREAD_EARLIER: Final = (
 )
 _LEFT_OUT: Final = "objects of other erasures, of which metadata alone select, or the plan is gone, were not looked at"
 _UNREAD_PLAN: Final = "copies were not sought of what it took: it has no certificate, and its plan cannot be read"
+_LEFT_RUN: Final = "it left its run while this was asked, and may be restored: verify again"
 _APPLIED: Final = frozenset({RunState.SWEEPING, RunState.ENDED})
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
@@ -144,7 +147,7 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
         objects=await _planned(context, plan, plan.erasure),
         collected=await _proven(context, run_id),
     )
-    made = await verify(context, made, by=by)
+    made = await context.service.sign_certificate(await _looked(context, made, by=by))
     await context.store.put(certificate_path(run_id), encode_certificate(made))
     return made
 
@@ -192,24 +195,38 @@ async def _proven(context: RunContext, run_id: str) -> Collected | None:
     data = await find(context.store, certificate_path(run_id))
     if data is None:
         return None
-    with suppress(BadInput):
-        return decode_certificate(data).collected
+    # Else whoever writes to the store could have the server sign a proof that is none.
+    with suppress(BadInput, Corrupt, NotFound):
+        before = decode_certificate(data)
+        await context.service.check_certificate(before)
+        return before.collected
     return None
 
 
 async def verify(context: RunContext, before: Certificate, *, by: str) -> Certificate:
-    """Ask again what a certificate says, as things are now. Writes working files of a run, and the file that tells the
-    store's time, but no certificate.
+    """Ask again what a certificate says, as things are now, and return it signed. Writes working files of a run, and
+    the file that tells the store's time, but no certificate.
 
     Raises:
         BadInput: it is of another namespace.
+        NotFound, Corrupt: the server did not sign it as it is, or it disagrees with the records of its run.
     """
     if before.namespace != context.store.uri.rstrip("/"):
         raise BadInput(f"the certificate is of {before.namespace}, not of {context.store.uri}", input="certificate")
+    await context.service.check_certificate(before)
+    return await context.service.sign_certificate(await _looked(context, before, by=by))
+
+
+async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certificate:
+    """Look at all that the certificate speaks of, as things are now."""
     before, unread, left_out = await _with_earlier(context, before)
     # First: a slice has its record before it has an object.
     data = await context.store.level(DATA_PREFIX)
     run = await context.service.start(RunKind.ERASURE)
+    # Deferred runs first, then staging, then deferred runs again: a restore takes an object from a run to a branch, and
+    # the end of the window deletes it there. Asked the other way round it is in neither.
+    first = await _deferred_now(context, before)
+    before = await _with_kept(context, before, first)
     # Before the commits: what is committed meanwhile would be in neither.
     staged = await context.service.staged(run.run_id, before.selection)
 
@@ -223,9 +240,84 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
     objects = _objects(_with_staged(before, staged), found)
     context.progress(f"asking the store for {count_of(len(objects), 'object')}")
     there = await addresses_there(context, objects)
+    read: dict[str, str] = {}
+    first = first._replace(copies=await deferred_copies(context, _contents_of(objects), objects, read))
     copies = await _find_copies(context, run, before.selection, seen, objects, there)
-    made = await _look(context, before, run, data, staged, objects, there, copies, by=by)
+    last = await _deferred_now(context, before)
+    told = {*objects, *copies.others["address"].to_pylist(), *last.at_paths}
+    last = last._replace(copies=await deferred_copies(context, _contents_of(objects), told, read))
+    made = await _look(context, before, run, data, staged, objects, there, copies, first.joined(last), by=by)
     return replace(made, stands=(*made.stands, *unread), remains=(*made.remains, *left_out))
+
+
+class _Kept(NamedTuple):
+    """An object that a deferred run keeps, with all its paths."""
+
+    paths: Sequence[str]
+    size_bytes: int
+    standing: Standing
+
+
+class _Deferred(NamedTuple):
+    """One look at deferred runs: those that may keep selected objects, what they keep at selected paths, by address,
+    and copies of erased content.
+    """
+
+    runs: Sequence[Standing]
+    at_paths: Mapping[str, _Kept]
+    copies: Sequence[Standing] = ()
+
+    def joined(self, last: _Deferred) -> Sequence[Standing]:
+        """Return the standings of a later look, and those that only this one has: their objects may be restored."""
+        mine, later = self._standings(), last._standings()
+        left = mine.keys() - later.keys()
+        return [
+            *last.runs,
+            *[one.standing for one in last.at_paths.values()][:STANDING_MAX],
+            *last.copies[:STANDING_MAX],
+            *[replace(mine[where], why=f"{mine[where].why}; {_LEFT_RUN}") for where in sorted(left)][:STANDING_MAX],
+        ]
+
+    def _standings(self) -> dict[str, Standing]:
+        each = (*self.runs, *(one.standing for one in self.at_paths.values()), *self.copies)
+        return {one.where: one for one in each}
+
+
+async def _deferred_now(context: RunContext, before: Certificate) -> _Deferred:
+    selection = before.selection
+    runs = await _deferred(context, selection)
+    if selection.digests or selection.metadata:  # Their tables have neither, so `runs` names them whole.
+        return _Deferred(runs, {})
+    known = frozenset(one.address for one in before.objects if not one.is_kept)
+    holds = await context.service.holds()
+    return _Deferred(
+        runs, await _deferred_at_paths(context, selection, holds, takes_shared=before.takes_shared, known=known)
+    )
+
+
+async def _with_kept(context: RunContext, before: Certificate, found: _Deferred) -> Certificate:
+    """Return the certificate with what deferred runs keep at the paths among its objects, with checksums.
+
+    Once such a run ends, no record has the paths of its objects. Only a certificate that names them can ask for
+    restored copies.
+    """
+    objects = {one.address: one for one in before.objects}
+    fresh = {address: one for address, one in found.at_paths.items() if address not in objects}
+    checksums = await read_checksums(context.engine, {address: one.size_bytes for address, one in fresh.items()})
+    matcher = Matcher(before.selection)
+    for address, one in fresh.items():
+        objects[address] = ErasedObject(
+            address=address,
+            paths=tuple(sorted(filter(matcher.selects_path, one.paths))),
+            size_bytes=one.size_bytes,
+            checksum=checksums.get(address, ""),
+            is_kept=True,
+        )
+    return replace(before, objects=tuple(objects.values()))
+
+
+def _contents_of(objects: Mapping[str, ErasedObject]) -> frozenset[tuple[str, int]]:
+    return frozenset((one.checksum, one.size_bytes) for one in objects.values() if one.checksum)
 
 
 class _Earlier(NamedTuple):
@@ -310,10 +402,7 @@ def _at_paths(selection: Selection) -> Callable[[Sequence[ErasedObject]], list[E
     """Return what chooses objects that were at a selected path, with no path that is not selected, or that have a
     selected digest. What metadata narrow down counts as selected: they are not on record.
     """
-    paths, digests, patterns = frozenset(selection.paths), frozenset(selection.digests), selection.patterns()
-
-    def is_selected(path: str) -> bool:
-        return path in paths or any(pattern.matches(path) for pattern in patterns)
+    digests, is_selected = frozenset(selection.digests), Matcher(selection).selects_path
 
     def choose(objects: Sequence[ErasedObject]) -> list[ErasedObject]:
         met = [
@@ -450,10 +539,11 @@ async def _look(
     objects: Mapping[str, ErasedObject],
     there: Collection[str],
     copies: _Copies,
+    deferred: Sequence[Standing],
     *,
     by: str,
 ) -> Certificate:
-    """Make the certificate. `staged` are the selected entries."""
+    """Make the certificate. `staged` are the selected entries, `deferred` what deferred runs keep."""
     run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
     holds, others = copies.seen.prepared.holds, copies.others
     names = _staged_names(copies.elsewhere, before.namespace, beside=staged)
@@ -463,7 +553,7 @@ async def _look(
             where=address,
             why=_why(address, objects[address].paths, holds, others, names, _open_or(address, closed, _LATER)),
         )
-        for address in sorted(there)
+        for address in sorted(frozenset(there) - {one.where for one in deferred})
     ]
     stands += (await _copies(context, others, copies.content, objects))[:STANDING_MAX]
     stands += _unsought(objects, there)
@@ -478,16 +568,7 @@ async def _look(
         Standing(what="queued", where=address, why=f"waits in the queue of hard delete, was at {queued[address]}")
         for address in sorted(waiting)
     ]
-    stands += await _deferred(context, before.selection)
-    told = {*objects, *others["address"].to_pylist()}
-    if not (before.selection.digests or before.selection.metadata):  # `_deferred` names the runs.
-        kept = await _deferred_at_paths(
-            context, before.selection, holds, takes_shared=before.takes_shared, known=objects
-        )
-        stands += [standing for _, standing in kept.values()][:STANDING_MAX]
-        told |= kept.keys()
-    erased = {(one.checksum, one.size_bytes) for one in objects.values() if one.checksum}
-    stands += (await deferred_copies(context, erased, told))[:STANDING_MAX]
+    stands += deferred
     is_proven = before.collected is not None and before.collected.proof == PROOF
     unlisted = await _on_no_record(context, data, run)
     proof = (
@@ -540,8 +621,8 @@ async def foresee(
     if not selection.metadata:
         met = frozenset((*found["address"].to_pylist(), *taken["address"].to_pylist()))
         kept = await _deferred_at_paths(context, selection, prepared.holds, takes_shared=order.takes_shared, known=met)
-        paths = _texts(paths, [path for names, _ in kept.values() for path in names])
-        deferred += [standing for _, standing in kept.values()]
+        paths = _texts(paths, [path for one in kept.values() for path in one.paths])
+        deferred += [one.standing for one in kept.values()]
     unmatched = _unmatched(selection, paths, checksums)
     read = await _of_no_entry(context, order.staged, found, taken)
     if not (len(paths) or deferred):
@@ -842,28 +923,30 @@ async def _deferred(context: RunContext, selection: Selection) -> list[Standing]
 
 async def _deferred_at_paths(
     context: RunContext, selection: Selection, holds: Holds, *, takes_shared: bool, known: Collection[str]
-) -> dict[str, tuple[Sequence[str], Standing]]:
-    """Return what deferred runs keep at selected paths, by address, with its paths: held, shared, or set aside while
+) -> dict[str, _Kept]:
+    """Return what deferred runs keep at selected paths, by address: held, shared, or set aside while
     the erasure was planned. Leaves out what is `known`, and what is not there.
     """
     left = frozenset(known)
-    found: dict[str, tuple[Sequence[str], Standing]] = {}
+    found: dict[str, _Kept] = {}
     for run in await deferred_runs(context):
         rows = [one async for one in at_selected_paths(context, run, selection)]
         each = {
-            address: paths
+            address: (paths, size)
             for one in rows
-            for address, paths in zip(one["address"].to_pylist(), paths_of(one), strict=True)
+            for address, paths, size in zip(
+                one["address"].to_pylist(), paths_of(one), one["size_bytes"].to_pylist(), strict=True
+            )
         }
         for address in sorted(await addresses_there(context, each.keys() - left)):
-            paths = each[address]
+            paths, size = each[address]
             reasons = [f"run {run.run_id} keeps it, it was at {', '.join(paths[:3])}"]
             others = [path for path in paths if not selection.selects_path(path)]
             if names := holds.at_any(paths):
                 reasons.append(_held_by(names))
             elif others and not takes_shared:
                 reasons.append(_named_by(others))
-            found[address] = (paths, Standing(what="deferred", where=address, why="; ".join(reasons)))
+            found[address] = _Kept(paths, size, Standing(what="deferred", where=address, why="; ".join(reasons)))
     return found
 
 

@@ -81,11 +81,12 @@ def _source(packed: bytes) -> str:
 
 
 async def deferred_copies(
-    context: RunContext, erased: Collection[tuple[str, int]], known: Collection[str]
+    context: RunContext, erased: Collection[tuple[str, int]], known: Collection[str], seen: dict[str, str] | None = None
 ) -> list[Standing]:
     """Return what deferred runs keep that has, or may have, the content of something `erased`: its checksum and bytes.
 
     Their tables have no checksums. So the bytes of each object of such a size are read; `known` addresses are left out.
+    `seen` keeps the checksums, by address, for a second look.
     """
     if not erased:
         return []
@@ -99,10 +100,12 @@ async def deferred_copies(
             found.append(Standing(what="deferred", where=f"run {run.run_id}", why=why))
             continue
         addresses, sizes = rows["address"].to_pylist(), rows["size_bytes"].to_pylist()
-        if addresses:
-            whole = f"{count_of(len(addresses), 'object')}, {human_size(sum(max(size, 0) for size in sizes))}"
+        read = {} if seen is None else seen
+        fresh = {address: size for address, size in zip(addresses, sizes, strict=True) if address not in read}
+        if fresh:
+            whole = f"{count_of(len(fresh), 'object')}, {human_size(sum(max(size, 0) for size in fresh.values()))}"
             context.progress(f"reading {whole}, of deferred run {run.run_id}: they have the size of erased ones")
-        read = await read_checksums(context.engine, dict(zip(addresses, sizes, strict=True)))
+        read |= await read_checksums(context.engine, fresh)
         unread = await addresses_there(context, [address for address in addresses if address not in read])
         for address, size, paths in sorted(zip(addresses, sizes, paths_of(rows), strict=True)):
             checksum = read.get(address, "")

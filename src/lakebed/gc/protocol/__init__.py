@@ -22,11 +22,13 @@ from .certificates import (
     CERTIFICATES_PREFIX,
     PROOF,
     Certificate,
+    CertificateKey,
     Collected,
     ErasedObject,
     certificate_path,
     decode_certificate,
     encode_certificate,
+    signed_bytes,
 )
 from .erasures import (
     COPIES_ROWS_MAX,
@@ -306,6 +308,7 @@ __all__ = [
     "BranchesPlan",
     "BranchesSwept",
     "Certificate",
+    "CertificateKey",
     "Claim",
     "Collected",
     "Column",
@@ -494,6 +497,7 @@ __all__ = [
     "rules_path",
     "run_folder",
     "saved_path",
+    "signed_bytes",
     "was_not_tried",
     "window_end_ms",
 ]

@@ -2,7 +2,8 @@
 
     _lakefs/retention/erasures/<run>.json
 
-Sealed with a digest of itself. `verify` asks the same again later, by what the certificate says was selected.
+Sealed with a digest of itself, and signed by the server (service/certifying.py). `verify` asks the same again later, by
+what the certificate says was selected.
 """
 
 from __future__ import annotations
@@ -10,22 +11,24 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from lakebed.gc.rules import Selection
 
 from .erasures import Standing
 from .plans import Total, seal, unseal
 
-CERTIFICATE_FORMAT: Final = 1
+CERTIFICATE_FORMAT: Final = 2
 PROOF: Final = 2
 """What a proof proves, as a number: one of another number is sought again. Raise it if erasure/proving.py changes."""
 CERTIFICATES_PREFIX: Final = "_lakefs/retention/erasures/"
 CERTIFICATE_KEY: Final = rf"{CERTIFICATES_PREFIX}[0-9a-z][0-9a-z-]*\.json"
 
 
-class ErasedObject(msgspec.Struct, frozen=True, kw_only=True):
+class ErasedObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`paths` are selected ones that named it. `is_part`: it is a part of an upload, so it has no checksum.
-    `is_absent`: the store has nothing at the address.
+    `is_absent`: the store has nothing at the address. `is_kept`: only a deferred run kept it, after the erasure was
+    planned; it is listed so that a later certificate asks for restored copies.
     """
 
     address: str
@@ -34,9 +37,10 @@ class ErasedObject(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str = ""
     is_part: bool = False
     is_absent: bool = False
+    is_kept: bool = False
 
 
-class Collected(msgspec.Struct, frozen=True, kw_only=True):
+class Collected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The run of uncommitted data which proves that no garbage is left from before the erasure. It took `total`, by the
     plan of digest `plan`; `began_ms` is when it began. `proof` is PROOF of the release that found it, or 0 where it
     left out what may become garbage later: then it is sought again each time.
@@ -49,10 +53,11 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     proof: int = 0
 
 
-class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+class Certificate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`made_by` applied or verified. `ledger` has the digest of each file that records the deletes. `remains` are
     traces without content: names, and what only people can look for. Without `collected` garbage stands, which may be
-    of the selected paths.
+    of the selected paths. `signature` is the server's, in hex, over `signed_bytes`. A default is left out of the JSON,
+    so fields that later releases add do not break the signature.
     """
 
     repository: str
@@ -71,6 +76,18 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     stands: tuple[Standing, ...] = ()
     remains: tuple[str, ...] = ()
     collected: Collected | None = None
+    signature: str = ""
+
+
+class CertificateKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Hold the public key, as PEM, with which the server's certificates are checked."""
+
+    pem: str
+
+
+def signed_bytes(certificate: Certificate) -> bytes:
+    """Return the bytes that a server signs: the certificate in JSON, without the signature."""
+    return msgspec.json.encode(replace(certificate, signature=""))
 
 
 def certificate_path(run_id: str) -> str:

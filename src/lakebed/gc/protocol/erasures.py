@@ -56,7 +56,7 @@ class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
     checksums: dict[str, str] = {}
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something of the erased content can still be read, or may be: `what` is object, copy, staged, queued,
     deferred, garbage, unlisted (bytes that no collection lists) or bucket."""
 

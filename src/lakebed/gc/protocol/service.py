@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from lakebed.base import Conflict, Corrupt, NotFound, RunKind
 from lakebed.gc.rules import Holds, Selection
 
+from .certificates import Certificate
 from .erasures import UNSTAGED_AT_ONCE, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
 from .messages import (
     AdoptedSlices,
@@ -80,6 +81,8 @@ class Requests(Protocol):
     async def expire(self, run_id: str, body: Expire) -> RecheckInputs: ...
     async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage: ...
     async def unstage(self, run_id: str, body: Unstage) -> Unstaged: ...
+    async def sign_certificate(self, run_id: str, body: Certificate) -> Certificate: ...
+    async def check_certificate(self, run_id: str, body: Certificate) -> Certificate: ...
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired: ...
     async def sweep(self, run_id: str, body: Sweep) -> RunView: ...
     async def defer(self, run_id: str, body: Defer) -> RunView: ...
@@ -201,6 +204,22 @@ class Service:
             batch = tuple(entries[start : start + UNSTAGED_AT_ONCE])
             count += (await self._requests.unstage(run_id, Unstage(entries=batch, uid=uid))).count
         return count
+
+    async def sign_certificate(self, made: Certificate) -> Certificate:
+        """Have the server add who asked and when, and sign.
+
+        Raises:
+            NotFound, Corrupt: the certificate disagrees with the records of its run; the message says how.
+        """
+        return await self._requests.sign_certificate(made.run_id, made)
+
+    async def check_certificate(self, certificate: Certificate) -> None:
+        """Succeed if the server signed this certificate as it is, and it agrees with the records of its run.
+
+        Raises:
+            NotFound, Corrupt: it does not; the message says why.
+        """
+        await self._requests.check_certificate(certificate.run_id, certificate)
 
     async def marked(self, run_id: str, plan: Manifest) -> RunView:
         """Bind a marking run to its plan.

@@ -21,6 +21,8 @@ from lakebed.gc.protocol import (
     Adopting,
     Apply,
     BadInput,
+    Certificate,
+    CertificateKey,
     Defer,
     End,
     Expire,
@@ -62,6 +64,7 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import Holds
 from lakebed.versions import RunRecord, Versions
 
+from .certifying import Certifying
 from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata, read_swept
 from .continuing import Continuations, Reader
 from .deferring import Deferring
@@ -105,12 +108,14 @@ class CollectionService:
         user_id: str = "",
         refusal: Refusal = refuse_nothing,
         continuation_key: bytes = b"",
+        certificate_key: bytes = bytes(32),
         searches: Searches | None = None,
     ) -> None:
         """`user_id` asks, and may restore what `refusal` does not refuse.
 
         `continuation_key` seals the tokens of a restore, and of a search for staged entries. A server has one secret
-        key for all its processes, and one `Searches` for each process.
+        key for all its processes, and one `Searches` for each process. `certificate_key`, 32 secret bytes, signs
+        certificates of erasures.
         """
         self._options = options = options or ServiceOptions()
         self._default_branch = default_branch
@@ -125,6 +130,7 @@ class CollectionService:
         self._expiring = Expiring(versions, self._runs, self.rules, self._reading)
         self._deferring = Deferring(versions, self._runs, self._reading, self._expiring)
         self._erasing = Erasing(versions, options, key=continuation_key)
+        self._certifying = Certifying(versions, self._runs, key=certificate_key, user_id=user_id)
         self._metadata = MetadataRuns(versions, self._runs, options)
         self._why = Why(versions, self.rules)
         self._installation = Installation(versions)
@@ -352,6 +358,19 @@ class CollectionService:
         self._check_uid(body.uid)
         await self._installation.check()
         return await self._erasing.unstage(body)
+
+    async def sign_certificate(self, run_id: str, body: Certificate) -> Certificate:
+        """See `Certifying.sign`."""
+        await self._installation.check()
+        return await self._certifying.sign(check_run_id(run_id), body)
+
+    async def check_certificate(self, run_id: str, body: Certificate) -> Certificate:
+        """See `Certifying.check`."""
+        return await self._certifying.check(check_run_id(run_id), body)
+
+    async def certificate_key(self) -> CertificateKey:
+        """Return the public key that checks the server's certificates."""
+        return self._certifying.key()
 
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
         """See `MetadataRuns.retire`."""

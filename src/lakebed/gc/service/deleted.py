@@ -256,6 +256,7 @@ class DeletedCollections(CollectionService):
 
     # A collection of another kind would look for names in branches that are suspended, and restore into them.
     mark = retire = defer = purge = find_staged = unstage = restore = mark_missing = adopt_slices = _refused
+    sign_certificate = check_certificate = certificate_key = _refused
 
 
 async def open_deleted(

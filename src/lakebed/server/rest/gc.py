@@ -118,7 +118,7 @@ class Runs:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
         self._searches = Searches(state.ports)
-        self._key = state.continuation_key
+        self._key, self._certificate_key = state.continuation_key, state.certificate_key
 
     async def _service(self, request: RestRequest) -> CollectionService:
         user_id = request.identity.user_id
@@ -126,7 +126,11 @@ class Runs:
             return await open_deleted(self._catalog, request.args[0], uid, user_id=user_id, searches=self._searches)
         repository = await self._catalog.get(request.args[0])
         return CollectionService(
-            repository.versions, user_id=user_id, searches=self._searches, continuation_key=self._key
+            repository.versions,
+            user_id=user_id,
+            searches=self._searches,
+            continuation_key=self._key,
+            certificate_key=self._certificate_key,
         )
 
     def ask(self, call: Callable[[CollectionService], Awaitable[A]]) -> Callable[[RestRequest], Awaitable[A]]:
@@ -225,6 +229,9 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.EXPIRE_GC_COMMITS, runs.expire),
         Route(collectors.FIND_GC_STAGED, runs.step(CollectionService.find_staged)),
         Route(collectors.UNSTAGE_GC_ENTRIES, runs.step(CollectionService.unstage)),
+        Route(collectors.SIGN_GC_CERTIFICATE, runs.step(CollectionService.sign_certificate)),
+        Route(collectors.CHECK_GC_CERTIFICATE, runs.step(CollectionService.check_certificate)),
+        Route(collectors.GET_GC_CERTIFICATE_KEY, runs.ask(CollectionService.certificate_key)),
         Route(collectors.RETIRE_GC_IDS, runs.step(CollectionService.retire)),
         Route(collectors.SWEEP_GC_RUN, runs.step(CollectionService.sweep)),
         Route(collectors.DEFER_GC_RUN, runs.step(CollectionService.defer)),
