@@ -27,10 +27,10 @@ from .blind import NothingFits, blind, warm_up
 from .exercised import Exercised
 from .exploring import Explored, TooManyStates, explore
 from .histories.command import main as record_histories
-from .histories.storm import main as storm
 from .hunting import MUTANTS, Hunt, hunt, known_killers, write_killers
 from .meetings import Meetings
 from .scheduling import run_seed
+from .storms import main as storm
 from .swarms import SWARM_FAULTS, swarm
 from .worlds import World, small_worlds
 

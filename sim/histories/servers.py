@@ -13,11 +13,15 @@ import random
 import shutil
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 import lakebed
 from bench.http import Answer, Connection
@@ -64,22 +68,29 @@ def patched_copy(patches: Sequence[Patch], folder: Path) -> Path:
 class Server:
     """One process. `generation` counts its starts: a connection of an earlier one is dead."""
 
-    def __init__(self, data: Path, pythonpath: Path | None, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, data: Path, pythonpath: Path | None, environment: Mapping[str, str], *, log: Path | None = None
+    ) -> None:
         self._data = data
+        self._log = log
         self._environment = {**os.environ, **environment, "PYTHONUNBUFFERED": "1"}
         if pythonpath is not None:
             self._environment["PYTHONPATH"] = str(pythonpath)
         self._process: asyncio.subprocess.Process | None = None
         self.port = 0
+        self.door: int | None = None
+        """The port that clients take, where a proxy is before the server."""
         self.generation = 0
 
     async def start(self) -> None:
-        process = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", "lakebed", "serve", "--data", str(self._data), "--port", "0"],
-            *["--log-level", "error"],
-            stdout=asyncio.subprocess.PIPE,
-            env=self._environment,
-        )
+        with nullcontext() if self._log is None else self._log.open("ab") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *[sys.executable, "-m", "lakebed", "serve", "--data", str(self._data), "--port", "0"],
+                *["--log-level", "error"],
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env=self._environment,
+            )
         self._process = process
         assert process.stdout is not None
         line = (await asyncio.wait_for(process.stdout.readline(), START_S)).decode()
@@ -87,6 +98,11 @@ class Server:
             raise RuntimeError(f"the server ended with {await process.wait()} before it served")
         self.generation += 1
         self.port = int(line.rpartition(MARKER)[2].split()[0].strip("/"))
+
+    @property
+    def pid(self) -> int | None:
+        """None: it does not run."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def stop(self, *, is_kill: bool) -> None:
         """End the process and wait for that. Only this one: it was started here."""
@@ -102,7 +118,7 @@ class Fleet:
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = servers
-        self._authorization = ""
+        self.authorization = ""
 
     async def set_up(self) -> None:
         """Make the first user of the installation."""
@@ -110,7 +126,7 @@ class Fleet:
             answer = await client.send(0, "POST", "/setup_lakefs", {"username": "histories"})
         made = json.loads(answer.body)
         secret = f"{made['access_key_id']}:{made['secret_access_key']}".encode()
-        self._authorization = f"Basic {base64.b64encode(secret).decode()}"
+        self.authorization = f"Basic {base64.b64encode(secret).decode()}"
 
     async def kill_some(self, chance: random.Random) -> int:
         """Kill one server, or now and then all of them, and start again what was killed; return how many."""
@@ -121,7 +137,7 @@ class Fleet:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        client = Client(self.servers, self._authorization)
+        client = Client(self.servers, self.authorization)
         try:
             yield client
         finally:
@@ -134,7 +150,13 @@ async def fleet(
 ) -> AsyncIterator[Fleet]:
     """Start that many servers over one fresh folder, set up; stop them afterwards."""
     pythonpath = patched_copy(patches, folder / "patched") if patches else None
-    servers = [Server(folder / "data", pythonpath, environment) for _ in range(count)]
+    async with fleet_of([Server(folder / "data", pythonpath, environment) for _ in range(count)]) as found:
+        yield found
+
+
+@asynccontextmanager
+async def fleet_of(servers: Sequence[Server]) -> AsyncIterator[Fleet]:
+    """Start these servers of one installation, set up; stop them afterwards."""
     try:
         await servers[0].start()
         await asyncio.gather(*[server.start() for server in servers[1:]])
@@ -153,15 +175,33 @@ class Client:
         self._authorization = authorization
         self._open: dict[int, tuple[int, Connection]] = {}
 
-    async def send(self, number: int, method: str, target: str, body: object = b"") -> Answer:
+    async def send(
+        self, number: int, method: str, target: str, body: object = b"", headers: Mapping[str, str] | None = None
+    ) -> Answer:
         """Ask one server. A body other than bytes travels as JSON.
 
         Raises:
             NotSent, NoAnswer: there is no answer.
         """
+        return await self._sent(number, self._request(method, target, body, headers or {}))
+
+    async def send_signed(self, number: int, method: str, target: str, body: bytes = b"") -> Answer:
+        """Ask one server as a client of S3 does.
+
+        Raises:
+            NotSent, NoAnswer: there is no answer.
+        """
+        key_id, _, secret = base64.b64decode(self._authorization.removeprefix("Basic ")).decode().partition(":")
+        request = AWSRequest(method, f"http://127.0.0.1{target}", {"host": "127.0.0.1"}, body)
+        S3SigV4Auth(Credentials(key_id, secret), "s3", "us-east-1").add_auth(request)
+        head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+        head = f"{method} {target} HTTP/1.1\r\n{head}content-length: {len(body)}\r\n\r\n"
+        return await self._sent(number, head.encode() + body)
+
+    async def _sent(self, number: int, request: bytes) -> Answer:
         connection = await self._connection(number)
         try:
-            return await asyncio.wait_for(connection.send(self._request(method, target, body)), ANSWER_S)
+            return await asyncio.wait_for(connection.send(request), ANSWER_S)
         except (OSError, EOFError, TimeoutError) as error:
             self._drop(number)
             raise NoAnswer(repr(error)) from error
@@ -176,18 +216,19 @@ class Client:
             raise NotSent("the server is down")
         generation = server.generation
         try:
-            streams = await asyncio.open_connection("127.0.0.1", server.port)
+            streams = await asyncio.open_connection("127.0.0.1", server.door or server.port)
         except OSError as error:
             raise NotSent(repr(error)) from error
         self._open[number] = (generation, Connection(*streams))
         return self._open[number][1]
 
-    def _request(self, method: str, target: str, body: object) -> bytes:
+    def _request(self, method: str, target: str, body: object, headers: Mapping[str, str]) -> bytes:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
         head = f"{method} /api/v1{target} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(data)}\r\n"
         if self._authorization:
             head += f"authorization: {self._authorization}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"{head}content-type: {kind}\r\n\r\n".encode() + data
 
     def _drop(self, number: int) -> None:

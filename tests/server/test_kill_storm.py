@@ -23,7 +23,7 @@ from bench.http import Answer, Connection, Peer, objects_url, started
 from lakebed.objectstore import Deleter, ObjectStoreOptions, open_deleter
 from lakebed.server import ServerOptions, opened
 from lakebed.versions import Versions, keys
-from sim.histories.settling import AFTER, claims, clean_up, collect, read_branch, unnamed
+from sim.storms.settling import AFTER, claims, clean_up, collect, read_branch, unnamed
 from tests.kv.servers import DATABASES, database
 
 ROUNDS = 50

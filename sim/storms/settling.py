@@ -31,9 +31,14 @@ async def read_branch(versions: Versions, ref: str = "main") -> dict[str, bytes]
 
 
 async def named_addresses(versions: Versions) -> set[str]:
-    """Return each address that a branch or a commit record names; commits never published expire as dangling."""
+    """Return each address that a branch or a commit record names, but for commits that a collection swept."""
+    swept = {
+        key.removeprefix(keys.SWEPT) async for key, _ in scan_prefix(versions.store, versions.partition, keys.SWEPT)
+    }
     records = [
-        decode_record(Commit, value) async for _, value in scan_prefix(versions.store, versions.partition, keys.COMMIT)
+        decode_record(Commit, value)
+        async for key, value in scan_prefix(versions.store, versions.partition, keys.COMMIT)
+        if key.removeprefix(keys.COMMIT) not in swept
     ]
     listings = [await versions.staging.list(branch, limit=ALL) for branch in await _branches(versions)]
     rows = [row for listing in listings for _, row in listing.items]

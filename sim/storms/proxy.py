@@ -1,11 +1,11 @@
-"""A proxy before an object store that cuts, delays and refuses requests, and loses answers, by chance."""
+"""A proxy that cuts, delays, doubles and refuses requests, and loses and truncates answers, by chance."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from typing import Final
@@ -28,14 +28,25 @@ class Fate(StrEnum):
     """The client finds the connection cut; the request is carried out after that."""
     REFUSED = "refused"
     """503, and the store never sees it."""
+    DOUBLED = "doubled"
+    """It is carried out twice, and the second answer comes."""
+    TRUNCATED = "truncated"
+    """It is carried out, and the connection is cut within the answer."""
+
+
+AT_A_DOOR: Final = (Fate.CUT, Fate.DELAYED, Fate.LOST, Fate.REFUSED, Fate.TRUNCATED)
+"""What meets requests to a server of ours: their clients cannot tell what a request does that is carried out twice."""
 
 
 class FaultyProxy:
     """Forwards HTTP to a port of this machine. `rate`: how many of all requests meet a fault. `met` counts faults."""
 
-    def __init__(self, port: int, chance: random.Random, *, rate: float) -> None:
+    def __init__(
+        self, port: Callable[[], int], chance: random.Random, *, rate: float, fates: Sequence[Fate] = tuple(Fate)
+    ) -> None:
         self._upstream = port
         self._chance = chance
+        self._fates = fates
         self.rate = rate
         self.met: Counter[str] = Counter()
         self._late: set[asyncio.Task[None]] = set()
@@ -62,57 +73,65 @@ class FaultyProxy:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                request = head + await reader.readexactly(_length(head))
-                answer = await self._answer(request)
-                if answer is None:
-                    break
+                request = head + await _body(reader, head)
+                answer, is_whole = await self._answer(request)
                 writer.write(answer)
                 await writer.drain()
+                if not is_whole:
+                    break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             await _closed(writer)
 
-    async def _answer(self, request: bytes) -> bytes | None:
-        fate = self._chance.choice([*Fate]) if self._chance.random() < self.rate else None
+    async def _answer(self, request: bytes) -> tuple[bytes, bool]:
+        """Return the answer and whether it is whole. The connection ends behind one that is not."""
+        fate = self._chance.choice(self._fates) if self._chance.random() < self.rate else None
         if fate is not None:
             self.met[fate.value] += 1
         match fate:
             case Fate.CUT:
-                return None
+                return b"", False
             case Fate.REFUSED:
-                return _BUSY
+                return _BUSY, True
             case Fate.LATE:
                 task = asyncio.create_task(self._carry_out_late(request))
                 self._late.add(task)
                 task.add_done_callback(self._late.discard)
-                return None
+                return b"", False
             case Fate.LOST:
                 await self._forward(request)
-                return None
+                return b"", False
+            case Fate.TRUNCATED:
+                answer = await self._forward(request)
+                return answer[: self._chance.randrange(len(answer))], False
+            case Fate.DOUBLED:
+                await self._forward(request)
             case Fate.DELAYED:
                 await asyncio.sleep(self._chance.uniform(0, DELAY_S))
-        return await self._forward(request)
+        return await self._forward(request), True
 
     async def _carry_out_late(self, request: bytes) -> None:
         await asyncio.sleep(self._chance.uniform(0, LATE_S))
         await self._forward(request)
 
     async def _forward(self, request: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._upstream, limit=HEAD_MAX)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._upstream(), limit=HEAD_MAX)
         try:
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
             has_body = not request.startswith(b"HEAD ") and head[9:12] not in {b"204", b"304"}
-            return head + (await reader.readexactly(_length(head)) if has_body else b"")
+            return head + (await _body(reader, head) if has_body else b"")
         finally:
             await _closed(writer)
 
 
 @asynccontextmanager
-async def faulty_proxy(port: int, chance: random.Random, *, rate: float) -> AsyncIterator[tuple[FaultyProxy, int]]:
+async def faulty_proxy(
+    port: int | Callable[[], int], chance: random.Random, *, rate: float, fates: Sequence[Fate] = tuple(Fate)
+) -> AsyncIterator[tuple[FaultyProxy, int]]:
     """Run a proxy before this port, and yield it with its own port."""
-    proxy = FaultyProxy(port, chance, rate=rate)
+    proxy = FaultyProxy(port if callable(port) else lambda: port, chance, rate=rate, fates=fates)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=HEAD_MAX)
     async with server:
         try:
@@ -127,10 +146,20 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-def _length(head: bytes) -> int:
-    """Return how long the body is. The stores and clients here name it, or send none."""
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.lower() == b"content-length":
-            return int(value)
-    return 0
+async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
+    """Read a body as it is sent: of a length that is named, or in chunks; or there is none."""
+    fields = [line.lower().partition(b":") for line in head.split(b"\r\n")[1:]]
+    named = {name: value.strip() for name, _, value in fields}
+    if named.get(b"transfer-encoding") != b"chunked":
+        return await reader.readexactly(int(named.get(b"content-length", 0)))
+    pieces: list[bytes] = []
+    length = 1
+    while length:
+        pieces.append(await reader.readuntil(b"\r\n"))
+        length = int(pieces[-1].partition(b";")[0], 16)
+        if length:
+            pieces.append(await reader.readexactly(length + 2))
+    # Behind the last chunk, which is empty, come trailers and an empty line.
+    while pieces[-1] != b"\r\n":
+        pieces.append(await reader.readuntil(b"\r\n"))
+    return b"".join(pieces)
