@@ -236,6 +236,10 @@ class SimTasks:
         for item in items:
             yield item, await read(item)
 
+    async def apart(self, work: Callable[[], T]) -> T:
+        """No step: it touches nothing that others can see."""
+        return work()
+
 
 async def _coroutine(awaitable: Awaitable[T]) -> T:
     return await awaitable

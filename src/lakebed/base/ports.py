@@ -63,6 +63,13 @@ class Tasks(Protocol):
         """
         ...
 
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Do work that takes long and awaits nothing, and let other tasks go on meanwhile.
+
+        It may use only values that nothing changes until it has ended.
+        """
+        ...
+
 
 class Ports:
     """Hold clock, ids and tasks together, so that constructors take one argument."""

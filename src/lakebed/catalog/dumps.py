@@ -155,14 +155,7 @@ class Dumps:
     async def _commits(self, writer: DumpWriter, heads: Sequence[CommitId]) -> DumpWriter:
         inventory = self._versions.inventory
         parents = {CommitId(id_): commit.parents async for id_, commit in inventory.every(Commit)}
-        needed: set[CommitId] = set()
-        waiting = list(heads)
-        while waiting:
-            if (id_ := waiting.pop()) not in needed:
-                if id_ not in parents:
-                    raise CommitNotFound("commit not found", commit=id_)
-                needed.add(id_)
-                waiting += parents[id_]
+        needed = await self._ports.tasks.apart(partial(_reachable, parents, heads))
         async for name, commit in inventory.every(Commit):
             if name in needed:
                 # Whatever a ref leads to was published, noted or not.
@@ -202,7 +195,7 @@ class Dumps:
                 " repository with one of the dump's"
             )
         await self._check_bare(dump)
-        _check(dump)
+        await self._ports.tasks.apart(partial(_check, dump))
         files = await self._check_trees(dump)
         if check_objects:
             await self._check_objects(dump)
@@ -237,7 +230,9 @@ class Dumps:
         branches = await self._refs(found[DumpKind.BRANCHES], DumpKind.BRANCHES, keys.BRANCH)
         tags = await self._refs(found[DumpKind.TAGS], DumpKind.TAGS, keys.TAG)
         dump = _Dump(branches, tags)
-        for key, value in await self._rows(found[DumpKind.COMMITS], DumpKind.COMMITS):
+        for count, (key, value) in enumerate(await self._rows(found[DumpKind.COMMITS], DumpKind.COMMITS)):
+            if count % _BATCH == 0:
+                await self._ports.clock.sleep(0)
             prefix, _, name = key.partition(b"/")
             if prefix + b"/" == keys.COMMIT:
                 dump.commits[CommitId(name.decode())] = decode_record(Commit, value)
@@ -263,7 +258,7 @@ class Dumps:
         except ObjectMissing as error:
             message = f"this namespace has no {kind} of the dump {file_id.dump}"
             raise DumpNotFound(message, key=file_id.key) from error
-        return list(read_dump(file_id, kind, data))
+        return await self._ports.tasks.apart(lambda: list(read_dump(file_id, kind, data)))
 
     async def _check_bare(self, dump: _Dump) -> None:
         """A restore that died may have made some of the refs; the next one finds these and no others."""
@@ -329,7 +324,7 @@ class Dumps:
         now_ms = self._ports.clock.now_ms()
         found: dict[CommitId, Commit] = {}
         # The id proves nothing of the ways to far ancestors.
-        commits = place_all(dump.commits)
+        commits = await self._ports.tasks.apart(partial(place_all, dump.commits))
         for ids in _batches(commits):
             for id_, there in zip(ids, await self._versions.inventory.commits(ids), strict=True):
                 if there is None or not there.published:
@@ -369,6 +364,22 @@ def _refs_file(dump: str, kind: DumpKind, refs: Mapping[str, DumpedRef]) -> Dump
     for name, ref in refs.items():
         writer.add(prefix + name.encode(), encode_record(ref))
     return writer
+
+
+def _reachable(parents: Mapping[CommitId, Sequence[CommitId]], heads: Sequence[CommitId]) -> set[CommitId]:
+    """
+    Raises:
+        CommitNotFound: one is not among `parents`.
+    """
+    found: set[CommitId] = set()
+    waiting = [*heads]
+    while waiting:
+        if (id_ := waiting.pop()) not in found:
+            if id_ not in parents:
+                raise CommitNotFound("commit not found", commit=id_)
+            found.add(id_)
+            waiting += parents[id_]
+    return found
 
 
 def _check(dump: _Dump) -> None:

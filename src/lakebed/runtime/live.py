@@ -106,6 +106,10 @@ class LiveTasks:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Do it in a thread. The interpreter takes turns between it and the event loop every few milliseconds."""
+        return await asyncio.to_thread(work)
+
 
 def live_ports() -> Ports:
     """Return the ports of this machine. Works before an event loop runs."""

@@ -42,4 +42,6 @@ class CommitCache:
 
 def _size(commit: Commit) -> int:
     size = RECORD_BYTES + len(commit.message)
-    return size + sum([len(key) + len(value) for key, value in commit.metadata.items()]) if commit.metadata else size
+    for key, value in commit.metadata.items():
+        size += len(key) + len(value)
+    return size

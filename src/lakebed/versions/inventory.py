@@ -75,6 +75,8 @@ class Inventory:
             page = await self.page(kind, start, of=of)
             yield page
             start = page.next_start
+            if start is not None:
+                await self._context.ports.clock.sleep(0)  # An embedded store reads without ever waiting.
 
     async def every(self, kind: type[R]) -> AsyncIterator[tuple[str, R]]:
         """Yield the name and record of everything of this kind, in order of name."""

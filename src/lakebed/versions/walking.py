@@ -49,8 +49,9 @@ class Walk:
 
     async def peek(self) -> Located | None:
         """Return the next commit, and leave it there."""
-        waiting, self._waiting = self._waiting, ()
-        await self.begin([id_ for id_ in waiting if id_ not in self._queued])
+        if self._waiting:
+            waiting, self._waiting = self._waiting, ()
+            await self.begin([id_ for id_ in waiting if id_ not in self._queued])
         return (self._queue[0][2], self._queue[0][3]) if self._queue else None
 
     async def next(self) -> Located | None:

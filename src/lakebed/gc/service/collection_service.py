@@ -235,7 +235,9 @@ class CollectionService:
         inputs = Inputs(self._versions.objectstore, kind, id_)
         snapshot = await self._snapshot(kind, inputs)
         refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
-        commits = await inputs.write_tables(COMMITS, COMMITS.name, snapshot.commits_tables())
+        commits = await inputs.write_tables(
+            COMMITS, COMMITS.name, snapshot.commits_tables(), self._versions.ports.tasks
+        )
         await self._versions.objectstore.put(rules_path(kind, id_), msgspec.json.encode(current))
         prepared = PreparedCommits(
             run_id=id_,

@@ -140,7 +140,7 @@ async def read_commits(versions: Versions) -> CommitColumns:
     columns = _Columns()
     async for page in versions.inventory.pages(CommitFacts, of=Commit):
         columns.add(page.names, page.records)
-    return columns.sorted()
+    return await versions.ports.tasks.apart(columns.sorted)
 
 
 class _Columns:

@@ -230,7 +230,7 @@ async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
     that looks for them. Costs one read of a metarange for each.
     """
     found: set[str] = set()
-    for id_, metarange in snapshot.swept_bases():
+    for id_, metarange in await versions.ports.tasks.apart(snapshot.swept_bases):
         try:
             sublists = [info.id for info in await versions.context.trees.sublists(metarange)]
             ranges = [info.id for info in await versions.context.trees.ranges(metarange)]

@@ -114,7 +114,9 @@ class Deferring:
         snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=record.attempt))
         return RecheckInputs(
             run_id=run_id,
-            commits=await inputs.write_tables(COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables()),
+            commits=await inputs.write_tables(
+                COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables(), self._versions.ports.tasks
+            ),
             refs=await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table()),
             uncommitted=page.whole,
             closed_slices=closed,

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -198,7 +199,9 @@ class Expiring:
         if holds.version != body.holds_version:
             await self._end_outdated(run_id, record, "legal holds", holds.version, by=body.holds_version)
         expiring = published - kept - snapshot.swept - snapshot.late
-        commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(expiring))
+        commits = await inputs.write_tables(
+            COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(expiring), self._versions.ports.tasks
+        )
         refs = await inputs.write_table(REFS, f"{REFS.name}.{attempt}", snapshot.refs_table())
         await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
         return RecheckInputs(
@@ -224,7 +227,8 @@ class Expiring:
         if current.rules is None or str(current.version) != record.rules_version:
             await self._end_outdated(run_id, record, "retention rules", current.version)
         assert current.rules is not None
-        return snapshot.kept(current.rules, now_ms=self._versions.ports.clock.now_ms())
+        now_ms = self._versions.ports.clock.now_ms()
+        return await self._versions.ports.tasks.apart(partial(snapshot.kept, current.rules, now_ms=now_ms))
 
     async def _end_outdated(
         self, run_id: RunId, record: RunRecord, what: str, now: int, *, by: int | None = None

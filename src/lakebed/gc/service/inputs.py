@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import CommitId, RunId
+from lakebed.base import CommitId, RunId, Tasks
 from lakebed.gc.protocol import (
     EXPIRED,
     BadInput,
@@ -108,14 +109,19 @@ class Inputs:
 
     async def write_table(self, table: Table, name: str, data: pa.Table) -> Manifest:
         """A whole input that fits into memory, as one part."""
-        return await self.write_tables(table, name, [data])
+        parts = []
+        if data.num_rows:
+            parts.append(await self.write_part(name, 0, encode_part(table, data), rows=data.num_rows))
+        return await self.complete(table, name, parts)
 
-    async def write_tables(self, table: Table, name: str, tables: Iterable[pa.Table]) -> Manifest:
-        """A whole input, a part for each of these that has rows."""
+    async def write_tables(self, table: Table, name: str, tables: Iterable[pa.Table], tasks: Tasks) -> Manifest:
+        """A whole input, a part for each of these that has rows. Each is made and encoded while others go on."""
         parts: list[Part] = []
-        for data in tables:
+        remaining = iter(tables)
+        while (data := await tasks.apart(lambda: next(remaining, None))) is not None:
             if data.num_rows:
-                parts.append(await self.write_part(name, len(parts), encode_part(table, data), rows=data.num_rows))
+                encoded = await tasks.apart(partial(encode_part, table, data))
+                parts.append(await self.write_part(name, len(parts), encoded, rows=data.num_rows))
         return await self.complete(table, name, parts)
 
     async def complete(self, table: Table, name: str, parts: list[Part]) -> Manifest:

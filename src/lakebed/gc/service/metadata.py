@@ -77,7 +77,9 @@ class MetadataRuns:
         runs = [RunId(id_) for kind, id_ in pairs if kind == RUN]
         alive = await self.publish(run_id, files=[id_ for kind, id_ in pairs if kind == FILE], runs=runs)
         snapshot = await self.look()
-        commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables())
+        commits = await inputs.write_tables(
+            COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables(), self._versions.ports.tasks
+        )
         refs = await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table())
         await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
         return LeftoversRetired(

@@ -7,6 +7,8 @@ record: a collection of metadata takes the folder once it is old.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -26,11 +28,18 @@ from lakebed.gc.protocol import (
     manifest_path,
     read_part,
 )
-from lakebed.gc.rules.lifecycle import check_policy, current_rules, earliest_by_branch, policy_table, potential_rows
+from lakebed.gc.rules.lifecycle import (
+    Potential,
+    check_policy,
+    current_rules,
+    earliest_by_branch,
+    policy_table,
+    potential_rows,
+)
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import Versions
 
-from .commits import read_snapshot
+from .commits import Snapshot, read_snapshot
 from .inputs import Inputs
 from .policies import PolicyBook
 
@@ -55,21 +64,15 @@ class PotentialCommits:
         """
         earliest = await self._earliest()
         snapshot = await read_snapshot(self._versions)
-        found = potential_rows(
-            commits := pa.concat_tables(snapshot.commits_tables()),
-            branches={name: commit for kind, name, commit, _ in snapshot.refs if kind == "branch"},
-            held=[commit for kind, _, commit, state in snapshot.refs if kind == "intent" or state != "active"],
-            earliest=earliest,
-        )
+        tasks = self._versions.ports.tasks
+        rows, found = await tasks.apart(partial(_find, snapshot, earliest))
         run_id = RunId(self._versions.ports.ids.fresh())
         inputs = Inputs(self._versions.objectstore, RunKind.LIFECYCLE, run_id)
-        ids = commits["id"].take(pa.array(found.rows))
-        rows = pa.table([ids, pa.array(found.set_of)], schema=arrow_schema(POTENTIAL)).sort_by("id")
         numbers = sorted(set(found.set_of.tolist()))
         sets = pa.table([numbers, [found.branches(number) for number in numbers]], schema=arrow_schema(POTENTIAL_SETS))
         await inputs.write_table(POTENTIAL_SETS, POTENTIAL_SETS.name, sets)
         pages = [rows.slice(start, PAGE_COMMITS) for start in range(0, rows.num_rows, PAGE_COMMITS)]
-        await inputs.write_tables(POTENTIAL, POTENTIAL.name, pages)
+        await inputs.write_tables(POTENTIAL, POTENTIAL.name, pages, tasks)
         return PotentialBegun(run_id=run_id, commits=rows.num_rows, pages=len(pages))
 
     async def page(self, run_id: str, page: int) -> PotentialPage:
@@ -115,3 +118,15 @@ class PotentialCommits:
                     ended.append(run_id)
                     rows += policy_table(check_policy(former.policy), run_id=run_id, now_ms=record.planned_ms)
         return earliest_by_branch(current_rules(rows, run_id="", ended=ended))
+
+
+def _find(snapshot: Snapshot, earliest: Mapping[str, int | None]) -> tuple[pa.Table, Potential]:
+    """Return the rows of POTENTIAL by id, and what they were found as."""
+    found = potential_rows(
+        commits := pa.concat_tables(snapshot.commits_tables()),
+        branches={name: commit for kind, name, commit, _ in snapshot.refs if kind == "branch"},
+        held=[commit for kind, _, commit, state in snapshot.refs if kind == "intent" or state != "active"],
+        earliest=earliest,
+    )
+    ids = commits["id"].take(pa.array(found.rows))
+    return pa.table([ids, pa.array(found.set_of)], schema=arrow_schema(POTENTIAL)).sort_by("id"), found
