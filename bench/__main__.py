@@ -35,6 +35,7 @@ NAMES = (
     "lifecycle-daily",
     "list",
     "listing",
+    "log",
     "mark",
     "operations",
     "potential-commits",

@@ -25,8 +25,8 @@ from .records import Commit
 
 Located: TypeAlias = tuple[CommitId, Commit]
 """A commit behind its id, which costs a digest to compute."""
-READ_TOGETHER: Final = 1_000
-"""Read at most this many commits ahead, so that their records stay small beside the caches."""
+READ_TOGETHER: Final = 200
+"""Read at most this many commits ahead: an embedded store reads them in one stretch of the event loop."""
 
 
 def jump_span(depth: int) -> int:

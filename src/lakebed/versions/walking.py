@@ -4,7 +4,7 @@ The order is total: falling generation, then falling date, then id. A child has 
 the commits that were reached and not yet shown (`Walk`'s queue) decide all that follows. Two walks that reach the same
 commits go on alike, and a page of a log can go on where the page before ended.
 
-Records are read in batches: the first few for one page, and twice as many each time. Every hundred commits the others
+Records are read in batches: the first few for one page, and twice as many each time. Every twenty commits the others
 get a turn, for an embedded store reads without ever waiting.
 """
 
@@ -20,7 +20,7 @@ from .ancestors import READ_TOGETHER, Located
 from .context import Context
 from .records import Commit
 
-TURN: Final = 100
+TURN: Final = 20
 FIRST_READ: Final = 16
 TOGETHER_MAX: Final = 8
 """Pass over stretches of history for at most this many commits of one generation at once."""

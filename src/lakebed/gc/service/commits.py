@@ -154,9 +154,8 @@ async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None
             name = name_of_deleted(key, deleted)
             refs.append((deleted.kind.value, name, deleted.commit_id, RefState.ACTIVE.value))
     snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept)
-    orphaned = await find_orphaned(
-        versions, snapshot.commits, snapshot.there(), heads=[commit for _, _, commit, _ in refs]
-    )
+    there = await versions.ports.tasks.apart(snapshot.there)
+    orphaned = await find_orphaned(versions, snapshot.commits, there, heads=[commit for _, _, commit, _ in refs])
     # A copy from a commit may set its cell after we read staging, and before another run sweeps that commit: the run
     # sees the cell and spares the object. To us only the commit names it, so it must count as not swept.
     late = frozenset() if known is None else swept - known

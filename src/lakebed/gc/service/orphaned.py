@@ -13,6 +13,7 @@ file that is missing and was never retired is damage, and stops every reader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -40,14 +41,7 @@ async def find_orphaned(
     Costs nothing where every commit is noted as published; else a look or two and a metarange for each tree that only
     others have.
     """
-    is_noted = commits.column("published")
-    loose = commits.table.filter(pc.and_(there, pc.invert(is_noted))).select(["id", "metarange_id"])
-    if not loose.num_rows:
-        return frozenset()
-    trees = pc.unique(loose["metarange_id"].combine_chunks())
-    noted = commits.column("metarange_id").filter(pc.and_(there, is_noted))
-    noted = pc.unique(noted.filter(pc.is_in(noted, value_set=trees)))
-    suspects = sorted(set(texts(trees).to_pylist()) - set(texts(noted).to_pylist()) - {""})
+    loose, suspects = await versions.ports.tasks.apart(partial(_find_suspects, commits, there))
     if not suspects:
         return frozenset()
     broken = set()
@@ -60,6 +54,18 @@ async def find_orphaned(
     orphaned = frozenset(map(CommitId, texts(loose["id"].combine_chunks().filter(is_orphaned)).to_pylist()))
     # One that something names is damaged instead: it stays, for its readers to stop.
     return orphaned - _reachable(heads, commits, orphaned) if orphaned else orphaned
+
+
+def _find_suspects(commits: CommitColumns, there: pa.Array) -> tuple[pa.Table, list[str]]:
+    """Return the commits that are there and not noted as published; and the trees that only such commits have."""
+    is_noted = commits.column("published")
+    loose = commits.table.filter(pc.and_(there, pc.invert(is_noted))).select(["id", "metarange_id"])
+    if not loose.num_rows:
+        return loose, []
+    trees = pc.unique(loose["metarange_id"].combine_chunks())
+    noted = commits.column("metarange_id").filter(pc.and_(there, is_noted))
+    noted = pc.unique(noted.filter(pc.is_in(noted, value_set=trees)))
+    return loose, sorted(set(texts(trees).to_pylist()) - set(texts(noted).to_pylist()) - {""})
 
 
 async def _lacks_files(versions: Versions, tree: MetarangeId) -> bool:
