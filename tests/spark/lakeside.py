@@ -30,6 +30,7 @@ from lakebed.gc.protocol import (
     Expire,
     FindStaged,
     Mark,
+    NotePlanned,
     PrepareCommits,
     Purge,
     Question,
@@ -113,6 +114,11 @@ class Lakeside:
             ports=self._ports,
             options=Options(owner=owner, deleted_refs_ms=0),  # else what a deleted branch names is kept for a week
         )
+
+    def by(self, user: str, *, is_job: bool = False) -> Collecting:
+        """Return the collector; from now on this user calls."""
+        self.service = CollectionService(self.versions, user_id=user, is_job=is_job)
+        return self.collector
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -305,6 +311,7 @@ class Lakeside:
             "uncommitted": lambda run: service.read_uncommitted(run, said(ReadUncommitted)),
             "commits": lambda run: service.prepare_commits(run, None if body is None else said(PrepareCommits)),
             "marked": lambda run: service.mark(run, said(Mark)),
+            "planned": lambda run: service.note_planned(run, said(NotePlanned)),
             "applying": lambda run: service.apply(run, said(Apply)),
             "expire": lambda run: service.expire(run, said(Expire)),
             "staged": lambda run: service.find_staged(run, said(FindStaged)),

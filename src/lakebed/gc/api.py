@@ -37,6 +37,7 @@ from lakebed.gc.protocol import (
     MissingCommits,
     Plan,
     PlanDiff,
+    PlannedBy,
     PlanRequest,
     PurgeReport,
     PurgeRequest,
@@ -45,6 +46,7 @@ from lakebed.gc.protocol import (
     Restore,
     RestoreReport,
     RunKind,
+    RunList,
     RunReport,
     RunRequest,
     RunState,
@@ -557,8 +559,15 @@ class Collector:
 
     def listed(self, *, limit: int = 100) -> list[ListedRun]:
         """Runs and plans with what they take, the newest first."""
-        views = self.runs()
-        return self._read(lambda store: list_runs(store, LiveTasks(), views, limit=limit))
+        answer = self.run_list()
+        listed = self._read(lambda store: list_runs(store, LiveTasks(), answer.runs, limit=limit))
+        known = {one.run_id: one for one in answer.planned}
+        return [
+            msgspec.structs.replace(run, planned_by=known[run.run_id].by, is_own=known[run.run_id].is_own)
+            if run.run_id in known
+            else run
+            for run in listed
+        ]
 
     def _with_message(self, commit: ExpiringCommit) -> ExpiringCommit:
         try:
@@ -576,9 +585,18 @@ class Collector:
             return protocol.arrow_schema(protocol.EXPIRED).empty_table()
         return self._read(lambda store: read_input(store, LiveTasks(), expiring, protocol.EXPIRED))
 
+    def planned_by(self, run_id: str) -> PlannedBy | None:
+        """Return who made the plan of a run, by the server's record; None where it has none."""
+        planned = self.run_list().planned
+        return next((one for one in planned if one.run_id == run_id), None)
+
     def plans(self) -> list[str]:
         """Ids of the runs with a finished plan, oldest first."""
         return self._read(list_plans)
+
+    def run_list(self) -> RunList:
+        """The runs that the server knows, newest first, and who made which plan."""
+        return finish(self._service().run_list())
 
     def runs(self) -> tuple[RunView, ...]:
         """The runs that the server knows, newest first. A committed run is not among them before it is applied."""

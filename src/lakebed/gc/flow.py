@@ -38,6 +38,7 @@ import pyarrow.compute as pc
 from lakebed.base import Clock, Conflict, Corrupt, LakebedError, NotFound, RunId, count_of
 from lakebed.gc.protocol import (
     COMMITS,
+    Apply,
     BadInput,
     BadWindow,
     Deferred,
@@ -70,9 +71,10 @@ from .holding import check_uncommitted, read_held
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save
 from .lifecycle.tables import write_tables
+from .looking import plan_again
 from .mark import look_again
-from .preflight import WhatIf, may_apply, state_to_apply
-from .runs.context import Cleared, RunContext, find, read_plan, sizes, slice_numbers, whole, write_plan
+from .preflight import Allowed, WhatIf, may_apply, state_to_apply
+from .runs.context import Cleared, RunContext, find, read_plan_file, sizes, slice_numbers, whole, write_plan
 from .runs.fencing import Fence, Overtaken, claim
 from .runs.recording import Ledger, Swept
 from .runs.resume import (
@@ -102,18 +104,24 @@ async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -
     """
     if rules is not None:
         context = replace(context, service=WhatIf(context.service, rules))
+    made, _ = await _decide(context, kind)
+    made = msgspec.structs.replace(made, what_if=rules is not None, made_ms=context.ports.clock.now_ms())
+    plan_file = await write_plan(context.store, made)
+    await context.service.planned(made.run_id, made.kind, plan_file)
+    return made
+
+
+async def _decide(context: RunContext, kind: Kind) -> tuple[Plan, StartedRun]:
+    """Start a run and have its kind decide; the plan is not written down."""
     run = await context.service.start(kind.name)
     if run.namespace.rstrip("/") != context.store.uri.rstrip("/"):
         raise BadInput(f"run {run.run_id} is of {run.namespace}, not of {context.store.uri}", input="namespace")
     try:
-        made = await kind.plan(context, run)
+        return await kind.plan(context, run), run
     except BaseException as error:
         await _abandon(context, run, error)
         await _check_there(context, error)
         raise
-    made = msgspec.structs.replace(made, what_if=rules is not None, made_ms=context.ports.clock.now_ms())
-    await write_plan(context.store, made)
-    return made
 
 
 async def _abandon(context: RunContext, run: StartedRun, error: BaseException) -> None:
@@ -180,7 +188,7 @@ async def apply(
     if window is not None:
         window_end_ms(window, 0)
     grace_s = grace_s_of(context.store.uri, grace_s)
-    plan = await read_plan(context.store, run_id)
+    plan, plan_file = await read_plan_file(context.store, run_id)
     kind = kind_of_plan(plan)
     view = await context.service.run(run_id)
     state = state_to_apply(view, plan)
@@ -191,7 +199,7 @@ async def apply(
     if window is not None and plan.kind is RunKind.DELETED:
         raise BadWindow("a deleted repository had its window: apply without one", window=window)
     asked = window if plan.kind.takes_objects else None
-    rules_version = await may_apply(context.service, plan, state)
+    allowed = await may_apply(context.service, plan, state, plan_file=plan_file)
     if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):
         return await _report_of_deferred(context, plan, view)
     # One that was deferred took its turn then.
@@ -204,16 +212,19 @@ async def apply(
     fence, outdated = await claim(context.store, context.ports.clock, run_id)
     await remove_files(context.engine, outdated)
     wanted = await begin(context, plan, asked)
-    cleared = await _clear(context, kind, plan, view, rules_version)
+    cleared, looked = await _clear(context, kind, plan, view, allowed, plan_file)
     if is_new:
-        wanted = await take_turn(context, plan, asked=asked, wanted=wanted)
+        wanted = await take_turn(context, looked, asked=asked, wanted=wanted)
     cleared_ms = context.ports.clock.now_ms()
-    bound = cleared.garbage
-    if wanted and bound.rows and (asked is not None or is_new):
-        return await _defer(context, plan, cleared, fence, window=wanted, took_ms=cleared_ms - began_ms)
+    # By the table of its record, of which a look may leave some rows out.
+    bound = cleared.garbage if plan.kind.publishes else plan.garbage
+    saves = is_new and not allowed.looks_again
+    if wanted and cleared.garbage.rows and (asked is not None or is_new):
+        took_ms = cleared_ms - began_ms
+        return await _defer(context, plan, cleared, fence, window=wanted, took_ms=took_ms, saves=saves)
     if not is_new:
         try:
-            cleared = await _look_again(context, plan, cleared, fence)
+            cleared = await _look_again(context, plan, cleared, fence, plan_file)
         except Conflict:
             # The clocks that count are the service's and the object store's.
             now = await context.service.run(run_id)
@@ -229,9 +240,10 @@ async def apply(
     waited_ms = context.ports.clock.now_ms()
     context.progress(f"deleting {count_of(garbage.rows, 'object')}")
     swept = await sweep(context.engine, garbage, ledger, rule=kind.rule, fence=fence, held=held)
-    if is_new:
+    saved = ""
+    if saves:
         ledger_keys = [ledger.key(part.name) for part in plan.garbage.parts]
-        await save(context.store, plan, bound, ledger_keys, objects_failed=swept.objects_failed)
+        saved = await save(context.store, plan, bound, ledger_keys, objects_failed=swept.objects_failed)
     now_ms = context.ports.clock.now_ms()
     report = _report(
         plan,
@@ -249,9 +261,10 @@ async def apply(
     if plan.policy:
         await write_tables(context, plan, garbage, ledger, report)
     if swept.objects_failed:
+        if saved:
+            await _note(context, plan, plan_file, saved=saved)
         return report
-    # By the table of its record, of which the look may have left some rows out.
-    await context.service.ended(run_id, bound)
+    await context.service.ended(run_id, bound, saved=saved)
     return msgspec.structs.replace(report, state=RunState.ENDED)
 
 
@@ -260,16 +273,16 @@ def _waits(view: RunView, now_ms: int) -> bool:
 
 
 async def _defer(
-    context: RunContext, plan: Plan, cleared: Cleared, fence: Fence, *, window: str, took_ms: int
+    context: RunContext, plan: Plan, cleared: Cleared, fence: Fence, *, window: str, took_ms: int, saves: bool
 ) -> RunReport:
     """Let the objects stay for the window. From here on nothing but the end of the window lets the run delete."""
     # After `sweeping`, before the window: an apply that began since looks for what this run holds, and sees it.
     await fence.check(context.store)
     objects = count_of(cleared.garbage.rows, "object")
     context.progress(f"deferring {objects} for {window}")
-    view = await context.service.deferred(plan.run_id, cleared.garbage, window)
     # The next run goes on from here: what this one holds is no candidate of it.
-    await save(context.store, plan, cleared.garbage, (), objects_failed=0)
+    saved = await save(context.store, plan, cleared.garbage, (), objects_failed=0) if saves else ""
+    view = await context.service.deferred(plan.run_id, cleared.garbage, window, saved=saved)
     report = _report(
         plan,
         cleared,
@@ -296,7 +309,7 @@ async def _report_of_deferred(context: RunContext, plan: Plan, view: RunView) ->
     return msgspec.structs.replace(report, deferred_until_ms=view.until_ms)
 
 
-async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: Fence) -> Cleared:
+async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: Fence, plan_file: str) -> Cleared:
     """Let the run delete now that its window is over: what nothing has come to name since.
 
     The list stays the same for every apply once an object may be gone. An apply that died before that may have looked
@@ -306,11 +319,11 @@ async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: 
         Conflict: the window is not over.
         Overtaken: another apply began.
     """
-    listed = await find(context.store, purge_path(plan.kind, plan.run_id))
+    listed = await _listed(context, plan)
     if listed is None or not await _has_ledger(context, plan):
         context.progress(f"the window of run {plan.run_id} is over: looking again at what names its objects")
 
-        async def look(answer: RecheckInputs) -> Manifest:
+        async def look(answer: RecheckInputs) -> Cleared:
             decided = cleared.commits if plan.kind.yields_to_commits else whole(answer)[0]
             commits = await context.read(decided, COMMITS)
             garbage, _ = await look_again(
@@ -322,16 +335,41 @@ async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: 
                 uncommitted=whole(answer)[1],
                 closed=slice_numbers(answer.closed_slices),
             )
-            return garbage
+            return Cleared(garbage=garbage, commits=whole(answer)[0])
 
-        garbage = await context.reread(
+        looked = await context.reread(
             lambda: context.service.purged(plan.run_id), look, commits_of=lambda answer: whole(answer)[0]
         )
-        listed = encode_deferred(Deferred(run_id=plan.run_id, kind=plan.kind, garbage=garbage))
+        listed = Deferred(run_id=plan.run_id, kind=plan.kind, garbage=looked.garbage)
         # An apply that began since looks later than we did: its list is the one to keep.
         await fence.check(context.store)
-        await context.store.put(purge_path(plan.kind, plan.run_id), listed)
-    return msgspec.structs.replace(cleared, garbage=decode_deferred(listed, plan.run_id).garbage)
+        await write_recheck(context.store, plan, looked)
+        await context.store.put(purge_path(plan.kind, plan.run_id), encode_deferred(listed))
+        await _note(context, plan, plan_file, sweeps=looked.garbage.digest())
+    return msgspec.structs.replace(cleared, garbage=listed.garbage)
+
+
+async def _listed(context: RunContext, plan: Plan) -> Deferred | None:
+    """Return what an earlier apply was about to delete, if the run's record has it: planners may write such a file."""
+    data = await find(context.store, purge_path(plan.kind, plan.run_id))
+    if data is None:
+        return None
+    listed, view = decode_deferred(data, plan.run_id), await context.service.run(plan.run_id)
+    return listed if view is not None and listed.garbage.digest() == view.sweeps else None
+
+
+async def _note(context: RunContext, plan: Plan, plan_file: str, *, sweeps: str = "", saved: str = "") -> None:
+    """Write a digest into the run's record, so that only what this apply wrote counts for a later step."""
+    request = Apply(
+        kind=plan.kind,
+        plan=plan.garbage.digest(),
+        rules_version=plan.rules_version,
+        uid=plan.uid,
+        plan_file=plan_file,
+        sweeps=sweeps,
+        saved=saved,
+    )
+    await context.service.applying(plan.run_id, request)
 
 
 async def _has_ledger(context: RunContext, plan: Plan) -> bool:
@@ -382,26 +420,57 @@ async def purge(context: RunContext, *, grace_s: int | None = None) -> PurgeRepo
     )
 
 
-async def _clear(context: RunContext, kind: Kind, plan: Plan, view: RunView | None, rules_version: int) -> Cleared:
-    """Publish and look again, unless an earlier apply did. From here on the run may delete."""
+async def _clear(
+    context: RunContext, kind: Kind, plan: Plan, view: RunView | None, allowed: Allowed, plan_file: str
+) -> tuple[Cleared, Plan]:
+    """Publish and look again, unless an earlier apply did. From here on the run may delete. Return what, and by which
+    plan: where another user made this one, by what is left of it.
+    """
     if view is not None and view.state is RunState.SWEEPING:
         cleared = await _resumed(context, plan, view)
     else:
         try:
-            cleared = await kind.clear(context, plan, rules_version)
+            if not plan.kind.publishes:
+                return await _clear_unpublished(context, kind, plan, view, allowed, plan_file)
+            if allowed.looks_again:
+                kind, plan = await _plan_again(context, plan, allowed)
+            cleared = await kind.clear(context, plan, allowed.rules_version)
         except (Conflict, Corrupt) as error:
             await _check_there(context, error)
             raise
-        if not plan.kind.publishes:
-            return cleared
         await write_recheck(context.store, plan, cleared)
     await context.service.sweeping(plan.run_id, cleared.garbage, cleared.commits, uid=plan.uid)
-    return cleared
+    return cleared, plan
+
+
+async def _clear_unpublished(
+    context: RunContext, kind: Kind, plan: Plan, view: RunView | None, allowed: Allowed, plan_file: str
+) -> tuple[Cleared, Plan]:
+    cleared = await kind.clear(context, plan, allowed.rules_version)
+    if view is not None and view.sweeps:
+        return await recheck_of(context.store, plan, view), plan
+    if not allowed.looks_again:
+        return cleared, plan
+    _, both = await _plan_again(context, plan, allowed)
+    cleared = Cleared(garbage=both.garbage, commits=both.commits, size_bytes=both.totals.all.size_bytes)
+    await write_recheck(context.store, plan, cleared)
+    await _note(context, plan, plan_file, sweeps=both.garbage.digest())
+    return cleared, both
+
+
+async def _plan_again(context: RunContext, plan: Plan, allowed: Allowed) -> tuple[Kind, Plan]:
+    by = (
+        f"{allowed.planned_by} planned run {plan.run_id}"
+        if allowed.planned_by
+        else f"who planned run {plan.run_id} is unknown"
+    )
+    context.progress(f"{by}: planning again, to delete only what both plans take")
+    return await plan_again(context, plan, _decide)
 
 
 async def _resumed(context: RunContext, plan: Plan, view: RunView) -> Cleared:
     """Return what an earlier apply cleared."""
-    if plan.kind.publishes:
+    if plan.kind.publishes or view.sweeps:
         return await recheck_of(context.store, plan, view)
     return Cleared(garbage=plan.garbage, commits=plan.commits, size_bytes=plan.totals.all.size_bytes)
 

@@ -31,6 +31,8 @@ from lakebed.gc.protocol import (
     LeftoversRetired,
     Mark,
     MissingCommits,
+    NotePlanned,
+    PlannedBy,
     Planning,
     PrepareCommits,
     PreparedCommits,
@@ -125,6 +127,9 @@ class HttpRequests:
 
     async def mark(self, run_id: str, body: Mark) -> RunView:
         return self._ask(collectors.MARK_GC_RUN, run_id, body=body)
+
+    async def note_planned(self, run_id: str, body: NotePlanned) -> PlannedBy:
+        return self._ask(collectors.NOTE_GC_PLAN, run_id, body=body)
 
     async def apply(self, run_id: str, body: Apply) -> RunView:
         return self._ask(collectors.APPLY_GC_RUN, run_id, body=body)

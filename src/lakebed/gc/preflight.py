@@ -13,7 +13,7 @@ marked, and can never be applied. Metadata goes by no rules.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -33,7 +33,7 @@ from lakebed.gc.rules import Rules, check_rules
 from lakebed.objectstore import ObjectStore
 
 from .kinds.committed import NO_RULES, NoRules
-from .runs.context import read_plan
+from .runs.context import read_plan_file
 from .runs.status import ended_without_deleting
 
 
@@ -59,22 +59,32 @@ async def check_apply(service: Service, store: ObjectStore, run_id: str) -> None
     Raises:
         As `flow.apply` does.
     """
-    plan = await read_plan(store, check_run_id(run_id))
+    plan, plan_file = await read_plan_file(store, check_run_id(run_id))
     state = state_to_apply(await service.run(run_id), plan)
     if state is not RunState.ENDED:
-        await may_apply(service, plan, state)
+        await may_apply(service, plan, state, plan_file=plan_file)
 
 
-async def may_apply(service: Service, plan: Plan, state: RunState) -> int:
+class Allowed(NamedTuple):
+    """The version of the rules that an apply publishes by, who made its plan, and whether it looks again."""
+
+    rules_version: int
+    planned_by: str
+    looks_again: bool
+
+
+async def may_apply(service: Service, plan: Plan, state: RunState, *, plan_file: str = "") -> Allowed:
     """Ask whatever can refuse this apply, before it overtakes another one and before anything is written or deleted.
 
-    Return the version of the rules that the apply publishes by.
+    `plan_file` is the SHA-256 of the plan's file.
     """
     by_rules = plan.kind.publishes and plan.rules is not None and state is not RunState.SWEEPING
     rules_version = await version_to_expire_by(service, plan) if by_rules else plan.rules_version
-    request = Apply(kind=plan.kind, plan=plan.garbage.digest(), rules_version=rules_version, uid=plan.uid)
-    await service.applying(plan.run_id, request)
-    return rules_version
+    request = Apply(
+        kind=plan.kind, plan=plan.garbage.digest(), rules_version=rules_version, uid=plan.uid, plan_file=plan_file
+    )
+    view = await service.applying(plan.run_id, request)
+    return Allowed(rules_version, view.planned_by, view.looks_again)
 
 
 def state_to_apply(view: RunView | None, plan: Plan) -> RunState:

@@ -128,6 +128,17 @@ MARK_GC_RUN: Final = Operation(
     "End planning: the run has this plan.",
     body_bytes_max=LIST_BYTES_MAX,
 )
+NOTE_GC_PLAN: Final = Operation(
+    "noteGcPlan",
+    "POST",
+    _RUN + "/planned",
+    protocol.NotePlanned,
+    protocol.PlannedBy,
+    _PLANNING,
+    "Write down that the caller made the plan of a run.",
+    (_DELETED,),
+    asked_later=(Permission("gc:Erase", REPOSITORY, when="the run is an erasure"),),
+)
 CHECK_GC_PLANNING: Final = Operation(
     "checkGcPlanning",
     "POST",

@@ -342,7 +342,8 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     commit that it takes has its SweptRecord, so it may end. `until_ms`: its deletes are deferred until then, for a
     `window` that an operator chose; `purging`: the window is over, and it deletes. `planned_ms`: when its plan was
     made. `secret` seals the continuation
-    tokens of the run, or of its attempt, and no answer shows it.
+    tokens of the run, or of its attempt, and no answer shows it. `sweeps` is the digest of the table that an apply
+    made by looking again, and may delete in place of the plan's. `saved` is the digest of its saved state.
     """
 
     kind: RunKind
@@ -360,6 +361,20 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     window: str = ""
     purging: bool = False
     planned_ms: int = 0
+    sweeps: str = ""
+    saved: str = ""
+
+
+class PlannedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Say who made the plan of a run. `plan` is the SHA-256 of the file `plan.json`. `by_job`: a job of the server made
+    it for that user, so no other process wrote it.
+    """
+
+    kind: RunKind
+    by: str
+    plan: str
+    made_ms: int
+    by_job: bool = False
 
 
 class SweptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

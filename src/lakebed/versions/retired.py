@@ -21,7 +21,7 @@ from lakebed.ranges import FileCorrupt
 from . import keys
 from .context import Context
 from .errors import CommitExpired, ContentsGone
-from .records import RunRecord, SweptRecord, decode_record, decode_records, encode_record
+from .records import PlannedRecord, RunRecord, SweptRecord, decode_record, decode_records, encode_record
 from .trees.files import MISSING
 
 P = ParamSpec("P")
@@ -183,6 +183,37 @@ class Retired:
             if found is None or found.value != value:
                 raise
             return found
+
+    async def note_planned(self, run: RunId, record: PlannedRecord) -> PlannedRecord:
+        """Write who planned the run, unless a record says so already. Return what the record says from now on."""
+        key = keys.PLANNED + run.encode()
+        try:
+            await self._context.set_if(key, encode_record(record), None)
+        except (PredicateFailed, OutcomeUnknown):
+            found = await self.find_planned(run)
+            if found is None:
+                raise
+            return found
+        return record
+
+    async def find_planned(self, run: RunId) -> PlannedRecord | None:
+        held = await self._context.get(keys.PLANNED + run.encode())
+        return None if held is None else decode_record(PlannedRecord, held.value)
+
+    async def planned(self) -> dict[RunId, PlannedRecord]:
+        """Return who planned each run. Costs a scan."""
+        found: dict[RunId, PlannedRecord] = {}
+        pages = scan_pages(self._context.store, self._context.partition, keys.PLANNED, first=SCAN_PAGE)
+        async for names, values in pages:
+            ids = [RunId(key[len(keys.PLANNED) :].decode()) for key in names]
+            found |= zip(ids, decode_records(PlannedRecord, values), strict=True)
+        return found
+
+    async def forget_planned(self, runs: Sequence[RunId]) -> None:
+        """Remove who planned these runs. Their plans count as made by an unknown user from now on."""
+        names = [keys.PLANNED + run.encode() for run in runs]
+        for start in range(0, len(names), BATCH):
+            await self._context.store.delete_many(self._context.partition, names[start : start + BATCH])
 
     async def forget_run(self, run: RunId) -> bool:
         """Remove a run's record and what it expired. False: there is none, or it was replaced meanwhile."""

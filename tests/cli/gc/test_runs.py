@@ -36,13 +36,16 @@ PLANNED = "06gvsk16dis1i19se31f"
 
 def start_run(shell: Shell, lake: str) -> str:
     """A run that begins to mark, and whose collector is never heard of again."""
-    settings = read_settings(Path(shell.environment["LAKEBED_CONFIG"]))
-    credentials = Credentials(access_key_id=settings.access_key_id, secret_access_key=settings.secret_access_key)
-    path = path_to(collectors.START_GC_RUN, lake.removeprefix("lakefs://"))
-    with closing(Client(settings.endpoint, credentials)) as client:
-        started = client.call("POST", path, json={"kind": "uncommitted"})
+    started = call(shell, path_to(collectors.START_GC_RUN, lake.removeprefix("lakefs://")), {"kind": "uncommitted"})
     assert isinstance(started, dict)
     return str(started["run_id"])
+
+
+def call(shell: Shell, path: str, body: dict[str, str]) -> object:
+    settings = read_settings(Path(shell.environment["LAKEBED_CONFIG"]))
+    credentials = Credentials(access_key_id=settings.access_key_id, secret_access_key=settings.secret_access_key)
+    with closing(Client(settings.endpoint, credentials)) as client:
+        return client.call("POST", path, json=body)
 
 
 def test_a_reader_that_goes_away_from_a_plan_is_no_failure_of_spark(shell: Shell, lake: str, data: Path) -> None:
@@ -224,7 +227,7 @@ def test_a_plan_nobody_applied_is_told_as_one(shell: Shell, lake: str, data: Pat
 
     status = shell.ok("gc", "status", lake, PLANNED, "--data", str(data))
     shown = shell.ok("gc", "show", lake, PLANNED, "--data", str(data))
-    abandoned = shell("gc", "abandon", lake, "latest", "--data", str(data), "--yes", "-q")
+    abandoned = shell("gc", "abandon", lake, PLANNED, "--data", str(data), "--yes", "-q")
 
     assert "committed" in status.out
     assert "2026-09-21" in status.out
@@ -316,6 +319,10 @@ def test_ways_to_show_a_plan_that_do_not_go_together_are_refused(shell: Shell, l
 
 def test_a_run_is_named_by_the_beginning_of_its_id_or_as_the_latest(shell: Shell, lake: str, data: Path) -> None:
     write_plan(lake, data)
+    # No record says yet that the caller made it.
+    assert shell("gc", "show", lake, "latest-committed", "--data", str(data)).code == 3
+    path = path_to(collectors.NOTE_GC_PLAN, lake.removeprefix("lakefs://"), PLANNED)
+    call(shell, path, {"kind": "committed", "plan": "0" * 64})
 
     for name in (PLANNED[:8], "latest", "latest-committed"):
         shown = shell.ok("gc", "show", lake, name, "--data", str(data))

@@ -160,6 +160,8 @@ def show(
         state = outcome(collector.run_status(run), report)
         session.show(found, lambda plan: plan_text(plan, state=state))
         if not session.is_json:
+            maker = collector.planned_by(run)
+            session.say(f"planned by {maker.by}" if maker else "who planned it is not on record")
             for line in expiring_text(found, collector.expiring(run, limit=COMMITS_SHOWN)):
                 session.say(line)
         return None

@@ -136,7 +136,8 @@ def run_named(session: Session, collector: Collector, name: str) -> str:
     """Return the id of the run with this id, or with an id that begins so; or of the latest run, of any kind or, as
     `latest-committed`, of one kind. Notes which it is. An unknown name is returned as it is.
 
-    A plan by rules that are not saved is never the latest: it was made to be looked at, by its id.
+    A plan by rules that are not saved is never the latest: it was made to be looked at, by its id. Nor is a plan of
+    another user: who may plan does not choose what an operator applies.
 
     Raises:
         Misuse: several runs begin so.
@@ -148,7 +149,9 @@ def run_named(session: Session, collector: Collector, name: str) -> str:
         return name
     if name == LATEST or name.removeprefix(f"{LATEST}-") in {one.kind for one in known.values()}:
         kind = name.removeprefix(LATEST).removeprefix("-")
-        found = sorted(run for run, one in known.items() if kind in {"", one.kind} and not one.supposed)[-1:]
+        found = sorted(run for run, one in known.items() if kind in {"", one.kind} and one.is_own and not one.supposed)[
+            -1:
+        ]
     else:
         found = sorted(run for run in known if run.startswith(name))
     if len(found) > 1:
@@ -164,6 +167,7 @@ def run_named(session: Session, collector: Collector, name: str) -> str:
 
 class _Known(NamedTuple):
     kind: str
+    is_own: bool
     supposed: bool = False
 
 
@@ -171,10 +175,18 @@ def _known_runs(collector: Collector) -> dict[str, _Known]:
     """Return the runs that the server knows, and plans where the namespace is within reach."""
     from lakebed.objectstore import InvalidNamespace
 
-    known = {view.run_id: _Known(view.kind.value) for view in collector.runs()}
+    answer = collector.run_list()
+    own = {one.run_id for one in answer.planned if one.is_own}
+    known = {view.run_id: _Known(view.kind.value, view.run_id in own or not view.plan) for view in answer.runs}
     try:
         listed = collector.listed(limit=LISTED_MAX)
-        return {**{run.run_id: _Known(run.kind.value, run.state == SUPPOSED) for run in listed}, **known}
+        return {
+            **{
+                run.run_id: _Known(run.kind.value, run.is_own or run.objects is None, run.state == SUPPOSED)
+                for run in listed
+            },
+            **known,
+        }
     except InvalidNamespace:
         return known
 

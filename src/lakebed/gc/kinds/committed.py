@@ -12,6 +12,7 @@ go; their ranges give the objects. It may be stale when it is applied, so it is 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
 from lakebed.gc.holding import keep_held
-from lakebed.gc.inputs.history import check_live, judge
+from lakebed.gc.inputs.history import check_live, judge, spare
 from lakebed.gc.inputs.ranges import deal_expired, deal_ranges, read_ranges
 from lakebed.gc.inputs.special import find_unknown_files
 from lakebed.gc.mark import look_again, mark_expired
@@ -47,7 +48,12 @@ class NoRules(Invalid):
     """No retention rules are set, so nothing of the committed data may go."""
 
 
+@dataclass(frozen=True, slots=True)
 class Committed:
+    """`among`: expire no commit but these, as another plan of the same run does. None: any."""
+
+    among: frozenset[str] | None = None
+
     @property
     def name(self) -> RunKind:
         return RunKind.COMMITTED
@@ -60,7 +66,7 @@ class Committed:
         """docs/design/0004-committed-retention.md, steps 1 to 6. Staged data is looked at when the plan is applied."""
 
         async def decide(prepared: PreparedCommits) -> Plan:
-            return await _plan(context, run, prepared)
+            return await _plan(context, run, prepared, self.among)
 
         return await context.reread(lambda: context.service.commits(run.run_id), decide)
 
@@ -79,11 +85,13 @@ class Committed:
         )
 
 
-async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits) -> Plan:
+async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits, among: frozenset[str] | None) -> Plan:
     rules = _rules_of(prepared)
     commits = await context.read(prepared.commits, protocol.COMMITS)
     refs = await context.read(prepared.refs, protocol.REFS)
     judged = await keep_held(context, run, judge(commits, refs, rules, now_ms=run.now_ms), prepared.holds)
+    if among is not None:
+        judged = spare(judged, set(judged.expired_ids().to_pylist()) - among)
     expired_commits = int(judged.expired.sum())
     context.progress(f"{expired_commits:,} of {count_of(commits.num_rows, 'commit')} expired; reading their ranges")
     ranges = await read_ranges(context.engine, judged.metaranges, folder=folder_in(run, "ranges.tasks"))

@@ -80,9 +80,10 @@ class SymlinksFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """`by` says how long a file must have gone unnamed."""
+    """`by` says how long a file must have gone unnamed. The folder of the run `spares` stays."""
 
     by: MetadataRule
+    spares: str = ""
 
     @property
     def name(self) -> RunKind:
@@ -118,7 +119,7 @@ class Metadata:
         written_ms = dict(zip(nameless["id"].to_pylist(), nameless["modified_ms"].to_pylist(), strict=True))
         ids = unnamed_files(written_ms, (), rule=self.by, now_ms=run.now_ms)
         facts = facts_of(special, await context.service.runs())
-        runs = old_runs(facts, rule=self.by, now_ms=run.now_ms) - {run.run_id}
+        runs = old_runs(facts, rule=self.by, now_ms=run.now_ms) - {run.run_id, self.spares}
         refs = await context.read(prepared.refs, protocol.REFS)
         old = await self._old(context.store, special, refs, run.now_ms)
         garbage, totals = await _write(context, run, _garbage(nameless, special, ids, runs, old))

@@ -38,7 +38,7 @@ from lakebed.gc.protocol import (
     encode_saved,
     saved_path,
 )
-from lakebed.gc.runs.context import RunContext, find, read_garbage, slice_numbers, write_piece
+from lakebed.gc.runs.context import RunContext, find, read_garbage, sha256_of, slice_numbers, write_piece
 from lakebed.gc.runs.recording import failed, only
 from lakebed.gc.sets.packing import pack_numbered
 from lakebed.gc.tables import CANDIDATES, CLOSED, LIVE, RANGE_IDS, Table, check_numbered, decode, read_part
@@ -84,7 +84,7 @@ async def read_base(context: RunContext, run: StartedRun) -> Base:
         data = await find(context.store, saved_path(view.run_id))
         if data is not None:
             saved = decode_saved(data, view.run_id)
-            _check_same(saved, view, run)
+            _check_same(saved, data, view, run)
             return await _read(context, saved, run)
     raise BadInput("no run has saved its state yet", input="saved")
 
@@ -93,7 +93,10 @@ def _may_have_saved(view: RunView) -> bool:
     return view.kind is RunKind.UNCOMMITTED and view.state in DELETES_ALLOWED | {RunState.ENDED}
 
 
-def _check_same(saved: Saved | SavedDues, view: RunView, run: StartedRun) -> None:
+def _check_same(saved: Saved | SavedDues, data: bytes, view: RunView, run: StartedRun) -> None:
+    if sha256_of(data) != view.saved:
+        # Who may write here could have it say that no commit names an object.
+        raise BadInput(f"the saved state of run {saved.run_id} is not the one that its apply wrote", input="saved")
     if saved.plan != view.plan:
         raise BadInput(f"the saved state of run {saved.run_id} is of another plan than its record", input="saved")
     if saved.namespace != run.namespace:
@@ -143,7 +146,7 @@ async def read_saved_dues(context: RunContext, run: StartedRun, policy: str) -> 
         data = await find(context.store, saved_path(view.run_id, view.kind))
         if data is not None:
             saved = decode_saved_dues(data, view.run_id)
-            _check_same(saved, view, run)
+            _check_same(saved, data, view, run)
             if saved.policy != policy:
                 raise BadInput(f"the policy is not that of run {saved.run_id}", input="saved")
             return saved
@@ -152,9 +155,10 @@ async def read_saved_dues(context: RunContext, run: StartedRun, policy: str) -> 
 
 async def save(
     store: ObjectStore, plan: Plan, bound: Manifest, ledger_keys: Sequence[str], *, objects_failed: int
-) -> None:
+) -> str:
     """Write down, after a sweep, what the next run may go on from; again when the plan is applied again.
 
+    Return the digest of the file, for the run's record; empty where nothing was saved.
     `bound` is the table that the run was let to delete, `ledger_keys` are those of the plan's parts. A plan that keeps
     nothing saves nothing.
     """
@@ -167,9 +171,9 @@ async def save(
             policy=plan.policy,
             dues=plan.dues,
         )
-        await store.put(saved_path(plan.run_id, plan.kind), encode_saved(saved_dues))
+        return await _put(store, saved_path(plan.run_id, plan.kind), encode_saved(saved_dues))
     if plan.keeps is None:
-        return
+        return ""
     folder = f"{plan.folder}failed/"
     still_there = Pieces(folder=folder)
     if objects_failed:
@@ -185,7 +189,12 @@ async def save(
         keeps=plan.keeps,
         failed=still_there,
     )
-    await store.put(saved_path(plan.run_id), encode_saved(saved))
+    return await _put(store, saved_path(plan.run_id), encode_saved(saved))
+
+
+async def _put(store: ObjectStore, name: str, data: bytes) -> str:
+    await store.put(name, data)
+    return sha256_of(data)
 
 
 async def _failed(store: ObjectStore, plan: Plan, ledger_keys: Sequence[str]) -> pa.Table:

@@ -9,6 +9,7 @@ it.
     POST runs/{id}/uncommitted     ReadUncommitted   -> UncommittedPage     again with its token until it has none
     POST runs/{id}/commits         PrepareCommits    -> PreparedCommits     may be empty
     POST runs/{id}/marked          Mark              -> RunView             409: abandoned, throw the work away
+    POST runs/{id}/planned         NotePlanned       -> PlannedBy           the plan is written; says who made it
     POST runs/{id}/applying        Apply             -> RunView             before an apply writes or deletes anything
     POST runs/{id}/expire          Expire            -> RecheckInputs       again with its token until it has none
     POST runs/{id}/retire          RetireLeftovers   -> LeftoversRetired    of metadata, in place of expire
@@ -85,6 +86,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run as its record has it. `expiring` counts commits; `plan` is the digest of the plan's manifest.
 
     `until_ms`: its deletes are deferred until then, for a `window`. `is_purging`: the window is over, and it deletes.
+    `planned_by` is the user who made the plan, empty where that is unknown. The answer to `applying` says whether the
+    apply `looks_again`: the caller did not make this plan. `sweeps` is the digest of the table that it may delete in
+    place of the plan's, `saved` that of the run's saved state.
     """
 
     run_id: str
@@ -96,10 +100,32 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int | None = None
     window: str = ""
     is_purging: bool = False
+    planned_by: str = ""
+    looks_again: bool = False
+    sweeps: str = ""
+    saved: str = ""
+
+
+class NotePlanned(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` is the SHA-256 of the file `plan.json`, which is complete."""
+
+    kind: RunKind
+    plan: str
+
+
+class PlannedBy(msgspec.Struct, frozen=True, kw_only=True):
+    """Say who made a plan, by the server's record. `is_own`: the caller did, or a job of the server."""
+
+    run_id: str
+    by: str
+    is_own: bool
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
+    """`planned` also has runs without a record: they were only planned."""
+
     runs: tuple[RunView, ...]
+    planned: tuple[PlannedBy, ...] = ()
 
 
 class ReadUncommitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +178,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 class Apply(msgspec.Struct, frozen=True, kw_only=True):
     """`plan` is the digest of the plan's manifest, `rules_version` that of the rules which it is to expire by (0 where
     it expires no commits). `begins`: the apply does not only ask, but begins with this: from now on no collection of
-    metadata ends a run of uncommitted data.
+    metadata ends a run of uncommitted data. `plan_file` is the SHA-256 of `plan.json`. `sweeps` and `saved` are
+    digests for the run's record (RunView).
     """
 
     kind: RunKind
@@ -160,6 +187,9 @@ class Apply(msgspec.Struct, frozen=True, kw_only=True):
     rules_version: int = 0
     begins: bool = False
     uid: str = ""
+    plan_file: str = ""
+    sweeps: str = ""
+    saved: str = ""
 
 
 class Purging(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,9 +295,12 @@ class LeftoversRetired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the digest of the plan that was carried out, as the run's record has it."""
+    """`plan` is the digest of the plan that was carried out, as the run's record has it, `saved` that of the state
+    that it saved.
+    """
 
     plan: str
+    saved: str = ""
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,11 +315,12 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 class Defer(msgspec.Struct, frozen=True, kw_only=True):
     """`plan` (table GARBAGE) is what the run may delete now; its objects stay for the `window` (`7d`). Sent again, the
-    window counts from then, if that makes it longer.
+    window counts from then, if that makes it longer. `saved` is the digest of the state that the run saved.
     """
 
     plan: Manifest
     window: str
+    saved: str = ""
 
 
 class Purge(msgspec.Struct, frozen=True, kw_only=True):

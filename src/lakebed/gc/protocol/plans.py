@@ -181,7 +181,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan in a list of plans."""
+    """A plan in a list of plans. `planned_by` made it, by the server's record; empty where it has none."""
 
     run_id: str
     kind: RunKind
@@ -189,6 +189,7 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
     rules_version: int
     what_if: bool
     total: Total
+    planned_by: str = ""
 
 
 class PlanList(msgspec.Struct, frozen=True, kw_only=True):

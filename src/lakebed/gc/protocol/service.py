@@ -29,6 +29,8 @@ from .messages import (
     LeftoversRetired,
     Mark,
     MissingCommits,
+    NotePlanned,
+    PlannedBy,
     Planning,
     PrepareCommits,
     PreparedCommits,
@@ -77,6 +79,7 @@ class Requests(Protocol):
     async def read_uncommitted(self, run_id: str, body: ReadUncommitted) -> UncommittedPage: ...
     async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits: ...
     async def mark(self, run_id: str, body: Mark) -> RunView: ...
+    async def note_planned(self, run_id: str, body: NotePlanned) -> PlannedBy: ...
     async def apply(self, run_id: str, body: Apply) -> RunView: ...
     async def expire(self, run_id: str, body: Expire) -> RecheckInputs: ...
     async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage: ...
@@ -232,6 +235,14 @@ class Service:
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned while it was marking: {error}", run_id=run_id) from error
 
+    async def planned(self, run_id: str, kind: RunKind, plan: str) -> PlannedBy:
+        """Have the server write down who made the plan whose file has this SHA-256.
+
+        Raises:
+            Conflict: another plan of this run is on record.
+        """
+        return await self._requests.note_planned(run_id, NotePlanned(kind=kind, plan=plan))
+
     async def applying(self, run_id: str, request: Apply) -> RunView:
         """Ask before an apply writes or deletes anything.
 
@@ -257,14 +268,14 @@ class Service:
 
         return await _last_page("the recheck", run_id, ask)
 
-    async def deferred(self, run_id: str, plan: Manifest, window: str) -> RunView:
+    async def deferred(self, run_id: str, plan: Manifest, window: str, *, saved: str = "") -> RunView:
         """Keep what `plan` names until the end of a window, counted from now.
 
         Raises:
             RunAbandoned: the run may not delete any more, or its window is over and it deletes.
         """
         try:
-            return await self._requests.defer(run_id, Defer(plan=plan, window=window))
+            return await self._requests.defer(run_id, Defer(plan=plan, window=window, saved=saved))
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} cannot be deferred: {error}", run_id=run_id) from error
 
@@ -303,9 +314,9 @@ class Service:
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
-    async def ended(self, run_id: str, plan: Manifest) -> RunView:
-        """End the run: every object of this plan is deleted."""
-        return await self._requests.end(run_id, End(plan=plan.digest()))
+    async def ended(self, run_id: str, plan: Manifest, *, saved: str = "") -> RunView:
+        """End the run: every object of this plan is deleted. `saved` is the digest of its saved state."""
+        return await self._requests.end(run_id, End(plan=plan.digest(), saved=saved))
 
     async def abandoned(self, run_id: str) -> RunView:
         """End the run before its deletes began."""
@@ -362,6 +373,10 @@ class Service:
     async def runs(self) -> tuple[RunView, ...]:
         """Return every run, newest first."""
         return (await self._requests.runs()).runs
+
+    async def run_list(self) -> RunList:
+        """Return every run, newest first, and who made which plan."""
+        return await self._requests.runs()
 
     async def rules(self) -> RulesVersion:
         """Return the rules in force."""

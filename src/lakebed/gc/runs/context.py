@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -198,8 +199,15 @@ def plan_frame(context: RunContext, run: StartedRun, prepared: PreparedCommits) 
     }
 
 
-async def write_plan(store: ObjectStore, plan: Plan) -> None:
-    await store.put(plan_path(plan.kind, plan.run_id), encode_plan(plan))
+async def write_plan(store: ObjectStore, plan: Plan) -> str:
+    """Return the SHA-256 of the plan's file."""
+    data = encode_plan(plan)
+    await store.put(plan_path(plan.kind, plan.run_id), data)
+    return sha256_of(data)
+
+
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 async def read_plan(store: ObjectStore, run_id: str) -> Plan:
@@ -208,10 +216,22 @@ async def read_plan(store: ObjectStore, run_id: str) -> Plan:
         PlanMissing: there is none in the namespace.
         BadInput: it is unreadable, of an unknown format, or was changed.
     """
+    return (await read_plan_file(store, run_id))[0]
+
+
+async def read_plan_file(store: ObjectStore, run_id: str) -> tuple[Plan, str]:
+    """Return the plan and the SHA-256 of its file.
+
+    Raises:
+        PlanMissing, BadInput: as `read_plan`.
+    """
     for kind in RunKind:
         data = await find(store, plan_path(kind, run_id))
         if data is not None:
-            return decode_plan(data, run_id)
+            plan = decode_plan(data, run_id)
+            if plan.kind is not kind:
+                raise BadInput(f"the plan of run {run_id} lies in the folder of another kind", input="plan")
+            return plan, sha256_of(data)
     raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id)
 
 

@@ -419,17 +419,20 @@ async def write_recheck(store: ObjectStore, plan: Plan, cleared: Cleared) -> Non
 
 
 async def recheck_of(store: ObjectStore, plan: Plan, view: RunView) -> Cleared:
-    """The recheck with whose table the run was let to sweep.
+    """The recheck with whose table the run was let to sweep; of a kind that publishes nothing, that of its second look.
 
     Raises:
         BadInput: it is missing or unreadable.
     """
+    digest = view.plan if plan.kind.publishes else view.sweeps
     for name in sorted(await sizes(store, plan.folder + _RECHECK)):
         try:
             cleared = msgspec.json.decode(await store.get(f"{plan.folder}{_RECHECK}{name}"), type=Cleared)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadInput(f"{plan.folder}{_RECHECK}{name} is unreadable: {error}", input="recheck") from error
-        if cleared.garbage.digest() == view.plan:
+        # The folder of the table, which the digest covers, ends with the digest of the commits.
+        is_of_commits = cleared.garbage.folder.rstrip("/").endswith(f".{cleared.commits.digest()[:16]}")
+        if cleared.garbage.digest() == digest and is_of_commits:
             return cleared
     raise BadInput(f"run {plan.run_id} is sweeping, and what it may sweep is missing", input="recheck")
 

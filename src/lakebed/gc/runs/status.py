@@ -126,7 +126,7 @@ def _with_total(found: RunStatus, plan: Plan) -> RunStatus:
 async def _goes(store: ObjectStore, plan: Plan, view: RunView) -> Manifest | None:
     """Return what the run was let to take; None where it was not, yet."""
     if not plan.kind.publishes:
-        return plan.garbage
+        return (await recheck_of(store, plan, view)).garbage if view.sweeps else plan.garbage
     return (await recheck_of(store, plan, view)).garbage if view.plan else None
 
 
@@ -155,7 +155,8 @@ def _state_of(view: RunView) -> str:
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none. `objects` and
     `size_bytes` are what the plan takes, None where there is no finished plan, or where the run ended and none of it
-    was deleted (`nothing_deleted`). `has_begun`: its deletes may have begun, and it has not ended. `deferred` ones wait
+    was deleted (`nothing_deleted`). `planned_by` made the plan, by the server's record; `is_own`: that is the caller,
+    or a job of the server. `has_begun`: its deletes may have begun, and it has not ended. `deferred` ones wait
     until `until_ms`.
     """
 
@@ -169,6 +170,8 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     nothing_deleted: bool = False
     has_begun: bool = False
     until_ms: int | None = None
+    planned_by: str = ""
+    is_own: bool = False
 
 
 async def list_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView], *, limit: int) -> list[ListedRun]:

@@ -30,6 +30,8 @@ from lakebed.gc.protocol import (
     LeftoversRetired,
     Mark,
     MissingCommits,
+    NotePlanned,
+    PlannedBy,
     Planning,
     PrepareCommits,
     PreparedCommits,
@@ -86,6 +88,7 @@ from .installation import Installation
 from .metadata import MetadataRuns
 from .missing import Missing
 from .options import ServiceOptions
+from .planners import Planners
 from .policies import PolicyBook
 from .reading import Cursor, Reading
 from .restoring import Refusal, Restoring, refuse_nothing
@@ -106,12 +109,14 @@ class CollectionService:
         *,
         default_branch: str = "main",
         user_id: str = "",
+        is_job: bool = False,
         refusal: Refusal = refuse_nothing,
         continuation_key: bytes = b"",
         certificate_key: bytes = bytes(32),
         searches: Searches | None = None,
     ) -> None:
-        """`user_id` asks, and may restore what `refusal` does not refuse.
+        """`user_id` asks, by a job of the server if `is_job`, and may restore what `refusal` does not refuse. Without a
+        user there is only one person, who trusts each plan (planners.py).
 
         `continuation_key` seals the tokens of a restore, and of a search for staged entries. A server has one secret
         key for all its processes, and one `Searches` for each process. `certificate_key`, 32 secret bytes, signs
@@ -120,6 +125,7 @@ class CollectionService:
         self._options = options = options or ServiceOptions()
         self._default_branch = default_branch
         self._user_id = user_id
+        self._planners = Planners(versions, user_id=user_id, is_job=is_job)
         self._restoring = Restoring(versions, key=continuation_key, refusal=refusal)
         self._searches = searches or Searches(versions.ports)
         self._versions = versions
@@ -284,10 +290,14 @@ class CollectionService:
         await self._installation.check()
         return view(id_, await self._runs.move(id_, RunState.MARKED, plan=body.plan.digest()))
 
+    async def note_planned(self, run_id: str, body: NotePlanned) -> PlannedBy:
+        """Write down who made the plan of a run. See `Planners.note`."""
+        return await self._planners.note(check_run_id(run_id), body)
+
     async def apply(self, run_id: str, body: Apply) -> RunView:
         """Succeed if an apply of this plan may begin; the collector asks before it stops another or writes anything.
         Grants nothing by itself: what an apply needs besides, it asks for when it comes to it. Of one that `begins`,
-        that is noted.
+        that is noted. The answer says whether the apply must look again, for another user made the plan.
 
         Raises:
             OtherRepository: the run is of one that had the name before.
@@ -314,9 +324,12 @@ class CollectionService:
                     planned_by=body.rules_version,
                     now=now,
                 )
-        if body.begins and body.kind is RunKind.UNCOMMITTED:
-            record = await self._runs.note_began(id_)
-        return await self._view(id_, record)
+        began = body.begins and body.kind is RunKind.UNCOMMITTED
+        if began or body.sweeps or body.saved:
+            states = (RunState.MARKED, RunState.SWEEPING)
+            record = await self._runs.note(id_, *states, began=began, sweeps=body.sweeps, saved=body.saved)
+        by, looks_again = await self._planners.judge(id_, body)
+        return msgspec.structs.replace(await self._view(id_, record), planned_by=by, looks_again=looks_again)
 
     async def expire(self, run_id: str, body: Expire) -> RecheckInputs:
         """See `Expiring.expire`.
@@ -408,9 +421,10 @@ class CollectionService:
         record, _ = await self._runs.read(id_)
         if record.plan != body.plan:
             raise StalePlan(f"run {run_id} sweeps by another plan", run_id=run_id)
-        ended = await self._finish(id_, RunState.ENDED)
+        ended = await self._finish(id_, RunState.ENDED, saved=body.saved)
         if ended.kind is RunKind.METADATA:
             await self._metadata.forget_runs()
+            await self._planners.forget_retired()
         return ended
 
     async def abandon(self, run_id: str) -> RunView:
@@ -420,8 +434,8 @@ class CollectionService:
         """
         return await self._finish(check_run_id(run_id), RunState.ABANDONED)
 
-    async def _finish(self, run_id: RunId, state: RunState) -> RunView:
-        record = await self._runs.move(run_id, state)
+    async def _finish(self, run_id: RunId, state: RunState, *, saved: str = "") -> RunView:
+        record = await self._runs.move(run_id, state, saved=saved)
         await self._expiring.drop_expiring(run_id)
         return view(run_id, record)
 
@@ -505,7 +519,7 @@ class CollectionService:
         """
         id_ = check_run_id(run_id)
         record, _ = await self._runs.read(id_)
-        return await self._view(id_, record)
+        return msgspec.structs.replace(await self._view(id_, record), planned_by=await self._planners.of(id_))
 
     async def _view(self, run_id: RunId, record: RunRecord) -> RunView:
         return view(run_id, record, expiring=len(await self._versions.retired.expiring(run_id)))
@@ -523,7 +537,9 @@ class CollectionService:
         return await self._restoring.restore(body, branch=body.branch or self._default_branch)
 
     async def runs(self) -> RunList:
-        return RunList(runs=tuple(await self._runs.views()))
+        planned = await self._planners.every()
+        views = await self._runs.views({RunId(one.run_id): one.by for one in planned})
+        return RunList(runs=tuple(views), planned=tuple(planned))
 
     async def close_slices_for_runs(self) -> None:
         """End this server's slice if a run has begun since it was opened, so that the next run may judge what is in it.

@@ -68,7 +68,7 @@ class Deferring:
         window_end_ms(body.window, 0)
         record, held = await self._runs.read(run_id)
         self._check_may_delete(run_id, record)
-        if record.plan != body.plan.digest():
+        if body.plan.digest() not in {record.plan, record.sweeps}:
             raise StalePlan(f"run {run_id} may delete another table", run_id=run_id)
         if record.purging:
             raise RunMoved(f"the window of run {run_id} is over: it deletes", run_id=run_id, state=record.state.value)
@@ -80,7 +80,7 @@ class Deferring:
         now_ms = max(await self._clocks_ms())
         until_ms = max(window_end_ms(body.window, now_ms), record.until_ms)
         window = body.window if until_ms > record.until_ms else record.window
-        record = replace(record, until_ms=until_ms, window=window)
+        record = replace(record, until_ms=until_ms, window=window, saved=body.saved or record.saved)
         await self._runs.write(run_id, record, held)
         # Each of its commits has its `swept/<commit>`, so no writer looks for it in this list any more.
         await self._expiring.drop_expiring(run_id)

@@ -83,9 +83,10 @@ class DeletedCollections(CollectionService):
         options: ServiceOptions | None = None,
         *,
         user_id: str = "",
+        is_job: bool = False,
         searches: Searches | None = None,
     ) -> None:
-        super().__init__(versions, options, user_id=user_id, searches=searches)
+        super().__init__(versions, options, user_id=user_id, is_job=is_job, searches=searches)
         self._uid = uid
         self._deleted = catalog.deleted
         self._elsewhere = Elsewhere(versions.objectstore.uri, lambda: catalog.others(uid), self._options)
@@ -266,6 +267,7 @@ async def open_deleted(
     options: ServiceOptions | None = None,
     *,
     user_id: str = "",
+    is_job: bool = False,
     searches: Searches | None = None,
 ) -> DeletedCollections:
     """
@@ -273,7 +275,7 @@ async def open_deleted(
         DeletedNotFound, SeveralDeleted: see `DeletedRepositories.find`.
     """
     found, versions = await catalog.open_deleted(name, uid)
-    return DeletedCollections(catalog, found, versions, options, user_id=user_id, searches=searches)
+    return DeletedCollections(catalog, found, versions, options, user_id=user_id, is_job=is_job, searches=searches)
 
 
 async def _write_nothing(inputs: Inputs, table: Table, name: str) -> Manifest:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from lakebed.base import RUN_MOVES, RunId
@@ -99,9 +101,10 @@ class RunBook:
             raise StalePlan(f"run {run_id} was marked with another plan", run_id=run_id)
         return record
 
-    async def views(self) -> list[RunView]:
-        """Newest first."""
-        return [view(run_id, record) for run_id, record in reversed(await self._versions.retired.runs())]
+    async def views(self, planners: Mapping[RunId, str]) -> list[RunView]:
+        """Newest first. `planners` says by run who planned it."""
+        runs = reversed(await self._versions.retired.runs())
+        return [view(run_id, record, planned_by=planners.get(run_id, "")) for run_id, record in runs]
 
     # Moves
 
@@ -118,7 +121,7 @@ class RunBook:
         await self.write(run_id, record, None)
         return run_id, record
 
-    async def move(self, run_id: RunId, state: RunState, *, plan: str = "") -> RunRecord:
+    async def move(self, run_id: RunId, state: RunState, *, plan: str = "", saved: str = "") -> RunRecord:
         """To `state`, or nothing if it is there already (with the same plan, if one is given).
 
         Raises:
@@ -136,7 +139,7 @@ class RunBook:
         if record.until_ms and not record.purging:
             # An ended run holds nothing: its objects could be taken, and restored no more, before its window is over.
             raise RunMoved(f"run {run_id} is deferred", run_id=run_id, state=record.state.value)
-        after = replace(record, state=state, plan=plan or record.plan)
+        after = replace(record, state=state, plan=plan or record.plan, saved=saved or record.saved)
         await self.write(run_id, after, held)
         return after
 
@@ -153,19 +156,22 @@ class RunBook:
         await self.write(run_id, after, held)
         return after
 
-    async def note_began(self, run_id: RunId) -> RunRecord:
-        """For an apply of a marked run, before it writes anything: from now on only it ends the run.
+    async def note(self, run_id: RunId, *states: RunState, began: bool, sweeps: str, saved: str) -> RunRecord:
+        """For an apply: write down that it began, so that only it ends the run; the table that it may delete in place
+        of the plan's; and its saved state.
 
         Raises:
-            RunMoved: it is not marked any more.
+            RunMoved: the run is in none of these states any more.
         """
         while True:
             record, held = await self.read(run_id)
-            if record.state is not RunState.MARKED:
+            if record.state not in states:
                 raise moved(run_id, record)
-            if record.began:
+            after = replace(
+                record, began=began or record.began, sweeps=sweeps or record.sweeps, saved=saved or record.saved
+            )
+            if after == record:
                 return record
-            after = replace(record, began=True)
             try:
                 await self.write(run_id, after, held)
             except RunMoved:
@@ -243,7 +249,7 @@ def moved(run_id: RunId, record: RunRecord) -> RunMoved:
     return RunMoved(f"run {run_id} is {record.state.value}", run_id=run_id, state=record.state.value)
 
 
-def view(run_id: RunId, record: RunRecord, *, expiring: int = 0) -> RunView:
+def view(run_id: RunId, record: RunRecord, *, expiring: int = 0, planned_by: str = "") -> RunView:
     return RunView(
         run_id=run_id,
         kind=record.kind,
@@ -254,4 +260,7 @@ def view(run_id: RunId, record: RunRecord, *, expiring: int = 0) -> RunView:
         until_ms=record.until_ms or None,
         window=record.window,
         is_purging=record.purging,
+        planned_by=planned_by,
+        sweeps=record.sweeps,
+        saved=record.saved,
     )

@@ -16,7 +16,7 @@ from lakebed.catalog import Catalog, Repository, TaskKind
 from lakebed.gc import protocol
 from lakebed.gc.protocol import BadInput, Manifest, RunKind, check_manifest, input_folder
 from lakebed.gc.service import BadContinuation, CollectionService, Reader, Searches, open_deleted
-from lakebed.operations import collections, collectors
+from lakebed.operations import Operation, collections, collectors
 from lakebed.server.errors import InvalidBody
 from lakebed.server.gate import require
 from lakebed.server.requests import RestRequest
@@ -121,13 +121,16 @@ class Runs:
         self._key, self._certificate_key = state.continuation_key, state.certificate_key
 
     async def _service(self, request: RestRequest) -> CollectionService:
-        user_id = request.identity.user_id
+        user_id, is_job = request.identity.user_id, request.identity.delegation is not None
         if (uid := deleted_uid(request)) is not None:
-            return await open_deleted(self._catalog, request.args[0], uid, user_id=user_id, searches=self._searches)
+            return await open_deleted(
+                self._catalog, request.args[0], uid, user_id=user_id, is_job=is_job, searches=self._searches
+            )
         repository = await self._catalog.get(request.args[0])
         return CollectionService(
             repository.versions,
             user_id=user_id,
+            is_job=is_job,
             searches=self._searches,
             continuation_key=self._key,
             certificate_key=self._certificate_key,
@@ -167,11 +170,19 @@ class Runs:
 
     async def expire(self, request: RestRequest, body: protocol.Expire) -> protocol.RecheckInputs:
         """An erasure is published here, and so is a deleted repository, so here is where their permissions count."""
-        if (action := _OWN_PERMISSIONS.get(body.kind)) is not None:
-            asked = [one for one in collectors.EXPIRE_GC_COMMITS.asked_later if one.action == action]
-            require(asked, request.permissions, {"repository": request.args[0]})
+        self._require_own(collectors.EXPIRE_GC_COMMITS, request, body.kind)
         _check_manifests(body)
         return await (await self._service(request)).expire(request.args[1], body)
+
+    async def note_planned(self, request: RestRequest, body: protocol.NotePlanned) -> protocol.PlannedBy:
+        """Ask for the permission of the kind: an apply of an erasure believes the order of a plan on record."""
+        self._require_own(collectors.NOTE_GC_PLAN, request, body.kind)
+        return await (await self._service(request)).note_planned(request.args[1], body)
+
+    @staticmethod
+    def _require_own(operation: Operation[Any, Any], request: RestRequest, kind: RunKind) -> None:
+        asked = [one for one in operation.asked_later if one.action == _OWN_PERMISSIONS.get(kind)]
+        require(asked, request.permissions, {"repository": request.args[0]})
 
     async def start(self, request: RestRequest, body: protocol.StartRun) -> protocol.StartedRun:
         return await (await self._service(request)).start(body)
@@ -218,6 +229,7 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.READ_GC_UNCOMMITTED, runs.step(CollectionService.read_uncommitted)),
         Route(collectors.READ_GC_COMMITS, runs.step(CollectionService.prepare_commits)),
         Route(collectors.MARK_GC_RUN, runs.step(CollectionService.mark)),
+        Route(collectors.NOTE_GC_PLAN, runs.note_planned),
         Route(collectors.CHECK_GC_PLANNING, runs.ask(CollectionService.planning)),
         Route(collectors.CHECK_GC_PURGING, runs.ask(CollectionService.purging)),
         Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),

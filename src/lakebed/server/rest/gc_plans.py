@@ -65,7 +65,8 @@ class Plans:
 
     async def list(self, request: RestRequest) -> PlanList:
         """Newest first. Costs a listing of the run folders, and one small read for each plan shown."""
-        objectstore = await self._objectstore(request)
+        versions = await collected_versions(self._catalog, request)
+        objectstore = versions.objectstore
         after, limit = request.query("after"), request.amount()
         found: list[tuple[str, RunKind]] = []
         for kind in RunKind:
@@ -75,7 +76,9 @@ class Plans:
                 found += [(name[0], kind) for name in names if name[1:] == ["plan.json"]]
         newest = [one for one in sorted(found, reverse=True) if not after or one[0] < after]
         plans = [await _plan(objectstore, kind, run_id) for run_id, kind in newest[:limit]]
-        return PlanList(plans=tuple(map(_summary, plans)), has_more=len(newest) > limit)
+        makers = {run_id: record.by for run_id, record in (await versions.retired.planned()).items()}
+        summaries = [_summary(plan, planned_by=makers.get(RunId(plan.run_id), "")) for plan in plans]
+        return PlanList(plans=tuple(summaries), has_more=len(newest) > limit)
 
     async def get(self, request: RestRequest) -> Plan:
         return await self._read(await self._objectstore(request), request.args[1])
@@ -130,7 +133,7 @@ def routes(state: AppState) -> list[Route]:
     ]
 
 
-def _summary(plan: Plan) -> PlanSummary:
+def _summary(plan: Plan, *, planned_by: str) -> PlanSummary:
     return PlanSummary(
         run_id=plan.run_id,
         kind=plan.kind,
@@ -138,6 +141,7 @@ def _summary(plan: Plan) -> PlanSummary:
         rules_version=plan.rules_version,
         what_if=plan.what_if,
         total=plan.totals.all,
+        planned_by=planned_by,
     )
 
 
