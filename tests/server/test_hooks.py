@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from lakebed.hooks import HookOptions, Runs
+from bench.http import children
+from lakebed.catalog import Event, EventType
+from lakebed.hooks import HookOptions, Runs, lua
+from lakebed.hooks.options import TIMEOUT_HOLDING_S, TIMEOUT_S
+from lakebed.hooks.service import AT_ONCE_MAX, default_timeout_s
 from lakebed.server import AppState, ServerOptions, opened
 from tests.serving import serving
 
@@ -493,3 +499,71 @@ async def test_runs_are_forgotten_with_time(
     assert await kept.clean() == 1
 
     assert await runs(client, repo) == []
+
+
+# One repository's hooks, and the others
+
+
+async def test_hanging_hooks_of_one_repository_hold_up_no_other(client: httpx.AsyncClient, repo: str) -> None:
+    may_answer, asked = threading.Event(), threading.Semaphore(0)
+    sent: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            sent.append(self.path)
+            asked.release()
+            if self.path != "/fast":
+                may_answer.wait()
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    body = {"name": "other", "storage_namespace": "mem://beside"}
+    (await client.post("/repositories", json=body)).raise_for_status()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+        try:
+            for number in range(AT_ONCE_MAX + 3):
+                await put_hook(client, repo, f"http://127.0.0.1:{port}/{number}", number)
+            await put_hook(client, "/repositories/other", f"http://127.0.0.1:{port}/fast", 0)
+            hanging = asyncio.create_task(client.post(f"{repo}/branches/main/commits", json={"message": "a"}))
+            for _ in range(AT_ONCE_MAX):
+                await asyncio.to_thread(asked.acquire)
+
+            other = await client.post("/repositories/other/branches/main/commits", json={"message": "b"})
+
+            assert other.status_code == 201, other.text
+            assert len(sent) == AT_ONCE_MAX + 1
+            assert sent[-1] == "/fast"
+        finally:
+            may_answer.set()
+        assert (await hanging).status_code == 201
+        assert len(sent) == AT_ONCE_MAX + 3 + 1
+
+
+async def put_hook(client: httpx.AsyncClient, repo: str, url: str, number: int) -> None:
+    hook = {"id": "a", "type": "webhook", "properties": {"url": url, "timeout": "10m"}}
+    text = json.dumps({"name": f"a{number}", "on": {"pre-commit": {}}, "hooks": [hook]})
+    path = f"_lakefs_actions/{number}.yaml"
+    (await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=text)).raise_for_status()
+
+
+def test_a_hook_that_holds_a_change_has_less_time_by_default() -> None:
+    assert default_timeout_s(Event(type=EventType.PRE_COMMIT, source_ref="main")) == TIMEOUT_HOLDING_S
+    assert default_timeout_s(Event(type=EventType.PRE_COMMIT.after, source_ref="main")) == TIMEOUT_S
+
+
+@needs_lua
+async def test_a_script_runs_at_the_lowest_priority() -> None:
+    niceness: list[int] = []
+
+    def ask(_: str, __: list[Any]) -> tuple[int, Any]:
+        niceness.extend(os.getpriority(os.PRIO_PROCESS, child) for child in children(os.getpid()))
+        return 404, {"message": ""}
+
+    script = "require('lakefs').get_object('a', 'b', 'c')"
+    await asyncio.to_thread(lua.run, script, {}, {}, timeout=60.0, options=OPTIONS, ask=ask, log=lambda *_: None)
+
+    assert niceness == [19]

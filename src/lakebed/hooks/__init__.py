@@ -8,9 +8,10 @@ lua         a script in a limited process of its own     service     the port of
 from .actions import FOLDER, Action, InvalidAction, parse
 from .options import HOOK_VARIABLES, HookFailed, HookOptions, hook_options
 from .runs import ActionRunRecord, HookRunRecord, RunNotFound, Runs
-from .service import CALLER, Asker, RepositoryHooks
+from .service import AT_ONCE_MAX, CALLER, Asker, RepositoryHooks
 
 __all__ = [
+    "AT_ONCE_MAX",
     "CALLER",
     "FOLDER",
     "HOOK_VARIABLES",

@@ -14,6 +14,8 @@ HOOK_VARIABLES: Final = ("LAKEBED_ACTION_", "LAKEFSACTION_")
 """Action files may name environment variables that begin so, and no others."""
 OUTPUT_CHARACTERS_MAX: Final = 64 << 10
 TIMEOUT_S: Final = 60.0
+TIMEOUT_HOLDING_S: Final = 20.0
+"""The default for hooks before a change: its caller, and the commits behind it, wait for them."""
 TIMEOUT_S_MAX: Final = 600.0
 _SECRET: Final = re.compile(r"\{\{\s*ENV\.([A-Za-z0-9_]+)\s*\}\}")
 

@@ -26,13 +26,23 @@ from lakebed.versions import CommitNotFound, ContentsGone, Listing, Versions
 
 from . import lua, webhook
 from .actions import FILE_BYTES_MAX, FILES_MAX, FOLDER, Action, Hook, InvalidAction, matching, parse, should_run
-from .options import OUTPUT_CHARACTERS_MAX, TIMEOUT_S_MAX, HookFailed, HookOptions, Secrets
+from .options import (
+    OUTPUT_CHARACTERS_MAX,
+    TIMEOUT_HOLDING_S,
+    TIMEOUT_S,
+    TIMEOUT_S_MAX,
+    HookFailed,
+    HookOptions,
+    Secrets,
+)
 from .runs import ActionRunRecord, HookRunRecord, Runs
 
 logger = logging.getLogger(__name__)
 
 CALLER: Final[ContextVar[object]] = ContextVar("caller", default=None)
 """The request whose change is made. Scripts read with its permissions."""
+AT_ONCE_MAX: Final = 8
+"""Hooks of one repository that run in one process. The others queue, and hold up no other repository's."""
 PARSED_MAX: Final = 1000
 WITHOUT_MAX: Final = 10_000
 WHY_CHARACTERS_MAX: Final = 4096
@@ -82,8 +92,12 @@ class RepositoryHooks:
         ask: Asker,
         keep: Callable[[asyncio.Future[Any]], None],
         pool: Executor,
+        turns: asyncio.Semaphore,
     ) -> None:
-        """`keep` holds on to work that goes on after its request. Hooks run in threads of `pool`."""
+        """`keep` holds on to work that goes on after its request. Hooks run in threads of `pool`.
+
+        `turns` is the repository's own, with AT_ONCE_MAX: its share of the threads.
+        """
         self._repository = repository
         self._versions = versions
         self._objects = objects
@@ -91,6 +105,7 @@ class RepositoryHooks:
         self._ask = ask
         self._keep = keep
         self._pool = pool
+        self._turns = turns
         self._runs = Runs(versions)
         self._parsed: dict[tuple[str, str], Action] = {}
         # Commits without an action file, which they never get.
@@ -168,7 +183,8 @@ class RepositoryHooks:
         ran: list[_Ran] = []
         for hook in action.hooks:
             if should_run(hook.condition, has_failed=any(each.why for each in ran)):
-                ran.append(await self._run_hook(action, hook, event))
+                async with self._turns:
+                    ran.append(await self._run_hook(action, hook, event))
         return ran
 
     async def _run_hook(self, action: Action, hook: Hook, event: Event) -> _Ran:
@@ -177,7 +193,7 @@ class RepositoryHooks:
         try:
             described = self._described(action, hook, event)
             if hook.type == "webhook":
-                properties = secrets.fill(hook.properties)
+                properties = {"timeout": default_timeout_s(event), **secrets.fill(hook.properties)}
                 body = msgspec.json.encode(described)
                 send = partial(webhook.send, properties, body, options=self._options, log=ran.log)
                 await asyncio.get_running_loop().run_in_executor(self._pool, send)
@@ -212,7 +228,7 @@ class RepositoryHooks:
             str(script),
             secrets.fill(hook.properties.get("args") or {}),
             described,
-            timeout=hook.properties.get("timeout"),
+            timeout=hook.properties.get("timeout") or default_timeout_s(event),
             options=self._options,
             ask=ask,
             log=ran.log,
@@ -300,3 +316,7 @@ class RepositoryHooks:
 
     def _now_ms(self) -> int:
         return self._versions.context.ports.clock.now_ms()
+
+
+def default_timeout_s(event: Event) -> float:
+    return TIMEOUT_HOLDING_S if event.type.startswith("pre") else TIMEOUT_S

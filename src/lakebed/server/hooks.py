@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -10,7 +11,7 @@ from typing import Any, Final
 from lakebed.auth import NotPermitted
 from lakebed.base import Denied, Invalid, NotFound, RepositoryId, from_row, key_to_path
 from lakebed.catalog import Catalog, Objects, Repository
-from lakebed.hooks import HookOptions, RepositoryHooks
+from lakebed.hooks import AT_ONCE_MAX, HookOptions, RepositoryHooks
 from lakebed.operations import AnyOperation, history, objects
 from lakebed.versions import Versions
 
@@ -18,7 +19,8 @@ from .gate import require
 from .requests import PAGE_MAX, RestRequest
 
 OBJECT_BYTES_MAX: Final = 16 << 20
-HOOKS_AT_ONCE: Final = 32
+HOOKS_AT_ONCE: Final = 128
+"""Of all repositories together. Most hooks wait for an answer, and threads start as they are needed."""
 
 
 class ScriptReads:
@@ -128,9 +130,20 @@ def make_hooks(
 ) -> Callable[[RepositoryId, Versions, Objects], RepositoryHooks]:
     # Their own threads: hooks that wait for slow webhooks must not keep the server from reading its files.
     pool = ThreadPoolExecutor(HOOKS_AT_ONCE, thread_name_prefix="hook")
+    # By repository, and not by handle: a change of its record makes a new handle, and not a new share.
+    turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE_MAX))
 
     def make(repository: RepositoryId, versions: Versions, objects: Objects) -> RepositoryHooks:
-        return RepositoryHooks(repository, versions, objects, options=options, ask=reads.ask, keep=keep, pool=pool)
+        return RepositoryHooks(
+            repository,
+            versions,
+            objects,
+            options=options,
+            ask=reads.ask,
+            keep=keep,
+            pool=pool,
+            turns=turns[versions.uid],
+        )
 
     return make
 
