@@ -88,7 +88,16 @@ def write(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
 
-def upload(name: str, key: str, value: str, *, branch: str = MAIN, is_new: bool = False) -> Do:
+def upload(
+    name: str,
+    key: str,
+    value: str,
+    *,
+    branch: str = MAIN,
+    is_new: bool = False,
+    if_none_match: bool = False,
+    if_match: str | None = None,
+) -> Do:
     """Write a path whose bytes go to a fresh address first. Its entry is old, or of now if it `is_new`."""
 
     async def act(repo: Versions) -> None:
@@ -97,7 +106,7 @@ def upload(name: str, key: str, value: str, *, branch: str = MAIN, is_new: bool 
             now_ms = repo.ports.clock.now_ms() if is_new else 0
             return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=now_ms)
 
-        await repo.staging.upload(branch, key.encode(), store_body)
+        await repo.staging.upload(branch, key.encode(), store_body, if_none_match=if_none_match, if_match=if_match)
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 

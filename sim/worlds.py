@@ -12,7 +12,7 @@ from typing import Final
 
 from lakebed.versions import CommitExpired, DeletedRefNotFound
 
-from .actors import Ending, Quick, Scene, Violation
+from .actors import Actor, Ending, Quick, Scene, Violation
 from .collecting import FENCING, PAGED
 from .deeds import (
     abandon,
@@ -87,6 +87,12 @@ def what_was_deleted_comes_back(ending: Ending) -> None:
             raise Violation("a run took the commit of a branch that was deleted and is kept")
 
 
+def one_condition_holds(ending: Ending) -> None:
+    """Check that of the conditional writers `v` and `w`, whose success takes the condition away, one wins at most."""
+    if len([record for record in ending.acknowledged("write") if record.operation.name in {"v", "w"}]) > 1:
+        raise Violation("two conditional writers were both acknowledged")
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """`is_quick`: the tests walk it; the rest is left to the command."""
@@ -136,6 +142,28 @@ def _scenes() -> Iterator[Scene]:
         yield from scenes()
 
 
+def _conditional_scenes(c: Actor) -> Iterator[Scene]:
+    """Two uploads that cannot both find what they ask for, beside a committer. Equal bytes make equal entries."""
+    a1 = write("w1", "a", "1")
+    other = [write("w0", "b", "0")]
+    for what, values, staged in (
+        ("creators of the same", ("2", "2"), other),
+        ("creators", ("2", "3"), other),
+    ):
+        v, w = (
+            client(name, upload(name, "a", value, if_none_match=True)) for name, value in zip("vw", values, strict=True)
+        )
+        one = scene(f"two {what}, committer", v, w, c, staged=staged, quick=Quick.NO_FAULT)
+        yield dataclasses.replace(one, checks=(*one.checks, one_condition_holds))
+    twice = client("c", commit("c1"), commit("c2"))
+    v, w = (client(name, upload(name, "a", "2", if_none_match=True)) for name in "vw")
+    one = scene("two creators of the same, committer of two commits", v, w, twice, quick=Quick.NEVER)
+    yield dataclasses.replace(one, checks=(*one.checks, one_condition_holds))
+    v, w = (client(name, upload(name, "a", "2", if_match="1")) for name in "vw")
+    one = scene("two replacers by the same, committer", v, w, c, committed=[a1], staged=other, quick=Quick.NO_FAULT)
+    yield dataclasses.replace(one, checks=(*one.checks, one_condition_holds))
+
+
 def _small_scenes() -> Iterator[Scene]:
     a1, a2 = write("w1", "a", "1"), write("w2", "a", "2")
     b0, beside = write("w0", "b", "0"), write("t0", "z", "t0", branch=SIDE)
@@ -171,6 +199,7 @@ def _small_scenes() -> Iterator[Scene]:
         staged=[write("w3", "a", "1")],
         quick=Quick.NO_LOSS,
     )
+    yield from _conditional_scenes(c)
     yield scene("server of a writer and a reader", server("h", [a2], [read("r1", "a")]), staged=[a1])
     twice = client("r", read("r1", "a"), read("r2", "a"))
     yield scene("writer, committer, reader that has read before", w, c, twice, staged=[a1])

@@ -37,7 +37,7 @@ from lakebed.versions import (
     encode_record,
     keys,
 )
-from lakebed.versions.staging.entries import ANY
+from lakebed.versions.staging.conditions import ANY
 from tests.clocks import TurnableClock
 
 from .conftest import HookedStore, body

@@ -112,8 +112,9 @@ from .records import (
 from .reflog import Reflog
 from .refs import Branch, Refs, Tag
 from .retired import Retired
+from .staging.conditions import Condition
 from .staging.copies import Copies
-from .staging.entries import Condition, Staging
+from .staging.entries import Staging
 from .staging.layers import Layers, Listing
 from .staging.moves import Moves
 from .staging.parts import PART_NUMBER_MAX, Parts

@@ -26,8 +26,9 @@ from lakebed.versions.records import BranchRecord, ClaimReason, CopyState, Inten
 from lakebed.versions.reflog import Reflog
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
+from lakebed.versions.staging.conditions import ANY
 from lakebed.versions.staging.copies import Copies
-from lakebed.versions.staging.entries import ANY, Staging
+from lakebed.versions.staging.entries import Staging
 from lakebed.versions.staging.layers import Layers
 from lakebed.versions.taken import Taken
 

@@ -3,6 +3,7 @@
 layers     read what a branch shows: staged cells over older ones over the commit
 slices     where this server instance puts the bytes of uploads
 entries    the writer and the reader
+conditions what must be at the path for a write, and which entries are its own
 uploads    addresses handed out to clients
 copies     copies that move no bytes
 """

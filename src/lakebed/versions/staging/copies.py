@@ -24,7 +24,8 @@ from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.taken import Taken
 
-from .entries import ANY, Condition, Staging
+from .conditions import ANY, Condition
+from .entries import Staging
 from .layers import View
 
 

@@ -13,9 +13,7 @@ off before a second cell names the address. A writer that cannot make sure of th
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -55,52 +53,18 @@ from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.taken import Taken
 
+from .conditions import ANY, Condition, OwnCell, Owning
 from .layers import Layers, Listing, View
 from .slices import Place, Slices
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """Say what must be at the path for a write to go ahead: nothing, an entry of this checksum, or of this address.
-
-    `own`: the identity of what the write itself may have put there before it began again.
-    """
-
-    if_none_match: bool = False
-    if_match: str | None = None
-    own: int | None = None
-    if_address: str | None = None
-
-    def check(self, visible: Row | None) -> None:
-        """
-        Raises:
-            PathExists: something is there.
-            PreconditionFailed: nothing, or something else, is there.
-        """
-        if visible is not None and visible[0] == self.own:
-            return
-        if self.if_none_match and visible is not None:
-            raise PathExists("path already exists")
-        if self.if_match is not None and (visible is None or visible[5] != self.if_match):
-            raise PreconditionFailed("the object at this path is not the one named in If-Match")
-        if self.if_address is not None and (visible is None or from_row(visible).address != self.if_address):
-            raise PreconditionFailed("another object is at this path by now")
-
-    @property
-    def is_any(self) -> bool:
-        return not self.if_none_match and self.if_match is None and self.if_address is None
-
-
-ANY = Condition()
 
 
 class AddressSpent(LakebedError):
     """No further cell may name this address. Never leaves this package: an upload begins again at a fresh address.
 
-    Its slice was fenced, or its cell is not there to take the exclusive mark off. `condition`: of the next attempt.
+    Its slice was fenced, or its cell is not there to take the exclusive mark off. `own`: cells of earlier rounds.
     """
 
-    condition: Condition = ANY
+    own: tuple[OwnCell, ...] = ()
 
 
 class Staging:
@@ -122,6 +86,7 @@ class Staging:
         self._layers = layers
         self._slices = slices
         self._hard_delete = hard_delete
+        self._owning = Owning(context)
 
     # Reading
 
@@ -248,6 +213,7 @@ class Staging:
         )
 
     async def _stage_placed(self, branch: str, key: bytes, entry: Entry, place: Place, condition: Condition) -> Entry:
+        own: tuple[OwnCell, ...] = ()
         while True:
             here = place
 
@@ -256,9 +222,10 @@ class Staging:
                     raise AddressSpent("slice given up", address=here.address)
 
             try:
-                await self.write(branch, key, EXCLUSIVE, to_row(key, entry), before=slice_is_open, condition=condition)
+                row = to_row(key, entry)
+                await self.write(branch, key, EXCLUSIVE, row, before=slice_is_open, condition=condition, own=own)
             except AddressSpent as spent:
-                condition = spent.condition
+                own = spent.own
                 place, entry = await self._move_to_fresh_place(place, entry)
             except BaseException as error:
                 # Cancelled, or without an answer, the cell may be set after this: then the slice is not ours to close.
@@ -329,29 +296,31 @@ class Staging:
         before: Callable[[BranchRecord], Awaitable[None]] | None = None,
         unused: Callable[[], Awaitable[None]] | None = None,
         condition: Condition = ANY,
+        own: tuple[OwnCell, ...] = (),
     ) -> None:
         """The writer flow. `before` runs ahead of each cell, after the branch was read; its errors end the write.
 
         `unused` runs where the condition fails before any cell had an exclusive row. None: its address is let go.
 
         A condition is held against a fresh reading: the cache may show the head from before an acknowledged merge,
-        which leaves the token, so that the second look would not notice.
+        which leaves the token, so that the second look would not notice. It counts in each round, and cells of earlier
+        rounds (`own`) are no obstacle.
 
         Raises:
             AddressSpent: an exclusive cell cannot be repeated; the write begins again with another address.
         """
         branches = self._context.branches
         seen = await (branches.cached(branch) if condition.is_any else branches.fresh(branch))
+        is_fresh = is_exclusive(flags)
         try:
             while True:
                 if before is not None:
                     await before(seen.record)
-                asked = condition
-                if not condition.is_any:
-                    # From now on our own is no obstacle to us: it may be there, in a token that is sealed or committed.
-                    condition = dataclasses.replace(condition, own=row[0])
+                earlier = own
+                # From now on our cell may be there, in a token that is sealed or committed.
+                own = (*own, OwnCell(seen.record.staging_token, seen.record.commit_id, row, is_fresh))
                 try:
-                    replaced = await self.set_cell(seen.record, key, flags, row, asked)
+                    replaced = await self.set_cell(seen.record, key, flags, row, condition, earlier)
                 except (PathExists, PreconditionFailed):
                     # Where the mark is on: not set here, and repeated nowhere.
                     if is_exclusive(flags) and unused is not None:
@@ -375,11 +344,17 @@ class Staging:
                 flags |= REPEATED
                 seen = again
         except AddressSpent as spent:
-            spent.condition = condition
+            spent.own = own
             raise
 
     async def set_cell(
-        self, record: BranchRecord, key: bytes, flags: int, row: Row, condition: Condition
+        self,
+        record: BranchRecord,
+        key: bytes,
+        flags: int,
+        row: Row,
+        condition: Condition,
+        own: Sequence[OwnCell] = (),
     ) -> Cell | None:
         """Replace whatever the current token holds at `key`. Loops only when another writer of this very path won.
 
@@ -398,13 +373,15 @@ class Staging:
             # Ours, of an attempt whose answer was lost, whatever its flags: a copy may have taken the mark off since,
             # and set again it would say that the copy's address is named by no other cell.
             found = None if old is None else decode_cell(old.value)
-            if old is not None and found is not None and (old.value == value or found[1] == row != TOMBSTONE_ROW):
+            # Without a condition it does not matter whose equal cell is there. A copy with one may meet another copy's.
+            is_ours = old is not None and found is not None and (old.value == value or found[1] == row != TOMBSTONE_ROW)
+            if is_ours and (is_lost or condition.is_any):
                 return None
             if is_lost and is_exclusive(flags):
                 # It may have been there, and been replaced: that writer owns the object, and may delete it.
                 raise AddressSpent("the cell may have been replaced", address=from_row(row).address)
             if not condition.is_any:
-                condition.check(await self._visible(record, key, old.value if old is not None else None))
+                await self._check(record, key, old.value if old is not None else None, condition, own)
             try:
                 await self._context.store.set_if(partition, key, value, old.predicate if old is not None else None)
             except PredicateFailed:
@@ -414,6 +391,16 @@ class Staging:
                 is_lost = True
                 continue
             return found
+
+    async def _check(
+        self, record: BranchRecord, key: bytes, cell: bytes | None, condition: Condition, own: Sequence[OwnCell]
+    ) -> None:
+        visible = await self._visible(record, key, cell)
+        try:
+            condition.check(visible)
+        except (PathExists, PreconditionFailed):
+            if visible is None or not await self._owning.is_own(record, key, visible, own):
+                raise
 
     async def _visible(self, record: BranchRecord, key: bytes, cell: bytes | None) -> Row | None:
         found = None if cell is None else decode_cell(cell)

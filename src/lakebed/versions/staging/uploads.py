@@ -27,7 +27,8 @@ from lakebed.versions.records import (
     encode_record,
 )
 
-from .entries import AddressSpent, Condition, Staging
+from .conditions import Condition
+from .entries import AddressSpent, Staging
 from .slices import Slices
 
 

@@ -1,0 +1,129 @@
+"""Conditions of a write, and whether an entry that meets one in a later round is the write's own.
+
+A write sets its cell again in each token that it meets. Its condition counts in each round, and its own earlier cell is
+no obstacle. Equal content is not enough to take an entry for our own: another conditional writer may have put the same.
+
+1. A staged entry is ours if it lies in a token in which we set it, or in a frozen token that stands for that one.
+2. An entry of a fresh address is ours wherever it lies: no other write names that address first.
+3. A committed entry is ours if the commit that took our token has our content at the path. The commit may have kept
+   an older entry of the same content, under another address.
+
+A cell can come into a sealed token after another conditional writer looked there, and before the commit reads it. Where
+both have equal content, a commit takes the later cell for no change. Its writer was acknowledged: the first one looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lakebed.base import CommitId, NotFound, Row, StagingToken, from_row
+from lakebed.versions import keys
+from lakebed.versions.cells import decode_cell
+from lakebed.versions.context import Context
+from lakebed.versions.errors import PathExists, PreconditionFailed
+from lakebed.versions.records import BranchRecord, ClaimReason, ClaimRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Say what must be at the path for a write to go ahead: nothing, an entry of this checksum, or of this address."""
+
+    if_none_match: bool = False
+    if_match: str | None = None
+    if_address: str | None = None
+
+    def check(self, visible: Row | None) -> None:
+        """
+        Raises:
+            PathExists: something is there.
+            PreconditionFailed: nothing, or something else, is there.
+        """
+        if self.if_none_match and visible is not None:
+            raise PathExists("path already exists")
+        if self.if_match is not None and (visible is None or visible[5] != self.if_match):
+            raise PreconditionFailed("the object at this path is not the one named in If-Match")
+        if self.if_address is not None and (visible is None or from_row(visible).address != self.if_address):
+            raise PreconditionFailed("another object is at this path by now")
+
+    @property
+    def is_any(self) -> bool:
+        return not self.if_none_match and self.if_match is None and self.if_address is None
+
+
+ANY = Condition()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCell:
+    """A cell that the write set, or may have set, in an earlier round. `head`: the branch's commit in that round.
+
+    `is_fresh`: the address was made for this write alone. A copy names the address of its source.
+    """
+
+    token: StagingToken
+    head: CommitId
+    row: Row
+    is_fresh: bool
+
+
+class Owning:
+    """Answer whether an entry is a write's own. Only a condition that fails asks, in a second or later round."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def is_own(self, record: BranchRecord, key: bytes, visible: Row, own: Sequence[OwnCell]) -> bool:
+        stands_for = {sealed.token: sealed.stands_for for sealed in record.sealed}
+        for token in record.tokens():
+            held = await self._context.store.get(self._context.token_partition(token), key)
+            if held is not None:
+                _, row = decode_cell(held.value)
+                known = (token, *stands_for.get(token, ()))
+                return any(mine.row == row and (mine.is_fresh or mine.token in known) for mine in own)
+        every = [claim async for _, claim in self._context.records(ClaimRecord, keys.CLAIM)] if own else []
+        for mine in own:
+            claims = [claim for claim in every if mine.token in claim.tokens]
+            is_same = mine.is_fresh and mine.row[1:4] == visible[1:4]
+            if is_same or (mine.row[0] == visible[0] and await self._was_taken(record.commit_id, key, mine, claims)):
+                branches = {claim.branch for claim in claims}
+                return not await self._met_another(key, own, [claim for claim in every if claim.branch in branches])
+        return False
+
+    async def _was_taken(self, head: CommitId, key: bytes, mine: OwnCell, claims: Sequence[ClaimRecord]) -> bool:
+        """Answer whether a published commit took our token, and has our content at the path. Doubt is no."""
+        if any(claim.why is not ClaimReason.COMMIT for claim in claims):
+            return False
+        for commit_id in {claim.commit_id: None for claim in claims if claim.commit_id is not None}:
+            generation = await self._generation(commit_id)
+            if generation and await self._context.commits.is_in_chain(commit_id, generation, head):
+                return await self._has(commit_id, key, mine)
+        # The token was taken for no change. Then the head of that time had our content, and we had covered it.
+        return bool(claims) and await self._has(mine.head, key, mine)
+
+    async def _met_another(self, key: bytes, own: Sequence[OwnCell], claims: Sequence[ClaimRecord]) -> bool:
+        """Answer whether a later token had the same content of another write, which its commit took for no change.
+
+        Our cell came into a sealed token after that writer had looked there. It was acknowledged, and so we lost.
+        """
+        tokens, since = {mine.token for mine in own}, await self._generation(own[0].head)
+        for claim in claims:
+            if claim.commit_id is not None and await self._generation(claim.commit_id) <= since:
+                continue
+            for token in [token for token in claim.tokens if token not in tokens]:
+                held = await self._context.store.get(self._context.token_partition(token), key)
+                row = None if held is None else decode_cell(held.value)[1]
+                if row is not None and row[0] == own[0].row[0] and row not in [mine.row for mine in own]:
+                    return True
+        return False
+
+    async def _generation(self, commit_id: CommitId) -> int:
+        """Return the commit's generation. 0: its attempt failed, and it was cleaned."""
+        try:
+            return (await self._context.commits.read(commit_id)).generation
+        except NotFound:
+            return 0
+
+    async def _has(self, commit_id: CommitId, key: bytes, mine: OwnCell) -> bool:
+        row = await self._context.trees.lookup(await self._context.commits.metarange(commit_id), key)
+        return row is not None and row[0] == mine.row[0]
