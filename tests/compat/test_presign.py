@@ -63,6 +63,31 @@ def test_objects_go_straight_to_the_store_and_back(s3_client: Any, options: Obje
     assert httpx.get(signed_stat).content == b"hello"
 
 
+def test_what_is_committed_stays_while_its_signed_url_can_still_be_put_to(
+    s3_client: Any, options: ObjectStoreOptions
+) -> None:
+    """The expiry that the client sends does not count: the server knows that it signed a URL."""
+    namespace = f"s3://{make_bucket(options)}/x"
+    repository = lakefs.Repository("kept", client=s3_client).create(storage_namespace=namespace)
+    staging, main = s3_client.sdk_client.staging_api, repository.branch("main")
+    location = staging.get_physical_address("kept", "main", "a", presign=True)
+    url = str(location.presigned_url)
+    httpx.put(url, content=b"first").raise_for_status()
+    link = lakefs_sdk.StagingMetadata(
+        staging=lakefs_sdk.StagingLocation(physical_address=location.physical_address),
+        checksum=md5(b"first", usedforsecurity=False).hexdigest(),
+        size_bytes=5,
+    )
+
+    linked = staging.link_physical_address("kept", "main", "a", link)
+    head = main.commit("m").get_commit().id
+    httpx.put(url, content=b"other").raise_for_status()
+
+    assert linked.physical_address != location.physical_address
+    assert repository.ref(head).object("a").reader("rb", pre_sign=False).read() == b"first"
+    assert repository.ref(head).object("a").reader("rb", pre_sign=True).read() == b"first"
+
+
 def test_a_server_told_to_sign_nothing_takes_and_gives_the_bytes_itself(
     options: ObjectStoreOptions, tmp_path: Path
 ) -> None:

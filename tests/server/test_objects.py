@@ -5,7 +5,6 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from lakebed.objectstore import open_objectstore
 from lakebed.server import AppState
 
 
@@ -184,22 +183,6 @@ class TestChanges:
         assert "presigned_url" not in location
         assert (await client.put(backing, json=body)).status_code == 400
         assert (await client.get(repo + "/refs/main/objects/stat?path=a")).status_code == 404
-
-    async def test_a_link_says_until_when_its_signed_url_can_replace_the_bytes(
-        self, client: httpx.AsyncClient, repo: str, namespace: str, state: AppState
-    ) -> None:
-        backing = repo + "/branches/main/staging/backing?path=a"
-        now_s = state.ports.clock.now_ms() // 1000
-        for expiry, shown in ((now_s + 900, str(now_s + 900)), (now_s - 1, None)):
-            location = (await client.get(backing)).json()
-            key = location["physical_address"].removeprefix(namespace + "/")
-            await open_objectstore(namespace).put(key, b"abc")
-            signed = {**location, "presigned_url": "https://store/x", "presigned_url_expiry": expiry}
-
-            linked = await client.put(backing, json={"staging": signed, "checksum": "c", "size_bytes": 3})
-
-            assert linked.status_code == 200, linked.text
-            assert linked.headers.get("x-lakebed-writable-until") == shown
 
     async def test_whether_an_upload_is_allowed_is_told(self, client: httpx.AsyncClient, repo: str) -> None:
         allowed = repo + "/branches/main/objects/stage_allowed?path=a"

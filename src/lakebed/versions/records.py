@@ -266,7 +266,8 @@ class UploadState(StrEnum):
 class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """An address handed out to a client, for this path alone. `attempt` names the link that moved it to LINKING.
 
-    `watchers` names the runs that marked when a cleaner first saw it finished.
+    `watchers` names the runs that marked when a cleaner first saw it finished. `writable_until_ms`: until then a signed
+    URL can replace the bytes; 0: none was signed.
     """
 
     state: UploadState
@@ -277,6 +278,7 @@ class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     multipart_id: str = ""
     attempt: str = ""
     watchers: tuple[str, ...] | None = None
+    writable_until_ms: int = 0
 
 
 class MultipartRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -90,24 +90,15 @@ class Uploads:
         )
         content_type = body.content_type or CONTENT_TYPE_DEFAULT
         multipart, metadata = repository.multipart, body.user_metadata or {}
-        if len(parts) == 1:
-            # Read once, since the store's listing has no ETag: the checksum of an object is that of its bytes.
-            digest = hashlib.md5(usedforsecurity=False)
-            async for chunk in _checked(multipart, parts):
-                digest.update(chunk)
-            md5 = digest.hexdigest()
-            entry = await multipart.link_only_part(
-                upload_id, parts[0], md5=md5, checksum=checksum, metadata=metadata, content_type=content_type
-            )
-        else:
-            entry = await multipart.complete(
-                upload_id,
-                _checked(multipart, parts),
-                size_bytes=sum(part.size_bytes for part in parts),
-                checksum=checksum,
-                metadata=metadata,
-                content_type=content_type,
-            )
+        # One part is put anew, too: its signed URL could replace the bytes after they are committed.
+        entry = await multipart.complete(
+            upload_id,
+            _checked(multipart, parts),
+            size_bytes=sum(part.size_bytes for part in parts),
+            checksum=checksum,
+            metadata=metadata,
+            content_type=content_type,
+        )
         return stats_of_entry(repository, request.required("path"), entry)
 
     async def _completed(self, request: RestRequest) -> wire.ObjectStats:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from starlette.responses import Response
-
 from lakebed import wire
 from lakebed.base import CONTENT_TYPE_DEFAULT
 from lakebed.catalog import check_user_metadata
 from lakebed.operations import objects
 from lakebed.server.errors import InvalidParameter
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
 from .stats import stats_of_entry
-
-WRITABLE_UNTIL: Final = "x-lakebed-writable-until"
-"""Of a link: the Unix time until which the client's signed URL can still replace the bytes."""
 
 
 class Staging:
@@ -42,8 +34,7 @@ class Staging:
             presigned_url_expiry=expires_s,
         )
 
-    async def link_address(self, request: RestRequest, body: wire.StagingMetadata) -> Response:
-        """A signed URL outlives the link: the answer says until when, so that its owner can take care of it."""
+    async def link_address(self, request: RestRequest, body: wire.StagingMetadata) -> wire.ObjectStats:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
         if not body.staging.physical_address:
@@ -63,11 +54,7 @@ class Staging:
             if_match=None if if_match is None else if_match.strip('"'),
             force=bool(body.force),
         )
-        response = answer(stats_of_entry(repository, path, entry))
-        until_s = body.staging.presigned_url_expiry or 0
-        if body.staging.presigned_url and until_s > self._clock.now_ms() // 1000:
-            response.headers[WRITABLE_UNTIL] = str(until_s)
-        return response
+        return stats_of_entry(repository, path, entry)
 
 
 def routes(state: AppState) -> list[Route]:

@@ -9,11 +9,13 @@ An `attempt` in the record tells its owner, when an answer was lost, whether it 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import Entry, OutcomeUnknown, to_row
+from lakebed.base import Entry, LakebedError, OutcomeUnknown, Unavailable, to_row
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import keys
 from lakebed.versions.cells import EXCLUSIVE
@@ -31,6 +33,9 @@ from .conditions import Condition
 from .entries import AddressSpent, Staging
 from .slices import Slices
 
+CLOCKS_MS: Final = 300_000
+"""The store's clock says when a signed URL ends. It may be this far behind ours."""
+
 
 class Uploads:
     """Addresses handed out to clients, and their records."""
@@ -40,10 +45,11 @@ class Uploads:
         self._slices = slices
         self._staging = staging
 
-    async def issue(self, branch: str, key: bytes = b"", *, multipart_id: str = "") -> str:
+    async def issue(self, branch: str, key: bytes = b"", *, multipart_id: str = "", signed_ms: int = 0) -> str:
         """A fresh address for a client to put bytes at. Its record is there before the client can be.
 
-        It can be linked at `key` alone; an empty one allows every path of the branch.
+        It can be linked at `key` alone; an empty one allows every path of the branch. `signed_ms`: a URL will be signed
+        that can write there for so long.
 
         Raises:
             BranchNotFound: there is no such branch.
@@ -59,6 +65,7 @@ class Uploads:
                 expires_ms=now + self._context.options.upload_ttl_ms,
                 path=key,
                 multipart_id=multipart_id,
+                writable_until_ms=now + signed_ms + CLOCKS_MS if signed_ms else 0,
             )
             try:
                 await self._context.set(_upload_key(place.address), record)
@@ -79,13 +86,16 @@ class Uploads:
     ) -> Entry:
         """Stage the address of an upload handed out for this branch. Works once for an address.
 
-        A link that its condition refuses leaves the address open, unless a cell may have named it.
+        A link that its condition refuses leaves the address open, unless a cell may have named it. While a signed URL
+        can still replace the bytes, they are copied to an address of our own, and that one is staged: what is
+        committed never changes.
 
         Raises:
             UploadRefused: not issued for this branch and path, expired, or used before.
             ObjectMissing: the client never put anything there.
         """
-        record, held = await self._find(entry.address)
+        linked_at = entry.address
+        record, held = await self._find(linked_at)
         await self._context.objectstore.stat(entry.address)
         if record.state is not UploadState.ISSUED or record.branch != branch:
             raise UploadRefused("this address is not open for linking to this branch", address=entry.address)
@@ -94,6 +104,7 @@ class Uploads:
         if record.expires_ms <= self._context.ports.clock.now_ms():
             raise UploadRefused("the address has expired", address=entry.address)
         row = to_row(key, entry)
+        is_writable = record.writable_until_ms > self._context.ports.clock.now_ms()
         await self._context.branches.cached(branch)
         linking = replace(record, state=UploadState.LINKING, attempt=self._context.ports.ids.fresh())
         held = await self._move(entry.address, linking, held)
@@ -109,6 +120,12 @@ class Uploads:
             with suppress(UploadRefused):
                 await self._move(entry.address, replace(linking, state=UploadState.ISSUED), held)
 
+        if is_writable:
+            entry = await self._stage_copy(branch, key, entry, condition, reopen)
+            # The copy is staged, whoever moved the record meanwhile: nothing names its address any more.
+            with suppress(UploadRefused):
+                await self._move(linked_at, replace(linking, state=UploadState.LINKED), held)
+            return entry
         try:
             await self._staging.write(
                 branch, key, EXCLUSIVE, row, before=still_linking, unused=reopen, condition=condition
@@ -117,6 +134,31 @@ class Uploads:
             raise UploadRefused("another write took its place; upload again", address=entry.address) from None
         await self._move(entry.address, replace(linking, state=UploadState.LINKED), held)
         return entry
+
+    async def _stage_copy(
+        self, branch: str, key: bytes, entry: Entry, condition: Condition, reopen: Callable[[], Awaitable[None]]
+    ) -> Entry:
+        """Stage a copy of the bytes, whose address no client ever had. The handed-out one becomes garbage.
+
+        Raises:
+            UploadRefused: the bytes have another size by now.
+        """
+
+        async def store_body(address: str) -> Entry:
+            await self._context.objectstore.copy(entry.address, address)
+            size_bytes = (await self._context.objectstore.stat(address)).size_bytes
+            if size_bytes != entry.size_bytes:
+                raise UploadRefused(f"the object has {size_bytes} bytes by now; upload it again", address=entry.address)
+            return replace(entry, address=address)
+
+        try:
+            return await self._staging.upload(
+                branch, key, store_body, if_none_match=condition.if_none_match, if_match=condition.if_match
+            )
+        except LakebedError as error:
+            if not isinstance(error, OutcomeUnknown | Unavailable):
+                await reopen()
+            raise
 
     async def expire(self, address: str) -> bool:
         """issued → expired: nothing can be linked there any more. False where it is being linked, or was."""
