@@ -24,6 +24,7 @@ NAMES = (
     "contention",
     "diff",
     "erase",
+    "erase-branches",
     "folders",
     "gateway",
     "hard-delete",

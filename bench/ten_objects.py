@@ -74,15 +74,24 @@ def _round(peer: Peer, name: str, environment: dict[str, str]) -> list[tuple[flo
 
 
 def _timed(peer: Peer, environment: dict[str, str], *words: str) -> tuple[tuple[float, float, float], str]:
-    command = [sys.executable, "-m", "lakebed", "gc", *words, "--engine", "auto", "-o", "json"]
-    own_s, server_s, started_s = _children_s(), peer.cpu_s(), time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return (_children_s() - own_s, peer.cpu_s() - server_s, time.perf_counter() - started_s), done.stdout
+    took, printed = timed(peer, environment, "gc", *words)
+    return took[:3], printed
 
 
-def _children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def timed(peer: Peer, environment: dict[str, str], *words: str) -> tuple[tuple[float, float, float, float], str]:
+    """Run a command. Return its CPU seconds, those of the server, the wall time and its peak in MiB; and its output."""
+    command = [sys.executable, "-m", "lakebed", *words, "--engine", "auto", "-o", "json"]
+    server_s, started_s = peer.cpu_s(), time.perf_counter()
+    with tempfile.TemporaryFile() as output, subprocess.Popen(command, env=environment, stdout=output) as running:
+        # Of this child alone: the peak of all children is that of the greatest.
+        _, status, used = os.wait4(running.pid, 0)
+        running.returncode = os.waitstatus_to_exitcode(status)
+        assert running.returncode == 0, command
+        output.seek(0)
+        printed = output.read().decode()
+    cpu_s = used.ru_utime + used.ru_stime
+    took = cpu_s, peer.cpu_s() - server_s, time.perf_counter() - started_s, used.ru_maxrss / 1024
+    return took, printed
 
 
 def _make(peer: Peer, name: str) -> None:

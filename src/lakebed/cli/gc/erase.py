@@ -30,7 +30,7 @@ from lakebed.cli.tree import noun_that_runs
 from .options import GraceOption, Working, asked
 from .report import certificate_html
 from .session import RootOption, RunArgument, check, check_applies, checked_collector, read_run, run_named, with_spark
-from .text import amount, collected_text, plan_text, plan_texts, remaining_text, report_text, standing_text
+from .text import amount, collected_text, plan_text, plan_texts, remaining_texts, report_text, standing_text
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
@@ -362,8 +362,7 @@ def _certificate_text(made: Certificate) -> Iterator[str]:
         yield from standing_text(one)
     if made.collected is not None:
         yield collected_text(made.collected)
-    for text in made.remains:
-        yield from remaining_text(text)
+    yield from remaining_texts(made.remains)
 
 
 def _selection(paths: list[str], file: Path | None, digests: list[str], metadata: list[str]) -> Selection:

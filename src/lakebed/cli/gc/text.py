@@ -138,8 +138,23 @@ def outlook_text(found: Outlook) -> Iterator[str]:
         yield f"not found: {printable(name)}"
     if len(found.unmatched) > STANDING_SHOWN:
         yield f"… and {len(found.unmatched) - STANDING_SHOWN:,} more were not found: -o json has them"
-    for text in found.remains:
-        yield from remaining_text(text)
+    yield from remaining_texts(found.remains)
+
+
+def remaining_texts(remains: Sequence[str]) -> Iterator[str]:
+    """Say what this erasure leaves elsewhere; then, in one line, that there are limits of every erasure."""
+    from lakebed.gc import REMAINS
+
+    general = frozenset(REMAINS)
+    for text in remains:
+        if text not in general:
+            yield from remaining_text(text)
+    if count := sum(text in general for text in remains):
+        limits = count_of(count, "limit")
+        yield from remaining_text(
+            f"names of paths, backups, and other traces: {limits} of every erasure. `-o json` and docs/guide/erasure.md"
+            " list them"
+        )
 
 
 def remaining_text(text: str) -> Iterator[str]:
