@@ -40,10 +40,30 @@ class Connection:
         for line in head.split(b"\r\n")[1:]:
             if line[:15].lower() == b"content-length:":
                 length = int(line[15:])
+            elif line[:18].lower() == b"transfer-encoding:":
+                return Answer(int(head[9:12]), b"".join((await read_chunks(self._reader))[1:-1:3]))
         return Answer(int(head[9:12]), await self._reader.readexactly(length) if length else b"")
 
     def close(self) -> None:
         self._writer.close()
+
+
+async def read_chunks(reader: asyncio.StreamReader) -> list[bytes]:
+    """Read a body that is sent in chunks, and return its pieces: the size, the bytes and the end of each chunk.
+
+    The last piece is the empty chunk, with trailers and an empty line.
+    """
+    pieces: list[bytes] = []
+    while True:
+        size = await reader.readuntil(b"\r\n")
+        length = int(size.partition(b";")[0], 16)
+        if not length:
+            break
+        pieces += [size, await reader.readexactly(length), await reader.readexactly(2)]
+    end = [size]
+    while end[-1] != b"\r\n":
+        end.append(await reader.readuntil(b"\r\n"))
+    return [*pieces, b"".join(end)]
 
 
 class Peer:

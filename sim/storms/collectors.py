@@ -23,6 +23,7 @@ from .installations import Installation
 from .journal import COMMANDS, Journal
 from .model import body_of
 
+_RUN: Final = re.compile(r"([0-9a-v]{20}) \(erasure\)")
 RESTORED: Final = "restored"
 """The branch that gets what is restored. No client reads it."""
 URI: Final = f"lakefs://{REPOSITORY}"
@@ -212,6 +213,8 @@ class Eraser:
                 code, output = await self._collectors.run("erase", "apply", run_id, *options)
             else:
                 code, output = await self._collectors.run("erase", "run", folder, *options, "--why", f"storm {number}")
+            # Its run may have been recorded, and another command may go on with it: then nothing is left to be planned.
+            run_id = run_id or "".join(_RUN.findall(output)[-1:])
             if out.exists():
                 run_id = json.loads(out.read_text())["run_id"]
             if code == DONE:

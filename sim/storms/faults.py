@@ -118,13 +118,10 @@ def kinds_of(installation: Installation) -> list[Kind]:
 class Nemesis:
     """Carries out one fault after the other. `done` is called with operations; `kinds` counts faults."""
 
-    def __init__(
-        self, installation: Installation, collectors: Collectors | None, journal: Journal, rate: float
-    ) -> None:
+    def __init__(self, installation: Installation, collectors: Collectors | None, journal: Journal) -> None:
         self._installation = installation
         self._collectors = collectors
         self._journal = journal
-        self._rate = rate
         self.operations = 0
         self.kinds: Counter[str] = Counter()
         self.ended_alone = 0
@@ -266,14 +263,14 @@ class Nemesis:
         assert self._installation.store is not None
         self._installation.store.rate = 0.8
         await asyncio.sleep(fault.seconds)
-        self._installation.store.rate = self._rate
+        self._installation.store.rate = self._installation.store.usual_rate
 
     async def _doors(self, fault: Fault) -> None:
         for door in self._installation.doors:
             door.rate = 0.5
         await asyncio.sleep(fault.seconds)
         for door in self._installation.doors:
-            door.rate = self._rate
+            door.rate = door.usual_rate
 
     # The database
 

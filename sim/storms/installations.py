@@ -30,6 +30,7 @@ from .proxy import AT_A_DOOR, FaultyProxy, faulty_proxy
 from .replicated import Replicated, replicated
 
 HOUR_S: Final = 10
+DOORS_FEWER: Final = 5
 CLOCK: Final = "STORM_CLOCK"
 """Names the file by whose number of milliseconds a process's clock is off."""
 _CLOCK: Final = f"""import os
@@ -60,6 +61,8 @@ PATCHES: Final = (
     Patch("versions/context.py", "slice_size_max: int = 10_000", "slice_size_max: int = 20"),
     Patch("gc/rules/durations.py", "HOUR_MS: Final = 3_600_000", f"HOUR_MS: Final = {HOUR_S}_000"),
     Patch("gc/rules/durations.py", "DAY_MS: Final = 24 * HOUR_MS", "DAY_MS: Final = 86_400_000"),
+    # No client here reads by a signed URL.
+    Patch("gc/protocol/requests.py", "SIGNED_S: Final = 15 * 60", "SIGNED_S: Final = 2"),
     # A server that was killed is dead for good, so collections may soon look at what it wrote.
     Patch("gc/service/options.py", "dead_owner_age_ms: int = 24 * HOUR_MS", "dead_owner_age_ms: int = 20_000"),
     Patch("gc/service/options.py", "dead_run_age_ms: int = 7 * 24 * HOUR_MS", "dead_run_age_ms: int = 120_000"),
@@ -94,6 +97,11 @@ class Installation:
     @property
     def proxies(self) -> list[FaultyProxy]:
         return [*self.doors, *([self.store] if self.store else [])]
+
+    def set_rate(self, rate: float) -> None:
+        """Let this share of requests to the object store meet a fault, and fewer at doors: a command makes dozens."""
+        for proxy in self.proxies:
+            proxy.usual_rate = proxy.rate = rate if proxy is self.store else rate / DOORS_FEWER
 
     def met(self) -> dict[str, int]:
         """Return how many requests met which fate, at the object store and at the doors of servers."""
@@ -166,8 +174,7 @@ def _port_of(server: Server) -> Callable[[], int]:
 async def _without_servers(
     stack: AsyncExitStack, folder: Path, *, kv: str, store: str, seed: int, port: int | None, mib: int
 ) -> Installation:
-    # Without signed URLs all reads go through servers, so collections wait 2 s for readers and not 15 minutes.
-    environment = {"LAKEBED_DELETED_DAYS": "0", "LAKEBED_PRESIGN": "0"}
+    environment = {"LAKEBED_DELETED_DAYS": "0"}
     made, data, uri = None, folder / "data", None
     if kv == "sqlite" and store == "local" and (made := stack.enter_context(disk(folder, size_mib=mib))) is not None:
         data = made.path / "data"

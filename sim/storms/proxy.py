@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from typing import Final
 
+from bench.http import read_chunks
+
 HEAD_MAX: Final = 1 << 22
 DELAY_S: Final = 0.2
 LATE_S: Final = 0.5
@@ -47,7 +49,7 @@ class FaultyProxy:
         self._upstream = port
         self._chance = chance
         self._fates = fates
-        self.rate = rate
+        self.rate = self.usual_rate = rate
         self.met: Counter[str] = Counter()
         self._late: set[asyncio.Task[None]] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -152,14 +154,4 @@ async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
     named = {name: value.strip() for name, _, value in fields}
     if named.get(b"transfer-encoding") != b"chunked":
         return await reader.readexactly(int(named.get(b"content-length", 0)))
-    pieces: list[bytes] = []
-    length = 1
-    while length:
-        pieces.append(await reader.readuntil(b"\r\n"))
-        length = int(pieces[-1].partition(b";")[0], 16)
-        if length:
-            pieces.append(await reader.readexactly(length + 2))
-    # Behind the last chunk, which is empty, come trailers and an empty line.
-    while pieces[-1] != b"\r\n":
-        pieces.append(await reader.readuntil(b"\r\n"))
-    return b"".join(pieces)
+    return b"".join(await read_chunks(reader))

@@ -79,7 +79,6 @@ async def storm(plan: Plan, folder: Path, *, store_port: int | None = None) -> S
     found = Storm()
     (folder / "plan.json").write_text(json.dumps(asdict(plan)))
     journal = Journal(folder)
-    rate = plan.fault_rate
     async with AsyncExitStack() as stack:
         installation = await stack.enter_async_context(
             installed(
@@ -95,8 +94,7 @@ async def storm(plan: Plan, folder: Path, *, store_port: int | None = None) -> S
         )
         client = await stack.enter_async_context(installation.fleet.client())
         await _prepare(client, installation.scheme, has_rules=plan.has_commands)
-        for proxy in installation.proxies:
-            proxy.rate = rate
+        installation.set_rate(plan.fault_rate)
         blowing = _Blowing(plan, installation, client, journal, found)
         await blowing.blow()
         await installation.calm()
@@ -120,7 +118,7 @@ class _Blowing:
         self.eraser = (
             Eraser(self.collectors, client, journal, plan.processes, plan.seed) if self.collectors is not None else None
         )
-        self._nemesis = Nemesis(installation, self.collectors, journal, plan.fault_rate)
+        self._nemesis = Nemesis(installation, self.collectors, journal)
         self._callers: list[Caller] = []
 
     async def blow(self) -> None:
