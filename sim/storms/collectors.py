@@ -32,7 +32,7 @@ SHOWN: Final = 1_500
 """Characters of an output that the journal keeps."""
 DONE: Final = 0
 NOT_THERE: Final = 3
-TRIES: Final = 8
+TRIES: Final = 15
 LEFT_S: Final = 20.0
 """An upload in parts that is open for longer was left by its client."""
 CHOICES: Final = (
@@ -108,7 +108,8 @@ class Collectors:
 
     def _note(self, words: tuple[str, ...], code: int, text: str, begun: float) -> None:
         self.ended[f"{' '.join(words[:2])} {code}"] += 1
-        line = {"began": begun, "command": words, "code": code, "output": text[-SHOWN:]}
+        stands = [each for each in text.splitlines() if each.startswith("stands ")]
+        line = {"began": begun, "command": words, "code": code, "output": text[-SHOWN:], "stands": stands[:5]}
         self._journal.write(COMMANDS, line)
         if "Traceback (most recent call last)" in text:
             self.wrong.append(f"{' '.join(words)} ended with a stack trace: {text[-SHOWN:]}")

@@ -74,7 +74,7 @@ def test_a_storm_over_another_store_loses_nothing(tmp_path: Path) -> None:
             storm(Plan(operations=200, every=90, kinds=KILLS, fault_rate=0.1), tmp_path, store_port=port)
         )
 
-    assert found.wrong == []
+    assert lost_or_left(found) == []
 
 
 def test_equal_seeds_have_equal_faults() -> None:
