@@ -216,6 +216,8 @@ class Eraser:
                 code, output = await self._collectors.run("erase", "run", folder, *options, "--why", f"storm {number}")
             # Its run may have been recorded, and another command may go on with it: then nothing is left to be planned.
             run_id = run_id or "".join(_RUN.findall(output)[-1:])
+            if "abandoned" in output:
+                run_id = ""
             if out.exists():
                 run_id = json.loads(out.read_text())["run_id"]
             if code == DONE:
