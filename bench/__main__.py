@@ -18,6 +18,7 @@ from .harness import Bench, Figure, Result, run
 
 NAMES = (
     "active",
+    "bodies",
     "cluster",
     "commit",
     "commits",

@@ -26,15 +26,16 @@ LISTS = {
     "deferGcRun",
     "deleteObjects",
     "expireGcCommits",
-    "importStart",
     "markGcRun",
     "retireGcIds",
     "sweepGcRun",
     "unstageGcEntries",
 }
-"""Operations whose records may be long: lists of short texts, whose decoding was measured."""
+"""Operations whose records may be long: lists of short texts, whose decoding is measured (bench/bodies.py)."""
 POLICIES = {"setLifecyclePolicy", "validateLifecyclePolicy"}
-"""Operations whose record is bytes to the decoder, which a thread checks later."""
+"""Operations whose record is bytes to the decoder: a policy has a reader of its own."""
+CERTIFICATES = {"checkGcCertificate", "signGcCertificate"}
+"""Whole certificates, of up to 64 MiB, for callers with the permission: these still hold the event loop for seconds."""
 S3_ROUTES: dict[str, tuple[str, str, Mapping[str, str]]] = {
     **{name: (method, path, {}) for name, (method, path, _) in ROUTES.items()},
     "s3:CopyObject": ("PUT", "/lake/main/b", {"x-amz-copy-source": "/lake/main/a"}),
@@ -130,8 +131,8 @@ def test_every_operation_of_s3_is_tried() -> None:
 
 def test_large_records_are_a_short_list() -> None:
     """A decoder lets nothing else run, so the size of a body is how long it may take."""
-    assert {each.id for each in RECORDS if each.body_bytes_max > RECORD_BYTES_MAX} == LISTS | POLICIES
-    assert max(each.body_bytes_max for each in RECORDS) <= LIST_BYTES_MAX
+    assert {each.id for each in RECORDS if each.body_bytes_max > RECORD_BYTES_MAX} == LISTS | POLICIES | CERTIFICATES
+    assert max(each.body_bytes_max for each in RECORDS if each.id not in CERTIFICATES) <= LIST_BYTES_MAX
     for operation in RECORDS:
         if operation.permissions is PUBLIC:
             assert operation.body_bytes_max <= PUBLIC_BYTES_MAX, operation.id

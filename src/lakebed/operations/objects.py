@@ -271,7 +271,6 @@ IMPORT_START: Final = Operation(
         Permission("fs:WriteObject", IMPORTED_OBJECT, when="for each object, at the path that it gets"),
     ),
     status=202,
-    body_bytes_max=LIST_BYTES_MAX,
 )
 IMPORT_STATUS: Final = get(
     "importStatus",

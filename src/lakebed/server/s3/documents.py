@@ -176,8 +176,9 @@ def _parser(top: Node) -> expat.XMLParserType:
 
     def refuse_text(node: Node) -> None:
         """Drop the white space between elements, and refuse any other text there."""
-        if node.text.strip():
-            raise MalformedXml(f"{node.name} has text beside its elements")
+        for piece in node.pieces:
+            if not piece.isspace():
+                raise MalformedXml(f"{node.name} has text beside its elements")
         node.pieces.clear()
 
     def count_attributes(count: int) -> None:
