@@ -24,6 +24,7 @@ from .views import UID, Made, View
 
 WRITES: Final = ("write", "delete")
 RESETS: Final = ("reset", "reset_object", "reset_prefix", "hard_reset", "delete_branch")
+_DROPPING: Final = ("reset", "reset_prefix", "delete_branch")
 SEALERS: Final = ("run", "fence", "clean", "unforced_reset")
 """Operations that may seal a token, and leave it so when they end in an error."""
 MOVES: Final = ("revert", "cherry_pick", "hard_reset", "unforced_reset")
@@ -111,17 +112,19 @@ def resets_hold(ending: Ending) -> None:
     A commit is later if it began after the reset had ended.
     """
     view = View(ending.disk)
-    for reset in (*ending.acknowledged("reset"), *ending.acknowledged("delete_branch")):
+    for reset in (record for kind in _DROPPING for record in ending.acknowledged(kind)):
         name = reset.operation.branch
-        dropped = _before(ending, reset, WRITES)
+        # All of the branch, but for the reset of a prefix: its key is that.
+        dropped = [one for one in _before(ending, reset, WRITES) if one.operation.key.startswith(reset.operation.key)]
         later = [write for write in _of_branch(ending, name, WRITES) if write not in dropped]
         gone = {write.operation.value for write in dropped} - {write.operation.value for write in later} - {None}
         branch = view.branch(name)
         if branch is None:
             continue
-        # The reset of one object puts back what a head had, on top of a commit under way, which may then go through.
-        for one in _of_branch(ending, name, ("reset_object",)):
-            gone -= {made.contents.get(one.operation.key) for made in view.history(name)}
+        # The reset of an object puts back what a head had, on top of a commit under way, which may then go through.
+        for one in _of_branch(ending, name, ("reset_object", "reset_prefix")):
+            keys = {key for made in view.history(name) for key in made.contents if key.startswith(one.operation.key)}
+            gone -= {made.contents.get(key) for made in view.history(name) for key in keys}
         # Putting back what the head has is no change.
         head = view.contents(view.commit(branch.commit_id).metarange_id)
         staged = view.staged(branch).items()
@@ -198,9 +201,10 @@ def _tree(view: View, commit_id: CommitId) -> Mapping[bytes, str]:
 def refs_stay(ending: Ending) -> None:
     """Check that a branch or tag whose making was acknowledged is there, unless an actor may have deleted it since."""
     view = View(ending.disk)
-    for record in (*ending.acknowledged("create_branch"), *ending.acknowledged("create_tag")):
+    making = ("create_branch", "create_tag", "undelete_branch", "undelete_tag")
+    for record in (one for kind in making for one in ending.acknowledged(kind)):
         name = record.operation.branch
-        deletes = _of_branch(ending, name, ("delete_branch",))
+        deletes = _of_branch(ending, name, ("delete_branch", "delete_tag"))
         if not any(_may_follow(delete, record) for delete in deletes) and not view.is_active(name):
             raise Violation(f"{record.operation.name} was acknowledged, and {name} is not there")
 

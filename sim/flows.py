@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunKind
 from lakebed.gc.inputs.special import tree_file
@@ -108,9 +108,9 @@ async def _tidy_by_optimised(ports: SimPorts) -> None:
 _GOES_ON: Final = Mode.AUTOMATIC
 
 
-def optimised(name: str, *, elsewhere: bool = False) -> Do:
+def optimised(name: str, **how: Any) -> Do:
     """A run that goes on from what the last one saved, if there is one."""
-    return uncommitted_run(name, mode=_GOES_ON, elsewhere=elsewhere)
+    return uncommitted_run(name, mode=_GOES_ON, **how)
 
 
 def _optimised(name: str, *actors: Actor, before: Sequence[Do], is_first: bool = False) -> Scene:
@@ -141,6 +141,12 @@ def optimised_scenes() -> Iterator[Scene]:
     expirer = client("l", fill("f1"), expire("e1"), clean_records("k1"))
     yield _optimised("late client that expires, optimised run", expirer, r, before=out)
     yield _optimised("late client that expires, first run", expirer, r, before=out, is_first=True)
+    # An address in a slice that is fenced while it is handed out.
+    issuer = client(
+        "l", upload("w1", "b", "1"), hand_out("i1"), fill("f1"), link_issued("w2", "a", "2"), delete("d2", "a")
+    )
+    fencing = client("r", optimised("r1", options=FENCING))
+    yield _optimised("issuer that links and deletes, optimised run that fences", issuer, fencing, before=kept)
     # Committed before the base, in a slice that closes after it: only what was saved knows.
     old = [*kept, close("x1"), upload("w1", "b", "1"), commit("p1"), optimised("p2", elsewhere=True)]
     yield _optimised("closer, optimised run", client("w", upload("w2", "c", "2")), r, before=old)

@@ -7,6 +7,7 @@ acknowledged must reach the readers of the other.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lakebed.gc.protocol import RunKind
 from lakebed.versions import Versions
@@ -50,10 +51,11 @@ def _listing_in_pages() -> Scene:
 
 
 def in_pages(do: Do) -> Do:
-    """Make a process whose listings show one key a step."""
+    """Make a process whose listings show one key a step, and whose scans of cells one cell."""
 
     async def act(repo: Versions) -> str | None:
         repo.objectstore.list_page = 1  # type: ignore[attr-defined]  # a SimObjectStore, as in every scene
+        repo.context.options = replace(repo.context.options, scan_page=1)
         return await do.act(repo)
 
     return Do(do.operation, act)

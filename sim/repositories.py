@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from lakebed.base import EMPTY_METARANGE, Entry, RepositoryUid
-from lakebed.catalog import Catalog, Repository
+from lakebed.catalog import Catalog, CatalogOptions, Repository
 from lakebed.catalog.namespaces import overlap
 from lakebed.catalog.places import NAMESPACES
 from lakebed.catalog.records import (
@@ -82,7 +82,7 @@ class Namespace(SimObjectStore):
         return replace(stat, key=stat.key.removeprefix(self._folder))
 
 
-def catalog_of(ports: SimPorts, store: SimStore | None = None) -> Catalog:
+def catalog_of(ports: SimPorts, store: SimStore | None = None, **options: Any) -> Catalog:
     """Make a process's catalog, over this key-value store if there are two."""
     store = ports.store if store is None else store
 
@@ -100,7 +100,13 @@ def catalog_of(ports: SimPorts, store: SimStore | None = None) -> Catalog:
             options=Options(owner=ports.actor),
         )
 
-    return Catalog(store=store, ports=ports.ports, open_namespace=open_namespace, make_versions=make_versions)
+    return Catalog(
+        store=store,
+        ports=ports.ports,
+        open_namespace=open_namespace,
+        make_versions=make_versions,
+        options=CatalogOptions(**options),
+    )
 
 
 def _doing(*deeds: tuple[str, Act], knows: bool = False, has_every: bool = False) -> Program:

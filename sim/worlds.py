@@ -5,12 +5,9 @@ A world's size is the product of what its actors do: so each has the smallest ac
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
-
-from lakebed.versions import CommitExpired, DeletedRefNotFound
 
 from .actors import Actor, Ending, Quick, Scene, Violation
 from .collecting import FENCING, PAGED
@@ -33,7 +30,6 @@ from .deeds import (
     revert,
     set_rules,
     uncommitted_run,
-    undelete_branch,
 )
 from .exploring import NO_BUDGET, Budget
 from .flows import RULED, both_come_back, metadata_scenes, optimised_scenes, restoring_scenes
@@ -65,7 +61,10 @@ from .worlds_holds import hold_scenes
 from .worlds_lifecycle import lifecycle_scenes
 from .worlds_made_again import made_again_scenes
 from .worlds_moves import move_scenes
+from .worlds_multipart import multipart_scenes
 from .worlds_parts import part_scenes
+from .worlds_refs import ref_scenes
+from .worlds_resets import reset_scenes
 from .worlds_unlisted import unlisted_scenes
 
 A_CRASH: Final = Budget(crashes=1)
@@ -74,17 +73,6 @@ LATE: Final = Budget(late=1)
 SEEDS: Final = Budget(seeds=20)
 ALONE: Final = Budget(alone_max=200)
 """What a plan and an apply take alone, or two of each."""
-
-
-_ON_SIDE: Final = (upload("w3", "b", "3", branch=SIDE), commit("p3", branch=SIDE))
-"""A commit that no other branch has."""
-
-
-def what_was_deleted_comes_back(ending: Ending) -> None:
-    """Check that within the window no run takes the commit of a deleted branch."""
-    for record in ending.of("undelete_branch") if ending.acknowledged("delete_branch") else []:
-        if record.ended is not None and record.ended.error in {CommitExpired, DeletedRefNotFound}:
-            raise Violation("a run took the commit of a branch that was deleted and is kept")
 
 
 def one_condition_holds(ending: Ending) -> None:
@@ -138,6 +126,9 @@ def _scenes() -> Iterator[Scene]:
         process_scenes,
         part_scenes,
         unlisted_scenes,
+        multipart_scenes,
+        ref_scenes,
+        reset_scenes,
     ):
         yield from scenes()
 
@@ -154,14 +145,14 @@ def _conditional_scenes(c: Actor) -> Iterator[Scene]:
             client(name, upload(name, "a", value, if_none_match=True)) for name, value in zip("vw", values, strict=True)
         )
         one = scene(f"two {what}, committer", v, w, c, staged=staged, quick=Quick.NO_FAULT)
-        yield dataclasses.replace(one, checks=(*one.checks, one_condition_holds))
+        yield replace(one, checks=(*one.checks, one_condition_holds))
     twice = client("c", commit("c1"), commit("c2"))
     v, w = (client(name, upload(name, "a", "2", if_none_match=True)) for name in "vw")
     one = scene("two creators of the same, committer of two commits", v, w, twice, quick=Quick.NEVER)
-    yield dataclasses.replace(one, checks=(*one.checks, one_condition_holds))
+    yield replace(one, checks=(*one.checks, one_condition_holds))
     v, w = (client(name, upload(name, "a", "2", if_match="1")) for name in "vw")
     one = scene("two replacers by the same, committer", v, w, c, committed=[a1], staged=other, quick=Quick.NO_FAULT)
-    yield dataclasses.replace(one, checks=(*one.checks, one_condition_holds))
+    yield replace(one, checks=(*one.checks, one_condition_holds))
 
 
 def _small_scenes() -> Iterator[Scene]:
@@ -328,12 +319,6 @@ def _collecting_scenes() -> Iterator[Scene]:
     yield scene(
         "brancher, committed run", client("h", create_branch("h1", "main~1")), t, before=past, quick=Quick.NO_FAULT
     )
-    alone = [a1, commit("p1"), RULED, create_branch("b0"), *_ON_SIDE]
-    back = client("d", delete_branch("d1"), undelete_branch("u1"))
-    undone = dataclasses.replace(
-        scene("deleter that undeletes, committed run", back, t, before=alone), others_look=True
-    )
-    yield dataclasses.replace(undone, checks=(*undone.checks, what_was_deleted_comes_back))
     yield scene("hard resetter of its branch, committed run", client("h", hard_reset("h1", "main~1")), t, before=past)
     # A reset of one object names what the branch's commit has there, and that commit goes.
     resetter, sealed = client("s", reset_object("s1", "a")), [upload("w2", "a", "2")]

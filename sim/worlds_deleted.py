@@ -160,8 +160,8 @@ def _over(ports: SimPorts, service: CollectionService, *, fails: bool = False) -
     )
 
 
-async def _collect(ports: SimPorts) -> None:
-    ports.clock.ms += 8 * DAY_MS
+async def _collect(ports: SimPorts, *, after_ms: int = 8 * DAY_MS) -> None:
+    ports.clock.ms += after_ms
     catalog = catalog_of(ports)
     with suppress(NotFound, Conflict, Denied):
         plan = await flow.plan(await _context(ports, catalog), Deleted())
@@ -333,6 +333,45 @@ async def _prepare_foreign(ports: SimPorts) -> None:
     await catalog.delete(NAME)
 
 
+async def _prepare_free(ports: SimPorts) -> None:
+    """Make a namespace free: all of its repository was collected."""
+    await _prepare_foreign(ports)
+    await _collect(ports)
+    for _ in range(3):
+        ports.clock.ms += OLD_MS
+        await catalog_of(ports).clean()
+
+
+async def _use_free(ports: SimPorts, *, deletes: bool = False) -> None:
+    """Use the free namespace, under a name of one's own."""
+    catalog = catalog_of(ports)
+    ports.clock.ms += 20 * DAY_MS
+    with suppress(Invalid, Conflict, NotFound):
+        await catalog.create(f"of-{ports.actor}", storage_namespace=ONE, reuse=True)
+        if deletes:
+            await catalog.delete(f"of-{ports.actor}")
+
+
+async def _prepare_issued(ports: SimPorts) -> None:
+    """Delete a repository that is kept for no time, and whose client has an address to put bytes at."""
+    catalog = catalog_of(ports, deleted_days=0)
+    made = await catalog.create(NAME, storage_namespace=ONE)
+    await made.versions.uploads.issue("main")
+    await catalog.delete(NAME)
+
+
+async def _put_late(ports: SimPorts) -> None:
+    """Be the client: put the bytes, within the day for which its address is good."""
+    uid, versions = await catalog_of(ports).open_deleted(NAME)
+    page = await ports.store.scan(keys.repository_partition(uid), keys.UPLOAD, 1)
+    await versions.objectstore.put(page.keys[0][len(keys.UPLOAD) :].decode(), b"late")
+
+
+async def _collect_later(ports: SimPorts) -> None:
+    await _collect(ports)
+    await _finish(ports)
+
+
 async def _finish(ports: SimPorts) -> None:
     for _ in range(2):
         ports.clock.ms += OLD_MS
@@ -406,6 +445,18 @@ def one_of_both(ending: Ending) -> None:
             raise Violation(f"a repository in use is {record.state}")
 
 
+def a_namespace_has_one(ending: Ending) -> None:
+    """Check that no two repositories that are in use, or may be, have one namespace."""
+    kept = {DeletedState.KEPT, DeletedState.RESTORING, DeletedState.RESTORED, DeletedState.COLLECTING}
+    found = {one.uid: one.namespace_uri for one in repositories(ending.disk).values() if one.state.value == "active"}
+    for uid, record in deleted_records(ending.disk).items():
+        if record.state in kept and record.repository is not None:
+            found[record.repository.uid] = record.repository.namespace_uri
+            assert record.repository.uid == uid, "a record is by its repository"
+    if len({*found.values()}) < len(found):
+        raise Violation(f"one namespace has several repositories: {found}")
+
+
 def nothing_is_left(ending: Ending) -> None:
     """Check that nothing lies in the slices of a collected repository."""
     for record in deleted_records(ending.disk).values():
@@ -453,6 +504,7 @@ def deleted_scenes() -> Iterator[Scene]:
             # A commit takes many steps: with faults its world has up to 146,000 states.
             quick=Quick.NO_FAULT if "committer" in name else Quick.ALL,
         )
+    yield from _used_again_scenes()
     undue = partial(nothing_named_is_deleted, due=b"a")
     for name, prepare in (("slept", _prepare_planned), ("sweeps still", _prepare_sweeping)):
         yield Scene(
@@ -534,3 +586,36 @@ def deleted_scenes() -> Iterator[Scene]:
                 is_lock_free=False,
                 quick=Quick.ALL if other is _deleter_back else Quick.NEVER,
             )
+
+
+def _used_again_scenes() -> Iterator[Scene]:
+    """Let several want what is free, or let bytes come when a repository is deleted."""
+    a, b = Actor("a", partial(_use_free, deletes=True)), Actor("b", _use_free)
+    c = Actor("c", _use_free)
+    worlds = {
+        "two reusers of a free namespace": (b, c),
+        "reuser of a free namespace that deletes, reuser": (a, b),
+    }
+    for name, actors in worlds.items():
+        yield Scene(
+            name=name,
+            actors=actors,
+            prepare=_prepare_free,
+            checks=(a_namespace_has_one, nothing_named_is_deleted),
+            is_lock_free=False,
+            keeps_order=False,
+            quick=Quick.NO_FAULT,
+        )
+    soon = Actor("r", partial(_collect, after_ms=DAY_MS // 2))
+    yield Scene(
+        name="late client of a deleted repository, collector that does not wait",
+        actors=(Actor("u", _put_late), soon),
+        prepare=_prepare_issued,
+        tidy=_collect_later,
+        checks=(one_of_both,),
+        tidy_checks=(one_of_both, nothing_is_left),
+        private=PRIVATE,
+        is_lock_free=False,
+        keeps_order=False,
+        quick=Quick.NO_FAULT,
+    )
