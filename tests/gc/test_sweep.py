@@ -18,7 +18,7 @@ from lakebed.gc.runs.fencing import Overtaken, claim
 from lakebed.gc.runs.recording import Ledger
 from lakebed.gc.sweep import BATCH_KEYS, remove_files, remove_with, sweep
 from lakebed.gc.tables import VERDICTS, no_others
-from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStoreUnavailable
+from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectMissing, ObjectStoreUnavailable
 from lakebed.runtime import LiveClock, live_ports
 from tests.gc.garbage import FOLDER, SEEN, SEEN_MS, plan_of, rule_of, sweep_part, task_of
 
@@ -33,11 +33,14 @@ class StubbornObjectStore(MemoryObjectStore):
         self.asked: list[list[str]] = []
         self.refuses: set[str] = set()
         self.out_of_reach = False
+        self.is_missing = False
 
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
         self.asked.append([*keys])
         if self.out_of_reach:
             raise ObjectStoreUnavailable("gone fishing")
+        if self.is_missing:
+            raise ObjectMissing("no such bucket")
         await MemoryDeleter(self).delete([key for key in keys if key not in self.refuses])
         return [DeleteFailure(key=key, reason="not allowed") for key in keys if key in self.refuses]
 
@@ -103,6 +106,18 @@ async def test_a_call_that_fails_as_a_whole_fails_each_of_its_keys(store: Stubbo
 
     assert (swept.objects_deleted, swept.objects_failed) == (0, 2)
     assert set((await ledger_of(store, plan)).values()) == {"gone fishing"}
+
+
+async def test_a_delete_of_what_is_not_found_counts_as_failed(store: StubbornObjectStore) -> None:
+    """A store answers so where the bucket was renamed, and then nothing went."""
+    store.is_missing = True
+    await fill(store)
+    plan = await plan_of(store, ["data/a", "data/b"])
+
+    swept = await sweep_part(store, store, plan, plan.parts[0], LEDGER)
+
+    assert (swept.objects_deleted, swept.objects_failed) == (0, 2)
+    assert set((await ledger_of(store, plan)).values()) == {"no such bucket"}
 
 
 async def test_a_done_part_is_left_alone_when_a_sweep_is_resumed(store: StubbornObjectStore) -> None:
