@@ -221,8 +221,8 @@ def test_an_erasure_is_applied_only_as_its_maker_put_it_on_record(lake: Lakeside
 
 def test_a_deferred_plan_of_another_user_is_looked_at_before_and_after_its_window(lake: Lakeside) -> None:
     live, gone = lives_of_all_kinds(lake)
-    lake.by("alice")
-    plan = lake.plan_of(*live.values(), gone["uncommitted"])
+    taken = (*live.values(), gone["uncommitted"])
+    plan = forge_whole(lake, lake.by("alice"), RunKind.UNCOMMITTED, taken, noted=True)
     bob = lake.by("bob")
     bob.apply(None, plan.run_id, window="7d")
     lake.end_window(plan.run_id)
