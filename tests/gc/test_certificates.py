@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from msgspec import json
 from msgspec.structs import replace
 
-from lakebed.base import Entry, LakebedError
+from lakebed.base import Conflict, Entry, LakebedError
 from lakebed.cli.gc.report import certificate_html
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.erasure import certifying, contents
@@ -113,7 +113,19 @@ def test_a_run_of_another_kind_or_that_was_not_applied_is_certified_by_no_server
     made = certified(lake, "users/ann")
     only_planned = erase(lake, "users/bob").run_id
     collected = lake.collector.plan(None, RunKind.UNCOMMITTED).run_id
+    stopped = erase(lake, "users/bob")
 
+    def die() -> None:
+        raise Conflict("the collector dies before it deletes")
+
+    lake.before["sweeping"] = die
+    with pytest.raises(LakebedError):
+        lake.collector.apply(None, stopped.run_id)
+    of_stopped = replace(
+        made, selection=Selection(paths=("users/bob",)), planned_ms=stopped.now_ms, plan=stopped.garbage.digest()
+    )
+    with pytest.raises(LakebedError, match="is no erasure that was applied here"):
+        lake.wait(lake.service.sign_certificate(stopped.run_id, replace(of_stopped, run_id=stopped.run_id)))
     for run_id in (only_planned, collected):
         with pytest.raises(LakebedError, match="is no erasure that was applied here"):
             lake.wait(lake.service.sign_certificate(run_id, replace(made, run_id=run_id)))
