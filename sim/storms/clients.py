@@ -200,7 +200,7 @@ class StormClient:
         fate = self._chance.random()
         if fate < 0.15:
             await self.caller.call("abort parts", "DELETE", f"{target}?uploadId={upload}", b"", {204, 404}, is_s3=True)
-        elif fate < 0.9:
+        elif fate < 0.98:
             rows = "".join(
                 f'<Part><PartNumber>{number}</PartNumber><ETag>"{tag}"</ETag></Part>'
                 for number, tag in enumerate(tags, 1)

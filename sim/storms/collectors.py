@@ -33,12 +33,12 @@ SHOWN: Final = 1_500
 DONE: Final = 0
 NOT_THERE: Final = 3
 TRIES: Final = 15
-LEFT_S: Final = 20.0
+LEFT_S: Final = 5.0
 """An upload in parts that is open for longer was left by its client."""
 CHOICES: Final = (
     (6, ("gc", "run", "--uncommitted", "--yes")),
     (3, ("gc", "run", "--uncommitted", "--clean", "--yes")),
-    (3, ("gc", "run", "--uncommitted", "--window", "1h", "--yes")),
+    (1, ("gc", "run", "--uncommitted", "--window", "1h", "--yes")),
     (5, ("gc", "run", "--committed", "--yes")),
     (3, ("gc", "run", "--committed", "--window", "2h", "--yes")),
     (3, ("gc", "run", "--metadata", "--yes")),
@@ -222,6 +222,8 @@ class Eraser:
                 run_id = json.loads(out.read_text())["run_id"]
             if code == DONE:
                 break
+            if "keeps its objects until" in output:
+                await self._collectors.run("gc", "purge", "--yes")
             await asyncio.sleep(self._chance.uniform(1, 4))
         return run_id, code, output
 
