@@ -27,6 +27,14 @@ DOWN_S: Final = 0.5
 ON: Final = {"is_on": True, "is_paused": False, "grace_s": 1}
 SKEWED: Final = b"RequestTimeTooSkewed"
 OUTAGES: Final = frozenset({500, 502, 503, 504, 507})
+OUTCOMES_UNKNOWN: Final = (
+    b"may yet be found done",
+    b"answer was lost",
+    b"may not outlast",
+    b"were done:",
+    b"known to be done",
+)
+"""What a server says with status 500 where it does not know what its database or object store did."""
 BUSY: Final = frozenset({409, 412, 423, 429})
 
 
@@ -76,7 +84,8 @@ class Caller:
             return None  # its clock has jumped
         if answer.status in OUTAGES:
             await asyncio.sleep(DOWN_S)
-        if answer.status == 500 or answer.status not in expected | OUTAGES | BUSY:
+        is_foreseen = answer.status != 500 or any(text in answer.body for text in OUTCOMES_UNKNOWN)
+        if not is_foreseen or answer.status not in expected | OUTAGES | BUSY:
             self.wrong.append(f"{f} {method} {target}: {answer.status} {answer.body[:300]!r}")
         return None
 
@@ -87,7 +96,9 @@ class Caller:
 class StormClient:
     """One client. `model` knows what its places may hold; the journal has each of its calls."""
 
-    def __init__(self, number: int, seed: int, caller: Caller, journal: Journal, *, scheme: str) -> None:
+    def __init__(
+        self, number: int, seed: int, caller: Caller, journal: Journal, *, scheme: str, is_quiet: Callable[[], bool]
+    ) -> None:
         self.number = number
         self.model = Model(number)
         self.caller = caller
@@ -98,6 +109,7 @@ class StormClient:
         self._made = 0
         self._call_number = number * 1_000_000
         self._scheme = scheme
+        self._is_quiet = is_quiet
 
     async def begin(self) -> None:
         """Make the branch that only merges change, and the first own branch."""
@@ -145,7 +157,7 @@ class StormClient:
             (1, self.switch),
         ]
         [(_, deed)] = self._chance.choices(choices, [weight for weight, _ in choices])
-        await deed()
+        await (self.put if self._is_quiet() and deed in {self.put_in_parts, self.copy} else deed)()
 
     # Deeds
 

@@ -67,11 +67,23 @@ class Collectors:
         self._running: set[asyncio.subprocess.Process] = set()
         self._may_run = asyncio.Event()
         self._may_run.set()
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
+        """Not set: an erasure did not come through at first. Until it does, no other collection begins, and clients
+        neither copy nor upload in parts: a certificate holds only where nothing is under way."""
         self.ended: Counter[str] = Counter()
         self.wrong: list[str] = []
 
+    @property
+    def is_quiet(self) -> bool:
+        return not self._may_begin.is_set()
+
+    def be_quiet(self, *, is_quiet: bool) -> None:
+        self._may_begin.clear() if is_quiet else self._may_begin.set()
+
     async def run_all_the_time(self) -> None:
         while True:
+            await self._may_begin.wait()
             [(_, words)] = self._chance.choices(CHOICES, [weight for weight, _ in CHOICES])
             await self.run(*words)
             await asyncio.sleep(self._chance.uniform(0, 1))
@@ -208,7 +220,8 @@ class Eraser:
         out.parent.mkdir(exist_ok=True)
         options = ("--everywhere", "--yes", "--out", str(out))
         run_id, code, output = "", NOT_THERE, ""
-        for _ in range(TRIES):
+        for number_of_try in range(TRIES):
+            self._collectors.be_quiet(is_quiet=number_of_try > 0)
             await self._end_uploads()
             if run_id:
                 code, output = await self._collectors.run("erase", "apply", run_id, *options)
@@ -219,12 +232,13 @@ class Eraser:
             if "abandoned" in output:
                 run_id = ""
             if out.exists():
-                run_id = json.loads(out.read_text())["run_id"]
+                run_id = json.loads(out.read_text())["certificate"]["run_id"]
             if code == DONE:
                 break
             if "keeps its objects until" in output:
                 await self._collectors.run("gc", "purge", "--yes")
             await asyncio.sleep(self._chance.uniform(1, 4))
+        self._collectors.be_quiet(is_quiet=False)
         return run_id, code, output
 
     async def _end_uploads(self) -> None:

@@ -65,7 +65,6 @@ PATCHES: Final = (
     Patch("gc/protocol/requests.py", "SIGNED_S: Final = 15 * 60", "SIGNED_S: Final = 2"),
     # A server that was killed is dead for good, so collections may soon look at what it wrote.
     Patch("gc/service/options.py", "dead_owner_age_ms: int = 24 * HOUR_MS", "dead_owner_age_ms: int = 20_000"),
-    Patch("gc/service/options.py", "dead_run_age_ms: int = 7 * 24 * HOUR_MS", "dead_run_age_ms: int = 120_000"),
     Patch("runtime/live.py", "import time\n", _CLOCK),
 )
 

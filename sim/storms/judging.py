@@ -11,6 +11,7 @@ from typing import Any, Final
 from .looking import AFTER, BEFORE, GONE, models_of
 from .model import DUE, MAIN, Model, Values, shown
 
+UNFORESEEN: Final = "unexpected error in"
 NOTES: Final = "notes"
 """`notes.json` has what was wrong while the storm blew: errors of servers and commands."""
 
@@ -23,8 +24,17 @@ def judge(folder: Path) -> list[str]:
         state = json.loads((folder / f"{name}.json").read_text())
         wrong += [f"{name} the collections: {text}" for text in _check_values(models, state["refs"])]
     wrong += [*_check_objects(state), *_check_ledger(state), *_check_certificates(state)]
+    wrong += [*_check_logs(folder)]
     wrong += json.loads((folder / f"{NOTES}.json").read_text())["wrong"]
     return wrong
+
+
+def _check_logs(folder: Path) -> Iterator[str]:
+    for log in sorted(folder.glob("server-*.log")):
+        text = log.read_text(errors="replace")
+        if count := text.count(UNFORESEEN):
+            start = text.index(UNFORESEEN)
+            yield f"{log.name}: {count} errors were not foreseen, such as {text[start : start + 2_000]}"
 
 
 def _check_values(models: Mapping[int, Model], refs: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -128,6 +129,8 @@ class _Blowing:
             beside += [asyncio.create_task(self.collectors.run_all_the_time())]
             beside += [asyncio.create_task(self.eraser.run_all_the_time())]
         failing = asyncio.create_task(self._fail())
+        for task in (*beside, failing):
+            task.add_done_callback(_show_failure)
         try:
             await asyncio.gather(*[self._run(number, time.monotonic()) for number in range(self._plan.clients)])
         finally:
@@ -149,13 +152,18 @@ class _Blowing:
             chance = random.Random(f"{plan.seed}/servers/{number}")
             caller = Caller([own, beside], plan.processes, chance, self._found.calls)
             self._callers.append(caller)
-            client = StormClient(number, plan.seed, caller, self._journal, scheme=self._installation.scheme)
+            client = StormClient(
+                number, plan.seed, caller, self._journal, scheme=self._installation.scheme, is_quiet=self._is_quiet
+            )
             await client.begin()
             if number == 0:
                 await client.drop_repository()  # which chance chooses seldom
             while self._nemesis.operations < plan.operations and time.monotonic() - began_s < plan.seconds:
                 await client.act()
                 self._nemesis.operations += 1
+
+    def _is_quiet(self) -> bool:
+        return self.collectors is not None and self.collectors.is_quiet
 
     async def _collect_all_the_time(self) -> None:
         """Run one collection after the other, each of which takes the slices of living servers from them."""
@@ -185,6 +193,12 @@ class _Blowing:
             found.erasures_begun, found.erasures_certified = self.eraser.begun, len(self.eraser.certified)
         figures: dict[str, Any] = {each.name: getattr(found, each.name) for each in fields(found)} | {"wrong": wrong}
         (self._installation.folder / f"{NOTES}.json").write_text(json.dumps(figures))
+
+
+def _show_failure(task: asyncio.Task[None]) -> None:
+    """Print at once that a part of the storm itself failed: the rest goes on for long."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        traceback.print_exception(error)
 
 
 async def _prepare(client: Client, scheme: str, *, has_rules: bool) -> None:
