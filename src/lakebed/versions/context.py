@@ -167,6 +167,18 @@ class Context:
         else:
             await self.store.set_many(self.partition, items)
 
+    async def set_own(self, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write records under keys that this attempt made, again where an answer is lost: twice the same is once.
+
+        Only where it does no harm that one comes late, when another flow has removed it.
+        """
+        retry = Retry()
+        while True:
+            try:
+                return await self.set_all(items)
+            except OutcomeUnknown as error:
+                retry.lost(error)
+
     async def delete(self, key: bytes) -> None:
         await self.store.delete(self.partition, key)
 
@@ -222,7 +234,8 @@ class Context:
             why=why,
             created_ms=self.ports.clock.now_ms(),
         )
-        await self.set_all([(keys.CLAIM + f"{operation}/{attempt:04d}".encode(), encode_record(record)), *also])
+        # One that comes late names tokens that no branch takes back. The cleaner looks, and removes it.
+        await self.set_own([(keys.CLAIM + f"{operation}/{attempt:04d}".encode(), encode_record(record)), *also])
 
 
 class BranchRecords:

@@ -209,8 +209,23 @@ class Committer:
             # committed every minute would grow a token a minute.
             is_taken = await self._are_repeats_among([sealed.token for sealed in left])
             return Built(None, record.commit_id, record.commit_id, tuple(left), record.epoch, is_taken)
-        commit = await self.new_commit(branch, metarange, (record.commit_id,), note)
-        return Built(commit, await self._context.commits.write(commit), record.commit_id, tuple(left), record.epoch)
+        commit, commit_id = await self._write_new(branch, metarange, record.commit_id, note)
+        return Built(commit, commit_id, record.commit_id, tuple(left), record.epoch)
+
+    async def _write_new(
+        self, branch: str, metarange: MetarangeId, head: CommitId, note: Note
+    ) -> tuple[Commit, CommitId]:
+        """Make and write the record of a commit on this head; where an answer is lost, that of another one.
+
+        The lost one may come late. Under the same id it would say of the published commit that it is not.
+        """
+        retry = Retry()
+        while True:
+            commit = await self.new_commit(branch, metarange, (head,), note)
+            try:
+                return commit, await self._context.commits.write(commit)
+            except OutcomeUnknown as error:
+                retry.lost(error)
 
     async def _are_repeats_among(self, tokens: Sequence[StagingToken]) -> bool:
         """Look at the first page of each token's cells."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from lakebed.base import CommitId, MetarangeId, OutcomeUnknown
 from lakebed.kv import PredicateFailed
-from lakebed.versions.context import Context
+from lakebed.versions.context import Context, Retry
 from lakebed.versions.errors import BadRef, MergeConflict, NoChanges, ParentWanted
 from lakebed.versions.history import History
 from lakebed.versions.records import Commit
@@ -217,6 +217,7 @@ class Merger:
         self, branch: str, plan: Callable[[CommitId], Awaitable[Plan]], operation: str, *, refuse_expired: bool = False
     ) -> Commit:
         """Publish what `plan` makes of the head; again from the start for every other move of the branch."""
+        retry = Retry()
         while True:
             seen = await self._context.branches.fresh(branch)
             planned = await plan(seen.record.commit_id)
@@ -224,7 +225,11 @@ class Merger:
                 head = await self._context.commits.metarange(seen.record.commit_id)
                 await self._taken.check_brought(head, planned.commit.metarange_id)
             also = self._reflog.to_log(branch, seen.record)
-            commit_id = await self._context.commits.write(planned.commit, also=also)
+            try:
+                commit_id = await self._context.commits.write(planned.commit, also=also)
+            except OutcomeUnknown as error:
+                retry.lost(error)
+                continue  # With another nonce: this record may come late, and must not replace a published one.
             await self._retired.check_not_expiring(planned.used)
             moved = replace(seen.record, commit_id=commit_id)
             moved = self._reflog.move(seen.record, moved, operation=operation, by=planned.commit.committer)

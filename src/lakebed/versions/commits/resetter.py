@@ -22,7 +22,7 @@ from lakebed.versions.cells import TOMBSTONE, TOMBSTONE_ROW, Cell, decode_cell, 
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitExpired, ObjectsExpiring, UncommittedChanges, UploadRefused
 from lakebed.versions.hard_delete import HardDelete, LetGoBy
-from lakebed.versions.records import BranchRecord, ClaimReason, CopyState, IntentRecord
+from lakebed.versions.records import BranchRecord, ClaimReason, CopyState, IntentRecord, encode_record
 from lakebed.versions.reflog import Reflog
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
@@ -305,7 +305,8 @@ class Resetter:
         """Move the branch's head while an intent stands where collections look."""
         intent = keys.INTENT + f"{operation}-{attempt:04d}".encode()
         record = IntentRecord(commit_id=commit_id, branch=branch, created_ms=self._context.ports.clock.now_ms())
-        await self._context.set(intent, record)
+        # One that comes late keeps the commit until the cleaner has bumped the branch.
+        await self._context.set_own([(intent, encode_record(record))])
         try:
             await self._retired.check_not_expiring([commit_id])
             done = await move(branch, operation, attempt, commit_id=commit_id)
