@@ -342,8 +342,7 @@ def _needed(ending: Ending) -> list[CommitId]:
     while waiting:
         commit_id = waiting.pop()
         if commit_id not in found:
-            is_swept = ending.disk.value(PARTITION, keys.SWEPT + commit_id.encode()) is not None
-            found[commit_id] = commit_id in heads or not is_swept
+            found[commit_id] = commit_id in heads or not view.is_swept(commit_id)
             waiting += view.commit(commit_id).parents
     return [commit_id for commit_id, is_needed in found.items() if is_needed]
 

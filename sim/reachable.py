@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from lakebed.base import CommitId, MetarangeId, Row, RunState, from_row
+from lakebed.base import CommitId, MetarangeId, Row, RunId, RunKind, RunState, from_row
 from lakebed.gc.protocol import GARBAGE, decode_deferred, deferred_path, read_part
 from lakebed.versions import (
     BranchRecord,
@@ -227,6 +227,17 @@ def waiting(disk: Disk, *, erased: str = "") -> set[str]:
     return _held(disk, lambda run: not run.purging and run.state is not RunState.ENDED, but=erased)
 
 
+def what_was_undone_stays(ending: Ending) -> None:
+    """Check that the objects of lifecycle runs that were undone are there, unless another run took them, too."""
+    disk, ended = ending.disk, View(ending.disk).runs()
+    undone = {run for run, record in ended.items() if record.state is RunState.UNDONE}
+    kept = {run for run in undone if ended[run].kind is RunKind.LIFECYCLE}
+    others = [run for run, record in ended.items() if run not in undone and record.kind.takes_named and record.plan]
+    for run in kept if not others else ():
+        if lost := _table(disk, RunKind.LIFECYCLE, RunId(run), but="") - disk.objectstore.keys():
+            raise Violation(f"run {run} was undone, and its objects are gone: {sorted(lost)}")
+
+
 def _held(disk: Disk, holds: Callable[[RunRecord], bool], *, but: str = "") -> set[str]:
     held = disk.cells.get(PARTITION, {})
     found: set[str] = set()
@@ -234,13 +245,22 @@ def _held(disk: Disk, holds: Callable[[RunRecord], bool], *, but: str = "") -> s
         if not key.startswith(keys.RUN):
             continue
         run, run_id = decode_record(RunRecord, value), key[len(keys.RUN) :].decode()
-        table = disk.objectstore.get(deferred_path(run.kind, run_id))
-        if run.until_ms and table is not None and holds(run):
-            garbage = decode_deferred(table[0], run_id).garbage
-            for part in garbage.parts:
-                rows = read_part(garbage, GARBAGE, part, disk.objectstore[garbage.folder + part.name][0])
-                held_rows = zip(rows["address"].to_pylist(), rows["path"].to_pylist(), strict=True)
-                found.update(address for address, path in held_rows if not but or path != but)
+        if run.until_ms and holds(run):
+            found |= _table(disk, run.kind, RunId(run_id), but=but)
+    return found
+
+
+def _table(disk: Disk, kind: RunKind, run_id: RunId, *, but: str) -> set[str]:
+    """Return addresses in the table of a deferred run."""
+    table = disk.objectstore.get(deferred_path(kind, run_id))
+    if table is None:
+        return set()
+    garbage = decode_deferred(table[0], run_id).garbage
+    found: set[str] = set()
+    for part in garbage.parts:
+        rows = read_part(garbage, GARBAGE, part, disk.objectstore[garbage.folder + part.name][0])
+        held_rows = zip(rows["address"].to_pylist(), rows["path"].to_pylist(), strict=True)
+        found.update(address for address, path in held_rows if not but or path != but)
     return found
 
 
@@ -270,7 +290,7 @@ def _committed(disk: Disk, view: View, *, due: AbstractSet[bytes] = frozenset())
     tags = [value for key, value in held.items() if key.startswith(keys.TAG)]
     refs: list[BranchRecord | TagRecord] = [*branches.values(), *(decode_record(TagRecord, value) for value in tags)]
     for commit_id in _histories(view, {ref.commit_id for ref in refs}):
-        if keys.SWEPT + commit_id.encode() not in held:
+        if not view.is_swept(commit_id):
             found |= addresses_of(disk, view.commit(commit_id).metarange_id, but=due)
     for ref in refs:
         # Its own commit counts whatever was swept: naming one that was is what must not happen.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RepositoryUid, Row, StagingToken
+from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RepositoryUid, Row, RunState, StagingToken
 from lakebed.ranges import metarange_key
 from lakebed.versions import (
     BranchRecord,
@@ -14,6 +14,7 @@ from lakebed.versions import (
     IntentRecord,
     RefState,
     RunRecord,
+    SweptRecord,
     TagRecord,
     decode_cell,
     decode_record,
@@ -105,7 +106,13 @@ class View:
 
     def _is_gone(self, commit_id: CommitId) -> bool:
         is_there = self.has_tree(self.commit(commit_id).metarange_id)
-        return not is_there and self.disk.value(PARTITION, keys.SWEPT + commit_id.encode()) is not None
+        return not is_there and self.is_swept(commit_id)
+
+    def is_swept(self, commit_id: CommitId) -> bool:
+        """A run took it, and that run was not undone."""
+        swept = self.disk.value(PARTITION, keys.SWEPT + commit_id.encode())
+        run = None if swept is None else self.runs().get(decode_record(SweptRecord, swept).run)
+        return swept is not None and (run is None or run.state is not RunState.UNDONE)
 
     def has_tree(self, metarange: MetarangeId) -> bool:
         return metarange == EMPTY_METARANGE or metarange_key(metarange) in self.disk.objectstore

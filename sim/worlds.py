@@ -65,6 +65,7 @@ from .worlds_multipart import multipart_scenes
 from .worlds_parts import part_scenes
 from .worlds_refs import ref_scenes
 from .worlds_resets import reset_scenes
+from .worlds_undoing import undoing_scenes
 from .worlds_unlisted import unlisted_scenes
 
 A_CRASH: Final = Budget(crashes=1)
@@ -114,6 +115,7 @@ def _scenes() -> Iterator[Scene]:
         restoring_scenes,
         lifecycle_scenes,
         hold_scenes,
+        undoing_scenes,
         hard_delete_scenes,
         move_scenes,
         erasure_scenes,

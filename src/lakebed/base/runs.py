@@ -8,11 +8,12 @@ conditional write, so exactly one of two racing parties makes it; the loser thro
                   planning ──► abandoned
     metadata:     as committed
     lifecycle, erasure, deleted: as committed
+    deferred:     marked | sweeping ──► undone
 
 A run that plans publishes nothing, and so has an id and a folder but no record; only one of uncommitted data marks from
 its start. The record says `planning` only while the list of what it is about to expire is written. That takes nothing
 yet, and a process that dies over it leaves a record to be found. `marked` and `sweeping` cannot be abandoned: deletes
-may have begun, so such a run is resumed.
+may have begun, so such a run is resumed. One that waits for the end of a window has not begun them, and may be undone.
 """
 
 from __future__ import annotations
@@ -84,26 +85,33 @@ class RunState(enum.StrEnum):
     SWEEPING = "sweeping"
     ENDED = "ended"
     ABANDONED = "abandoned"
+    UNDONE = "undone"
 
 
-_PUBLISHED: Final = {
+_PUBLISHED: Final[dict[RunState, frozenset[RunState]]] = {
     RunState.PLANNING: frozenset({RunState.EXPIRING, RunState.ABANDONED}),
     RunState.EXPIRING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
     RunState.SWEEPING: frozenset({RunState.ENDED}),
     RunState.ENDED: frozenset(),
     RunState.ABANDONED: frozenset(),
 }
+_DEFERRABLE: Final[dict[RunState, frozenset[RunState]]] = {
+    **_PUBLISHED,
+    RunState.SWEEPING: frozenset({RunState.ENDED, RunState.UNDONE}),
+    RunState.UNDONE: frozenset(),
+}
 
 RUN_MOVES: Final[dict[RunKind, dict[RunState, frozenset[RunState]]]] = {
     RunKind.UNCOMMITTED: {
         RunState.MARKING: frozenset({RunState.MARKED, RunState.ABANDONED}),
-        RunState.MARKED: frozenset({RunState.ENDED}),
+        RunState.MARKED: frozenset({RunState.ENDED, RunState.UNDONE}),
         RunState.ENDED: frozenset(),
         RunState.ABANDONED: frozenset(),
+        RunState.UNDONE: frozenset(),
     },
-    RunKind.COMMITTED: _PUBLISHED,
+    RunKind.COMMITTED: _DEFERRABLE,
     RunKind.METADATA: _PUBLISHED,
-    RunKind.LIFECYCLE: _PUBLISHED,
+    RunKind.LIFECYCLE: _DEFERRABLE,
     RunKind.ERASURE: _PUBLISHED,
     RunKind.DELETED: _PUBLISHED,
 }

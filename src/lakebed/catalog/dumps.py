@@ -32,6 +32,7 @@ from lakebed.base import (
     MetarangeId,
     NotFound,
     Ports,
+    RunId,
     check_branch,
     check_tag,
     count_of,
@@ -162,8 +163,11 @@ class Dumps:
                 writer.add(keys.COMMIT + name.encode(), encode_record(replace(commit, published=True)))
         async for name, slice_ in inventory.every(SliceRecord):
             writer.add(keys.SLICE + name.encode(), encode_record(replace(slice_, state=SliceState.CLOSED)))
-        async for name, swept in inventory.every(SweptRecord):
-            if name in needed:
+        # A run's record says that it was undone, and is not dumped: so what an undone run swept is not, either.
+        found = {name: one async for name, one in inventory.every(SweptRecord) if name in needed}
+        undone = await self._versions.retired.undone(RunId(one.run) for one in found.values())
+        for name, swept in found.items():
+            if swept.run not in undone:
                 writer.add(keys.SWEPT + name.encode(), encode_record(swept))
         return writer
 

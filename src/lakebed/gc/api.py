@@ -53,6 +53,7 @@ from lakebed.gc.protocol import (
     RunView,
     Service,
     Simulation,
+    Undone,
     WhyAnswer,
     WhyProgress,
     certificate_path,
@@ -422,6 +423,17 @@ class Collector:
             NotFound: no deferred run holds it, or there is no such branch; the message says what became of it.
         """
         return finish(self._restored(request))
+
+    def undo(self, run_id: str, *, dry_run: bool = False) -> Undone:
+        """Undo a deferred run while nothing of it was purged: its commits, or what it took of them, can be read again.
+
+        With `dry_run` only say what would come back, and which rules would take it again. Needs no session.
+
+        Raises:
+            Conflict: it is not deferred, its purge began, or other runs count on what it took. Nothing changed.
+            NotFound: there is no such run.
+        """
+        return finish(self._service().undone(check_run_id(run_id), dry_run=dry_run))
 
     async def _restored(self, request: Restore) -> RestoreReport:
         report = RestoreReport(run_id=request.run_id)

@@ -219,7 +219,8 @@ async def apply(
     # By the table of its record, of which a look may leave some rows out.
     bound = cleared.garbage if plan.kind.publishes else plan.garbage
     saves = is_new and not allowed.looks_again
-    if wanted and cleared.garbage.rows and (asked is not None or is_new):
+    # A run of commits without objects of their own waits, too: until it purges it can be undone.
+    if wanted and (cleared.garbage.rows or cleared.expiring) and (asked is not None or is_new):
         took_ms = cleared_ms - began_ms
         return await _defer(context, plan, cleared, fence, window=wanted, took_ms=took_ms, saves=saves)
     if not is_new:

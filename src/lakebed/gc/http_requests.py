@@ -52,6 +52,8 @@ from lakebed.gc.protocol import (
     StartRun,
     Sweep,
     UncommittedPage,
+    Undo,
+    Undone,
     UnknownAnswer,
     UnlistedSlices,
     Unstage,
@@ -160,6 +162,9 @@ class HttpRequests:
 
     async def purge(self, run_id: str, body: Purge) -> RecheckInputs:
         return self._ask(collectors.PURGE_GC_RUN, run_id, body=body)
+
+    async def undo(self, run_id: str, body: Undo) -> Undone:
+        return self._ask(collectors.UNDO_GC_RUN, run_id, body=body)
 
     async def end(self, run_id: str, body: End) -> RunView:
         return self._ask(collectors.END_GC_RUN, run_id, body=body)

@@ -319,6 +319,16 @@ PURGE_GC_RUN: Final = Operation(
     "Let a deferred run delete, and write what is alive now.",
     is_body_optional=True,
 )
+UNDO_GC_RUN: Final = Operation(
+    "undoGcRun",
+    "POST",
+    _RUN + "/undone",
+    protocol.Undo,
+    protocol.Undone,
+    _APPLYING,
+    "Undo a deferred run, while nothing of it was purged.",
+    is_body_optional=True,
+)
 END_GC_RUN: Final = Operation(
     "endGcRun",
     "POST",

@@ -346,6 +346,10 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     made. `secret` seals the continuation
     tokens of the run, or of its attempt, and no answer shows it. `sweeps` is the digest of the table that an apply
     made by looking again, and may delete in place of the plan's. `saved` is the digest of its saved state.
+
+    `counts`: runs that may still be undone, whose commits the recheck took for gone. `counted_by`: runs that were let
+    to delete what the commits of this run name, or that took the same commits. While these may delete, or did, this
+    run cannot be undone. One that is UNDONE took nothing, whatever SweptRecords say: its record is never removed.
     """
 
     kind: RunKind
@@ -365,6 +369,13 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     planned_ms: int = 0
     sweeps: str = ""
     saved: str = ""
+    counts: tuple[str, ...] = ()
+    counted_by: tuple[str, ...] = ()
+
+    @property
+    def may_be_undone(self) -> bool:
+        """It deleted nothing yet, and is deferred, or may be. From False it never becomes True again once it sweeps."""
+        return self.kind.can_wait and self.state in {RunState.MARKED, RunState.SWEEPING} and not self.purging
 
 
 class PlannedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -380,7 +391,7 @@ class PlannedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SweptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """This commit's data was given up by this run, for ever."""
+    """This commit's data was given up by this run, for ever; unless the run is UNDONE."""
 
     run: str
 

@@ -11,15 +11,16 @@ A collection of metadata retires ids of files for ever ("A collection of metadat
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from lakebed.base import CommitId, OutcomeUnknown, RunId, RunState
-from lakebed.kv import SCAN_PAGE, Held, PredicateFailed, scan_pages
+from lakebed.base import CommitId, OutcomeUnknown, RunId, RunState, in_waves
+from lakebed.kv import SCAN_PAGE, Held, Predicate, PredicateFailed, scan_pages
 from lakebed.ranges import FileCorrupt
 
 from . import keys
-from .context import Context
+from .context import Context, Retry
 from .errors import CommitExpired, ContentsGone
 from .records import PlannedRecord, RunRecord, SweptRecord, decode_record, decode_records, encode_record
 from .trees.files import MISSING
@@ -27,6 +28,7 @@ from .trees.files import MISSING
 P = ParamSpec("P")
 T = TypeVar("T")
 BATCH: Final = 1_000
+_AT_ONCE: Final = 100
 TAKING = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 
 
@@ -54,10 +56,8 @@ class Retired:
                 if held is not None:
                     raise _expired(commit, run)
         # After the runs, never before: a run writes these before it ends, so one of the two looks finds it.
-        swept = await self._context.get_many([keys.SWEPT + commit.encode() for commit in wanted])
-        for commit, held in zip(wanted, swept, strict=True):
-            if held is not None:
-                raise _expired(commit, RunId(decode_record(SweptRecord, held.value).run))
+        for commit, run in (await self.swept_by(wanted)).items():
+            raise _expired(commit, run)
 
     async def is_lifecycle_expiring(self) -> bool:
         """Answer whether a lifecycle run may come to take objects, and has not written down which.
@@ -75,12 +75,33 @@ class Retired:
         Raises:
             ContentsGone: a run gave one of these commits up.
         """
-        found = await self._context.get_many([keys.SWEPT + commit.encode() for commit in commits])
-        for commit, held in zip(commits, found, strict=True):
-            if held is not None:
-                run = decode_record(SweptRecord, held.value).run
-                what = f"the contents of commit {commit[:12]} were taken by collection run {run}"
-                raise ContentsGone(what, commit=commit, run=run)
+        for commit, run in (await self.swept_by(commits)).items():
+            what = f"the contents of commit {commit[:12]} were taken by collection run {run}"
+            raise ContentsGone(what, commit=commit, run=run)
+
+    async def swept_by(self, commits: Sequence[CommitId]) -> dict[CommitId, RunId]:
+        """Return which of these commits runs took, and which run. What a run took that was undone since is not taken.
+
+        Costs one `get_many` and, where there are any, one more for their runs.
+        """
+        held = await self._context.get_many([keys.SWEPT + commit.encode() for commit in commits])
+        found = {
+            commit: RunId(decode_record(SweptRecord, one.value).run)
+            for commit, one in zip(commits, held, strict=True)
+            if one is not None
+        }
+        undone = await self.undone(found.values())
+        return {commit: run for commit, run in found.items() if run not in undone}
+
+    async def undone(self, runs: Iterable[RunId]) -> set[RunId]:
+        """Return which of these runs were undone: for good. Costs one `get_many`, or nothing for no run."""
+        ids = sorted(set(runs))
+        held = await self._context.get_many([keys.RUN + run.encode() for run in ids]) if ids else []
+        return {
+            run
+            for run, one in zip(ids, held, strict=True)
+            if one is not None and decode_record(RunRecord, one.value).state is RunState.UNDONE
+        }
 
     async def retired_by(self, ids: Sequence[str]) -> list[str]:
         """For each id of a file nothing, or the run that gave it up: then the file is written with that for a salt.
@@ -141,14 +162,68 @@ class Retired:
         for start in range(0, len(names), BATCH):
             await self._context.store.delete_many(partition, names[start : start + BATCH])
 
-    async def note_swept(self, run: RunId, commits: Sequence[CommitId]) -> None:
-        """Write for ever that the run took the data of these commits."""
-        value = encode_record(SweptRecord(run=run))
+    async def note_swept(self, run: RunId, commits: Sequence[CommitId]) -> set[RunId]:
+        """Write for ever that the run took the data of these commits. Return the other runs that took some before.
+
+        A record is never replaced, unless its run was undone: a call for such a run that slept would give back what a
+        later run took. Costs a `get_many` for each thousand, and a conditional write for each commit.
+        """
+        others: set[RunId] = set()
         for start in range(0, len(commits), BATCH):
             batch = commits[start : start + BATCH]
-            await self._context.store.set_many(
-                self._context.partition, [(keys.SWEPT + commit.encode(), value) for commit in batch]
+            held = await self._context.get_many([keys.SWEPT + commit.encode() for commit in batch])
+            by = [None if one is None else RunId(decode_record(SweptRecord, one.value).run) for one in held]
+            undone = await self.undone({one for one in by if one not in (None, run)} if any(by) else ())
+            others.update(one for one in by if one is not None and one != run and one not in undone)
+            mine = [
+                (keys.SWEPT + commit.encode(), None if one is None else one.predicate)
+                for commit, one, taker in zip(batch, held, by, strict=True)
+                if taker is None or taker in undone
+            ]
+            lost = await in_waves(
+                self._context.ports.tasks, mine, lambda item: self._note_swept(item, run), most=_AT_ONCE
             )
+            others.update(one for one in lost if one is not None)
+        return others
+
+    async def _note_swept(self, item: tuple[bytes, Predicate | None], run: RunId) -> RunId | None:
+        """Return the run that was faster."""
+        key, predicate = item
+        retry = Retry()
+        while True:
+            try:
+                await self._context.set_if(key, encode_record(SweptRecord(run=run)), predicate)
+            except PredicateFailed:
+                pass
+            except OutcomeUnknown as error:
+                retry.lost(error)
+            else:
+                return None
+            held = await self._context.get(key)
+            by = None if held is None else RunId(decode_record(SweptRecord, held.value).run)
+            if by == run:
+                return None
+            if by is not None and not await self.undone([by]):
+                return by
+            predicate = None if held is None else held.predicate
+
+    async def forget_swept(self, run: RunId, limit: int) -> int:
+        """Remove records of an undone run, at most so many. Return how many went; fewer than the limit: all did."""
+        page: list[bytes] = []
+        async for key, value in self._context.scan(keys.SWEPT):
+            if decode_record(SweptRecord, value).run == run:
+                page.append(key)
+                if len(page) == limit:
+                    break
+        await in_waves(self._context.ports.tasks, page, lambda key: self._forget_swept(key, run), most=_AT_ONCE)
+        return len(page)
+
+    async def _forget_swept(self, key: bytes, run: RunId) -> None:
+        """A later run may have taken the commit meanwhile, and its record stays."""
+        held = await self._context.get(key)
+        if held is not None and decode_record(SweptRecord, held.value).run == run:
+            with suppress(PredicateFailed):
+                await self._context.delete_if(key, held.predicate)
 
     # For collectors: records of runs
 

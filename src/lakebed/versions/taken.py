@@ -10,8 +10,8 @@ a record of its own. What a run's rules are called is in the record `run-<id>`, 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
@@ -25,18 +25,19 @@ from lakebed.base import (
     MetarangeId,
     OutcomeUnknown,
     Row,
+    RunState,
     count_of,
     in_waves,
     key_inside,
     parse_address,
     slice_name,
 )
-from lakebed.kv import PredicateFailed
+from lakebed.kv import SCAN_PAGE, PredicateFailed, scan_pages
 
 from . import keys
 from .context import Context, Retry
 from .errors import BringsExpired, PathExpired
-from .records import Record, decode_record, encode_record
+from .records import Record, RunRecord, decode_record, encode_record
 
 ERASED: Final = "erasure"
 """Stands for the rule of an object that was erased on request."""
@@ -91,11 +92,20 @@ class TakenBy:
         return PathExpired(self.text(), by=self)
 
 
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """Keep what one look unpacked and asked, for all of its objects."""
+
+    unpacked: dict[bytes, _Flags] = field(default_factory=dict)
+    undone: dict[str, bool] = field(default_factory=dict)
+
+
 class Taken:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._partition = keys.taken_partition(context.uid)
         self._runs: dict[str, TakingRecord] = {}
+        self._settled: set[str] = set()
         self._is_used = False
         self._looked_at_ms = 0
 
@@ -110,7 +120,7 @@ class Taken:
         place = self._place(entry.address)
         held = None if place is None else await self._context.store.get(self._partition, _key(place))
         if place is not None and held is not None:
-            by = await self._by(place, decode_record(TakenRecord, held.value).taken, {})
+            by = await self._by(place, decode_record(TakenRecord, held.value).taken, _Looked())
             if by is not None:
                 raise by.error()
 
@@ -158,20 +168,31 @@ class Taken:
         }
         if not records:
             return [None] * len(places)
-        unpacked: dict[bytes, _Flags] = {}
+        looked = _Looked()
         return [
-            None if place is None else await self._by(place, records.get(_key(place), ()), unpacked) for place in places
+            None if place is None else await self._by(place, records.get(_key(place), ()), looked) for place in places
         ]
 
-    async def _by(self, place: Place, taken: Sequence[Bits], unpacked: dict[bytes, _Flags]) -> TakenBy | None:
+    async def _by(self, place: Place, taken: Sequence[Bits], looked: _Looked) -> TakenBy | None:
         number = 0 if isinstance(place, str) else place[1] % CHUNK
         for one in taken:
-            flags = unpacked.get(one.bits)
+            flags = looked.unpacked.get(one.bits)
             if flags is None:
-                flags = unpacked[one.bits] = _unpack(one.bits)
-            if number < len(flags) and flags[number]:
+                flags = looked.unpacked[one.bits] = _unpack(one.bits)
+            if number < len(flags) and flags[number] and not await self._is_undone(one.run, looked):
                 return await self._by_run(one)
         return None
+
+    async def _is_undone(self, run: str, looked: _Looked) -> bool:
+        """Costs a `get` for each run that has not ended yet, in each look."""
+        if not run or run in self._settled:
+            return False
+        if run not in looked.undone:
+            record = await self._context.read(RunRecord, keys.RUN + run.encode())
+            if record is None or record[0].purging or record[0].state is RunState.ENDED:
+                self._settled.add(run)
+            looked.undone[run] = record is not None and record[0].state is RunState.UNDONE
+        return looked.undone[run]
 
     async def _by_run(self, one: Bits) -> TakenBy:
         if not one.run:
@@ -234,6 +255,45 @@ class Taken:
                 chunks.setdefault(_key(key), {}).setdefault(rule, []).append(np.zeros(1, np.int64))
         tasks = self._context.ports.tasks
         await in_waves(tasks, sorted(chunks), lambda key: self._add_chunk(run, key, chunks[key]), most=_AT_ONCE)
+
+    async def count(self, run: str) -> dict[int, int]:
+        """Count by rule what the run took, as far as its records are its own. Costs a scan of all that was taken."""
+        found: dict[int, int] = {}
+        async for _, taken in self._chunks(run):
+            for one in taken:
+                if one.run == run:
+                    found[one.rule] = found.get(one.rule, 0) + int(_unpack(one.bits).sum())
+        return found
+
+    async def withdraw(self, run: str) -> None:
+        """Remove what an undone run noted. Costs a scan of all that was taken, and two operations for each chunk."""
+        chunks = [key async for key, _ in self._chunks(run)]
+        await in_waves(self._context.ports.tasks, chunks, lambda key: self._withdraw(run, key), most=_AT_ONCE)
+
+    async def _withdraw(self, run: str, key: bytes) -> None:
+        retry = Retry()
+        while True:
+            held = await self._context.store.get(self._partition, key)
+            before = () if held is None else decode_record(TakenRecord, held.value).taken
+            after = tuple(one for one in before if one.run != run)
+            if held is None or after == before:
+                return
+            value = encode_record(TakenRecord(taken=after))
+            try:
+                await self._context.store.set_if(self._partition, key, value, held.predicate)
+            except PredicateFailed:
+                continue  # Another run takes other objects of this slice.
+            except OutcomeUnknown as error:
+                retry.lost(error)
+
+    async def _chunks(self, run: str) -> AsyncIterator[tuple[bytes, tuple[Bits, ...]]]:
+        """Yield the chunks that have objects of the run."""
+        async for names, values in scan_pages(self._context.store, self._partition, b"", first=SCAN_PAGE):
+            for key, value in zip(names, values, strict=True):
+                if not key.startswith(keys.taking_run("")):
+                    taken = decode_record(TakenRecord, value).taken
+                    if any(one.run == run for one in taken):
+                        yield key, taken
 
     async def _add_chunk(self, run: str, key: bytes, by_rule: Mapping[int, list[Numbers]]) -> None:
         retry = Retry()

@@ -42,7 +42,7 @@ from lakebed.gc.service.continuing import Continuations
 from lakebed.gc.service.inputs import Inputs
 from lakebed.gc.service.reading import Cursor, Phase
 from lakebed.gc.service.runs import RunBook
-from lakebed.kv import StoreUnavailable
+from lakebed.kv import Predicate, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
@@ -637,11 +637,11 @@ class DyingStore(MemoryStore):
 
     is_up = False
 
-    async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        if not self.is_up and items and items[0][0].startswith(keys.SWEPT):
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
+        if not self.is_up and key.startswith(keys.SWEPT):
             self.is_up = True
             raise StoreUnavailable("pulled the plug")
-        await super().set_many(partition, items)
+        return await super().set_if(partition, key, value, predicate)
 
 
 async def test_a_run_does_not_end_before_what_it_takes_is_written_down() -> None:

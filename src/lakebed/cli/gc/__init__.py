@@ -344,7 +344,8 @@ def abandon(
         raise no_such_run(collector, run)
     if view.until_ms is not None and not view.is_purging:
         raise Conflict(
-            f"run {run} is deferred until {human_time(view.until_ms // 1000)}: `gc restore` takes its objects back",
+            f"run {run} is deferred until {human_time(view.until_ms // 1000)}: "
+            "`gc restore` takes its objects back, and with --undo all of it",
             run_id=run,
         )
     if view.state is RunState.ABANDONED:
@@ -362,7 +363,7 @@ def _why_not_abandoned(collector: Collector, view: RunView) -> str:
     # More than the record says stands in its files, which may be out of reach here.
     with contextlib.suppress(LakebedError):
         state = run_state_text(collector.run_status(view.run_id))
-    if view.state is RunState.ENDED:
+    if view.state in {RunState.ENDED, RunState.UNDONE}:
         return f"{state}: there is nothing to abandon"
     goes_on = f"`{collector.command(view.run_id, view.kind)}`"
     if state == state_text(RunState.MARKED):

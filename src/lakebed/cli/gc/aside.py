@@ -12,14 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
+from msgspec.structs import replace
 
-from lakebed.base import Denied, NotFound, RunKind, count_of, human_size
+from lakebed.base import Denied, NotFound, RunKind, RunState, count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse
 from lakebed.cli.output import human_time, printable
 from lakebed.cli.parameters import Argument, Option
 from lakebed.cli.session import Session, connect
-from lakebed.cli.uris import ObjectUri, RefUri, parse_prefix, parse_repository
+from lakebed.cli.uris import SCHEME, ObjectUri, RefUri, parse_prefix, parse_repository
 
 from .options import Working, asked
 from .session import LATEST, RootOption, check, check_run, checked_collector, run_named, with_spark
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
     from lakebed.client import Client
     from lakebed.gc import Collector, PurgeReport, RestoreReport
+    from lakebed.gc.protocol import Undone
 
 SHOWN: Final = 20
 OCCUPIED: Final = "another object is there"
@@ -79,11 +81,26 @@ def restore(
     all_versions: Annotated[
         bool, Option("--all-versions", help="Restore every version of each path, to PATH@RUN/ADDRESS.")
     ] = False,
+    undo: Annotated[
+        bool, Option("--undo", help="Of a RUN: give back its commits, and delete none of its objects.")
+    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="With --undo: only show what would come back.")] = False,
+    yes: YesOption = False,
 ) -> None:
-    """Stage what deferred runs hold again, under fresh addresses. Each object is read back before it counts."""
+    """Stage what deferred runs hold again, under fresh addresses. Each object is read back before it counts.
+
+    With --undo nothing is staged: the run is undone, and its commits can be read again.
+    """
     from lakebed.gc import Collector
 
     repository = parse_repository(uri)
+    if dry_run and not undo:
+        raise Misuse("--dry-run is for --undo")
+    if undo:
+        if run or to or overwrite or all_versions:
+            raise Misuse("--undo takes a run and no other option: it restores no single object")
+        _undo(session, repository, what, dry_run=dry_run, yes=yes)
+        return
     target = _target(to, repository)
     with contextlib.closing(connect(session.settings, attempts=3, timeout_s=TIMEOUT_S)) as client:
         collector = Collector(client=client, repository=repository, progress=session.note)
@@ -103,6 +120,56 @@ def restore(
     session.show(report, partial(restore_text, where=where))
     if report.failed:
         raise click.exceptions.Exit(FAILED)
+
+
+def _undo(session: Session, repository: str, run: str, *, dry_run: bool, yes: bool) -> None:
+    from lakebed.gc import Collector
+
+    with contextlib.closing(connect(session.settings, attempts=3, timeout_s=TIMEOUT_S)) as client:
+        collector = Collector(client=client, repository=repository, progress=session.note)
+        run_id = run_named(session, collector, run)
+        found = collector.undo(run_id, dry_run=True)
+        if not dry_run and found.state is not RunState.UNDONE:
+            for line in again_text(found):
+                session.note(line)
+            session.confirm(f"Undo run {run_id} of {SCHEME}{repository}? {_comes_back(found)}.", yes=yes)
+        if not dry_run:
+            # What came back is known from before: of a run that is undone only records are left.
+            found = replace(collector.undo(run_id), commits=found.commits, objects=found.objects, again=found.again)
+    session.show(found, undone_text)
+
+
+def _comes_back(undone: Undone) -> str:
+    objects = count_of(undone.objects, "object")
+    if undone.kind is RunKind.COMMITTED:
+        return f"{count_of(undone.commits, 'commit')} can be read again, and {objects} stay"
+    if undone.kind is RunKind.LIFECYCLE:
+        return f"{objects} can be read again at their paths, and stay"
+    return f"{objects} stay, and nothing names them"
+
+
+def undone_text(undone: Undone) -> Iterator[str]:
+    if undone.state is not RunState.UNDONE:
+        yield f"run {undone.run_id} can be undone: {_comes_back(undone)}"
+    else:
+        yield f"run {undone.run_id} is undone: {_comes_back(undone)}"
+    yield from again_text(undone)
+
+
+def again_text(undone: Undone) -> Iterator[str]:
+    """Warn of what the next run takes again."""
+    if undone.kind is RunKind.UNCOMMITTED:
+        yield "WARNING: the next run of uncommitted data takes these objects again: restore those that you need"
+        return
+    if not undone.again:
+        return
+    is_policy = undone.kind is RunKind.LIFECYCLE
+    yield f"WARNING: the next run takes this again, by {'the policy' if is_policy else 'the rules'} in force:"
+    for one in undone.again:
+        amount = count_of(one.objects, "object") if is_policy else count_of(one.commits, "commit")
+        yield f"  {printable(one.rule)}: {amount}"
+    change = "`lakebed lifecycle policy set`" if is_policy else "`lakebed gc rules set`"
+    yield f"  change it first ({change}), or hold what you need (`lakebed gc hold add`)"
 
 
 def _place(client: Client, collector: Collector, target: ObjectUri, report: RestoreReport) -> str:

@@ -250,6 +250,7 @@ from .tables import (
     read_parquet,
     read_part,
 )
+from .undoing import TakesAgain, Undo, Undone
 from .why import CommittedName, DueName, Fate, Question, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress
 
 __all__ = [
@@ -427,12 +428,15 @@ __all__ = [
     "SweepBranches",
     "SweptBranch",
     "Table",
+    "TakesAgain",
     "Total",
     "Totals",
     "TreePart",
     "UncommittedName",
     "UncommittedOptions",
     "UncommittedPage",
+    "Undo",
+    "Undone",
     "UnknownAnswer",
     "UnknownChoice",
     "UnlistedSlices",

@@ -50,6 +50,7 @@ from .messages import (
 from .restoring import Restore, RestorePage
 from .rules import RulesVersion
 from .tables import BadInput, Manifest, Part
+from .undoing import Undo, Undone
 from .why import Question, WhyAnswer, WhyPage, WhyProgress
 
 
@@ -90,6 +91,7 @@ class Requests(Protocol):
     async def sweep(self, run_id: str, body: Sweep) -> RunView: ...
     async def defer(self, run_id: str, body: Defer) -> RunView: ...
     async def purge(self, run_id: str, body: Purge) -> RecheckInputs: ...
+    async def undo(self, run_id: str, body: Undo) -> Undone: ...
     async def end(self, run_id: str, body: End) -> RunView: ...
     async def abandon(self, run_id: str) -> RunView: ...
     async def run(self, run_id: str) -> RunView: ...
@@ -278,6 +280,17 @@ class Service:
             return await self._requests.defer(run_id, Defer(plan=plan, window=window, saved=saved))
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} cannot be deferred: {error}", run_id=run_id) from error
+
+    async def undone(self, run_id: str, *, dry_run: bool = False) -> Undone:
+        """Undo a deferred run, and remove the records of what it took; `dry_run`: only say what would be undone.
+
+        Raises:
+            Conflict: it is not deferred, its purge began, or other runs count on what it took.
+        """
+        undone = page = await self._requests.undo(run_id, Undo(dry_run=dry_run))
+        while not page.is_done:
+            page = await self._requests.undo(run_id, Undo())
+        return replace(undone, is_done=True)
 
     async def purged(self, run_id: str) -> RecheckInputs:
         """Let a deferred run delete, and return what is named now. From here on no window is made longer.

@@ -42,6 +42,7 @@ from .restorable import NotRestorable
 from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
 from .searches import Searches, TooManySearches
+from .undoing import CountedOn
 from .unlisted import NotAdopted, SlicesInUse
 from .why import NoQuestion
 
@@ -51,6 +52,7 @@ __all__ = [
     "BadContinuation",
     "BranchSweep",
     "CollectionService",
+    "CountedOn",
     "DeletedCollections",
     "DeletedOnly",
     "HoldBook",

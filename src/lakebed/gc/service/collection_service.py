@@ -53,6 +53,8 @@ from lakebed.gc.protocol import (
     StartRun,
     Sweep,
     UncommittedPage,
+    Undo,
+    Undone,
     UnlistedSlices,
     Unstage,
     Unstaged,
@@ -95,6 +97,7 @@ from .restoring import Refusal, Restoring, refuse_nothing
 from .rules import RuleBook, RulesRecord
 from .runs import RunBook, view
 from .searches import Searches
+from .undoing import Undoing
 from .unlisted import Unlisted
 from .why import Why
 
@@ -135,6 +138,7 @@ class CollectionService:
         self.holds = HoldBook(versions)
         self._expiring = Expiring(versions, self._runs, self.rules, self._reading)
         self._deferring = Deferring(versions, self._runs, self._reading, self._expiring)
+        self._undoing = Undoing(versions, self._runs, self.rules, self._expiring)
         self._erasing = Erasing(versions, options, key=continuation_key)
         self._certifying = Certifying(versions, self._runs, key=certificate_key, user_id=user_id)
         self._metadata = MetadataRuns(versions, self._runs, options)
@@ -171,7 +175,7 @@ class CollectionService:
             inputs = Inputs(self._versions.objectstore, body.kind, run_id)
             uploads = await self._reading.read_uploads(inputs)
             # Before staging is read, never after (commits.py).
-            await inputs.write_swept(await read_swept(self._versions))
+            await inputs.write_swept((await read_swept(self._versions, for_good=True)).commits)
         return StartedRun(
             run_id=run_id,
             kind=body.kind,
@@ -263,8 +267,9 @@ class CollectionService:
     async def _snapshot(self, kind: RunKind, inputs: Inputs) -> Snapshot:
         if kind is RunKind.METADATA:
             return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
-        known = await inputs.read_swept() if kind is RunKind.UNCOMMITTED else None
-        return await read_snapshot(self._versions, known=known)
+        if kind is RunKind.UNCOMMITTED:
+            return await read_snapshot(self._versions, known=await inputs.read_swept(), for_good=True)
+        return await read_snapshot(self._versions)
 
     async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
         """Only a run of uncommitted data has a record while it plans, and must still be marking."""
@@ -410,6 +415,12 @@ class CollectionService:
         id_ = check_run_id(run_id)
         await self._installation.check()
         return await self._deferring.purge(id_, body)
+
+    async def undo(self, run_id: str, body: Undo) -> Undone:
+        """See `Undoing.undo`."""
+        id_ = check_run_id(run_id)
+        await self._installation.check()
+        return await self._undoing.undo(id_, body)
 
     async def end(self, run_id: str, body: End) -> RunView:
         """

@@ -2,7 +2,8 @@
 
 Refs are read before commits, because a commit is written before it is named. Swept records are read before all else: a
 commit that was swept when we began can never be named again, so a run that skips it skips nothing that a later
-operation could bring back.
+operation could bring back, but for an undo. A run that could take for garbage what such a commit names reads what was
+swept for good (`read_swept`); one that publishes is on the record of each run that it counts on (`counts`).
 
 A commit that is orphaned (orphaned.py) counts as swept: it keeps nothing either, and its files are gone too.
 """
@@ -19,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import CommitId, MetarangeId, RunState
+from lakebed.base import CommitId, MetarangeId, RunId, RunState
 from lakebed.gc.protocol import COMMITS, REFS, arrow_schema
 from lakebed.gc.rules import Rules, deleted_name, first_parent_indices, kept_indices, merge_bases, rows_of
 from lakebed.ranges import MetarangeCorrupt, metarange_key, range_key, sublist_key
@@ -44,7 +45,8 @@ SUBLISTS: Final = "_lakefs/sublists/"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Hold what was read in one pass. `refs` are (kind, name, commit, state); `late` were swept
-    after staging was read. `has_lost_trees` is of PreparedCommits.
+    after staging was read. `has_lost_trees` is of PreparedCommits. `counts`: runs whose commits are in `swept` and that
+    may be undone.
     """
 
     refs: list[tuple[str, str, CommitId, str]]
@@ -52,6 +54,7 @@ class Snapshot:
     swept: frozenset[CommitId]
     late: frozenset[CommitId] = frozenset()
     has_lost_trees: bool = False
+    counts: tuple[RunId, ...] = ()
 
     def refs_table(self) -> pa.Table:
         kinds, names, commits, states = zip(*self.refs, strict=True) if self.refs else ((), (), (), ())
@@ -126,18 +129,47 @@ class Snapshot:
         return dict(zip((name for name, _ in chosen), found, strict=True))
 
 
-async def read_swept(versions: Versions) -> frozenset[CommitId]:
-    """Return every commit that was swept until now."""
-    return frozenset([CommitId(name) async for name, _ in versions.inventory.every(SweptRecord)])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptCommits:
+    """Hold what was swept, the runs among those that took it that may be undone, and what these took where it is
+    left out.
+    """
+
+    commits: frozenset[CommitId]
+    counts: tuple[RunId, ...] = ()
+    left_out: frozenset[CommitId] = frozenset()
 
 
-async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None = None) -> Snapshot:
+async def read_swept(versions: Versions, *, for_good: bool = False) -> SweptCommits:
+    """Return every commit that was swept until now, by runs that were not undone.
+
+    `for_good`: leave out those of runs that may be undone. What is swept for good once is so for ever.
+    """
+    by_run: dict[RunId, list[CommitId]] = {}
+    async for name, swept in versions.inventory.every(SweptRecord):
+        by_run.setdefault(RunId(swept.run), []).append(CommitId(name))
+    # After the records, never before: a run that is undone in between is seen to be.
+    records = dict(await versions.retired.runs()) if by_run else {}
+    undone = {run for run in by_run if run in records and records[run].state is RunState.UNDONE}
+    counts = {run for run in by_run if run in records and records[run].may_be_undone}
+    skipped = undone | counts if for_good else undone
+    return SweptCommits(
+        commits=frozenset(commit for run, commits in by_run.items() if run not in skipped for commit in commits),
+        counts=() if for_good else tuple(sorted(counts)),
+        left_out=frozenset(commit for run in (counts if for_good else ()) for commit in by_run[run]),
+    )
+
+
+async def read_snapshot(
+    versions: Versions, *, known: frozenset[CommitId] | None = None, for_good: bool = False
+) -> Snapshot:
     """Read swept records, then holds, then branches and tags (those being made too), then deleted ones that are kept,
     then every commit record.
 
-    A run that has read staging before passes what was swept by then as `known`.
+    A run that has read staging before passes what was swept by then as `known`. `for_good`: see `read_swept`.
     """
-    swept = await read_swept(versions)
+    found = await read_swept(versions, for_good=for_good)
+    swept = found.commits
     refs = [
         ("intent", name, intent.commit_id, RefState.ACTIVE.value)
         async for name, intent in versions.inventory.every(IntentRecord)
@@ -153,12 +185,16 @@ async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None
         if now_ms < deleted.kept_until_ms:
             name = name_of_deleted(key, deleted)
             refs.append((deleted.kind.value, name, deleted.commit_id, RefState.ACTIVE.value))
-    snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept)
+    snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept, counts=found.counts)
+    if found.left_out and (lost := await _lost(versions, snapshot, found.left_out)):
+        # Only where an older backup came back: what names nothing that could be read names nothing that may go.
+        swept |= lost
+        snapshot = replace(snapshot, swept=swept)
     there = await versions.ports.tasks.apart(snapshot.there)
     orphaned = await find_orphaned(versions, snapshot.commits, there, heads=[commit for _, _, commit, _ in refs])
     # A copy from a commit may set its cell after we read staging, and before another run sweeps that commit: the run
     # sees the cell and spares the object. To us only the commit names it, so it must count as not swept.
-    late = frozenset() if known is None else swept - known
+    late = frozenset() if known is None else found.commits - known
     return replace(snapshot, swept=(swept | orphaned) - late, late=late) if orphaned or late else snapshot
 
 
@@ -177,7 +213,8 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
     One without a metarange file has no tree that could be read: it was marked as gone for that, or a collection took
     the file and a backup from before that was restored.
     """
-    snapshot = await read_snapshot(versions)
+    # For good: a run that is undone after its swept records were read keeps the trees of its commits all the same.
+    snapshot = await read_snapshot(versions, for_good=True)
     since_ms = versions.ports.clock.now_ms() - grace_ms
     young = {
         run
@@ -185,7 +222,7 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
         if record.started_ms > since_ms or record.state is RunState.SWEEPING
     }
     stays = await _compared_with(versions, snapshot)
-    lost: set[str] = set()
+    lost: set[CommitId] = set()
     if young:
         swept = [(name, record.run) async for name, record in versions.inventory.every(SweptRecord)]
         recent = {name for name, run in swept if run in young}
@@ -196,7 +233,7 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
     return replace(snapshot, swept=snapshot.swept - (stays - lost), has_lost_trees=bool(lost))
 
 
-async def _lost(versions: Versions, snapshot: Snapshot, recent: set[str]) -> set[str]:
+async def _lost(versions: Versions, snapshot: Snapshot, recent: AbstractSet[str]) -> set[CommitId]:
     """Return which of these commits have trees that cannot be read. Costs what `missing_lists` does, or nothing."""
     trees = {
         id_: facts.metarange_id
@@ -204,7 +241,7 @@ async def _lost(versions: Versions, snapshot: Snapshot, recent: set[str]) -> set
         if id_ in recent and facts.metarange_id
     }
     lacking = await _without_lists(versions, set(trees.values())) if trees else set()
-    return {id_ for id_, tree in trees.items() if tree in lacking}
+    return {CommitId(id_) for id_, tree in trees.items() if tree in lacking}
 
 
 async def _without_lists(versions: Versions, trees: AbstractSet[MetarangeId]) -> set[MetarangeId]:

@@ -97,8 +97,9 @@ class Deferring:
         if body.continuation_token is None:
             record = await self._begin_purging(run_id)
             cursor = Cursor(name=uncommitted_name(record.attempt))
-            swept = await read_swept(self._versions)
-            await Inputs(self._versions.objectstore, record.kind, run_id).write_swept(swept, attempt=record.attempt)
+            swept = await read_swept(self._versions, for_good=_is_for_good(record.kind))
+            inputs = Inputs(self._versions.objectstore, record.kind, run_id)
+            await inputs.write_swept(swept.commits, attempt=record.attempt)
         else:
             record, _ = await self._runs.read(run_id)
             self._check_may_delete(run_id, record)
@@ -111,7 +112,8 @@ class Deferring:
         # Slices never open again. One that seems open now belongs to older records: its objects stay.
         closed, _ = await self._runs.closed_slices()
         # Commits after what is staged, as everywhere: what is committed in between would be in neither.
-        snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=record.attempt))
+        known = await inputs.read_swept(attempt=record.attempt)
+        snapshot = await read_snapshot(self._versions, known=known, for_good=_is_for_good(record.kind))
         return RecheckInputs(
             run_id=run_id,
             commits=await inputs.write_tables(
@@ -146,6 +148,11 @@ class Deferring:
 
     async def _clocks_ms(self) -> tuple[int, int]:
         return self._versions.ports.clock.now_ms(), await store_clock_ms(self._versions.objectstore, CLOCK_KEY)
+
+
+def _is_for_good(kind: RunKind) -> bool:
+    """A run that is on no other run's record counts on none that may be undone."""
+    return not kind.publishes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,7 @@ class Expiring:
         closed, _ = await self._runs.closed_slices()
         await inputs.write_closed(attempt, closed)
         # Nor after staging: what is swept later may have been copied from, by a copy that we do not see.
-        await inputs.write_swept(await read_swept(self._versions), attempt=attempt)
+        await inputs.write_swept((await read_swept(self._versions)).commits, attempt=attempt)
 
     async def _commits(self, inputs: Inputs, body: Expire) -> list[CommitId]:
         table = await inputs.read_table(EXPIRED, body.commits)
@@ -203,7 +203,7 @@ class Expiring:
             COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(expiring), self._versions.ports.tasks
         )
         refs = await inputs.write_table(REFS, f"{REFS.name}.{attempt}", snapshot.refs_table())
-        await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
+        await self._runs.write(run_id, replace(record, recheck=commits.digest(), counts=snapshot.counts), held)
         return RecheckInputs(
             run_id=run_id,
             commits=commits,
@@ -248,7 +248,7 @@ class Expiring:
 
         Raises:
             RunMoved: the run is not expiring (or sweeping this very plan).
-            StalePlan: the plan was not made from the latest recheck.
+            StalePlan: the plan was not made from the latest recheck, or a run was undone since then.
             BadInput: an input is not what its manifest says.
         """
         check_manifest(body.plan, name="plan")
@@ -262,6 +262,9 @@ class Expiring:
         inputs = Inputs(self._versions.objectstore, kind, run_id)
         expiring = _expiring_in(await inputs.read_table(COMMITS, body.commits))
         if record.state is RunState.EXPIRING:
+            # Who selects by paths has missed those of commits that were gone, however little it takes.
+            if body.plan.rows or kind is RunKind.ERASURE:
+                await self._runs.count_on(run_id, record.counts)
             record = replace(record, state=RunState.SWEEPING, plan=body.plan.digest())
             await self._runs.write(run_id, record, held)
         elif record.plan != body.plan.digest():
@@ -292,7 +295,11 @@ class Expiring:
             await taken.add(run_id, _by_rule(rows, rules))
 
     async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
-        await self._versions.retired.note_swept(run_id, commits)
+        # Another run that took one of them, too, keeps it taken: undone, it would give back what this one deletes.
+        while others := await self._versions.retired.note_swept(run_id, commits):
+            with suppress(StalePlan):
+                await self._runs.count_on(run_id, sorted(others))
+                break
         await self._runs.note_swept(run_id)
 
     async def drop_expiring(self, run_id: RunId) -> None:
@@ -305,7 +312,7 @@ class Expiring:
         """
         now_ms = self._versions.ports.clock.now_ms()
         for run_id, record in await self._versions.retired.runs():
-            is_over = record.state in (RunState.ENDED, RunState.ABANDONED)
+            is_over = record.state in (RunState.ENDED, RunState.ABANDONED, RunState.UNDONE)
             # What a deferred run takes has `swept/<commit>`, as what an ended one took.
             if not record.listed or not (is_over or record.until_ms):
                 continue

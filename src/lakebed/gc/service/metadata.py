@@ -136,7 +136,8 @@ class MetadataRuns:
             return True
         except RunMoved:
             return False
-        return record.state in _OVER
+        # The record of an undone run stays for ever; its files may go.
+        return record.state in _OVER | {RunState.UNDONE}
 
     async def look(self) -> Snapshot:
         return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from lakebed.base import NotFound
+from lakebed.base import NotFound, RunId
 from lakebed.gc.protocol import (
     LEDGER_PREFIX,
     LedgerState,
@@ -74,6 +74,7 @@ class Found:
 class Restorable:
     def __init__(self, versions: Versions) -> None:
         self._objectstore = versions.objectstore
+        self._retired = versions.retired
         self._deferred = DeferredRuns(versions)
 
     def begin(self, body: Restore, restore: str) -> Place:
@@ -147,6 +148,9 @@ class Restorable:
             NotRestorable: this is what it knows.
         """
         what = body.path or f"run {body.run_id}"
+        if body.run_id and await self._retired.undone([RunId(body.run_id)]):
+            what = f"run {body.run_id} was undone: it holds nothing, and what it took can be read where it was"
+            raise NotRestorable(what, run_id=body.run_id)
         own = f"/{body.run_id}-" if body.run_id else ""
         names = [stat.key async for page in self._objectstore.list(LEDGER_PREFIX) for stat in page if own in stat.key]
         names = sorted((name for name in names if not place.ledger or name < place.ledger), reverse=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -189,6 +190,26 @@ class RunBook:
             except RunMoved:
                 continue
             return
+
+    async def count_on(self, run_id: RunId, others: Sequence[str]) -> None:
+        """Note on the records of these runs that this one lets objects go because of what they took. From then on
+        they can be undone only once this run was.
+
+        Raises:
+            StalePlan: one of them was undone.
+        """
+        for other in map(RunId, others):
+            while True:
+                found = await self._versions.retired.find_run(other)
+                record, held = found or (None, None)
+                if record is not None and record.state is RunState.UNDONE:
+                    what = f"run {other} was undone, and its commits are back: apply run {run_id} again"
+                    raise StalePlan(what, run_id=run_id, undone=other)
+                if record is None or not record.may_be_undone or run_id in record.counted_by:
+                    break
+                with suppress(RunMoved):
+                    await self.write(other, replace(record, counted_by=(*record.counted_by, run_id)), held)
+                    break
 
     async def abandon_dead(self) -> list[RunId]:
         """Abandon runs that have been publishing or marking for too long. One that is alive after all fails at its

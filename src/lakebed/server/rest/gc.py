@@ -248,6 +248,7 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.SWEEP_GC_RUN, runs.step(CollectionService.sweep)),
         Route(collectors.DEFER_GC_RUN, runs.step(CollectionService.defer)),
         Route(collectors.PURGE_GC_RUN, runs.step(CollectionService.purge)),
+        Route(collectors.UNDO_GC_RUN, runs.step(CollectionService.undo)),
         Route(collectors.END_GC_RUN, runs.step(CollectionService.end)),
         Route(collectors.ABANDON_GC_RUN, runs.ask_of_run(CollectionService.abandon)),
     ]
