@@ -61,7 +61,7 @@ INSIDE_GC: dict[str, tuple[set[str], set[str]]] = {
     "inputs": ({"inputs"}, STEPS_OF_GC),
     "steps": (set(), STEPS_OF_GC),
     "kinds": ({"kinds"}, STEPS_OF_GC),
-    "flow": ({"flow", "preflight", "simulate", "sweep"}, STEPS_OF_GC),
+    "flow": ({"flow", "looking", "preflight", "simulate", "sweep"}, STEPS_OF_GC),
     "doors": (
         {"__init__", "__main__", "api", "branches", "functions", "http_requests", "spark"},
         MAY_IMPORT["gc"],
