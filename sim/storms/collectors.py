@@ -237,6 +237,9 @@ class Eraser:
                 break
             if "keeps its objects until" in output:
                 await self._collectors.run("gc", "purge", "--yes")
+            elif "which has not ended" in output:
+                # A collector was killed in its sweep. The next run of the night goes on with it.
+                await self._collectors.run("gc", "run", "--uncommitted", "--yes")
             await asyncio.sleep(self._chance.uniform(1, 4))
         self._collectors.be_quiet(is_quiet=False)
         return run_id, code, output

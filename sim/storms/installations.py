@@ -61,6 +61,10 @@ PATCHES: Final = (
     Patch("versions/context.py", "slice_size_max: int = 10_000", "slice_size_max: int = 20"),
     Patch("gc/rules/durations.py", "HOUR_MS: Final = 3_600_000", f"HOUR_MS: Final = {HOUR_S}_000"),
     Patch("gc/rules/durations.py", "DAY_MS: Final = 24 * HOUR_MS", "DAY_MS: Final = 86_400_000"),
+    # An address that was handed out to a process that was killed, and uploads in parts to a branch that was deleted,
+    # stay for so long. Until then no certificate holds.
+    Patch("versions/context.py", "upload_ttl_ms: int = 3_600_000 * 24", "upload_ttl_ms: int = 45_000"),
+    Patch("versions/staging/parts.py", "AGE_MS_MAX: Final = 7 * 24 * 3_600_000", "AGE_MS_MAX: Final = 60_000"),
     # No client here reads by a signed URL.
     Patch("gc/protocol/requests.py", "SIGNED_S: Final = 15 * 60", "SIGNED_S: Final = 2"),
     # A server that was killed is dead for good, so collections may soon look at what it wrote.
