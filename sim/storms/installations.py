@@ -61,6 +61,8 @@ PATCHES: Final = (
     Patch("versions/context.py", "slice_size_max: int = 10_000", "slice_size_max: int = 20"),
     Patch("gc/rules/durations.py", "HOUR_MS: Final = 3_600_000", f"HOUR_MS: Final = {HOUR_S}_000"),
     Patch("gc/rules/durations.py", "DAY_MS: Final = 24 * HOUR_MS", "DAY_MS: Final = 86_400_000"),
+    # A run whose collector was killed keeps what is under way on record for so long.
+    Patch("gc/service/options.py", "dead_run_age_ms: int = 7 * 24 * HOUR_MS", "dead_run_age_ms: int = 60_000"),
     # An address that was handed out to a process that was killed, and uploads in parts to a branch that was deleted,
     # stay for so long. Until then no certificate holds.
     Patch("versions/context.py", "upload_ttl_ms: int = 3_600_000 * 24", "upload_ttl_ms: int = 45_000"),

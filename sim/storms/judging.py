@@ -67,8 +67,8 @@ def _check_objects(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"nothing names these {len(left)} objects, and an offline run left them: {left[:5]}"
     taken = {row["address"] for row in state["ledger"] if row["state"] == "deleted" and row["rule"]}
     erased = {each["address"] for record in state["certificates"].values() for each in _objects(record)}
-    if lost := sorted(named - listed - taken - erased):
-        yield f"a commit or a branch names these {len(lost)} objects, and they are gone: {lost[:5]}"
+    if lost := sorted(set(state["reachable"]) - listed - taken - erased):
+        yield f"a branch, or a commit that one leads to, names these {len(lost)} objects, and they are gone: {lost[:5]}"
 
 
 def _check_ledger(state: Mapping[str, Any]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from .collectors import DONE, Collectors, Eraser, abort_upload, open_uploads
 from .installations import HOUR_S, Installation
 from .journal import CALLS, read_journal
 from .model import MAIN, Model, value_of
-from .settling import clean_up, collect, drain, named_addresses
+from .settling import clean_up, collect, drain, named_addresses, reachable_addresses
 
 BEFORE: Final = "before"
 AFTER: Final = "after"
@@ -74,6 +74,7 @@ async def look(
                 "refs": await _values(versions, models),
                 "listed": sorted(await _listed(versions)),
                 "named": sorted(await named_addresses(versions)),
+                "reachable": sorted(await reachable_addresses(versions)),
                 "left_before_run": left,
                 "uploads_aborted": len(uploads),
                 "ledger": ledger,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -32,17 +33,38 @@ async def read_branch(versions: Versions, ref: str = "main") -> dict[str, bytes]
 
 async def named_addresses(versions: Versions) -> set[str]:
     """Return each address that a branch or a commit record names, but for commits that a collection swept."""
-    swept = {
-        key.removeprefix(keys.SWEPT) async for key, _ in scan_prefix(versions.store, versions.partition, keys.SWEPT)
-    }
-    records = [
-        decode_record(Commit, value)
-        async for key, value in scan_prefix(versions.store, versions.partition, keys.COMMIT)
-        if key.removeprefix(keys.COMMIT) not in swept
-    ]
+    scanned = scan_prefix(versions.store, versions.partition, keys.SWEPT)
+    swept = {key.removeprefix(keys.SWEPT) async for key, _ in scanned}
+    commits = {name: commit for name, commit in (await _commits(versions)).items() if name not in swept}
+    return await _addresses(versions, commits.values())
+
+
+async def reachable_addresses(versions: Versions) -> set[str]:
+    """Return each address that a branch names, or a commit that a branch leads to and no collection swept.
+
+    A commit that lost its race, or whose publishing failed, has a record that names objects and that no branch took.
+    """
+    scanned = scan_prefix(versions.store, versions.partition, keys.SWEPT)
+    swept = {key.removeprefix(keys.SWEPT) async for key, _ in scanned}
+    commits, reached = await _commits(versions), set[bytes]()
+    waiting = [record.commit_id.encode() for _, record in await versions.context.branches.every()]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached and name in commits:
+            reached.add(name)
+            waiting += [parent.encode() for parent in commits[name].parents]
+    return await _addresses(versions, [commits[name] for name in reached - swept])
+
+
+async def _commits(versions: Versions) -> dict[bytes, Commit]:
+    scanned = scan_prefix(versions.store, versions.partition, keys.COMMIT)
+    return {key.removeprefix(keys.COMMIT): decode_record(Commit, value) async for key, value in scanned}
+
+
+async def _addresses(versions: Versions, commits: Iterable[Commit]) -> set[str]:
     listings = [await versions.staging.list(branch, limit=ALL) for branch in await _branches(versions)]
     rows = [row for listing in listings for _, row in listing.items]
-    for metarange in {record.metarange_id for record in records}:
+    for metarange in {commit.metarange_id for commit in commits}:
         rows += [row for _, row in await versions.trees.scan(metarange, b"", ALL)]
     return {from_row(row).address for row in rows if row is not None}
 
