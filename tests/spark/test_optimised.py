@@ -32,12 +32,12 @@ from lakebed.gc.protocol import (
     part_of,
 )
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
-from lakebed.gc.runs.context import RunContext
+from lakebed.gc.runs.context import RunContext, sha256_of
 from lakebed.gc.service import CollectionService
 from lakebed.gc.sets.packing import Cause, pack_foreign
 from lakebed.gc.sets.places import Namespace
 from lakebed.gc.tables import CANDIDATES, LIVE, encode
-from lakebed.versions import Options, Versions
+from lakebed.versions import Options, RunRecord, Versions, decode_record, encode_record, keys
 from tests.gc.specified import Specification
 from tests.spark.lakeside import URI, Lakeside
 
@@ -52,6 +52,15 @@ OLD = Cause(reason="unreferenced")
 def collect(spark: SparkSession | None, lakeside: Lakeside, mode: Mode = Mode.AUTOMATIC) -> tuple[Plan, RunReport]:
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=mode)
     return plan, lakeside.collector.apply(spark, plan.run_id)
+
+
+def put_on_record(lakeside: Lakeside, saved: Path) -> None:
+    """Let the record of the run have the digest of this file, as if its apply had written it."""
+    versions, key = lakeside.versions, keys.RUN + saved.parent.name.encode()
+    held = lakeside.wait(versions.context.get(key))
+    assert held is not None
+    record = msgspec.structs.replace(decode_record(RunRecord, held.value), saved=sha256_of(saved.read_bytes()))
+    lakeside.wait(versions.store.set(versions.partition, key, encode_record(record)))
 
 
 def issue(lakeside: Lakeside) -> str:
@@ -328,13 +337,28 @@ def test_a_saved_state_with_anything_amiss_is_not_used_and_the_next_run_says_why
         (file,) = folder.glob(pattern)
         before = file.read_bytes()
         damage(file)
+        if pattern == "saved.json" and file.exists():
+            put_on_record(lakeside, file)
         found = choice(lakeside)
         assert (found.mode, found.base) == (RunMode.CLEAN, None), pattern
         with pytest.raises(NoSavedState, match=message):
             choice(lakeside, UncommittedOptions(mode=Mode.OPTIMISED))
         file.write_bytes(before)
+        if pattern == "saved.json":
+            put_on_record(lakeside, file)
 
     assert choice(lakeside).note == f"goes on from run {plan.run_id}"
+
+
+def test_a_saved_state_that_its_apply_did_not_write_is_not_used(spark: SparkSession | None, lakeside: Lakeside) -> None:
+    """Who may plan may write in the object store, and could have it say that no commit names an object."""
+    lakeside.upload("a/1")
+    collect(spark, lakeside)
+    (file,) = lakeside.files(SAVED)
+    with_foreign("kept")(file)
+
+    with pytest.raises(NoSavedState, match="is not the one that its apply wrote"):
+        choice(lakeside, UncommittedOptions(mode=Mode.OPTIMISED))
 
 
 def test_no_file_that_a_run_writes_is_unknown_to_the_next(spark: SparkSession | None, lakeside: Lakeside) -> None:
@@ -386,8 +410,9 @@ def test_what_could_not_be_deleted_stays_a_candidate(spark: SparkSession | None,
     lakeside.fail_in_ledger()
     ledgers = lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
     with Files(Lake(uri=URI, options=lakeside.options)) as files:
-        keys = [ledger.relative_to(lakeside.folder).as_posix() for ledger in ledgers]
-        files.act(lambda store: save(store, plan, plan.garbage, keys, objects_failed=1))
+        ledger_keys = [ledger.relative_to(lakeside.folder).as_posix() for ledger in ledgers]
+        files.act(lambda store: save(store, plan, plan.garbage, ledger_keys, objects_failed=1))
+    put_on_record(lakeside, *lakeside.files(SAVED))
 
     next_plan, report = collect(spark, lakeside, Mode.OPTIMISED)
 
