@@ -33,8 +33,10 @@ OUTCOMES_UNKNOWN: Final = (
     b"may not outlast",
     b"were done:",
     b"known to be done",
+    b"<Code>InternalError</Code>",
 )
-"""What a server says with status 500 where it does not know what its database or object store did."""
+"""What a server says with status 500 where it does not know what its database or object store did. S3 has one code for
+this and for an error that was not foreseen: the servers' logs have the latter, and the judge reads them."""
 BUSY: Final = frozenset({409, 412, 423, 429})
 
 
