@@ -193,6 +193,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "listObjects",
         "mergeIntoBranch",
         "mergePullRequest",
+        "noteGcPlan",
         "restoreGcObjects",
         "startGcJob",
         "sweepBranches",
