@@ -34,6 +34,7 @@ from lakebed.gc.kinds.erasure import Erasure
 from lakebed.gc.protocol import (
     ErasureOrder,
     Manifest,
+    PlannedBy,
     PreparedCommits,
     Requests,
     RunKind,
@@ -68,6 +69,9 @@ class Recorded(Service):
 
     async def start(self, kind: RunKind) -> StartedRun:  # noqa: ARG002 - there is one run
         return self._run
+
+    async def planned(self, run_id: str, kind: RunKind, plan: str) -> PlannedBy:  # noqa: ARG002 - no one else applies it
+        return PlannedBy(run_id=run_id, by="bench", is_own=True)
 
     async def staged(self, run_id: str, selection: Selection, **how: Any) -> tuple[StagedEntry, ...]:  # noqa: ARG002 - nothing is staged
         return ()
