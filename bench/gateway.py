@@ -172,10 +172,11 @@ def complete(peer: Peer, request: bytes) -> None:
         connection.sendall(request)
         text = b""
         while b"</CompleteMultipartUploadResult>" not in text:
-            line = answer.readline()
-            assert line, text
-            assert b"<Error>" not in line, line
-            text += line
+            # Not by line: the document ends without one, and the connection stays open for the next request.
+            found = answer.read1(1 << 16)
+            assert found, text
+            text += found
+            assert b"<Error>" not in text, text
 
 
 def read_all(peer: Peer, request: bytes, size_bytes: int) -> None:
