@@ -72,7 +72,7 @@ A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
 LATE: Final = Budget(late=1)
 SEEDS: Final = Budget(seeds=20)
-ALONE: Final = Budget(alone_max=200)
+ALONE: Final = Budget(alone_max=400)
 """What a plan and an apply take alone, or two of each."""
 
 
