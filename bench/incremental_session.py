@@ -32,6 +32,7 @@ from lakebed.gc.protocol import (
     End,
     Mark,
     Mode,
+    NotePlanned,
     PlanRequest,
     ReadUncommitted,
     RunKind,
@@ -136,6 +137,7 @@ class Repository:
         answers: dict[str, Callable[[str], Awaitable[object]]] = {
             "uncommitted": lambda run: self.service.read_uncommitted(run, msgspec.convert(body, ReadUncommitted)),
             "commits": self.service.prepare_commits,
+            "planned": lambda run: self.service.note_planned(run, msgspec.convert(body, NotePlanned)),
             "marked": lambda run: self.service.mark(run, msgspec.convert(body, Mark)),
             "applying": lambda run: self.service.apply(run, msgspec.convert(body, Apply)),
             "ended": lambda run: self.service.end(run, msgspec.convert(body, End)),

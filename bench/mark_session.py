@@ -35,6 +35,7 @@ from lakebed.gc.protocol import (
     Mode,
     Pieces,
     Plan,
+    PlannedBy,
     PreparedCommits,
     Requests,
     RunKind,
@@ -76,6 +77,9 @@ class Recorded(Service):
 
     async def start(self, kind: RunKind) -> StartedRun:  # noqa: ARG002 - there is one run
         return self._run
+
+    async def planned(self, run_id: str, kind: RunKind, plan: str) -> PlannedBy:  # noqa: ARG002 - no one else applies it
+        return PlannedBy(run_id=run_id, by="bench", is_own=True)
 
     async def uncommitted(self, run_id: str) -> Manifest:  # noqa: ARG002 - there is one run
         return self._inputs.uncommitted

@@ -24,6 +24,7 @@ from lakebed.gc.protocol import (
     End,
     Mark,
     Mode,
+    NotePlanned,
     PlanRequest,
     PrepareCommits,
     ReadUncommitted,
@@ -178,6 +179,7 @@ class Lake:
             "commits": lambda run: service.prepare_commits(
                 run, None if body is None else msgspec.convert(body, PrepareCommits)
             ),
+            "planned": lambda run: service.note_planned(run, msgspec.convert(body, NotePlanned)),
             "marked": lambda run: service.mark(run, msgspec.convert(body, Mark)),
             "applying": lambda run: service.apply(run, msgspec.convert(body, Apply)),
             "ended": lambda run: service.end(run, msgspec.convert(body, End)),

@@ -207,8 +207,8 @@ def test_runs_are_listed_with_what_they_take() -> None:
 
     lines = [*runs_text(runs)]
 
-    assert lines[0].split() == ["RUN", "BEGAN", "KIND", "STATE", "OBJECTS", "SIZE"]
-    assert lines[1].split()[-2:] == ["-", "-"]
+    assert lines[0].split() == ["RUN", "BEGAN", "KIND", "STATE", "OBJECTS", "SIZE", "PLANNED", "BY"]
+    assert lines[1].split()[-3:] == ["-", "-", "-"]
     assert "1,200" in lines[2]
     assert "2.0 KiB" in lines[2]
 
@@ -254,7 +254,7 @@ def test_a_run_that_ended_without_deleting_does_not_look_as_if_it_had() -> None:
     run = ListedRun(run_id="r1", kind=RunKind.COMMITTED, state="ended", started_ms=NOW, nothing_deleted=True)
 
     assert "ended: nothing deleted" in "\n".join(view_text(view))
-    assert [*runs_text([run])][1].endswith("ended: nothing deleted  -        -")
+    assert [*runs_text([run])][1].endswith("ended: nothing deleted  -        -     -")
 
 
 def test_a_run_that_is_being_applied_says_how_far_it_is_and_what_goes_on_with_it() -> None:
