@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from lakebed.base import RunState
-from lakebed.gc.protocol import APPLYING_PREFIX, LEDGER_PREFIX, LedgerState, RunKind, decode_ledger
+from lakebed.gc.protocol import APPLYING_PREFIX, LEDGER_PREFIX, LedgerState, RunKind, decode_record, ledger_records
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import Versions
 
@@ -77,8 +77,19 @@ class _Deleter(SimDeleter):
         self._store.close_deleter()
 
 
-def _in_parts(repo: Versions) -> Collecting:
+class _Refused(SimDeleter):
+    """Answers as a store that lets this process delete nothing."""
+
+    __slots__ = ()
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        return [DeleteFailure(key=key, reason="refused") for key in keys]
+
+
+def _in_parts(repo: Versions, *, may_delete: bool = True) -> Collecting:
     store = repo.objectstore
+    if not may_delete:
+        return Collecting(repo, open_deleter=_Refused, rows_per_part=1)
     opener = store.open_deleter if isinstance(store, _Watched) else None
     return Collecting(repo, open_deleter=opener, rows_per_part=1)
 
@@ -104,6 +115,15 @@ def _apply(name: str) -> Do:
 
     async def act(repo: Versions) -> None:
         await _in_parts(repo).apply_all()
+
+    return run_later(name, act, days=10)
+
+
+def _apply_in_vain(name: str) -> Do:
+    """Apply every plan there is by a process that may not delete: each object is recorded as failed."""
+
+    async def act(repo: Versions) -> None:
+        await _in_parts(repo, may_delete=False).apply_all()
 
     return run_later(name, act, days=10)
 
@@ -151,19 +171,21 @@ def an_ended_run_took_all(ending: Ending) -> None:
 
 
 def _recorded(disk: Disk) -> list[tuple[str, str]]:
-    """Address and state of each row of every ledger."""
+    """Return address and state of each row of the ledger, as its readers see it."""
     found = []
-    for key, (content, _, _) in disk.objectstore.items():
-        if key.startswith(LEDGER_PREFIX):
-            assert isinstance(content, bytes)
-            rows = decode_ledger(content, name=key)
-            found += [*zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True)]
+    for names in ledger_records(_ledger(disk)):
+        rows = decode_record(names, [cast("bytes", disk.objectstore[name][0]) for name in names])
+        found += [*zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True)]
     return found
+
+
+def _ledger(disk: Disk) -> list[str]:
+    return [key for key in disk.objectstore if key.startswith(LEDGER_PREFIX)]
 
 
 def parts_recorded(ending: Ending) -> int:
     """Return how many parts are recorded as done."""
-    return sum(key.startswith(LEDGER_PREFIX) for key in ending.disk.objectstore)
+    return len(ledger_records(_ledger(ending.disk)))
 
 
 _GARBAGE: Final = (b"1", b"2")
@@ -194,6 +216,9 @@ def part_scenes() -> Iterator[Scene]:
     yield _scene("uploader, apply in parts that comes back", w, again, before=_PLANNED)
     r, z = _process("r", _apply("r1")), _process("z", _apply("z1"))
     yield _scene("apply in parts, another apply of it", r, z, before=_PLANNED)
+    # Both try again what failed, and one of the two in vain: what it records last must not stand for the other's rows.
+    vain = _process("r", _apply_in_vain("r1"))
+    yield _scene("apply that may not delete, another apply of it", vain, z, before=(*_PLANNED, _apply_in_vain("r0")))
     again = _process("r", _collect("r1"), _apply("r2"))
     yield _scene("committed run in parts that comes back", again, before=_PAST)
     brancher = client("h", create_branch("h1", "main~1"))

@@ -20,6 +20,7 @@ from lakebed.gc.protocol import (
     encode_deferred,
     encode_ledger,
     ledger_folder,
+    ledger_name,
     manifest_of,
     read_part,
     run_folder,
@@ -94,7 +95,7 @@ async def purge(versions: Versions, deleter: Deleter, garbage: Manifest, *, run:
         facts = {"run_id": run, "state": "deleted", "deleted_at": versions.ports.clock.now_ms(), "error": ""}
         table = pa.Table.from_pylist([{**row, **facts} for row in rows], schema=arrow_schema(LEDGER))
         await versions.objectstore.put(
-            f"{ledger_folder(versions.ports.clock.now_ms())}{run}-{part.name}", encode_ledger(table)
+            f"{ledger_folder(versions.ports.clock.now_ms())}{run}-{ledger_name(part.name, 0)}", encode_ledger(table)
         )
     record = RunRecord(kind=RunKind.COMMITTED, state=RunState.ENDED, started_ms=versions.ports.clock.now_ms())
     await _write(versions, run, record)

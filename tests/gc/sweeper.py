@@ -128,9 +128,10 @@ def check(folder: Path, *, is_done: bool) -> None:
 
 def states(root: Path, key: str) -> dict[str, str]:
     """By address, each once."""
-    if not (root / key).exists():
+    names = [str(path) for path in sorted((root / key).parent.glob(f"{Path(key).name.partition('.')[0]}.*"))]
+    if not names:
         return {}
-    rows = protocol.decode_ledger((root / key).read_bytes(), name=key).select(["address", "state"]).to_pylist()
+    rows = protocol.decode_record(names, [Path(name).read_bytes() for name in names]).to_pylist()
     assert len({row["address"] for row in rows}) == len(rows)
     return {row["address"]: row["state"] for row in rows}
 

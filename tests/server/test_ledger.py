@@ -21,7 +21,7 @@ def rows_of(run_id: str, addresses: list[str], state: str = "deleted") -> bytes:
         "size_bytes": [10] * rows,
         "reason": ["expired"] * rows,
         "deleted_at": [1_800_000_000_000] * rows,
-        "error": [""] * rows,
+        "error": ["refused" if state == "failed" else ""] * rows,
         "path": [f"a/{address}" for address in addresses],
         "rule": ["main: 7d"] * rows,
         "state": [state] * rows,
@@ -41,7 +41,7 @@ async def ledger(state: AppState, repo: str) -> str:
         ("2026-11-21", "r3", ["w"], "deleted"),
     ):
         await objectstore.put(
-            f"{LEDGER_PREFIX}date={date}/{run_id}-part-00000.parquet", rows_of(run_id, addresses, what)
+            f"{LEDGER_PREFIX}date={date}/{run_id}-part-00000.000000.parquet", rows_of(run_id, addresses, what)
         )
     return repo + "/gc/ledger"
 
@@ -59,6 +59,24 @@ async def test_rows_come_in_pages_oldest_runs_first(client: httpx.AsyncClient, l
     assert (found, pages) == (["x", "y", "z", "v", "w"], 3)
 
 
+async def test_an_object_that_failed_and_was_deleted_later_has_one_row_in_its_place(
+    client: httpx.AsyncClient, ledger: str, state: AppState
+) -> None:
+    objectstore = (await state.catalog.get("lake")).objectstore
+    name = f"{LEDGER_PREFIX}date=2026-11-22/r4-part-00000"
+    await objectstore.put(f"{name}.000000.parquet", rows_of("r4", ["a", "b", "c"], "failed"))
+    await objectstore.put(f"{name}.000001.parquet", rows_of("r4", ["b", "a"]))
+
+    first = (await client.get(ledger, params={"run_id": "r4", "amount": 2})).json()
+    second = (await client.get(ledger, params={"run_id": "r4", "after": first["continuation_token"]})).json()
+
+    rows = [(row["address"], row["state"]) for row in first["rows"] + second["rows"]]
+    assert rows == [("a", "deleted"), ("b", "deleted"), ("c", "failed")]
+    assert second["continuation_token"] is None
+    failed = (await client.get(ledger, params={"run_id": "r4", "state": "failed"})).json()["rows"]
+    assert [row["address"] for row in failed] == ["c"]
+
+
 async def test_a_row_is_told_whole(client: httpx.AsyncClient, ledger: str) -> None:
     answer = await client.get(ledger, params={"address": "v"})
 
@@ -70,7 +88,7 @@ async def test_a_row_is_told_whole(client: httpx.AsyncClient, ledger: str) -> No
                 "size_bytes": 10,
                 "reason": "expired",
                 "deleted_ms": 1_800_000_000_000,
-                "error": "",
+                "error": "refused",
                 "path": "a/v",
                 "rule": "main: 7d",
                 "state": "failed",

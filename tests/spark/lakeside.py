@@ -238,9 +238,10 @@ class Lakeside:
         return plan
 
     def ledger(self) -> list[dict[str, Any]]:
-        """All rows there are, by file."""
-        files = self.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
-        return [row for file in files for row in protocol.decode_ledger(file.read_bytes(), name=file.name).to_pylist()]
+        """All rows there are, by record."""
+        records = protocol.ledger_records(map(str, self.files("_lakefs/retention/gc/ledger/date=*/*.parquet")))
+        tables = [protocol.decode_record(names, [Path(name).read_bytes() for name in names]) for names in records]
+        return [row for rows in tables for row in rows.to_pylist()]
 
     def end_window(self, run_id: str) -> None:
         """The window of this run is over now."""

@@ -33,6 +33,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
 from lakebed.gc.runs.context import RunContext, sha256_of
+from lakebed.gc.runs.recording import Ledger
 from lakebed.gc.service import CollectionService
 from lakebed.gc.sets.packing import Cause, pack_foreign
 from lakebed.gc.sets.places import Namespace
@@ -408,10 +409,10 @@ def test_what_could_not_be_deleted_stays_a_candidate(spark: SparkSession | None,
     plan, _ = collect(spark, lakeside)
     lakeside.wait(lakeside.objectstore.put(garbage, b"data"))
     lakeside.fail_in_ledger()
-    ledgers = lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
+    (recorded,) = lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
     with Files(Lake(uri=URI, options=lakeside.options)) as files:
-        ledger_keys = [ledger.relative_to(lakeside.folder).as_posix() for ledger in ledgers]
-        files.act(lambda store: save(store, plan, plan.garbage, ledger_keys, objects_failed=1))
+        ledger = Ledger(run_id=plan.run_id, date=recorded.parent.name.removeprefix("date="))
+        files.act(lambda store: save(store, plan, plan.garbage, ledger, objects_failed=1))
     put_on_record(lakeside, *lakeside.files(SAVED))
 
     next_plan, report = collect(spark, lakeside, Mode.OPTIMISED)

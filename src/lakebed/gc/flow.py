@@ -243,8 +243,7 @@ async def apply(
     swept = await sweep(context.engine, garbage, ledger, rule=kind.rule, fence=fence, held=held)
     saved = ""
     if saves:
-        ledger_keys = [ledger.key(part.name) for part in plan.garbage.parts]
-        saved = await save(context.store, plan, bound, ledger_keys, objects_failed=swept.objects_failed)
+        saved = await save(context.store, plan, bound, ledger, objects_failed=swept.objects_failed)
     now_ms = context.ports.clock.now_ms()
     report = _report(
         plan,
@@ -282,7 +281,7 @@ async def _defer(
     objects = count_of(cleared.garbage.rows, "object")
     context.progress(f"deferring {objects} for {window}")
     # The next run goes on from here: what this one holds is no candidate of it.
-    saved = await save(context.store, plan, cleared.garbage, (), objects_failed=0) if saves else ""
+    saved = await save(context.store, plan, cleared.garbage, None, objects_failed=0) if saves else ""
     view = await context.service.deferred(plan.run_id, cleared.garbage, window, saved=saved)
     report = _report(
         plan,
@@ -378,7 +377,7 @@ async def _has_ledger(context: RunContext, plan: Plan) -> bool:
     started = await read_started(context.store, plan)
     if started is None:
         return False
-    return bool(await sizes(context.store, Ledger(run_id=plan.run_id, date=started.date).key("")))
+    return bool(await sizes(context.store, Ledger(run_id=plan.run_id, date=started.date).prefix))
 
 
 async def purge(context: RunContext, *, grace_s: int | None = None) -> PurgeReport:

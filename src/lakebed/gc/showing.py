@@ -1,7 +1,7 @@
 """Show single rows without Spark: a plan's objects, the commits whose data it takes, and the ledger.
 
-The ledger is the one table that is never cleaned away. Its files are found by name and date of change and read whole; a
-file changed long before `since` (by the object store's clock, which gets a day's grace) is not read at all.
+The ledger is the one table that is never cleaned away. Its files are found by name and date, and read record by record.
+A record whose last file is much older than `since` (by the object store's clock, which gets a day's grace) is not read.
 """
 
 from __future__ import annotations
@@ -9,11 +9,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from lakebed.base import Tasks
 from lakebed.gc import protocol
-from lakebed.gc.protocol import LEDGER_PREFIX, ExpiringCommit, GarbageObject, LedgerQuery, Plan, below, garbage_rows
+from lakebed.gc.protocol import (
+    LEDGER_PREFIX,
+    ExpiringCommit,
+    GarbageObject,
+    LedgerQuery,
+    Plan,
+    below,
+    decode_record,
+    garbage_rows,
+    ledger_records,
+)
 from lakebed.gc.rules import DAY_MS, check_rules
 from lakebed.objectstore import ObjectStore
 
@@ -49,7 +60,7 @@ async def expiring_of(store: ObjectStore, tasks: Tasks, plan: Plan, *, limit: in
     return expiring(judge(commits, refs, check_rules(plan.rules), now_ms=plan.now_ms), limit=limit)
 
 
-FILES_AT_ONCE: Final = 64
+RECORDS_AT_ONCE: Final = 64
 
 
 async def ledger_rows_of(
@@ -61,36 +72,39 @@ async def ledger_rows_of(
     Raises:
         BadInput: a file is no ledger file; the message names it.
     """
-    keys = sorted(await _keys(store, query), reverse=newest_first)
-    for start in range(0, len(keys), FILES_AT_ONCE):
-        some = keys[start : start + FILES_AT_ONCE]
-        for key, data in zip(some, await read_all(store, tasks, some), strict=True):
-            rows = query.select(protocol.decode_ledger(data, name=key)).to_pylist()
+    records = await _records(store, query)
+    if newest_first:
+        records.reverse()
+    for start in range(0, len(records), RECORDS_AT_ONCE):
+        some = records[start : start + RECORDS_AT_ONCE]
+        data = iter(await read_all(store, tasks, [name for names in some for name in names]))
+        for names in some:
+            rows = query.select(decode_record(names, [next(data) for _ in names])).to_pylist()
             for row in reversed(rows) if newest_first else rows:
                 yield row
 
 
 async def ledger_parts(store: ObjectStore, query: LedgerQuery) -> pa.Table:
-    """PARTS: the files of the ledger that may have rows for this query."""
-    keys = await _keys(store, query)
-    return rows_of_parts([protocol.Part(name=key, rows=0, size_bytes=0, sha256="") for key in keys])
+    """PARTS: the ledger's records that may have rows for this query, each named by its first file; `note` has all."""
+    records = await _records(store, query)
+    parts = [protocol.Part(name=names[0], rows=0, size_bytes=0, sha256="") for names in records]
+    return rows_of_parts(parts, notes=[msgspec.json.encode(names) for names in records])
 
 
 def reading_ledger(query: LedgerQuery) -> Work:
     """The work from PARTS of the ledger to the rows that are asked for."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        for key in share["name"].to_pylist():
-            yield query.select(protocol.decode_ledger(await task.store.get(key), name=key))
+        for note in share["note"].to_pylist():
+            names = msgspec.json.decode(note, type=list[str])
+            yield query.select(decode_record(names, [await task.store.get(name) for name in names]))
 
     return work
 
 
-async def _keys(store: ObjectStore, query: LedgerQuery) -> list[str]:
-    since_ms = None if query.since_ms is None else query.since_ms - DAY_MS
-    return [
-        stat.key
-        async for page in store.list(LEDGER_PREFIX)
-        for stat in page
-        if query.matches(stat.key) and (since_ms is None or stat.modified_ms >= since_ms)
-    ]
+async def _records(store: ObjectStore, query: LedgerQuery) -> list[tuple[str, ...]]:
+    """Return the records that may have rows for this query, in the order of names."""
+    since_ms = 0 if query.since_ms is None else query.since_ms - DAY_MS
+    pages = store.list(LEDGER_PREFIX)
+    changed_ms = {stat.key: stat.modified_ms async for page in pages for stat in page if query.matches(stat.key)}
+    return [names for names in ledger_records(changed_ms) if max(changed_ms[name] for name in names) >= since_ms]

@@ -1,9 +1,9 @@
 """Sweep: carry out a plan. The only file whose steps get a Deleter; it decides nothing.
 
 The plan's parts are dealt out to tasks. A task reads a part, checks it against the plan's manifest, deletes its objects
-in batches of 1,000, 16 at a time, and then writes one ledger file for the part (runs/recording.py): a row for every
-deletion tried, and how it went. A sweep that is started again leaves done parts alone, except for the keys that failed,
-which it tries once more. A part without ledger file is done again from its start: to delete twice is to delete once.
+in batches of 1,000, 16 at a time, and then puts one file into the ledger (runs/recording.py): a row for every
+deletion tried, and how it went. A sweep that is started again leaves what is done alone, and tries only the keys that
+failed. A part without ledger file is done again from its start: to delete twice is to delete once.
 
 What a legal hold keeps is left with an error. Before each batch the sweep looks whether the holds changed (holding.py),
 another apply began, or a repository was made again here (runs/fencing.py). If so, it stops: deletes that are under way
@@ -24,7 +24,6 @@ a tool that writes there just then loses what it wrote, so none should (docs/gui
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -34,7 +33,7 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, LakebedError
 from lakebed.gc import protocol
 from lakebed.gc.protocol import GC_PREFIX, LedgerState, Manifest, Part
-from lakebed.objectstore import Deleter, ObjectExists, ObjectMissing, ObjectOutcomeUnknown, ObjectStore
+from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore
 
 from .engines import Effort, Engine, Task
 from .holding import Held
@@ -44,13 +43,10 @@ from .runs.recording import (
     Ledger,
     Outcomes,
     Swept,
-    closed,
     count,
-    done_in_either,
-    failed,
     ledger_rows,
-    only,
-    recorded,
+    read_recorded,
+    record,
     without,
 )
 from .sets.places import may_be_swept
@@ -134,11 +130,7 @@ async def sweep_part(
     fence: Fence,
     held: Held,
 ) -> Swept:
-    """One part, from reading it to recording it. Once another apply has begun, what is left of it is failed.
-
-    Raises:
-        Overtaken: another apply has begun, and this part is on record.
-    """
+    """One part, from reading it to recording it. Once another apply has begun, what is left of it is failed."""
     garbage = protocol.read_part(plan, protocol.GARBAGE, part, await read_part(task.store, plan.folder, part))
 
     async def take(objects: pa.Table) -> pa.Table:
@@ -152,7 +144,11 @@ async def sweep_part(
         outcomes = Outcomes(errors={**outcomes.errors, **kept}, states=outcomes.states)
         return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=task.ports.clock.now_ms())
 
-    return await _carry_out(task.store, ledger.key(part.name), garbage, take, fence)
+    before = await read_recorded(task.store, ledger, part.name, garbage)
+    rest = without(garbage, before.done["address"].to_pylist())
+    if not rest.num_rows:
+        return count(before.rows, skipped=1)
+    return count(await record(task.store, ledger, part.name, garbage, await take(rest), before))
 
 
 async def remove_files(engine: Engine, keys: Sequence[str]) -> None:
@@ -171,42 +167,6 @@ async def remove_with(deleter: Deleter, keys: Sequence[str]) -> None:
     if foreign := [key for key in keys if not key.startswith(GC_PREFIX)]:
         raise ValueError(f"only files below {GC_PREFIX} may be removed: {foreign[:3]}")
     await deleter.delete(keys)
-
-
-async def _carry_out(
-    store: ObjectStore, key: str, objects: pa.Table, take: Callable[[pa.Table], Awaitable[pa.Table]], fence: Fence
-) -> Swept:
-    before = await recorded(store, key, objects)
-    if before is not None and not failed(before).num_rows:
-        return count(before, skipped=1)
-    tried = await take(objects if before is None else only(objects, failed(before)["address"]))
-    rows = tried if before is None else pa.concat_tables([closed(before), tried])
-    await _record(store, key, objects, rows, fence, is_new=before is None)
-    return count(rows)
-
-
-async def _record(
-    store: ObjectStore, key: str, objects: pa.Table, rows: pa.Table, fence: Fence, *, is_new: bool
-) -> None:
-    """Record a part of these objects, but over nothing that an apply recorded as done which overtook this one.
-
-    Raises:
-        Overtaken: another apply has begun, and the part has a file; what became of the part is on record.
-    """
-    data = protocol.encode_ledger(rows)
-    if is_new:
-        with suppress(ObjectExists, ObjectOutcomeUnknown):
-            await store.put(key, data, if_absent=True)
-            return
-    try:
-        await fence.check(store)
-    except Overtaken:
-        # If another run or the server took over, this is the last one to write the file. Or it is of the same run.
-        there = await recorded(store, key, objects)
-        if there is None or only(closed(rows), failed(there)["address"]).num_rows:
-            await store.put(key, protocol.encode_ledger(rows if there is None else done_in_either(there, rows)))
-        raise
-    await store.put(key, data)
 
 
 async def _each(

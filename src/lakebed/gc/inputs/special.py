@@ -74,7 +74,7 @@ _OTHER: Final = re.compile(
     rf"|{LC_PREFIX}stats/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.csv"
     rf"|{LC_PREFIX}addresses/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet"
     rf"|{GC_PREFIX}clock\.json"
-    rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet",
+    rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+(?:\.\d{{6}})?\.parquet",
     re.ASCII | re.DOTALL,
 )
 

@@ -8,7 +8,6 @@ state would read as "no commit names this".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +38,7 @@ from lakebed.gc.protocol import (
     saved_path,
 )
 from lakebed.gc.runs.context import RunContext, find, read_garbage, sha256_of, slice_numbers, write_piece
-from lakebed.gc.runs.recording import failed, only
+from lakebed.gc.runs.recording import Ledger, failed, only, read_recorded
 from lakebed.gc.sets.packing import pack_numbered
 from lakebed.gc.tables import CANDIDATES, CLOSED, LIVE, RANGE_IDS, Table, check_numbered, decode, read_part
 from lakebed.objectstore import ObjectStore
@@ -153,14 +152,12 @@ async def read_saved_dues(context: RunContext, run: StartedRun, policy: str) -> 
     raise BadInput("no run has saved its state yet", input="saved")
 
 
-async def save(
-    store: ObjectStore, plan: Plan, bound: Manifest, ledger_keys: Sequence[str], *, objects_failed: int
-) -> str:
+async def save(store: ObjectStore, plan: Plan, bound: Manifest, ledger: Ledger | None, *, objects_failed: int) -> str:
     """Write down, after a sweep, what the next run may go on from; again when the plan is applied again.
 
     Return the digest of the file, for the run's record; empty where nothing was saved.
-    `bound` is the table that the run was let to delete, `ledger_keys` are those of the plan's parts. A plan that keeps
-    nothing saves nothing.
+    `bound` is the table that the run was let to delete, `ledger` where its sweep is recorded, None if it was not swept.
+    A plan that keeps nothing saves nothing.
     """
     if plan.dues is not None:
         saved_dues = SavedDues(
@@ -176,8 +173,8 @@ async def save(
         return ""
     folder = f"{plan.folder}failed/"
     still_there = Pieces(folder=folder)
-    if objects_failed:
-        rows = await _failed(store, plan, ledger_keys)
+    if objects_failed and ledger is not None:
+        rows = await _failed(store, plan, ledger)
         still_there = await write_piece(store, folder, f"failed-{plan.run_id}.parquet", CANDIDATES, rows)
     saved = Saved(
         run_id=plan.run_id,
@@ -197,12 +194,15 @@ async def _put(store: ObjectStore, name: str, data: bytes) -> str:
     return sha256_of(data)
 
 
-async def _failed(store: ObjectStore, plan: Plan, ledger_keys: Sequence[str]) -> pa.Table:
+async def _failed(store: ObjectStore, plan: Plan, ledger: Ledger) -> pa.Table:
     """CANDIDATES: the garbage that is still there, for all that the ledger says."""
     found = [CANDIDATES.schema.empty_table()]
-    for part, key in zip(plan.garbage.parts, ledger_keys, strict=True):
+    for part in plan.garbage.parts:
         garbage = await read_garbage(store, plan, part)
-        left = only(garbage, failed(protocol.decode_ledger(await store.get(key), name=key))["address"])
+        recorded = await read_recorded(store, ledger, part.name, garbage)
+        if recorded.rows.num_rows != garbage.num_rows:
+            raise BadInput(f"the ledger lacks objects of {plan.garbage.folder}{part.name}", part=part.name)
+        left = only(garbage, failed(recorded.rows)["address"])
         seen_ms = left["last_seen_at"].cast(pa.int64()).to_numpy()
         slices, sequences, sizes = (left[name].to_numpy().astype(np.int64) for name in _NUMBERS)
         found.append(pack_numbered(slices, sequences, sizes, seen_ms, UNREFERENCED))

@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 
 from lakebed.gc import protocol
 from lakebed.gc.engines import Effort, Task
-from lakebed.gc.protocol import LC_PREFIX, LedgerState, Manifest, Plan, RunReport, decode_ledger
+from lakebed.gc.protocol import LC_PREFIX, LedgerState, Manifest, Plan, RunReport
 from lakebed.gc.rules.lifecycle import PolicyRow, check_policy, policy_table
-from lakebed.gc.runs.context import RunContext, sizes
-from lakebed.gc.runs.recording import Ledger
+from lakebed.gc.runs.context import RunContext
+from lakebed.gc.runs.recording import Ledger, read_recorded
 from lakebed.gc.tables import OTHERS, Table, read_part, required
 from lakebed.objectstore import ObjectStore
 
@@ -44,7 +44,7 @@ POLICY: Final = Table(
 )
 STATS: Final = ("run_id", "policy_version", "state", "objects", "bytes", "failed", "began", "ended")
 
-_FILES: Final = Table("a file of the ledger", required(("name", pa.string())))
+_PARTS: Final = Table("a part of the garbage", required(("name", pa.string())))
 
 
 async def write_tables(context: RunContext, plan: Plan, garbage: Manifest, ledger: Ledger, report: RunReport) -> None:
@@ -54,25 +54,22 @@ async def write_tables(context: RunContext, plan: Plan, garbage: Manifest, ledge
     rows = policy_table(check_policy(plan.policy.encode()), run_id=plan.run_id, now_ms=plan.now_ms)
     columns = {name: [getattr(row, name) for row in rows] for name in PolicyRow.__struct_fields__}
     await context.store.put(f"{LC_PREFIX}policy/{plan.run_id}.parquet", _parquet(POLICY.rows({**columns})))
-    prefix = ledger.key("")
-    # Rows of restores lie beside them, under names of their own.
-    files = {name: size for name, size in (await sizes(context.store, prefix)).items() if name.startswith("part-")}
-    names = pa.table({"name": sorted(files)}, schema=_FILES.schema)
+    names = pa.table({"name": [part.name for part in garbage.parts]}, schema=_PARTS.schema)
     folder = f"{LC_PREFIX}addresses/date={ledger.date}/{plan.run_id}-"
     parts = {part.name: part for part in garbage.parts}
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         for name in share["name"].to_pylist():
-            found = decode_ledger(await task.store.get(prefix + name), name=name)
-            went = found.filter(pc.equal(found["state"], LedgerState.DELETED.value))
+            data = await read_part(task.store, garbage.folder, parts[name])
+            others = protocol.read_part(garbage, protocol.GARBAGE, parts[name], data, ["address", *OTHERS])
+            rows = (await read_recorded(task.store, ledger, name, others)).rows
+            went = rows.filter(pc.equal(rows["state"], LedgerState.DELETED.value))
             if went.num_rows:
-                part = parts[name]
-                data = await read_part(task.store, garbage.folder, part)
-                others = protocol.read_part(garbage, protocol.GARBAGE, part, data, ["address", *OTHERS])
                 await task.store.put(folder + name, _parquet(_addresses(went, others)))
-        yield _FILES.schema.empty_table()
+        yield _PARTS.schema.empty_table()
 
-    await context.engine.run(work, names, _FILES, effort=Effort(requests=len(files), size_bytes=sum(files.values())))
+    effort = Effort(requests=3 * len(parts), size_bytes=2 * sum(part.size_bytes for part in garbage.parts))
+    await context.engine.run(work, names, _PARTS, effort=effort)
     await _write_stats(context.store, plan, ledger.date, report)
 
 

@@ -44,6 +44,23 @@ from .erasures import (
 )
 from .holds import HoldsHistory, HoldsVersion, HoldsWritten, NewHold
 from .jobs import LINES_MAX, JobDeed, JobList, JobResult, JobState, JobView, StartJob
+from .ledger import (
+    LEDGER_PREFIX,
+    LedgerPage,
+    LedgerQuery,
+    LedgerRow,
+    LedgerState,
+    decode_ledger,
+    decode_record,
+    encode_ledger,
+    fold,
+    ledger_folder,
+    ledger_groups,
+    ledger_name,
+    ledger_records,
+    plain_rows,
+    record_of,
+)
 from .messages import (
     AdoptedSlices,
     Adopting,
@@ -162,22 +179,12 @@ from .policies import (
     SetPolicy,
 )
 from .reports import (
-    LEDGER_PREFIX,
     REPORT_FORMAT,
-    LedgerPage,
-    LedgerQuery,
-    LedgerRow,
-    LedgerState,
     PurgeReport,
     RunReport,
     StageReport,
-    decode_ledger,
     decode_report,
-    encode_ledger,
     encode_report,
-    ledger_folder,
-    ledger_groups,
-    plain_rows,
 )
 from .requests import (
     ENGINE_SETTING,
@@ -462,6 +469,7 @@ __all__ = [
     "decode_manifest",
     "decode_part",
     "decode_plan",
+    "decode_record",
     "decode_report",
     "decode_saved",
     "decode_saved_dues",
@@ -476,6 +484,7 @@ __all__ = [
     "encode_report",
     "encode_saved",
     "engine_from",
+    "fold",
     "garbage_rows",
     "grace_s_of",
     "grace_seconds",
@@ -487,6 +496,8 @@ __all__ = [
     "known",
     "ledger_folder",
     "ledger_groups",
+    "ledger_name",
+    "ledger_records",
     "manifest_of",
     "manifest_path",
     "next_claim",
@@ -499,6 +510,7 @@ __all__ = [
     "purge_path",
     "read_parquet",
     "read_part",
+    "record_of",
     "report_path",
     "request_of",
     "restored_from",

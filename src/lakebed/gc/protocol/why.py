@@ -16,7 +16,7 @@ import msgspec
 from lakebed.gc.rules import Stay
 from lakebed.gc.rules.lifecycle import Keeps
 
-from .reports import LedgerRow
+from .ledger import LedgerRow
 
 
 class Question(NamedTuple):

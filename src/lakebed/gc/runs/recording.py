@@ -1,10 +1,13 @@
-"""The ledger as a sweep writes it: a file for each part of a plan, a row for each object, and what rows add up to.
+"""The ledger as a sweep writes and reads it: for each part of a plan numbered files, and what their rows add up to.
 
-All files of a run lie under the date on which its first sweep began, so that an apply that goes on finds what is done:
+All files of a run lie under the date on which its first sweep began, so that an apply that goes on finds them:
 
-    date=<date>/<run>-part-…            what became of the part's objects: deleted, kept, failed
+    date=<date>/<run>-part-….000000.parquet    the outcome of each of the part's objects: deleted, kept, failed
+    date=<date>/<run>-part-….000001.parquet    objects whose outcome changed: those that had failed
 
-The file is what makes a part done; of a done part only the rows with an error are tried again.
+Each file is put once, under the first free number, and only if no other apply has put that number. So of two applies
+of a run neither can put its rows over the other's, however late its request arrives: the slower one reads again, and
+adds only outcomes that are new. An object without an error row is done; an apply tries all others.
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ import pyarrow.compute as pc
 
 from lakebed.base import NotFound
 from lakebed.gc import protocol
-from lakebed.gc.protocol import LEDGER_PREFIX, LedgerState, Total
-from lakebed.objectstore import ObjectStore
+from lakebed.gc.protocol import LEDGER_PREFIX, LedgerState, Total, fold, ledger_name
+from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
+
+ATTEMPTS_MAX: Final = 8
+"""How often an apply tries to record a part. Each time but the last an answer was lost, or another apply was faster."""
 
 ERRORS_SHOWN: Final = 20
 HELD: Final = "held by legal hold"
@@ -34,8 +40,13 @@ class Ledger:
     run_id: str
     date: str
 
-    def key(self, part: str) -> str:
-        return f"{LEDGER_PREFIX}date={self.date}/{self.run_id}-{part}"
+    @property
+    def prefix(self) -> str:
+        """All files of the run's sweeps begin with this, and so do those of restores on the same day."""
+        return f"{LEDGER_PREFIX}date={self.date}/{self.run_id}-"
+
+    def key(self, part: str, number: int = 0) -> str:
+        return self.prefix + ledger_name(part, number)
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,14 +121,68 @@ def ledger_rows(objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: i
     return pa.table(columns).cast(protocol.arrow_schema(protocol.LEDGER))
 
 
-async def recorded(store: ObjectStore, key: str, objects: pa.Table) -> pa.Table | None:
-    """The file's rows, if there is a whole one of just these objects. Else the part counts as not done."""
-    try:
-        rows = protocol.decode_ledger(await store.get(key), name=key)
-    except (NotFound, protocol.BadInput):
-        return None
-    same = pc.all(pc.is_in(rows["address"], value_set=objects["address"].combine_chunks())).as_py()
-    return rows if rows.num_rows == objects.num_rows and same in (True, None) else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Hold the rows on record of a part's objects, one of each, and the number that its next file gets."""
+
+    rows: pa.Table
+    next_number: int
+
+    @property
+    def done(self) -> pa.Table:
+        return closed(self.rows)
+
+    def news(self, tried: pa.Table) -> pa.Table:
+        """Return those of these rows that say something new: nothing more of what is done, no error a second time."""
+        rest = without(tried, self.done["address"].to_pylist())
+        if not self.rows.num_rows or not rest.num_rows:
+            return rest
+        errors = self.rows["error"].take(pc.index_in(rest["address"], value_set=self.rows["address"].combine_chunks()))
+        return rest.filter(pc.fill_null(pc.not_equal(rest["error"], errors), True))
+
+
+async def read_recorded(store: ObjectStore, ledger: Ledger, part: str, objects: pa.Table) -> Recorded:
+    """Read the files of a part. Costs a read for each, and one that finds none.
+
+    A row of an object that is not the part's does not count: an apply that was overtaken may have looked again and
+    dealt the objects out otherwise.
+
+    Raises:
+        BadInput: a file is damaged. Which of its objects are done is not known, so the sweep stops.
+    """
+    files: list[pa.Table] = []
+    while True:
+        key = ledger.key(part, len(files))
+        try:
+            data = await store.get(key)
+        except NotFound:
+            break
+        files.append(protocol.decode_ledger(data, name=key))
+    rows = fold(files) if files else protocol.arrow_schema(protocol.LEDGER).empty_table()
+    return Recorded(rows=only(rows, objects["address"]), next_number=len(files))
+
+
+async def record(
+    store: ObjectStore, ledger: Ledger, part: str, objects: pa.Table, tried: pa.Table, before: Recorded
+) -> pa.Table:
+    """Put on record what is new in `tried`; return the rows of all of the part's objects, one of each.
+
+    Raises:
+        ObjectOutcomeUnknown: no answer came, or another apply was faster, each of `ATTEMPTS_MAX` times.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        news = before.news(tried)
+        if not news.num_rows:
+            return before.rows
+        key = ledger.key(part, before.next_number)
+        try:
+            await store.put(key, protocol.encode_ledger(news), if_absent=True)
+        except (ObjectExists, ObjectOutcomeUnknown):
+            # Another apply put this number, or this one did and did not learn of it: look, and add what is missing.
+            before = await read_recorded(store, ledger, part, objects)
+        else:
+            return fold([before.rows, news])
+    raise ObjectOutcomeUnknown(f"whether {key} was written is not known", key=key)
 
 
 def failed(rows: pa.Table) -> pa.Table:
@@ -127,12 +192,6 @@ def failed(rows: pa.Table) -> pa.Table:
 def closed(rows: pa.Table) -> pa.Table:
     """All that did not fail."""
     return rows.filter(pc.equal(rows["error"], ""))
-
-
-def done_in_either(there: pa.Table, ours: pa.Table) -> pa.Table:
-    """Return the rows that are there, but of what failed there and not here, our rows. Both are of the same objects."""
-    newly_done = only(closed(ours), failed(there)["address"])
-    return pa.concat_tables([without(there, newly_done["address"].to_pylist()), newly_done])
 
 
 def only(objects: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:

@@ -16,7 +16,6 @@ import msgspec
 from lakebed.base import LakebedError, OutcomeUnknown, RunId, Tasks, Unavailable, count_of
 from lakebed.gc.protocol import (
     DELETES_ALLOWED,
-    LEDGER_PREFIX,
     Manifest,
     Plan,
     PlanMissing,
@@ -24,11 +23,13 @@ from lakebed.gc.protocol import (
     RunState,
     RunView,
     decode_report,
+    record_of,
     report_path,
 )
 from lakebed.objectstore import ObjectStore
 
 from .context import Progress, find, list_plans, read_plan, sizes
+from .recording import Ledger
 from .resume import read_begun, read_started, recheck_of, unfinished_runs
 
 DEFERRED: Final = "deferred"
@@ -134,7 +135,8 @@ async def _done(store: ObjectStore, plan: Plan, goes: Manifest) -> int:
     started = await read_started(store, plan)
     if started is None:
         return 0
-    recorded = await sizes(store, f"{LEDGER_PREFIX}date={started.date}/{plan.run_id}-")
+    files = await sizes(store, Ledger(run_id=plan.run_id, date=started.date).prefix)
+    recorded = {record_of(name) for name in files}
     return sum(part.rows for part in goes.parts if part.name in recorded)
 
 

@@ -44,8 +44,9 @@ from lakebed.gc.protocol import (
     WhyAnswer,
     WhyObject,
     WhyProgress,
-    decode_ledger,
+    decode_record,
     is_special,
+    ledger_records,
     plain_rows,
 )
 from lakebed.gc.rules import Ancestry, Holds, Rules, Stay, goes_ms, parse_duration, plain_name, stays_of
@@ -364,24 +365,25 @@ class Why:
         """Rows of these addresses or of this path, the latest deed first. Days are read from the newest back, each as a
         whole (what was restored may be deleted on the same), until each address is found.
         """
-        days: dict[str, list[str]] = {}
-        async for page in self._versions.objectstore.list(LEDGER_PREFIX):
-            for stat in page:
-                days.setdefault(stat.key.rpartition("/")[0], []).append(stat.key)
+        listed = [stat.key async for page in self._versions.objectstore.list(LEDGER_PREFIX) for stat in page]
+        days: dict[str, list[tuple[str, ...]]] = {}
+        for names in ledger_records(listed):
+            days.setdefault(names[0].rpartition("/")[0], []).append(names)
         for day in sorted(days, reverse=True):
             for batch in batches(days[day]):
-                for rows in await self._ledger_files(batch):
+                for rows in await self._records(batch):
                     found += plain_rows(rows.filter(_asked(rows, addresses, path)))
                 yield Work(len(batch), len(batch))
             if not path and addresses <= {row.address for row in found}:
                 break
         found.sort(key=lambda row: (-row.deleted_ms, row.address))
 
-    async def _ledger_files(self, names: Sequence[str]) -> list[pa.Table]:
-        files = await self._versions.ports.tasks.gather([self._versions.objectstore.get(name) for name in names])
+    async def _records(self, records: Sequence[Sequence[str]]) -> list[pa.Table]:
+        wanted = [self._versions.objectstore.get(name) for names in records for name in names]
+        files = iter(await self._versions.ports.tasks.gather(wanted))
         # The server answers others between two batches.
         await self._versions.ports.clock.sleep(0)
-        return [decode_ledger(data, name=name) for name, data in zip(names, files, strict=True)]
+        return [decode_record(names, [next(files) for _ in names]) for names in records]
 
 
 def check_question(*, address: str, ref: str, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.responses import Response
@@ -13,7 +14,8 @@ from lakebed.gc.protocol import (
     LedgerQuery,
     LedgerRow,
     LedgerState,
-    decode_ledger,
+    decode_record,
+    ledger_records,
     plain_rows,
 )
 from lakebed.operations import collectors
@@ -23,8 +25,8 @@ from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
-FILES_MAX: Final = 100
-"""A page looks into at most this many files. It has a token then, even with fewer rows than were asked for."""
+RECORDS_MAX: Final = 100
+"""A page looks into at most this many records. It has a token then, even with fewer rows than were asked for."""
 
 
 class Ledger:
@@ -32,29 +34,30 @@ class Ledger:
         self._catalog = state.catalog
 
     async def rows(self, request: RestRequest) -> Response:
-        """Costs a listing of the ledger, and a read of each file looked into. The token is the file to go on with, and
-        how many of its rows were shown."""
+        """Answer one page. Costs a listing of the ledger, and a read of each file looked into.
+
+        The token is the record to go on with, by its first file, and how many of its rows were shown.
+        """
         objectstore = (await self._catalog.get(request.args[0])).objectstore
         query, limit = _query(request), request.amount()
         name, shown = _position(request.query("after"))
         start_after = LEDGER_PREFIX + name if name else ""
+        listed = [
+            stat.key async for page in objectstore.list(LEDGER_PREFIX) for stat in page if query.matches(stat.key)
+        ]
         found: list[LedgerRow] = []
-        looked = 0
-        async for page in objectstore.list(LEDGER_PREFIX):
-            for stat in page:
-                if not query.matches(stat.key) or stat.key < start_after:
-                    continue
-                here = stat.key.removeprefix(LEDGER_PREFIX)
-                if looked == FILES_MAX or len(found) == limit:
-                    return answer(LedgerPage(rows=tuple(found), continuation_token=f"{here}:0"))
-                rows = await asyncio.to_thread(_select, query, await objectstore.get(stat.key), stat.key)
-                skipped = shown if stat.key == start_after else 0
-                more = rows[skipped : skipped + limit - len(found)]
-                found += more
-                looked += 1
-                if skipped + len(more) < len(rows):
-                    token = f"{here}:{skipped + len(more)}"
-                    return answer(LedgerPage(rows=tuple(found), continuation_token=token))
+        for looked, names in enumerate([each for each in ledger_records(listed) if each[0] >= start_after]):
+            here = names[0].removeprefix(LEDGER_PREFIX)
+            if looked == RECORDS_MAX or len(found) == limit:
+                return answer(LedgerPage(rows=tuple(found), continuation_token=f"{here}:0"))
+            data = [await objectstore.get(name) for name in names]
+            rows = await asyncio.to_thread(_select, query, names, data)
+            skipped = shown if names[0] == start_after else 0
+            more = rows[skipped : skipped + limit - len(found)]
+            found += more
+            if skipped + len(more) < len(rows):
+                token = f"{here}:{skipped + len(more)}"
+                return answer(LedgerPage(rows=tuple(found), continuation_token=token))
         return answer(LedgerPage(rows=tuple(found)))
 
 
@@ -83,5 +86,5 @@ def _position(token: str) -> tuple[str, int]:
     return name, int(shown or 0)
 
 
-def _select(query: LedgerQuery, data: bytes, key: str) -> list[LedgerRow]:
-    return plain_rows(query.select(decode_ledger(data, name=key)))
+def _select(query: LedgerQuery, names: Sequence[str], data: Sequence[bytes]) -> list[LedgerRow]:
+    return plain_rows(query.select(decode_record(names, data)))

@@ -1,0 +1,190 @@
+"""The ledger: a row for each object and what a run did with it. It stays for ever.
+
+    _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/<run>-<part>.<6 digits>.parquet    a sweep's
+    _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/<run>-restore-<id>.parquet         a restore's
+    _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/hard-delete-<id>.parquet           hard delete's
+
+The files of one part of a plan make one *record*. They are numbered from 0 and each is put once, if absent. The first
+has a row for each object of the part, a later one only rows of objects whose outcome changed. `fold` gives each
+object its latest row; a row without an error is final. So an apply that was overtaken can put no row over another's.
+Every other file is a record of its own. No manifest names these files. A file of an older release is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lakebed.base import Later
+from lakebed.gc.rules import DAY_MS
+
+from .paths import GC_PREFIX
+from .tables import LEDGER, decode_part, encode_part, group_rows_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+else:  # only where they are used: a plain install has neither, and most of what is here needs none
+    np = Later("numpy")
+    pa = Later("pyarrow")
+    pc = Later("pyarrow.compute")
+
+LEDGER_PREFIX: Final = f"{GC_PREFIX}ledger/"
+GROUP_ROWS: Final = 1 << 14
+"""Rows that a server decodes at a time to find one: in about 5 ms, where the whole of a part takes 80."""
+
+
+class LedgerState(enum.StrEnum):
+    """Say what became of the object. `failed`: nothing, and its error says why. `kept`: it is not the one that was
+    planned for, or it came to be named, and stays.
+    """
+
+    DELETED = "deleted"
+    RESTORED = "restored"
+    FAILED = "failed"
+    KEPT = "kept"
+
+
+def ledger_folder(at_ms: int) -> str:
+    """Return the folder for rows of that day, in UTC. Ends with a slash."""
+    return f"{LEDGER_PREFIX}date={np.datetime64(at_ms // DAY_MS, 'D')}/"
+
+
+_NUMBERED: Final = re.compile(r"(.+)\.\d{6}(\.parquet)", re.ASCII)
+
+
+def ledger_name(part: str, number: int) -> str:
+    """Return how the name of a part's ledger file ends: `part-0.000001.parquet` for number 1 of `part-0.parquet`."""
+    return f"{part.removesuffix('.parquet')}.{number:06d}.parquet"
+
+
+def record_of(name: str) -> str:
+    """Return the record that a ledger file belongs to: `…/r1-part-0.parquet` of `…/r1-part-0.000001.parquet`."""
+    numbered = _NUMBERED.fullmatch(name)
+    return "".join(numbered.groups()) if numbered else name
+
+
+def ledger_records(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the ledger's records, each the names of its files from the first on, in the order of names."""
+    return [tuple(files) for _, files in groupby(sorted(names), key=record_of)]
+
+
+def fold(files: Sequence[pa.Table]) -> pa.Table:
+    """Return the LEDGER rows of a record, given those of its files from the first on: of each object one row.
+
+    The object's first row without an error, or else its last. Objects stay in the order in which they came.
+    """
+    files = [rows for rows in files if rows.num_rows] or files[:1]
+    if len(files) == 1:
+        return files[0]
+    rows = pa.concat_tables(files)
+    is_final = pc.equal(rows["error"], "").to_pylist()
+    latest: dict[str, int] = {}
+    for number, address in enumerate(rows["address"].to_pylist()):
+        if (before := latest.get(address)) is None or not is_final[before]:
+            latest[address] = number
+    return rows.take(pa.array(latest.values(), pa.int64()))
+
+
+def encode_ledger(rows: pa.Table) -> bytes:
+    """Return LEDGER rows as one file, which can be read a row group at a time."""
+    return encode_part(LEDGER, rows, group_rows=GROUP_ROWS)
+
+
+def ledger_groups(data: bytes, *, name: str) -> list[int]:
+    """Return how many rows each row group of a file has.
+
+    Raises:
+        BadInput: it is no ledger file.
+    """
+    return group_rows_of(data, name=name)
+
+
+def decode_ledger(data: bytes, *, name: str, group: int | None = None) -> pa.Table:
+    """Return the LEDGER rows of one file, or of one of its row groups.
+
+    Raises:
+        BadInput: it is no ledger file, or one of an older release. `name` is what the error calls it.
+    """
+    return decode_part(LEDGER, data, name=name, group=group)
+
+
+def decode_record(names: Sequence[str], data: Sequence[bytes]) -> pa.Table:
+    """Return the LEDGER rows of a record, given the names and bytes of its files from the first on.
+
+    Raises:
+        BadInput: as `decode_ledger`.
+    """
+    return fold([decode_ledger(bytes_, name=name) for name, bytes_ in zip(names, data, strict=True)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerQuery:
+    """Say what is asked for; a field that is left out does not count. `path` with a slash at its end is all that is
+    below it; `since_ms` is when the row's deed was done.
+    """
+
+    run_id: str = ""
+    path: str = ""
+    address: str = ""
+    state: LedgerState | None = None
+    since_ms: int | None = None
+
+    def matches(self, name: str) -> bool:
+        """Return whether a ledger file of this name can hold such rows."""
+        return name.endswith(".parquet") and (not self.run_id or f"/{self.run_id}-" in name)
+
+    def select(self, rows: pa.Table) -> pa.Table:
+        """Return those of these LEDGER rows that are asked for."""
+        kept = pc.is_valid(rows["address"])
+        if self.run_id:
+            kept = pc.and_(kept, pc.equal(rows["run_id"], self.run_id))
+        if self.path.endswith("/"):
+            kept = pc.and_(kept, pc.starts_with(rows["path"], self.path))
+        elif self.path:
+            kept = pc.and_(kept, pc.equal(rows["path"], self.path))
+        if self.address:
+            kept = pc.and_(kept, pc.equal(rows["address"], self.address))
+        if self.state is not None:
+            kept = pc.and_(kept, pc.equal(rows["state"], self.state.value))
+        if self.since_ms is not None:
+            since = pa.scalar(self.since_ms, rows.schema.field("deleted_at").type)
+            kept = pc.and_(kept, pc.greater_equal(rows["deleted_at"], since))
+        return rows.filter(kept)
+
+
+class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the table `ledger`, with times in milliseconds."""
+
+    run_id: str
+    address: str
+    size_bytes: int
+    reason: str
+    deleted_ms: int
+    error: str
+    path: str
+    rule: str
+    state: LedgerState
+
+
+class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the rows that were asked for, oldest runs first. More, or a look into more files, with the token."""
+
+    rows: tuple[LedgerRow, ...]
+    continuation_token: str | None = None
+
+
+def plain_rows(rows: pa.Table) -> list[LedgerRow]:
+    names = [name for name in LedgerRow.__struct_fields__ if name != "deleted_ms"]
+    columns = [rows["deleted_at"].cast(pa.int64()).to_pylist(), *(rows[name].to_pylist() for name in names)]
+    return [
+        LedgerRow(deleted_ms=deleted_ms, **dict(zip(names, row, strict=True)))
+        for deleted_ms, *row in zip(*columns, strict=True)
+    ]
