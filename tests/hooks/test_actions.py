@@ -19,12 +19,14 @@ hooks:
   - {id: one, type: webhook, properties: {url: "https://a.example", timeout: 1m30s}}
 """
 
+AT_MAIN = Event(type=EventType.PRE_COMMIT, source_ref="main", branch="main")
+
 
 def test_an_action_is_for_the_events_and_branches_that_it_names() -> None:
     action = parse("_lakefs_actions/a.yaml", GOOD)
 
     def is_for(kind: EventType, branch: str) -> bool:
-        return action.is_for(Event(type=kind, source_ref=branch, branch=branch))
+        return bool(action.hooks_for(Event(type=kind, source_ref=branch, branch=branch)))
 
     assert is_for(EventType.PRE_COMMIT, "main")
     assert is_for(EventType.PRE_COMMIT, "release-1")
@@ -37,9 +39,8 @@ def test_an_action_is_for_the_events_and_branches_that_it_names() -> None:
     ("old", "new", "words"),
     [
         ("on:", "when:", "names no event"),
-        ("pre-commit:", "pre-push:", "unknown event 'pre-push'"),
         ("hooks:", "others:", "`hooks` is no list"),
-        ("type: webhook", "type: airflow", "the type 'airflow' is not known"),
+        ("type: webhook", "type: mail", "the type 'mail' is not known"),
         ("id: one", 'id: "a b"', "the hook id"),
         ('url: "https://a.example"', "uri: x", "the property url is missing"),
         ("timeout: 1m30s", "timeout: soon", "no duration"),
@@ -63,9 +64,44 @@ def test_an_action_is_for_the_events_and_branches_that_it_names() -> None:
 )
 def test_a_file_that_does_not_follow_the_schema_says_what_is_wrong(old: str, new: str, words: str) -> None:
     with pytest.raises(InvalidAction, match="action file _lakefs_actions/a") as caught:
-        parse("_lakefs_actions/a.yaml", GOOD.replace(old.encode(), new.encode()))
+        parse("_lakefs_actions/a.yaml", GOOD.replace(old.encode(), new.encode())).hooks_for(AT_MAIN)
 
     assert words in str(caught.value)
+
+
+MISTAKES_BELOW = [
+    ("pre-commit:", "pre-push:"),
+    ("hooks:", "others:"),
+    ("type: webhook", "type: databricks"),
+    ("id: one", 'id: "a b"'),
+    ("timeout: 1m30s", "timeout: soon"),
+    ('branches: [main, "release-*"]', "branches: [dev]"),
+    ("timeout: 1m30s", "timeout: 0x" + "f" * 5000),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), MISTAKES_BELOW)
+def test_a_mistake_in_what_is_for_another_event_or_branch_refuses_nothing(old: str, new: str) -> None:
+    action = parse("_lakefs_actions/a.yaml", GOOD.replace(old.encode(), new.encode()))
+
+    for at in (
+        Event(type=EventType.PRE_MERGE, source_ref="main", branch="main"),
+        Event(type=EventType.PRE_COMMIT, source_ref="other", branch="other"),
+    ):
+        assert action.hooks_for(at) == ()
+
+
+def test_an_event_that_is_not_known_leaves_the_others_of_its_file() -> None:
+    action = parse("_lakefs_actions/a.yaml", GOOD.replace(b"post-merge:", b"pre-lunch: 5"))
+
+    assert [hook.id for hook in action.hooks_for(AT_MAIN)] == ["one"]
+
+
+def test_an_airflow_hook_names_its_server_its_dag_and_a_user() -> None:
+    text = b"{on: {pre-commit: }, hooks: [{id: a, type: airflow, properties: {url: u, dag_id: d, username: n}}]}"
+
+    with pytest.raises(InvalidAction, match="the property password is missing"):
+        parse("_lakefs_actions/a.yaml", text).hooks_for(AT_MAIN)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1m30s", 90), ("250ms", 0.25), ("1h", 3600), (5, 5), ("1.5s", 1.5)])

@@ -42,7 +42,7 @@ def test_an_answer_that_drips_ends_with_the_timeout(dripping: tuple[str, threadi
     url, gone = dripping
 
     with pytest.raises(HookFailed, match="no answer"):
-        webhook.send({"url": url, "timeout": "300ms"}, b"{}", options=HookOptions(loopback=True), log=print)
+        webhook.send({"url": url, "timeout": "300ms"}, {}, options=HookOptions(loopback=True), log=print)
 
     assert gone.wait(600)
 
@@ -79,4 +79,4 @@ def test_no_hook_reaches_a_private_network_unless_the_server_allows_it(host: str
 
 
 def _send(host: str, options: HookOptions) -> None:
-    webhook.send({"url": f"http://{host}:9/", "timeout": "10m"}, b"{}", options=options, log=print)
+    webhook.send({"url": f"http://{host}:9/", "timeout": "10m"}, {}, options=options, log=print)

@@ -151,6 +151,120 @@ async def test_a_commit_of_a_branch_that_no_pattern_names_is_not_asked_about(
     assert await runs(client, repo) == []
 
 
+@pytest.mark.parametrize("name", ["checks", "checks.json", "checks.yaml.bak", "deep/checks.txt"])
+async def test_an_action_file_counts_whatever_its_name_ends_with(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked, name: str
+) -> None:
+    await put(client, repo, f"_lakefs_actions/{name}", action("pre-commit", hook(webhook.url)))
+    webhook.statuses = [400]
+
+    assert (await commit(client, repo)).status_code == 412
+
+
+async def test_an_empty_file_among_the_actions_asks_for_no_check(client: httpx.AsyncClient, repo: str) -> None:
+    for name in ("", ".gitkeep"):
+        await put(client, repo, f"_lakefs_actions/{name}", "")
+
+    assert (await commit(client, repo)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        action("pre-merge", {"id": "a", "type": "airflow", "properties": {}}),
+        action("pre-merge", {"id": "a", "type": "delta-export"}),
+        action("pre-lunch", {"id": "a", "type": "webhook"}),
+        action("pre-commit", {"id": "a", "type": "mail"}).replace("main", "dev"),
+    ],
+)
+async def test_an_action_for_another_event_or_branch_refuses_no_commit(
+    client: httpx.AsyncClient, repo: str, text: str
+) -> None:
+    await put_action(client, repo, text)
+
+    assert (await commit(client, repo)).status_code == 201
+
+
+async def test_the_commit_takes_what_a_hook_writes_while_it_is_prepared(client: httpx.AsyncClient, repo: str) -> None:
+    """The server of the hook writes to the branch, and both checks come in their order."""
+    loop, events = asyncio.get_running_loop(), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            event = json.loads(self.rfile.read(int(self.headers["content-length"])))["event_type"]
+            events.append(event)
+            if event == "prepare-commit":
+                asyncio.run_coroutine_threadsafe(put(client, repo, "made/by-hook", "x"), loop).result()
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as port:
+        looks = hook(f"http://127.0.0.1:{port}/")
+        text = json.dumps({"name": "checks", "on": {"prepare-commit": {}, "pre-commit": {}}, "hooks": [looks]})
+        await put_action(client, repo, text)
+        made = await commit(client, repo)
+
+    assert made.status_code == 201, made.text
+    assert events == ["prepare-commit", "pre-commit"]
+    assert (await client.get(f"{repo}/refs/{made.json()['id']}/objects", params={"path": "made/by-hook"})).text == "x"
+
+
+async def test_a_hook_may_refuse_a_commit_while_it_is_prepared(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    await put_action(client, repo, action("prepare-commit", hook(webhook.url)))
+    webhook.statuses = [400]
+
+    assert "prepare-commit hook aborted" in (await commit(client, repo)).json()["message"]
+
+
+async def test_a_refusal_names_its_reason_and_the_command_that_shows_its_log(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    await put_action(client, repo, action("pre-commit", hook(webhook.url)))
+    webhook.statuses = [400]
+
+    message = (await commit(client, repo)).json()["message"]
+
+    assert "the webhook answered 400: looked at pre-commit" in message
+    assert message.endswith(f"lakebed actions show lakefs://lake {(await runs(client, repo))[0]['run_id']}")
+
+
+async def test_runs_of_a_commit_are_those_before_and_after_it(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    await put_action(client, repo, action("pre-commit", hook(webhook.url)))
+
+    made = (await commit(client, repo)).json()["id"]
+
+    assert [run["event_type"] for run in await runs(client, repo, commit=made)] == ["pre-commit"]
+
+
+async def test_events_before_a_change_have_what_is_known_of_it(
+    client: httpx.AsyncClient, repo: str, webhook: Hooked
+) -> None:
+    await put_action(client, repo, json.dumps({"on": dict.fromkeys(EVERY), "hooks": [hook(webhook.url)]}))
+    first = (await commit(client, repo)).json()["id"]
+    await client.post(f"{repo}/branches", json={"name": "dev", "source": "main"})
+    await put(client, repo, "a", "x", "dev")
+    second = (await commit(client, repo, "dev")).json()["id"]
+    (await client.post(f"{repo}/refs/dev/merge/main", json={"metadata": {"m": "1"}})).raise_for_status()
+    await client.post(f"{repo}/branches/main/revert", json={"ref": "main", "parent_number": 1})
+    await client.post(f"{repo}/branches/main/cherry-pick", json={"ref": second})
+    await client.post(f"{repo}/tags", json={"id": "v1", "ref": second})
+
+    sent = {event["event_type"]: event for _, _, event in webhook.sent}
+    assert sent["pre-create-branch"]["commit_id"] == first
+    assert sent["pre-create-tag"]["commit_id"] == second
+    assert (sent["pre-merge"]["commit_id"], sent["pre-merge"]["commit_metadata"]) == (second, {"m": "1"})
+    assert sent["pre-revert"]["commit_message"] == "Revert main"
+    assert sent["pre-cherry-pick"]["commit_message"] == "m"
+    assert sent["pre-create-tag"]["committer"] == "esti"
+
+
 EVERY = [
     "pre-commit",
     "pre-merge",
@@ -433,17 +547,72 @@ async def test_a_script_reads_only_what_the_committer_may_read(client: httpx.Asy
     await put(client, repo, "secret", "x")
     text = 'local code = require("lakefs").get_object("lake", "main", "secret"); print(code)'
     await put_action(client, repo, action("pre-commit", script(text)))
-    statement = {"effect": "allow", "action": ["fs:CreateCommit"], "resource": "*"}
-    await client.post("/auth/policies", json={"id": "committer", "statement": [statement]})
-    await client.post("/auth/users", json={"id": "joe"})
-    await client.put("/auth/users/joe/policies/committer")
-    pair = (await client.post("/auth/users/joe/credentials")).json()
-    auth = (pair["access_key_id"], pair["secret_access_key"])
+    auth = await committer(client)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=auth) as joe:
         assert (await commit(joe, repo)).status_code == 201
 
     assert await output(client, repo) == "401"
+
+
+@needs_lua
+async def test_a_script_that_the_committer_may_not_read_does_not_run(
+    client: httpx.AsyncClient, repo: str, app: Any
+) -> None:
+    await put(client, repo, "secret", "this is a secret")
+    lua = {"id": "file", "type": "lua", "properties": {"script_path": "secret"}}
+    await put_action(client, repo, action("pre-commit", lua))
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    auth = await committer(client)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=auth) as joe:
+        answer = await commit(joe, repo)
+
+    assert answer.status_code == 412
+    assert "script_path secret: insufficient permissions" in answer.json()["message"]
+    assert "near" not in answer.json()["message"]
+
+
+async def committer(client: httpx.AsyncClient) -> tuple[str, str]:
+    """Return the key pair of a new user who may commit, and nothing else."""
+    statement = {"effect": "allow", "action": ["fs:CreateCommit"], "resource": "*"}
+    await client.post("/auth/policies", json={"id": "committer", "statement": [statement]})
+    await client.post("/auth/users", json={"id": "joe"})
+    await client.put("/auth/users/joe/policies/committer")
+    pair = (await client.post("/auth/users/joe/credentials")).json()
+    return pair["access_key_id"], pair["secret_access_key"]
+
+
+@needs_lua
+async def test_a_script_sees_the_commit_that_is_asked_for(client: httpx.AsyncClient, repo: str) -> None:
+    head = (await client.get(f"{repo}/branches/main")).json()["commit_id"]
+    text = """
+    local json, commit = require("encoding/json"), action.commit
+    if #commit.message == 0 or commit.metadata["k"] == nil then error("no") end
+    print(commit.message, commit.metadata.k, commit.parents[1], #commit.parents, commit.meta_range_id, commit.version)
+    print(action.username, action.storage_namespace, action.pre_run_id, math.type(commit.creation_date))
+    print(action.run_id)
+    """
+    await put_action(client, repo, action("pre-commit", script(text)))
+
+    assert (await commit(client, repo)).status_code == 201
+
+    storage = (await client.get(repo)).json()["storage_namespace"]
+    lines = (await output(client, repo)).splitlines()
+    assert lines[:2] == [f"m\tv\t{head}\t1\t\t1", f"esti\t{storage}\t\tinteger"]
+    assert lines[2] == (await runs(client, repo))[0]["run_id"]
+
+
+@needs_lua
+async def test_a_script_after_a_commit_sees_it_and_the_run_before_it(client: httpx.AsyncClient, repo: str) -> None:
+    text = "print(action.commit.meta_range_id, action.pre_run_id, action.event_type)"
+    on: dict[str, Any] = {"pre-commit": {}, "post-commit": {}}
+    await put_action(client, repo, json.dumps({"on": on, "hooks": [script(text)]}))
+
+    made = (await commit(client, repo)).json()
+
+    while len(found := await runs(client, repo, commit=made["id"])) < 2:  # noqa: ASYNC110 - it runs beside the request
+        await asyncio.sleep(0.01)
+    assert await output(client, repo) == f"{made['meta_range_id']}\t{found[1]['run_id']}\tpost-commit"
 
 
 @needs_lua

@@ -100,8 +100,7 @@ class Changes:
         head = (await self._versions.context.branches.cached(branch)).record.commit_id
         attempt = partial(self._versions.commits.commit, branch, note)
 
-        async def in_turn() -> Commit:
-            await self._hooks.before(event)
+        async def make_commit() -> Commit:
             is_owed = allow_empty
             for _ in range(ATTEMPTS_MAX - 1):
                 await self._be_polite(branch)
@@ -114,9 +113,7 @@ class Changes:
                         raise
             return await attempt(allow_empty=is_owed)
 
-        commit = await self._queue.run(branch, in_turn)
-        self._note(event, commit)
-        return commit
+        return await self._watched(event, make_commit)
 
     async def record_commit(self, commit_id: str, commit: Commit, *, force: bool = False) -> None:
         """Write the record of a commit that no branch has: see `Recorder.record`.
@@ -163,6 +160,7 @@ class Changes:
                 source_ref=source_id,
                 source_is_commit=True,
                 merge_source=source,
+                commit_id=source_id,
             ),
             lambda: self._versions.merges.merge(
                 source,
@@ -188,6 +186,7 @@ class Changes:
         refuse_expired: bool = False,
     ) -> Commit:
         await self._guards.check_branch_writable(branch, force=force)
+        note = replace(note, message=note.message or f"Revert {ref}")
         return await self._on_clean(
             _event(EventType.PRE_REVERT, branch, note),
             lambda: self._versions.merges.revert(
@@ -218,7 +217,8 @@ class Changes:
         self._guards.check_writable(force=force)
         picked = await self._versions.history.get_commit(await self._versions.refs.resolve_commit(ref))
         origin = {PICKED_KEY: picked.id, PICKED_COMMITTER_KEY: picked.committer}
-        note = replace(note, metadata={**note.metadata, **origin})
+        metadata = {**picked.metadata, **note.metadata, **origin}
+        note = replace(note, message=note.message or picked.message, metadata=metadata)
         return await self._on_clean(
             _event(EventType.PRE_CHERRY_PICK, branch, note),
             lambda: self._versions.merges.cherry_pick(
@@ -283,7 +283,8 @@ class Changes:
             # Before it is there: a branch without this mark is a user's.
             await self._settings.hide_branch(name, work_of=work_of)
             return await make()
-        return await self._make_ref(Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name), make)
+        event = Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name, committer=by)
+        return await self._make_ref(event, make)
 
     async def delete_branch(
         self,
@@ -316,8 +317,8 @@ class Changes:
             await self._settings.unhide_branch(name)
             return True
         head = (await self._versions.refs.get_branch(name)).commit_id
-        event = Event(type=EventType.PRE_DELETE_BRANCH, source_ref=name, branch=name, commit_id=head)
-        await self._hooks.before(event)
+        event = Event(type=EventType.PRE_DELETE_BRANCH, source_ref=name, branch=name, commit_id=head, committer=by)
+        run = await self._hooks.before(event)
         if may_go is None:
             is_hidden = await self._settings.is_hidden(name)
             await self._versions.refs.delete_branch(name, by=by, is_kept=True, is_hidden=is_hidden)
@@ -325,23 +326,29 @@ class Changes:
             return False
         await self._settings.unhide_branch(name)
         # The branch is gone: its actions are those of its last commit.
-        self._hooks.after(replace(event, type=event.type.after, source_ref=head, source_is_commit=True))
+        after = replace(event, type=event.type.after, source_ref=head, source_is_commit=True, pre_run=run)
+        await self._hooks.after(after)
         return True
 
     async def create_tag(self, name: str, source: str, *, force: bool = False, by: str = "") -> CommitId:
         self._guards.check_writable(force=force)
-        event = Event(type=EventType.PRE_CREATE_TAG, source_ref=source, tag=name)
+        event = Event(type=EventType.PRE_CREATE_TAG, source_ref=source, tag=name, committer=by)
         return await self._make_ref(event, lambda: self._versions.refs.create_tag(name, source, by=by))
 
     async def delete_tag(self, name: str, *, force: bool = False, by: str = "") -> None:
         self._guards.check_writable(force=force)
         commit_id = await self._versions.refs.get_tag(name)
         event = Event(
-            type=EventType.PRE_DELETE_TAG, source_ref=commit_id, source_is_commit=True, tag=name, commit_id=commit_id
+            type=EventType.PRE_DELETE_TAG,
+            source_ref=commit_id,
+            source_is_commit=True,
+            tag=name,
+            commit_id=commit_id,
+            committer=by,
         )
-        await self._hooks.before(event)
+        run = await self._hooks.before(event)
         await self._versions.refs.delete_tag(name, by=by)
-        self._hooks.after(replace(event, type=event.type.after))
+        await self._hooks.after(replace(event, type=event.type.after, pre_run=run))
 
     async def forget_deleted(self, kind: RefKind, name: str) -> None:
         """Give up the way back to a deleted branch or tag: retention may expire its commits at once.
@@ -360,7 +367,7 @@ class Changes:
         """
         self._guards.check_writable()
         source = (await self._versions.refs.find_deleted(RefKind.BRANCH, name)).commit_id
-        event = Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name)
+        event = Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name, committer=by)
         return await self._make_ref(event, lambda: self._versions.refs.undelete_branch(name, by=by))
 
     async def undelete_tag(self, name: str, *, by: str = "") -> CommitId:
@@ -371,18 +378,17 @@ class Changes:
         """
         self._guards.check_writable()
         source = (await self._versions.refs.find_deleted(RefKind.TAG, name)).commit_id
-        event = Event(type=EventType.PRE_CREATE_TAG, source_ref=source, tag=name)
+        event = Event(type=EventType.PRE_CREATE_TAG, source_ref=source, tag=name, committer=by)
         return await self._make_ref(event, lambda: self._versions.refs.undelete_tag(name, by=by))
 
     async def _make_ref(self, event: Event, make: Callable[[], Awaitable[CommitId]]) -> CommitId:
         """Let hooks look at a new branch or tag, make it, and tell them."""
-        await self._hooks.before(event)
+        run = await self._hooks.before(event)
         commit_id = await make()
         # A branch is named by its name, and a tag's actions are those of its commit.
         source, is_commit = event.branch or commit_id, not event.branch
-        self._hooks.after(
-            replace(event, type=event.type.after, source_ref=source, source_is_commit=is_commit, commit_id=commit_id)
-        )
+        after = replace(event, type=event.type.after, source_ref=source, source_is_commit=is_commit, pre_run=run)
+        await self._hooks.after(replace(after, commit_id=commit_id))
         return commit_id
 
     async def check_clean(self, branch: str) -> None:
@@ -400,18 +406,27 @@ class Changes:
         A write that arrives after the check stays staged on top of what the work publishes: nothing is lost.
         """
 
+        return await self._watched(event, work, before=partial(self.check_clean, event.branch))
+
+    async def _watched(
+        self, event: Event, work: Callable[[], Awaitable[Commit]], before: Callable[[], Awaitable[None]] | None = None
+    ) -> Commit:
+        """Do the work in turn if its hooks allow it, and begin those that come after it."""
+        run = ""
+
         async def in_turn() -> Commit:
-            await self.check_clean(event.branch)
-            await self._hooks.before(event)
+            nonlocal run
+            if before is not None:
+                await before()
+            if event.type is EventType.PRE_COMMIT:
+                await self._hooks.before(replace(event, type=EventType.PREPARE_COMMIT))
+            run = await self._hooks.before(event)
             return await work()
 
         commit = await self._queue.run(event.branch, in_turn)
-        self._note(event, commit)
+        after = replace(event, type=event.type.after, source_ref=commit.id, source_is_commit=True, pre_run=run)
+        await self._hooks.after(replace(after, commit_id=commit.id, message=commit.message, metadata=commit.metadata))
         return commit
-
-    def _note(self, event: Event, commit: Commit) -> None:
-        after = replace(event, type=event.type.after, source_ref=commit.id, source_is_commit=True)
-        self._hooks.after(replace(after, commit_id=commit.id, message=commit.message))
 
     async def _in_turn(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
         return await self._queue.run(branch, work)
@@ -432,4 +447,5 @@ def _event(type_: EventType, branch: str, note: Note) -> Event:
         message=note.message,
         committer=note.committer,
         metadata=note.metadata,
+        created_ms=note.created_ms,
     )

@@ -14,6 +14,8 @@ from lakebed.base import Conflict
 
 
 class EventType(StrEnum):
+    PREPARE_COMMIT = "prepare-commit"
+    """Before `pre-commit`: a hook may still write to the branch, and the commit takes that along."""
     PRE_COMMIT = "pre-commit"
     POST_COMMIT = "post-commit"
     PRE_MERGE = "pre-merge"
@@ -34,14 +36,15 @@ class EventType(StrEnum):
     @property
     def after(self) -> EventType:
         """Return the event that follows this one, when the change was made."""
-        return EventType("post" + self.removeprefix("pre"))
+        return EventType("post-" + self.partition("-")[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One change of one repository. `source_ref` is where its actions are read: an expression, or a commit's id.
 
-    `branch` is the branch that changes, empty for tags. `commit_id` is known after the change, and for refs before it.
+    `branch` is the branch that changes, empty for tags. `commit_id` is the commit that was made. Before that it is the
+    one that a merge brings, or that a branch or tag to delete names. `pre_run` is the run of the event before it.
     """
 
     type: EventType
@@ -54,6 +57,9 @@ class Event:
     message: str = ""
     committer: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    created_ms: int | None = None
+    """The date that the commit was asked to have."""
+    pre_run: str = ""
 
 
 class HookRefused(Conflict):
@@ -61,14 +67,15 @@ class HookRefused(Conflict):
 
 
 class Hooks(Protocol):
-    async def before(self, event: Event) -> None:
-        """
+    async def before(self, event: Event) -> str:
+        """Run the hooks of a change, and return the run's id: empty where none ran.
+
         Raises:
             HookRefused: the change must not be made.
         """
         ...
 
-    def after(self, event: Event) -> None:
+    async def after(self, event: Event) -> None:
         """Begin the hooks of a change that was made. They go on beside the request, and fail nothing."""
         ...
 
@@ -76,8 +83,8 @@ class Hooks(Protocol):
 class NoHooks:
     """Repositories without hooks."""
 
-    async def before(self, event: Event) -> None:
-        pass
+    async def before(self, event: Event) -> str:  # noqa: ARG002  # the port's signature
+        return ""
 
-    def after(self, event: Event) -> None:
+    async def after(self, event: Event) -> None:
         pass

@@ -1,5 +1,8 @@
 """Action files: which hooks run at which events. Pure: YAML in, checked records out.
 
+A file is checked in two steps. `parse` reads for which events it is; `Action.hooks_for` checks all that counts for one
+event. So a mistake in what is for another event or branch refuses no change of this one.
+
 name: Good files
 on:
   pre-commit:
@@ -15,7 +18,8 @@ hooks:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -23,7 +27,7 @@ from typing import Any, Final
 import yaml
 
 from lakebed.base import Invalid
-from lakebed.catalog import Event, EventType
+from lakebed.catalog import Event
 
 FOLDER: Final = "_lakefs_actions/"
 FILES_MAX: Final = 100
@@ -31,7 +35,12 @@ FILE_BYTES_MAX: Final = 256 << 10
 HOOKS_MAX: Final = 50
 NODES_MAX: Final = 10_000
 DEPTH_MAX: Final = 50
-TYPES: Final = frozenset({"webhook", "lua"})
+NEEDED: Final[Mapping[str, Sequence[Sequence[str]]]] = {
+    "webhook": [["url"]],
+    "lua": [["script", "script_path"]],
+    "airflow": [["url"], ["dag_id"], ["username"], ["password"]],
+}
+"""The types of hooks, and the properties of each: one of every group is needed."""
 CONDITIONS: Final = ("success()", "failure()", "always()")
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
@@ -51,16 +60,27 @@ class Hook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    name: str
-    events: Mapping[EventType, tuple[str, ...]]
-    """The patterns of branches for each event. Empty: every branch, and every tag."""
-    hooks: tuple[Hook, ...]
+    """One action file. `events` and `hooks` are as they were read, unchecked."""
 
-    def is_for(self, event: Event) -> bool:
-        patterns = self.events.get(event.type)
-        if patterns is None:
-            return False
-        return not patterns or any(fnmatchcase(event.branch or event.tag, pattern) for pattern in patterns)
+    path: str
+    name: str
+    events: Mapping[Any, Any]
+    """The options of each event: patterns of branches or tags. None: every branch, and every tag."""
+    hooks: Any
+
+    def hooks_for(self, event: Event) -> Sequence[Hook]:
+        """Return the hooks that run at an event: none where the file is for other events or branches.
+
+        Raises:
+            InvalidAction: the file is for this event, and does not follow the schema.
+        """
+        if event.type not in self.events:
+            return ()
+        with _naming(self.path):
+            patterns = _patterns(event.type, self.events[event.type])
+            if patterns and not any(fnmatchcase(event.branch or event.tag, pattern) for pattern in patterns):
+                return ()
+            return _hooks(self.hooks)
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML brings no types
@@ -93,51 +113,38 @@ def parse(path: str, text: bytes) -> Action:
     """Read one action file.
 
     Raises:
-        InvalidAction: it is no YAML, or does not follow the schema.
+        InvalidAction: it is no YAML, or names no event: so it could be for every event.
     """
+    with _naming(path):
+        data = _loaded(text)
+        if not isinstance(data, dict):
+            raise InvalidAction("it is no mapping")
+        # YAML 1.1 reads the key `on` as the truth value.
+        events = data.get("on", data.get(True))
+        if not isinstance(events, dict) or not events:
+            raise InvalidAction("`on` names no event")
+        name = _text(data.get("name") or path.removeprefix(FOLDER), "name")
+    return Action(path=path, name=name, events=events, hooks=data.get("hooks"))
 
-    def wrong(words: str) -> InvalidAction:
-        return InvalidAction(f"action file {path}: {words}", path=path)
 
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the file in every error."""
     try:
-        action = _read(path, text)
+        yield
     except InvalidAction as error:
-        raise wrong(str(error)) from error
+        raise InvalidAction(f"action file {path}: {error}", path=path) from error
     except (yaml.YAMLError, ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:
         # The constructors of YAML raise these for a date that is none, for `0b_`, for `!!bool x`, and so on.
-        raise wrong(f"no YAML: {error}") from error
-    ids = [hook.id for hook in action.hooks]
-    if len(set(ids)) < len(ids):
-        raise wrong("two hooks have the same id")
-    return action
+        raise InvalidAction(f"action file {path}: no YAML: {error}", path=path) from error
 
 
-def _read(path: str, text: bytes) -> Action:
+def _loaded(text: bytes) -> Any:
     loader = _Loader(text)
     try:
-        data = loader.get_single_data()
+        return loader.get_single_data()
     finally:
         loader.dispose()
-    if not isinstance(data, dict):
-        raise InvalidAction("it is no mapping")
-    # YAML 1.1 reads the key `on` as the truth value.
-    events, hooks = data.get("on", data.get(True)), data.get("hooks")
-    if not isinstance(events, dict) or not events:
-        raise InvalidAction("`on` names no event")
-    if not isinstance(hooks, list) or not 1 <= len(hooks) <= HOOKS_MAX:
-        raise InvalidAction(f"`hooks` is no list of 1 to {HOOKS_MAX}")
-    return Action(
-        name=_text(data.get("name") or path.removeprefix(FOLDER), "name"),
-        events={_event(name): _patterns(name, options) for name, options in events.items()},
-        hooks=tuple(_hook(hook) for hook in hooks),
-    )
-
-
-def _event(name: object) -> EventType:
-    try:
-        return EventType(str(name))
-    except ValueError:
-        raise InvalidAction(f"unknown event {name!r}") from None
 
 
 def _patterns(name: object, options: object) -> tuple[str, ...]:
@@ -154,22 +161,31 @@ def _patterns(name: object, options: object) -> tuple[str, ...]:
     return tuple(patterns)
 
 
+def _hooks(data: object) -> Sequence[Hook]:
+    if not isinstance(data, list) or not 1 <= len(data) <= HOOKS_MAX:
+        raise InvalidAction(f"`hooks` is no list of 1 to {HOOKS_MAX}")
+    hooks = [_hook(each) for each in data]
+    if len({hook.id for hook in hooks}) < len(hooks):
+        raise InvalidAction("two hooks have the same id")
+    return hooks
+
+
 def _hook(data: object) -> Hook:
     if not isinstance(data, dict):
         raise InvalidAction("a hook is no mapping")
     id_, kind, properties = data.get("id"), data.get("type"), data.get("properties") or {}
     if not isinstance(id_, str) or not _ID.fullmatch(id_):
         raise InvalidAction(f"the hook id {id_!r} is not of letters, digits, `_` and `-`")
-    if not isinstance(kind, str) or kind not in TYPES:
-        raise InvalidAction(f"hook {id_}: the type {kind!r} is not known: {', '.join(sorted(TYPES))}")
+    if not isinstance(kind, str) or kind not in NEEDED:
+        raise InvalidAction(f"hook {id_}: the type {kind!r} is not known: {', '.join(sorted(NEEDED))}")
     condition = str(data.get("if") or CONDITIONS[0]).strip()
     if condition not in CONDITIONS:
         raise InvalidAction(f"hook {id_}: `if` is one of {', '.join(CONDITIONS)}")
     if not isinstance(properties, dict):
         raise InvalidAction(f"hook {id_}: `properties` is no mapping")
-    needed = ("url",) if kind == "webhook" else ("script", "script_path")
-    if not any(isinstance(properties.get(name), str) and properties[name] for name in needed):
-        raise InvalidAction(f"hook {id_}: the property {' or '.join(needed)} is missing")
+    for names in NEEDED[kind]:
+        if not any(isinstance(properties.get(name), str) and properties[name] for name in names):
+            raise InvalidAction(f"hook {id_}: the property {' or '.join(names)} is missing")
     if "timeout" in properties:
         duration_s(properties["timeout"])
     return Hook(id=id_, type=kind, condition=condition, properties=properties)
@@ -199,7 +215,3 @@ def _text(value: object, name: str) -> str:
 def should_run(condition: str, *, has_failed: bool) -> bool:
     """Decide whether a hook runs, by what happened to those before it in its action."""
     return condition == "always()" or (condition == "failure()") == has_failed
-
-
-def matching(actions: Sequence[Action], event: Event) -> list[Action]:
-    return [action for action in actions if action.is_for(event)]

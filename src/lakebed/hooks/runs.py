@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from lakebed.base import NotFound
 from lakebed.versions import Record, Versions
 
@@ -73,6 +75,13 @@ class Runs:
         for hook, text in zip(record.hooks, outputs, strict=True):
             await self._context.set(_output_key(run_id, hook.id), HookOutputRecord(text=text))
         await self._context.set(RUN + run_id.encode(), record)
+
+    async def name_commit(self, run_id: str, commit_id: str) -> None:
+        """Record which commit came of the change that a run looked at: listings by commit then show the run."""
+        key = RUN + run_id.encode()
+        found = await self._context.read(ActionRunRecord, key)
+        if found is not None:  # No other flow writes to a run that was recorded.
+            await self._context.set(key, replace(found[0], commit_id=commit_id))
 
     async def list(
         self, *, after: str = "", limit: int = 100, branch: str = "", commit_id: str = ""

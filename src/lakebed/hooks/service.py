@@ -13,19 +13,17 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-import msgspec
+from lakebed.base import CommitId, LakebedError, MetarangeId, NotFound, RepositoryId, from_row, key_to_path
+from lakebed.catalog import Event, EventType, HookRefused, Objects
+from lakebed.versions import Commit, CommitNotFound, ContentsGone, Listing, Versions
 
-from lakebed.base import CommitId, LakebedError, NotFound, RepositoryId, from_row, key_to_path
-from lakebed.catalog import Event, HookRefused, Objects
-from lakebed.versions import CommitNotFound, ContentsGone, Listing, Versions
-
-from . import lua, webhook
-from .actions import FILE_BYTES_MAX, FILES_MAX, FOLDER, Action, Hook, InvalidAction, matching, parse, should_run
+from . import airflow, lua, webhook
+from .actions import FILE_BYTES_MAX, FILES_MAX, FOLDER, Action, Hook, InvalidAction, parse, should_run
 from .options import (
     OUTPUT_CHARACTERS_MAX,
     TIMEOUT_HOLDING_S,
@@ -111,18 +109,26 @@ class RepositoryHooks:
         # Commits without an action file, which they never get.
         self._without: set[str] = set()
 
-    async def before(self, event: Event) -> None:
-        """Run the hooks of an event, and record the run.
+    async def before(self, event: Event) -> str:
+        """Run the hooks of an event, record the run, and return its id.
 
         Raises:
             HookRefused: one failed, or an action file cannot be read.
         """
-        if self._options.enabled:
-            why, run_id = await self._run(event)
-            if why:
-                raise HookRefused(f"{event.type} hook aborted, run id '{run_id}': {why}", run=run_id)
+        if not self._options.enabled:
+            return ""
+        why, run_id = await self._run(event)
+        if why:
+            log = f"lakebed actions show lakefs://{self._repository} {run_id}"
+            raise HookRefused(f"{event.type} hook aborted, run id '{run_id}': {why}; its log: {log}", run=run_id)
+        return run_id
 
-    def after(self, event: Event) -> None:
+    async def after(self, event: Event) -> None:
+        if event.pre_run and event.commit_id:
+            try:
+                await self._runs.name_commit(event.pre_run, event.commit_id)
+            except LakebedError as error:  # The change was made, and must not look as if it was not.
+                logger.warning("run %s of %s has no commit: %s", event.pre_run, self._repository, error)
         if self._options.enabled and not self._is_without(event):
             self._keep(asyncio.ensure_future(self._run_after(event)))
 
@@ -138,9 +144,9 @@ class RepositoryHooks:
 
     async def _run(self, event: Event) -> tuple[str, str]:
         """Return why the run failed, empty if it did not, and its id, empty where nothing ran."""
-        started_ms = self._now_ms()
+        started_ms, run_id = self._now_ms(), self._runs.fresh_id()
         try:
-            actions = matching(await self._actions(event), event)
+            actions = [(each, hooks) for each in await self._actions(event) if (hooks := each.hooks_for(event))]
         except InvalidAction as error:
             # Listed as a hook that failed, so that the run says why.
             ran = [_Ran(str(error.facts["path"]), "read", started_ms, self._now_ms(), str(error), [str(error)])]
@@ -148,11 +154,11 @@ class RepositoryHooks:
         else:
             if not actions:
                 return "", ""
-            groups = await asyncio.gather(*[self._run_action(action, event) for action in actions])
+            event = await self._with_commit(event)
+            groups = await asyncio.gather(*[self._run_action(*each, event, run_id) for each in actions])
             ran = [each for group in groups for each in group]
             failed = [f"action {each.action}, hook {each.hook}: {each.why}" for each in ran if each.why]
             why = "; ".join(failed)
-        run_id = self._runs.fresh_id()
         record = ActionRunRecord(
             event_type=event.type,
             branch=event.branch,
@@ -179,26 +185,33 @@ class RepositoryHooks:
         await self._runs.write(run_id, record, [each.output for each in ran])
         return why, run_id
 
-    async def _run_action(self, action: Action, event: Event) -> list[_Ran]:
+    async def _with_commit(self, event: Event) -> Event:
+        """Name the commit that a new branch or tag will have, as far as it is known."""
+        if event.commit_id or event.type not in {EventType.PRE_CREATE_BRANCH, EventType.PRE_CREATE_TAG}:
+            return event
+        return replace(event, commit_id=await self._versions.refs.resolve_commit(event.source_ref))
+
+    async def _run_action(self, action: Action, hooks: Sequence[Hook], event: Event, run_id: str) -> list[_Ran]:
         ran: list[_Ran] = []
-        for hook in action.hooks:
+        for hook in hooks:
             if should_run(hook.condition, has_failed=any(each.why for each in ran)):
                 async with self._turns:
-                    ran.append(await self._run_hook(action, hook, event))
+                    ran.append(await self._run_hook(action, hook, event, run_id))
         return ran
 
-    async def _run_hook(self, action: Action, hook: Hook, event: Event) -> _Ran:
+    async def _run_hook(self, action: Action, hook: Hook, event: Event, run_id: str) -> _Ran:
         ran = _Ran(action=action.name, hook=hook.id, started_ms=self._now_ms())
         secrets = ran.secrets = Secrets(self._options.environment)
         try:
             described = self._described(action, hook, event)
-            if hook.type == "webhook":
-                properties = {"timeout": default_timeout_s(event), **secrets.fill(hook.properties)}
-                body = msgspec.json.encode(described)
-                send = partial(webhook.send, properties, body, options=self._options, log=ran.log)
-                await asyncio.get_running_loop().run_in_executor(self._pool, send)
-            else:
+            if hook.type == "lua":
+                described |= await self._described_to_scripts(event, run_id)
                 await self._run_script(hook, event, described, secrets, ran)
+            else:
+                properties = {"timeout": default_timeout_s(event), **secrets.fill(hook.properties)}
+                send = webhook.send if hook.type == "webhook" else airflow.trigger
+                work = partial(send, properties, described, options=self._options, log=ran.log)
+                await asyncio.get_running_loop().run_in_executor(self._pool, work)
         except LakebedError as error:
             ran.fail(str(error) or type(error).__name__)
         except Exception as error:  # a hook that cannot run was not passed, whatever the reason
@@ -212,11 +225,7 @@ class RepositoryHooks:
     ) -> None:
         script = hook.properties.get("script")
         if not script:
-            path = str(hook.properties["script_path"])
-            entry = await self._objects.get(event.source_ref, path)
-            if entry.size_bytes > FILE_BYTES_MAX:
-                raise HookFailed(f"{path} has more than {FILE_BYTES_MAX} bytes")
-            script = (await self._objects.read(entry)).decode(errors="replace")
+            script = await self._script_at(str(hook.properties["script_path"]), event)
         loop, caller = asyncio.get_running_loop(), CALLER.get()
 
         def ask(name: str, arguments: list[Any]) -> tuple[int, Any]:
@@ -235,14 +244,60 @@ class RepositoryHooks:
         )
         await loop.run_in_executor(self._pool, run)
 
+    async def _script_at(self, path: str, event: Event) -> str:
+        """Read a script with the permissions of the user who makes the change: its errors show parts of it.
+
+        Raises:
+            HookFailed: it is not there, too large, or this user may not read it.
+        """
+        status, value = await self._ask(CALLER.get(), "get_object", [self._repository, event.source_ref, path])
+        if status != 200:
+            raise HookFailed(f"script_path {path}: {value['message']}")
+        if len(value) > FILE_BYTES_MAX:
+            raise HookFailed(f"{path} has more than {FILE_BYTES_MAX} bytes")
+        return bytes(value).decode(errors="replace")
+
     async def _answer(self, caller: object, name: str, arguments: list[Any]) -> tuple[int, Any]:
         # Who writes an action file here would else read, through the next committer, what only that user may read.
         if arguments[:1] != [self._repository]:
             return 403, {"message": f"hooks of {self._repository} read no other repository"}
         return await self._ask(caller, name, arguments)
 
+    async def _described_to_scripts(self, event: Event, run_id: str) -> dict[str, Any]:
+        """Return the rest of what scripts see. `commit` is the event's commit, or the one that is asked for."""
+        if event.commit_id and event.type is not EventType.PRE_MERGE:
+            commit = await self._versions.history.get_commit(CommitId(event.commit_id))
+        else:
+            parents = [(await self._versions.refs.get_branch(event.branch)).commit_id]
+            parents += [CommitId(event.commit_id)] if event.commit_id else []
+            commit = Commit(
+                generation=0,
+                message=event.message,
+                committer=event.committer,
+                created_ms=self._now_ms() if event.created_ms is None else event.created_ms,
+                metarange_id=MetarangeId(""),  # Not made yet.
+                parents=tuple(parents),
+                metadata=dict(event.metadata),
+            )
+        return {
+            "run_id": run_id,
+            "pre_run_id": event.pre_run,
+            "storage_namespace": self._versions.context.objectstore.uri,
+            "username": event.committer,
+            "commit": {
+                "message": commit.message,
+                "committer": commit.committer,
+                "metadata": commit.metadata,
+                "parents": list(commit.parents),
+                "meta_range_id": commit.metarange_id,
+                "creation_date": commit.created_ms // 1000,
+                "version": commit.version,
+                "generation": commit.generation,
+            },
+        }
+
     def _described(self, action: Action, hook: Hook, event: Event) -> dict[str, Any]:
-        """The event as webhooks and scripts get it."""
+        """Return the event as every hook gets it."""
         return {
             "event_type": str(event.type),
             "event_time": datetime.fromtimestamp(self._now_ms() / 1000, UTC).isoformat().replace("+00:00", "Z"),
@@ -280,10 +335,9 @@ class RepositoryHooks:
             raise InvalidAction(f"{FOLDER} has more than {FILES_MAX} files", path=FOLDER)
         found = []
         for key, row in listing.items:
+            if row is None or (entry := from_row(row)).size_bytes == 0:
+                continue  # A folder's marker, or an empty file: it asks for no check.
             path = key_to_path(key)
-            if row is None or not path.endswith((".yaml", ".yml")):
-                continue
-            entry = from_row(row)
             known = self._parsed.get((path, entry.address))
             if known is None:
                 if entry.size_bytes > FILE_BYTES_MAX:

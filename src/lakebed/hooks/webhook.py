@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
+import msgspec
+
 from .actions import duration_s
 from .options import OUTPUT_CHARACTERS_MAX, TIMEOUT_S, TIMEOUT_S_MAX, HookFailed, HookOptions, Log
 
@@ -26,6 +28,8 @@ RETRIED: Final = frozenset({429, 502, 503, 504})
 RETRY_S: Final = 0.5
 SHOWN_MAX: Final = 4096
 """The characters of an answer's body that a run shows."""
+REASON_MAX: Final = 500
+"""And those that the error of a refused change shows."""
 METADATA: Final = frozenset(
     map(
         ipaddress.ip_address,
@@ -42,10 +46,16 @@ class Answer:
     status: int
     body: bytes
 
+    @property
+    def reason(self) -> str:
+        """The status, and the beginning of what the answer says, on one line."""
+        words = " ".join(self.body.decode(errors="replace").split())
+        return f"{self.status}: {words[:REASON_MAX]}" if words else str(self.status)
+
 
 def send(
     properties: Mapping[str, Any],
-    body: bytes,
+    event: Mapping[str, Any],
     *,
     options: HookOptions,
     log: Log,
@@ -61,6 +71,7 @@ def send(
     url, query = str(properties["url"]), _query(properties.get("query_params") or {})
     target = url + (("&" if urlsplit(url).query else "?") + urlencode(query) if query else "")
     headers = {"content-type": "application/json", **_headers(properties.get("headers") or {})}
+    body = msgspec.json.encode(event)
     attempt = 0
     while True:
         attempt += 1
@@ -75,7 +86,7 @@ def send(
             log(answer.body.decode(errors="replace"), SHOWN_MAX)
             if 200 <= answer.status < 300:
                 return
-            words, is_final = f"the webhook answered {answer.status}", answer.status not in RETRIED
+            words, is_final = f"the webhook answered {answer.reason}", answer.status not in RETRIED
         wait_s = RETRY_S * 2 ** (attempt - 1)
         if is_final or attempt == ATTEMPTS_MAX or is_over() or time.monotonic() + wait_s >= until_s:
             raise HookFailed(words)

@@ -93,10 +93,11 @@ class Watching(NoHooks):
         self.act: Any = None
         self.asked = 0
 
-    async def before(self, event: Event) -> None:
+    async def before(self, event: Event) -> str:
         if self.act is not None and event.type == "pre-delete-branch":
             self.asked += 1
             await self.act()
+        return ""
 
     def fail_at(self, number: int, error: LakebedError) -> None:
         """Raise `error` at the branch of this number, counted from 1."""
