@@ -209,6 +209,31 @@ class TestRanges:
             assert answer.status_code == 416
             assert answer.headers["content-range"] == "bytes */10"
 
+    async def test_a_range_counts_only_while_the_object_is_that_of_if_range(
+        self, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        await upload(client, repo, "a", content=b"AAAAAAAA")
+        old = await download(client, repo, "a")
+        dated = old.headers["last-modified"]
+        for validator in (old.headers["etag"], dated):
+            half = await download(client, repo, "a", headers={"range": "bytes=4-", "if-range": validator})
+            assert (half.status_code, half.content) == (206, b"AAAA")
+        await upload(client, repo, "a", content=b"BBBBBBBB")
+
+        others = (
+            old.headers["etag"],
+            "W/" + (await download(client, repo, "a")).headers["etag"],
+            "Mon, 01 Jan 2001 00:00:00 GMT",
+            "no date",
+        )
+        for validator in others:
+            headers = {"range": "bytes=4-", "if-range": validator}
+            whole = await download(client, repo, "a", headers=headers)
+            assert (whole.status_code, whole.content) == (200, b"BBBBBBBB")
+            assert "content-range" not in whole.headers
+            head = await client.head(repo + "/refs/main/objects?path=a", headers=headers)
+            assert (head.status_code, head.headers["content-length"]) == (200, "8")
+
     async def test_nothing_of_an_empty_object_can_be_asked_for(self, client: httpx.AsyncClient, repo: str) -> None:
         await upload(client, repo, "a", content=b"")
 

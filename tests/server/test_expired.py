@@ -13,7 +13,7 @@ from lakebed.objectstore import open_deleter
 from lakebed.server import App, AppState
 from lakebed.server.backup_check import check_named
 from lakebed.versions import TakingRecord
-from tests.server.s3.test_gateway import allow, asked_as, keys_of
+from tests.server.s3.signing import allow, asked_as, keys_of
 
 DAY_S = 86_400
 RULE = "logs: logs/ 10d"

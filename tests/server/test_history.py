@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from lakebed.server import App
-from tests.server.s3.test_gateway import asked_as
+from tests.server.s3.signing import asked_as
 
 
 async def commit(client: httpx.AsyncClient, repo: str, branch: str, path: str, content: bytes = b"x") -> str:

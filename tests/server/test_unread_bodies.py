@@ -19,7 +19,8 @@ from lakebed.operations.operation import LIST_BYTES_MAX, PUBLIC_BYTES_MAX, RECOR
 from lakebed.operations.table import OPERATIONS
 from lakebed.server import App
 from lakebed.server.s3.operations import OPERATIONS as S3_OPERATIONS
-from tests.server.s3.test_gateway import ROUTES, Signer, allow, keys_of
+from tests.server.s3.signing import Signer, allow, keys_of
+from tests.server.s3.test_gateway import ROUTES
 
 RECORDS = [operation for operation in OPERATIONS if operation.body not in (NOTHING, bytes)]
 LISTS = {

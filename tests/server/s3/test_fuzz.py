@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from lakebed.server import App
-from tests.server.s3.test_gateway import Signer
+from tests.server.s3.signing import Signer
 
 REQUESTS: Final = int(os.environ.get("LAKEBED_FUZZ", "10000"))
 GROWTH_MIB_MAX: Final = 48

@@ -2,63 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 
 from lakebed.server import App, AppState, ServerOptions, create_app, opened, options_of
 from lakebed.server.audit import AuditQuery
-from lakebed.server.s3.operations import OPERATIONS
+from lakebed.server.s3.operations import BUCKET_SETTINGS, OBJECT_SETTINGS, OPERATIONS
 from lakebed.server.s3.options import InvalidGatewaySetting, S3Options
 
-
-class Signer(httpx.Auth):
-    """Sign each request as botocore signs it."""
-
-    requires_request_body = True
-
-    def __init__(self, access_key_id: str, secret_access_key: str) -> None:
-        self._credentials = Credentials(access_key_id, secret_access_key)
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        kept = {k: v for k, v in request.headers.items() if k == "host" or k.startswith(("x-amz-", "content-"))}
-        signed = AWSRequest(request.method, str(request.url), headers=kept, data=request.content)
-        S3SigV4Auth(self._credentials, "s3", "us-east-1").add_auth(signed)
-        for name, value in signed.headers.items():
-            request.headers[name] = value.decode() if isinstance(value, bytes) else value
-        yield request
-
-
-@contextmanager
-def asked_as(app: App, pair: tuple[str, str]) -> Iterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    yield httpx.AsyncClient(transport=transport, base_url="http://localhost", auth=Signer(*pair))
-
-
-async def keys_of(client: httpx.AsyncClient, user: str, *statements: dict[str, object]) -> tuple[str, str]:
-    """A user who may do what the statements say, and her key pair."""
-    (await client.post("/auth/users", json={"id": user})).raise_for_status()
-    (await client.post("/auth/policies", json={"id": user, "statement": [*statements]})).raise_for_status()
-    (await client.put(f"/auth/users/{user}/policies/{user}")).raise_for_status()
-    pair = (await client.post(f"/auth/users/{user}/credentials")).json()
-    return pair["access_key_id"], pair["secret_access_key"]
-
-
-def allow(*actions: str, resource: str = "*") -> dict[str, object]:
-    return {"effect": "allow", "action": [*actions], "resource": resource}
-
+from .signing import Signer, allow, asked_as, keys_of
 
 ROUTES = {
     "s3:ListBuckets": ("GET", "/", "fs:ListRepositories"),
     "s3:HeadBucket": ("HEAD", "/lake", "fs:ReadRepository"),
     "s3:GetBucketLocation": ("GET", "/lake.main?location", "fs:ReadBranch"),
-    "s3:GetBucketVersioning": ("GET", "/lake?versioning", "fs:ReadRepository"),
+    "s3:ListObjectVersions": ("GET", "/lake.main?versions", "fs:ListObjects"),
     "s3:CreateBucket": ("PUT", "/lake.dev", "fs:CreateBranch"),
     "s3:DeleteBucket": ("DELETE", "/lake.gone", "fs:DeleteBranch"),
     "s3:ListObjects": ("GET", "/lake.main", "fs:ListObjects"),
@@ -75,16 +35,13 @@ ROUTES = {
     "s3:ListParts": ("GET", "/lake/main/b?uploadId=x", "fs:WriteObject"),
     "s3:ListMultipartUploads": ("GET", "/lake?uploads", "fs:ListObjects"),
 }
+ROUTES |= {f"s3:{each.name}": ("GET", f"/lake?{name}", "fs:ReadRepository") for name, each in BUCKET_SETTINGS.items()}
+ROUTES |= {
+    f"s3:{each.name}": ("GET", f"/lake/main/a?{name}", "fs:ReadObject") for name, each in OBJECT_SETTINGS.items()
+}
 UNKNOWN = "uploadId=x"
 """A caller who may ask learns that there is no such upload."""
 SENT = {"s3:GetObjectAttributes": {"x-amz-object-attributes": "ETag"}}
-
-
-@pytest.fixture
-async def lake(client: httpx.AsyncClient, repo: str) -> httpx.AsyncClient:
-    (await client.post(f"{repo}/branches/main/objects?path=a", content=b"hello")).raise_for_status()
-    (await client.post(f"{repo}/branches", json={"name": "gone", "source": "main"})).raise_for_status()
-    return client
 
 
 @pytest.mark.parametrize("name", ROUTES)
@@ -100,7 +57,9 @@ async def test_each_operation_asks_for_the_permission_of_the_table(
     with asked_as(app, may) as allowed:
         answer = await allowed.request(method, path, headers=SENT.get(name))
     refused = {"s3:DeleteBucket": 501}
-    assert answer.status_code in ({404} if UNKNOWN in path else {refused.get(name, 200), 204}), answer.text
+    unset = "<Error>" in answer.text and name.startswith("s3:Get")
+    expected = {404} if UNKNOWN in path or unset else {refused.get(name, 200), 204}
+    assert answer.status_code in expected, answer.text
 
 
 def test_every_operation_of_the_gateway_is_in_this_list() -> None:

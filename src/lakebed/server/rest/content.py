@@ -24,6 +24,7 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.responses import RawResponse, StreamedResponse, raw_headers
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
+from lakebed.server.validators import has_same_bytes, names_etag
 from lakebed.versions import CommitExpired
 
 from .stats import stats_of_entry
@@ -83,9 +84,9 @@ class Content:
         headers["content-security-policy"] = "default-src 'none'"
         headers["x-content-type-options"] = "nosniff"
         headers["x-frame-options"] = "SAMEORIGIN"
-        if _names(request.header(b"if-none-match"), entry.checksum):
+        if names_etag(request.header(b"if-none-match") or "", entry.checksum):
             return _bare(304, headers)
-        span = _span(request.header(b"range"), entry.size_bytes)
+        span = _asked_span(request, entry)
         start, end = span or (0, entry.size_bytes)
         if span is not None:
             if start >= end:
@@ -100,7 +101,7 @@ class Content:
         repository = await self._catalog.get(request.args[0])
         entry = await repository.objects.open(request.args[1], request.required("path"))
         headers = _headers(entry)
-        span = _span(request.header(b"range"), entry.size_bytes)
+        span = _asked_span(request, entry)
         start, end = span or (0, entry.size_bytes)
         status = 200
         if span is not None:
@@ -208,6 +209,13 @@ def _headers(entry: Entry) -> dict[str, str]:
     }
 
 
+def _asked_span(request: RestRequest, entry: Entry) -> tuple[int, int] | None:
+    header = request.header(b"range")
+    if header is not None and not has_same_bytes(request.header(b"if-range"), entry):
+        return None
+    return _span(header, entry.size_bytes)
+
+
 def _span(header: str | None, size_bytes: int) -> tuple[int, int] | None:
     """Return the bytes that a Range header asks for, from start to before end, cut to the size; start ≥ end: none.
 
@@ -226,13 +234,6 @@ def _span(header: str | None, size_bytes: int) -> tuple[int, int] | None:
     if not last:
         raise InvalidParameter('parameter "Range" in header has an error: not a byte range')
     return max(size_bytes - int(last), 0), size_bytes
-
-
-def _names(if_none_match: str | None, checksum: str) -> bool:
-    if if_none_match is None:
-        return False
-    tags = [tag.strip().removeprefix("W/").strip('"') for tag in if_none_match.split(",")]
-    return checksum in tags or "*" in tags
 
 
 def _unsatisfiable(entry: Entry) -> Response:

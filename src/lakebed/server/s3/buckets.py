@@ -23,6 +23,7 @@ from .bodies import Payload
 from .checksums import COMPOSITE, FULL_OBJECT, part_count
 from .documents import Element, document, escape_text
 from .errors import NotImplementedByName, S3Error
+from .headers import check_acl
 from .operations import S3Operation
 from .options import S3Options
 from .requests import OWNER, S3Request, admit
@@ -30,10 +31,12 @@ from .requests import OWNER, S3Request, admit
 KEYS_MAX: Final = 1000
 BUCKETS_MAX: Final = 10_000
 REGION: Final = "us-east-1"
+VERSION: Final = "null"
+"""The version of every object, as S3 has it where versioning never was on."""
 CONFIGURATION_BYTES_MAX: Final = 64 << 10
 _CHECKSUM: Final = re.compile(rb"::s3::checksum-([a-z0-9]+)")
 _WHOLE: Final = frozenset({b"crc64nvme"})
-_OWNER_ELEMENT: Final = Element("Owner").text("ID", OWNER).text("DisplayName", OWNER)
+OWNER_ELEMENT: Final = Element("Owner").text("ID", OWNER).text("DisplayName", OWNER)
 
 
 class Buckets:
@@ -46,9 +49,9 @@ class Buckets:
             operations.HEAD_BUCKET: self.head,
             operations.DELETE_BUCKET: self.delete,
             operations.GET_BUCKET_LOCATION: self.location,
-            operations.GET_BUCKET_VERSIONING: self.versioning,
             operations.LIST_OBJECTS: self.list_objects,
             operations.LIST_OBJECTS_V2: self.list_objects_v2,
+            operations.LIST_OBJECT_VERSIONS: self.list_versions,
         }
 
     # Buckets
@@ -74,7 +77,7 @@ class Buckets:
             listed.add(
                 Element("Bucket").text("Name", name).text("CreationDate", iso(created_ms)).text("BucketRegion", REGION)
             )
-        root = Element("ListAllMyBucketsResult").add(_OWNER_ELEMENT).add(listed)
+        root = Element("ListAllMyBucketsResult").add(OWNER_ELEMENT).add(listed)
         if prefix:
             root.text("Prefix", prefix)
         if has_more:
@@ -94,8 +97,7 @@ class Buckets:
     async def create(self, request: S3Request) -> Response:
         """Make a branch at the head of the repository's default branch."""
         place = request.place()
-        request.refuse_headers([b"x-amz-grant-"])
-        refuse_acl(request)
+        check_acl(request)
         if (request.header(b"x-amz-bucket-object-lock-enabled") or "false").lower() != "false":
             raise NotImplementedByName("the header x-amz-bucket-object-lock-enabled")
         if request.header(b"x-amz-object-ownership") not in {None, "BucketOwnerEnforced"}:
@@ -129,19 +131,18 @@ class Buckets:
         raise NotImplementedByName("DeleteBucket of a branch (delete it through the API or lakebed branch delete)")
 
     async def head(self, request: S3Request) -> Response:
-        await self._find(request)
+        await self.check(request)
         return Response(status_code=200, headers={"x-amz-bucket-region": REGION})
 
     async def location(self, request: S3Request) -> Response:
-        await self._find(request)
+        await self.check(request)
         return xml(Element("LocationConstraint"))
 
-    async def versioning(self, request: S3Request) -> Response:
-        """Say that S3's versioning never was on: commits are how versions are kept here."""
-        await self._find(request)
-        return xml(Element("VersioningConfiguration"))
-
-    async def _find(self, request: S3Request) -> None:
+    async def check(self, request: S3Request) -> None:
+        """
+        Raises:
+            LakebedError: there is no such bucket, or the caller may not read what is known of it.
+        """
         place = request.place()
         names = {"repository": place.repository, "branch": place.ref}
         admit(request, history.GET_BRANCH if place.has_ref else repositories.GET_REPOSITORY, names)
@@ -175,7 +176,19 @@ class Buckets:
             page.root.text("StartAfter", page.spelled(start_after))
         return page.answer(is_with_owner=request.parameter("fetch-owner") == "true")
 
-    async def _list(self, request: S3Request, after: str) -> _Page:
+    async def list_versions(self, request: S3Request) -> Response:
+        """List each object with the version `null`, as S3 does where versioning never was on."""
+        marker, version = request.parameter("key-marker"), request.parameter("version-id-marker")
+        if version and not marker:
+            raise S3Error("InvalidArgument", "A version-id marker cannot be specified without a key marker.")
+        page = await self._list(request, marker, _Versions)
+        root = page.root.text("KeyMarker", page.spelled(marker)).text("VersionIdMarker", version)
+        if page.has_more:
+            root.text("NextKeyMarker", page.spelled(page.last))
+            root.text("NextVersionIdMarker", None if page.items[-1][1] is None else VERSION)
+        return page.answer(is_with_owner=True)
+
+    async def _list(self, request: S3Request, after: str, kind: type[_Page] | None = None) -> _Page:
         place = request.place()
         admit(request, objects.LIST_OBJECTS, {"repository": place.repository})
         prefix, delimiter = request.parameter("prefix"), request.parameter("delimiter")
@@ -184,7 +197,7 @@ class Buckets:
         if encoding not in {"", "url"}:
             raise S3Error("InvalidArgument", "Invalid Encoding Method specified in Request")
         repository = await self._catalog.get(place.repository)
-        page = _Page(request.bucket, prefix, delimiter, limit, is_encoded=bool(encoding))
+        page = (kind or _Page)(request.bucket, prefix, delimiter, limit, is_encoded=bool(encoding))
         if not place.has_ref:
             await self._list_refs(request, repository, page, after)
         elif limit:
@@ -240,6 +253,11 @@ class Buckets:
 class _Page:
     """One page of a listing, on its way into XML. `items` are keys with their rows, and common prefixes without."""
 
+    document = "ListBucketResult"
+    element = "Contents"
+    version = ""
+    """Elements that each object has of its version."""
+
     def __init__(self, bucket: str, prefix: str, delimiter: str, limit: int, *, is_encoded: bool) -> None:
         self.prefix = prefix
         self.delimiter = delimiter
@@ -247,7 +265,7 @@ class _Page:
         self.items: list[tuple[str, Row | None]] = []
         self.has_more = False
         self._is_encoded = is_encoded
-        self.root = Element("ListBucketResult").text("Name", bucket).text("Prefix", self.spelled(prefix))
+        self.root = Element(self.document).text("Name", bucket).text("Prefix", self.spelled(prefix))
 
     @property
     def last(self) -> str:
@@ -263,7 +281,7 @@ class _Page:
         if self._is_encoded:
             root.text("EncodingType", "url")
         root.flag("IsTruncated", value=self.has_more)
-        owner = _OWNER_ELEMENT.render() if is_with_owner else ""
+        owner = OWNER_ELEMENT.render() if is_with_owner else ""
         root.markup([self._shown(key, row, owner) for key, row in self.items])
         return xml(root)
 
@@ -272,10 +290,16 @@ class _Page:
         if row is None:
             return f"<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"
         return (
-            f"<Contents><Key>{name}</Key><LastModified>{iso(row[6])}</LastModified>"
+            f"<{self.element}><Key>{name}</Key>{self.version}<LastModified>{iso(row[6])}</LastModified>"
             f"<ETag>&quot;{escape_text(row[5])}&quot;</ETag><Size>{row[4]}</Size>{owner}"
-            f"{_shown_checksum(row)}<StorageClass>STANDARD</StorageClass></Contents>"
+            f"{_shown_checksum(row)}<StorageClass>STANDARD</StorageClass></{self.element}>"
         )
+
+
+class _Versions(_Page):
+    document = "ListVersionsResult"
+    element = "Version"
+    version = f"<VersionId>{VERSION}</VersionId><IsLatest>true</IsLatest>"
 
 
 def _shown_checksum(row: Row) -> str:
@@ -309,16 +333,6 @@ async def _read_configuration(request: S3Request) -> None:
     )
     if any(name != "LocationConstraint" for name in names):
         raise NotImplementedByName(f"{names[0]} of CreateBucket")
-
-
-def refuse_acl(request: S3Request) -> None:
-    """Take the two canned ACLs that state what holds anyway, and no other.
-
-    Raises:
-        S3Error: an ACL that this gateway cannot keep.
-    """
-    if request.header(b"x-amz-acl") not in {None, "private", "bucket-owner-full-control"}:
-        raise S3Error("AccessControlListNotSupported")
 
 
 def xml(root: Element) -> Response:

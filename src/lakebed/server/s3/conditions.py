@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 from lakebed.base import Entry
+from lakebed.server.validators import names_etag, read_date
 
 from .errors import NotImplementedByName, S3Error
 from .requests import S3Request
@@ -24,12 +24,12 @@ class _Conditions:
     def fails(self, entry: Entry) -> bool:
         """The precedence of RFC 9110: an ETag goes before a date."""
         if self.if_match is not None:
-            return not _names(self.if_match, entry.checksum)
+            return not names_etag(self.if_match, entry.checksum)
         return self.unmodified_since_s is not None and entry.modified_ms // 1000 > self.unmodified_since_s
 
     def is_unchanged(self, entry: Entry) -> bool:
         if self.if_none_match is not None:
-            return _names(self.if_none_match, entry.checksum)
+            return names_etag(self.if_none_match, entry.checksum)
         return self.modified_since_s is not None and entry.modified_ms // 1000 <= self.modified_since_s
 
 
@@ -37,8 +37,8 @@ def _conditions(request: S3Request, prefix: bytes = b"") -> _Conditions:
     return _Conditions(
         request.header(prefix + b"if-match"),
         request.header(prefix + b"if-none-match"),
-        _date(request.header(prefix + b"if-modified-since")),
-        _date(request.header(prefix + b"if-unmodified-since")),
+        read_date(request.header(prefix + b"if-modified-since")),
+        read_date(request.header(prefix + b"if-unmodified-since")),
     )
 
 
@@ -64,25 +64,12 @@ def write_conditions(request: S3Request) -> tuple[bool, str | None]:
     """Return If-None-Match: * and the ETag of If-Match.
 
     Raises:
-        S3Error: another condition, which S3 does not have for writes.
+        S3Error: it has a value that S3 does not have for writes.
     """
-    if_none_match, if_match = request.header(b"if-none-match"), request.header(b"if-match")
+    # An empty If-None-Match names no object, so it holds. Settings of some tools send it.
+    if_none_match, if_match = request.header(b"if-none-match") or None, request.header(b"if-match")
     if if_none_match is not None and if_none_match.strip() != "*":
         raise NotImplementedByName("the header If-None-Match of a write with another value than *")
     if if_match is not None and (if_none_match is not None or if_match.strip() == "*"):
         raise NotImplementedByName("the header If-Match of a write with *, or beside If-None-Match")
     return if_none_match is not None, None if if_match is None else if_match.strip().strip('"')
-
-
-def _names(tags: str, checksum: str) -> bool:
-    return any(tag.strip().removeprefix("W/").strip('"') in {checksum, "*"} for tag in tags.split(","))
-
-
-def _date(text: str | None) -> int | None:
-    """Read a date of HTTP. As RFC 9110 has it, a condition with another one is not there."""
-    if text is None:
-        return None
-    try:
-        return int(parsedate_to_datetime(text).timestamp())
-    except (ValueError, OverflowError):
-        return None

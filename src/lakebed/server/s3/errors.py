@@ -72,7 +72,12 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "MethodNotAllowed": (405, "The specified method is not allowed against this resource."),
     "MissingContentLength": (411, "You must provide the Content-Length HTTP header."),
     "NoSuchBucket": (404, "The specified bucket does not exist."),
+    "NoSuchBucketPolicy": (404, "The bucket policy does not exist"),
+    "NoSuchCORSConfiguration": (404, "The CORS configuration does not exist"),
     "NoSuchKey": (404, "The specified key does not exist."),
+    "NoSuchLifecycleConfiguration": (404, "The lifecycle configuration does not exist"),
+    "NoSuchObjectLockConfiguration": (404, "The specified object does not have a ObjectLock configuration"),
+    "NoSuchTagSet": (404, "The TagSet does not exist"),
     "NoSuchUpload": (
         404,
         (
@@ -80,18 +85,22 @@ CODES: Final[dict[str, tuple[int, str]]] = {
             " aborted or completed."
         ),
     ),
+    "NoSuchWebsiteConfiguration": (404, "The specified bucket does not have a website configuration"),
     "NotImplemented": (501, "A header you provided implies functionality that is not implemented."),
     "NotModified": (304, "Not Modified"),
     "ObjectExpired": (410, "A lifecycle policy let this object go."),
+    "ObjectLockConfigurationNotFoundError": (404, "Object Lock configuration does not exist for this bucket"),
     "OperationAborted": (
         409,
         "A conflicting conditional operation is currently in progress against this resource. Try again.",
     ),
     "PreconditionFailed": (412, "At least one of the pre-conditions you specified did not hold."),
+    "ReplicationConfigurationNotFoundError": (404, "The replication configuration was not found"),
     "RequestTimeTooSkewed": (
         403,
         "The difference between the request time and the server's time is too large.",
     ),
+    "ServerSideEncryptionConfigurationNotFoundError": (404, "The server side encryption configuration was not found"),
     "ServiceUnavailable": (503, "Please reduce your request rate."),
     "SignatureDoesNotMatch": (
         403,

@@ -20,6 +20,7 @@ from lakebed.versions import BranchNotFound
 from . import operations
 from .bodies import check_word
 from .buckets import Buckets
+from .configurations import Configurations
 from .errors import S3Error, as_s3, error_document, error_response
 from .multipart import MultipartUploads
 from .objects import Objects
@@ -41,6 +42,7 @@ class Gateway:
             **buckets.handlers,
             **objects.handlers,
             **multipart.handlers,
+            **Configurations(buckets, objects).handlers,
         }
         assert set(self._handlers) == set(operations.OPERATIONS)
 

@@ -29,11 +29,11 @@ from .checksums import ALGORITHMS, COMPOSITE, COMPOSITE_ALGORITHMS, FULL_OBJECT,
 from .conditions import check_source_conditions, write_conditions
 from .documents import Element, MalformedXml, Node, document
 from .errors import S3Error, as_s3
+from .headers import check_upload_headers, refuse_customer_keys
 from .objects import (
     SYSTEM,
     Objects,
     acknowledged,
-    check_upload_headers,
     checksum_headers,
     checksum_type,
     keep_checksums,
@@ -113,7 +113,6 @@ class MultipartUploads:
 
     async def upload_part(self, request: S3Request) -> Response:
         begun, number = await self._find(request), _part_number(request)
-        request.refuse_headers([b"x-amz-server-side-encryption-customer"])
         payload = Payload(request, also=begun.record.algorithm)
         if begun.record.algorithm and payload.algorithm not in (None, begun.record.algorithm):
             raise S3Error(
@@ -350,6 +349,7 @@ class MultipartUploads:
         """
         place, multipart_id = request.place(), request.parameter("uploadId")
         admit(request, objects.UPLOAD_OBJECT, {"repository": place.repository, "path": place.path})
+        refuse_customer_keys(request)
         repository = await self._catalog.get(place.repository)
         try:
             record = await repository.versions.parts.get(multipart_id)

@@ -30,15 +30,17 @@ from lakebed.catalog import DELETE_MANY_MAX, Repository
 from lakebed.operations import objects
 from lakebed.server.responses import RawResponse, StreamedResponse
 from lakebed.server.state import AppState
+from lakebed.server.validators import has_same_bytes
 from lakebed.versions import PART_NUMBER_MAX, BranchNotFound, PathNotFound, RefNotFound
 
 from . import checksums, operations
 from .bodies import SMALL_BYTES_MAX, Payload
-from .buckets import iso, refuse_acl, xml
+from .buckets import iso, xml
 from .checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT, part_count
 from .conditions import CONDITIONS, check_conditions, check_source_conditions, write_conditions
 from .documents import Element, MalformedXml, Node
 from .errors import NotImplementedByName, S3Error, as_s3
+from .headers import check_upload_headers, refuse_customer_keys
 from .operations import S3Operation
 from .options import S3Options
 from .requests import Place, S3Request, admit, admit_below, place_of
@@ -46,15 +48,6 @@ from .requests import Place, S3Request, admit, admit_below, place_of
 SYSTEM: Final = S3_METADATA
 HIDDEN: Final = HIDDEN_METADATA
 OVERRIDES: Final = (*S3_HEADERS, "content-type")
-REFUSED_HEADERS: Final = (
-    b"x-amz-grant-",
-    b"x-amz-object-lock-",
-    b"x-amz-server-side-encryption",
-    b"x-amz-tagging",
-    b"x-amz-website-redirect-location",
-    b"x-amz-write-offset-bytes",
-    b"x-amz-copy-source-server-side-encryption",
-)
 DELETE_BYTES_MAX: Final = 8 << 20
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -91,7 +84,7 @@ class Objects:
         wanted = [name.strip() for name in request.all_of_header(b"x-amz-object-attributes").split(",")]
         if not set(wanted) <= _ATTRIBUTES:
             raise S3Error("InvalidArgument", "Invalid attribute name specified.")
-        _, entry = await self._find(request, request.place())
+        _, entry = await self.find_asked(request)
         root = Element("GetObjectAttributesResponse")
         if "ETag" in wanted:
             root.text("ETag", entry.checksum)
@@ -114,7 +107,7 @@ class Objects:
 
     async def _answer(self, request: S3Request, *, is_with_body: bool) -> Response:
         _check_part_number(request)
-        repository, entry = await self._find(request, request.place())
+        repository, entry = await self.find_asked(request)
         headers = self._headers(request, entry)
         if request.has_any_header(CONDITIONS) and not check_conditions(request, entry):
             kept = (b"etag", b"last-modified", b"cache-control")
@@ -140,12 +133,15 @@ class Objects:
         stream = repository.objects.stream(entry, start=start, end=end)
         return StreamedResponse(await anext(stream, b""), stream, status=status, headers=raw)
 
-    async def _find(self, request: S3Request, place: Place) -> tuple[Repository, Entry]:
-        """
+    async def find_asked(self, request: S3Request) -> tuple[Repository, Entry]:
+        """Return the repository and the entry that a read asks for.
+
         Raises:
-            S3Error: there is no such key.
+            LakebedError: there is no such key, or the caller may not read it.
         """
+        place = request.place()
         admit(request, objects.GET_OBJECT, {"repository": place.repository, "path": place.path})
+        refuse_customer_keys(request)
         check_version(request.parameter("versionId"))
         return await self.find(place, is_read=True)
 
@@ -218,7 +214,7 @@ class Objects:
                 raise S3Error("InvalidPartNumber")
             start = sum(sizes[: int(part) - 1])
             return (start, start + sizes[int(part) - 1]) if entry.size_bytes else None
-        if header is None:
+        if header is None or not has_same_bytes(request.header(b"if-range"), entry):
             return None
         match = _RANGE.fullmatch(header.strip())
         if match is None or not (match[1] or match[2]):
@@ -290,9 +286,7 @@ class Objects:
         check_upload_headers(request)
         if request.header(b"x-amz-checksum-algorithm") is not None:
             raise NotImplementedByName("the header x-amz-checksum-algorithm of CopyObject")
-        if_none_match, if_match = write_conditions(request)
-        if if_match is not None:
-            raise NotImplementedByName("the header If-Match of CopyObject")
+        if_none_match, _ = write_conditions(request)
         directive = request.header(b"x-amz-metadata-directive") or "COPY"
         if directive not in {"COPY", "REPLACE"}:
             raise S3Error("InvalidArgument", "Unknown metadata directive.")
@@ -383,7 +377,7 @@ class Objects:
         place = request.place()
         admit(request, objects.DELETE_OBJECT, {"repository": place.repository, "path": place.path})
         check_version(request.parameter("versionId"))
-        request.refuse_headers([b"if-match", b"x-amz-if-match-", b"x-amz-mfa"])
+        request.refuse_headers([b"x-amz-if-match-", b"x-amz-mfa"])
         repository = await self._catalog.get(place.repository)
         if not place.is_root:
             await repository.objects.delete(place.ref, place.path)
@@ -504,17 +498,6 @@ def checksum_headers(found: Mapping[str, str]) -> dict[bytes, bytes]:
 def _typed_checksum_headers(found: Mapping[str, str]) -> dict[bytes, bytes]:
     headers = checksum_headers(found)
     return headers | ({b"x-amz-checksum-type": checksum_type(found).encode()} if headers else {})
-
-
-def check_upload_headers(request: S3Request) -> None:
-    """
-    Raises:
-        S3Error: a header asks for what this gateway does not keep.
-    """
-    request.refuse_headers(REFUSED_HEADERS)
-    refuse_acl(request)
-    if request.header(b"x-amz-storage-class") not in {None, "STANDARD"}:
-        raise S3Error("InvalidStorageClass")
 
 
 def _check_part_number(request: S3Request) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from lakebed.operations import AnyOperation, history, objects, repositories
 
+from .conditions import CONDITIONS
 from .errors import NotImplementedByName, S3Error
 from .requests import Level, S3Request
 
@@ -26,6 +27,8 @@ class S3Operation:
     name: str
     operation: AnyOperation
     parameters: frozenset[str] = frozenset()
+    conditions: frozenset[bytes] = frozenset()
+    """Those that a write holds. All others are refused; a read passes over what it does not have."""
     sends_body: bool = False
 
 
@@ -35,8 +38,10 @@ _OVERRIDES: Final = (
 )
 
 
-def _operation(name: str, operation: AnyOperation, parameters: str = "", *, sends_body: bool = False) -> S3Operation:
-    return S3Operation(name, operation, frozenset(parameters.split()), sends_body)
+def _operation(
+    name: str, operation: AnyOperation, parameters: str = "", *, conditions: bytes = b"", sends_body: bool = False
+) -> S3Operation:
+    return S3Operation(name, operation, frozenset(parameters.split()), frozenset(conditions.split()), sends_body)
 
 
 LIST_BUCKETS: Final = _operation(
@@ -46,24 +51,32 @@ CREATE_BUCKET: Final = _operation("CreateBucket", history.CREATE_BRANCH, sends_b
 HEAD_BUCKET: Final = _operation("HeadBucket", repositories.GET_REPOSITORY)
 DELETE_BUCKET: Final = _operation("DeleteBucket", history.DELETE_BRANCH)
 GET_BUCKET_LOCATION: Final = _operation("GetBucketLocation", repositories.GET_REPOSITORY, "location")
-GET_BUCKET_VERSIONING: Final = _operation("GetBucketVersioning", repositories.GET_REPOSITORY, "versioning")
 LIST_OBJECTS: Final = _operation("ListObjects", objects.LIST_OBJECTS, "prefix delimiter marker max-keys encoding-type")
 LIST_OBJECTS_V2: Final = _operation(
     "ListObjectsV2",
     objects.LIST_OBJECTS,
     "list-type prefix delimiter continuation-token start-after max-keys encoding-type fetch-owner",
 )
+LIST_OBJECT_VERSIONS: Final = _operation(
+    "ListObjectVersions",
+    objects.LIST_OBJECTS,
+    "versions prefix delimiter key-marker version-id-marker max-keys encoding-type",
+)
 DELETE_OBJECTS: Final = _operation("DeleteObjects", objects.DELETE_OBJECTS, "delete", sends_body=True)
 GET_OBJECT: Final = _operation("GetObject", objects.GET_OBJECT, f"partNumber versionId {_OVERRIDES}")
 HEAD_OBJECT: Final = _operation("HeadObject", objects.HEAD_OBJECT, f"partNumber versionId {_OVERRIDES}")
-PUT_OBJECT: Final = _operation("PutObject", objects.UPLOAD_OBJECT, sends_body=True)
-COPY_OBJECT: Final = _operation("CopyObject", objects.COPY_OBJECT)
+PUT_OBJECT: Final = _operation(
+    "PutObject", objects.UPLOAD_OBJECT, conditions=b"if-match if-none-match", sends_body=True
+)
+COPY_OBJECT: Final = _operation("CopyObject", objects.COPY_OBJECT, conditions=b"if-none-match")
 DELETE_OBJECT: Final = _operation("DeleteObject", objects.DELETE_OBJECT, "versionId")
 GET_OBJECT_ATTRIBUTES: Final = _operation("GetObjectAttributes", objects.STAT_OBJECT, "attributes versionId")
 CREATE_MULTIPART_UPLOAD: Final = _operation("CreateMultipartUpload", objects.UPLOAD_OBJECT, "uploads")
 UPLOAD_PART: Final = _operation("UploadPart", objects.UPLOAD_OBJECT, "uploadId partNumber")
 UPLOAD_PART_COPY: Final = _operation("UploadPartCopy", objects.COPY_OBJECT, "uploadId partNumber")
-COMPLETE_MULTIPART_UPLOAD: Final = _operation("CompleteMultipartUpload", objects.UPLOAD_OBJECT, "uploadId")
+COMPLETE_MULTIPART_UPLOAD: Final = _operation(
+    "CompleteMultipartUpload", objects.UPLOAD_OBJECT, "uploadId", conditions=b"if-match if-none-match"
+)
 ABORT_MULTIPART_UPLOAD: Final = _operation("AbortMultipartUpload", objects.UPLOAD_OBJECT, "uploadId")
 LIST_PARTS: Final = _operation("ListParts", objects.UPLOAD_OBJECT, "uploadId max-parts part-number-marker")
 LIST_MULTIPART_UPLOADS: Final = _operation(
@@ -71,33 +84,6 @@ LIST_MULTIPART_UPLOADS: Final = _operation(
     objects.LIST_OBJECTS,
     "uploads prefix delimiter key-marker upload-id-marker max-uploads encoding-type",
 )
-
-_PLAIN: Final[dict[tuple[Level, str], S3Operation]] = {
-    ("service", "GET"): LIST_BUCKETS,
-    ("bucket", "PUT"): CREATE_BUCKET,
-    ("bucket", "HEAD"): HEAD_BUCKET,
-    ("bucket", "DELETE"): DELETE_BUCKET,
-    ("bucket", "GET"): LIST_OBJECTS,
-    ("object", "GET"): GET_OBJECT,
-    ("object", "HEAD"): HEAD_OBJECT,
-    ("object", "PUT"): PUT_OBJECT,
-    ("object", "DELETE"): DELETE_OBJECT,
-}
-_BY_SUBRESOURCE: Final[dict[tuple[Level, str, str], S3Operation]] = {
-    ("bucket", "GET", "location"): GET_BUCKET_LOCATION,
-    ("bucket", "GET", "versioning"): GET_BUCKET_VERSIONING,
-    ("bucket", "GET", "list-type"): LIST_OBJECTS_V2,
-    ("bucket", "POST", "delete"): DELETE_OBJECTS,
-    ("object", "GET", "attributes"): GET_OBJECT_ATTRIBUTES,
-    ("bucket", "GET", "uploads"): LIST_MULTIPART_UPLOADS,
-    ("object", "POST", "uploads"): CREATE_MULTIPART_UPLOAD,
-    ("object", "PUT", "uploadId"): UPLOAD_PART,
-    ("object", "POST", "uploadId"): COMPLETE_MULTIPART_UPLOAD,
-    ("object", "DELETE", "uploadId"): ABORT_MULTIPART_UPLOAD,
-    ("object", "GET", "uploadId"): LIST_PARTS,
-}
-OPERATIONS: Final = tuple(dict.fromkeys([*_PLAIN.values(), *_BY_SUBRESOURCE.values(), COPY_OBJECT, UPLOAD_PART_COPY]))
-"""Every operation that the gateway has."""
 
 _NOUNS: Final[dict[Level, dict[str, str]]] = {
     "service": {},
@@ -135,9 +121,52 @@ _NOUNS: Final[dict[Level, dict[str, str]]] = {
         "torrent": "ObjectTorrent",
     },
 }
+_NEVER_READ: Final = frozenset(
+    {"analytics", "intelligent-tiering", "inventory", "metadataConfiguration", "metadataTable", "metrics"}
+)
+BUCKET_SETTINGS: Final = {
+    name: _operation(f"Get{noun}", repositories.GET_REPOSITORY, name)
+    for name, noun in _NOUNS["bucket"].items()
+    if name not in _NEVER_READ
+}
+OBJECT_SETTINGS: Final = {
+    name: _operation(f"Get{noun}", objects.STAT_OBJECT, f"{name} versionId")
+    for name, noun in _NOUNS["object"].items()
+    if name not in {"encryption", "torrent"}
+}
+"""Reads of settings that no bucket and no object has here, by sub-resource (`configurations.py`)."""
+
+_PLAIN: Final[dict[tuple[Level, str], S3Operation]] = {
+    ("service", "GET"): LIST_BUCKETS,
+    ("bucket", "PUT"): CREATE_BUCKET,
+    ("bucket", "HEAD"): HEAD_BUCKET,
+    ("bucket", "DELETE"): DELETE_BUCKET,
+    ("bucket", "GET"): LIST_OBJECTS,
+    ("object", "GET"): GET_OBJECT,
+    ("object", "HEAD"): HEAD_OBJECT,
+    ("object", "PUT"): PUT_OBJECT,
+    ("object", "DELETE"): DELETE_OBJECT,
+}
+_BY_SUBRESOURCE: Final[dict[tuple[Level, str, str], S3Operation]] = {
+    ("bucket", "GET", "location"): GET_BUCKET_LOCATION,
+    ("bucket", "GET", "versions"): LIST_OBJECT_VERSIONS,
+    ("bucket", "GET", "list-type"): LIST_OBJECTS_V2,
+    ("bucket", "POST", "delete"): DELETE_OBJECTS,
+    ("object", "GET", "attributes"): GET_OBJECT_ATTRIBUTES,
+    ("bucket", "GET", "uploads"): LIST_MULTIPART_UPLOADS,
+    ("object", "POST", "uploads"): CREATE_MULTIPART_UPLOAD,
+    ("object", "PUT", "uploadId"): UPLOAD_PART,
+    ("object", "POST", "uploadId"): COMPLETE_MULTIPART_UPLOAD,
+    ("object", "DELETE", "uploadId"): ABORT_MULTIPART_UPLOAD,
+    ("object", "GET", "uploadId"): LIST_PARTS,
+    **{("bucket", "GET", name): operation for name, operation in BUCKET_SETTINGS.items()},
+    **{("object", "GET", name): operation for name, operation in OBJECT_SETTINGS.items()},
+}
+OPERATIONS: Final = tuple(dict.fromkeys([*_PLAIN.values(), *_BY_SUBRESOURCE.values(), COPY_OBJECT, UPLOAD_PART_COPY]))
+"""Every operation that the gateway has."""
+
 _VERBS: Final = {"GET": "Get", "HEAD": "Head", "PUT": "Put", "POST": "Post", "DELETE": "Delete"}
 _OTHERS: Final[dict[tuple[Level, str, str], str]] = {
-    ("bucket", "GET", "versions"): "ListObjectVersions",
     ("bucket", "GET", "session"): "CreateSession",
     ("object", "POST", "restore"): "RestoreObject",
     ("object", "POST", "select"): "SelectObjectContent",
@@ -149,7 +178,7 @@ def find(request: S3Request) -> S3Operation:
     """Return the operation that a request asks for.
 
     Raises:
-        NotImplementedByName: the gateway does not have it, or it does not take a parameter.
+        NotImplementedByName: the gateway does not have it, or it does not take a parameter or a condition.
         S3Error: no operation has this method.
     """
     method, level = request.scope["method"], request.level
@@ -165,6 +194,11 @@ def find(request: S3Request) -> S3Operation:
     for name in request.asked_for:
         if name not in found.parameters:
             raise NotImplementedByName(f"the parameter {name} of {found.name}")
+    if method not in {"GET", "HEAD"} and request.has_any_header(CONDITIONS):
+        for header in sorted(CONDITIONS - found.conditions):
+            # Without its condition a write could take away what its client wants to keep.
+            if request.header(header):
+                raise NotImplementedByName(f"the header {header.decode()} of {found.name}")
     return found
 
 

@@ -200,10 +200,11 @@ class S3Request(RestRequest):
     def refuse_headers(self, names: Sequence[bytes]) -> None:
         """
         Raises:
-            NotImplementedByName: the request has one of these headers.
+            NotImplementedByName: the request has a header that begins so.
         """
+        beginnings = tuple(names)
         for name, _ in self.scope["headers"]:
-            if any(name.startswith(each) for each in names):
+            if name.startswith(beginnings):
                 raise NotImplementedByName(f"the header {name.decode('latin-1')}")
 
 

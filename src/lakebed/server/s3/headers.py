@@ -1,0 +1,100 @@
+"""Headers that ask S3 to keep an object in a certain way: which are taken, and which are refused by name.
+
+A value that states S3's default, or something that holds here anyway, is taken. One that asks for more is refused: a
+client that asks for a lock, a tag or its own key must not believe that it has it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .errors import NotImplementedByName, S3Error
+from .requests import S3Request
+
+_REFUSED: Final = (
+    b"x-amz-grant-",
+    b"x-amz-object-lock-",
+    b"x-amz-server-side-encryption-aws-kms-key-id",
+    b"x-amz-server-side-encryption-context",
+    b"x-amz-server-side-encryption-customer-",
+    b"x-amz-website-redirect-location",
+    b"x-amz-write-offset-bytes",
+    b"x-amz-copy-source-server-side-encryption",
+)
+_TAKEN: Final[dict[bytes, frozenset[str]]] = {
+    # Whatever store holds the bytes may encrypt them so, and S3 does it for every object.
+    b"x-amz-server-side-encryption": frozenset({"AES256"}),
+    # Bucket keys save calls of KMS, and no object is encrypted by KMS.
+    b"x-amz-server-side-encryption-bucket-key-enabled": frozenset({"true", "false"}),
+    b"x-amz-tagging": frozenset({""}),
+}
+"""The values that change nothing, by header."""
+_ACLS: Final = frozenset({"private", "bucket-owner-read", "bucket-owner-full-control"})
+"""ACLs that give no one more than the owner of the bucket, who owns every object."""
+_STORAGE_CLASSES: Final = frozenset(
+    {
+        "DEEP_ARCHIVE",
+        "EXPRESS_ONEZONE",
+        "FSX_OPENZFS",
+        "GLACIER",
+        "GLACIER_IR",
+        "INTELLIGENT_TIERING",
+        "ONEZONE_IA",
+        "OUTPOSTS",
+        "REDUCED_REDUNDANCY",
+        "SNOW",
+        "STANDARD_IA",
+    }
+)
+_CUSTOMER_KEYS: Final = frozenset(
+    {
+        b"x-amz-server-side-encryption-customer-algorithm",
+        b"x-amz-server-side-encryption-customer-key",
+        b"x-amz-server-side-encryption-customer-key-md5",
+    }
+)
+
+
+def check_upload_headers(request: S3Request) -> None:
+    """
+    Raises:
+        S3Error: a header asks for what this gateway does not keep.
+    """
+    request.refuse_headers(_REFUSED)
+    for header, values in _TAKEN.items():
+        if request.header(header) not in {None, *values}:
+            shown = f" with another value than {', '.join(sorted(values))}" if values != {""} else ""
+            raise NotImplementedByName(f"the header {header.decode()}{shown}")
+    check_acl(request)
+    directive = request.header(b"x-amz-tagging-directive")
+    if directive not in {None, "COPY", "REPLACE"}:
+        raise S3Error("InvalidArgument", "Unknown tagging directive.")
+    storage_class = request.header(b"x-amz-storage-class")
+    if storage_class in _STORAGE_CLASSES:
+        raise NotImplementedByName("the header x-amz-storage-class with another value than STANDARD")
+    if storage_class not in {None, "STANDARD"}:
+        raise S3Error("InvalidStorageClass")
+
+
+def check_acl(request: S3Request) -> None:
+    """
+    Raises:
+        S3Error: a header asks for access that policies alone can give.
+    """
+    request.refuse_headers([b"x-amz-grant-"])
+    acl = request.header(b"x-amz-acl")
+    if acl is not None and acl not in _ACLS:
+        raise S3Error(
+            "AccessControlListNotSupported",
+            "The bucket does not allow ACLs: the header x-amz-acl is not implemented with another value than"
+            f" {', '.join(sorted(_ACLS))}",
+        )
+
+
+def refuse_customer_keys(request: S3Request) -> None:
+    """
+    Raises:
+        NotImplementedByName: the client sends a key of its own, by which no object is encrypted here.
+    """
+    if request.has_any_header(_CUSTOMER_KEYS):
+        request.refuse_headers([*_CUSTOMER_KEYS])

@@ -1,0 +1,76 @@
+"""Conditions of reads and writes: each one holds, or its request is refused."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+DATE = "Mon, 01 Jan 2001 00:00:00 GMT"
+
+
+async def test_a_range_counts_only_while_the_object_is_that_of_if_range(
+    lake: httpx.AsyncClient, s3: httpx.AsyncClient
+) -> None:
+    (await s3.put("/lake.main/f", content=b"AAAAAAAA")).raise_for_status()
+    old = await s3.get("/lake.main/f")
+    for validator in (old.headers["etag"], old.headers["etag"].strip('"'), old.headers["last-modified"]):
+        half = await s3.get("/lake.main/f", headers={"range": "bytes=4-", "if-range": validator})
+        assert (half.status_code, half.content) == (206, b"AAAA")
+    (await s3.put("/lake.main/f", content=b"BBBBBBBB")).raise_for_status()
+    weak = "W/" + (await s3.get("/lake.main/f")).headers["etag"]
+
+    for validator in (old.headers["etag"], weak, DATE, "no date", '""', ""):
+        for asked in ("bytes=4-", "bytes=99-"):
+            whole = await s3.get("/lake.main/f", headers={"range": asked, "if-range": validator})
+            assert (whole.status_code, whole.content) == (200, b"BBBBBBBB")
+            assert "content-range" not in whole.headers
+            head = await s3.head("/lake.main/f", headers={"range": asked, "if-range": validator})
+            assert (head.status_code, head.headers["content-length"]) == (200, "8")
+
+
+@pytest.mark.parametrize("header", ["if-modified-since", "if-unmodified-since", "if-match", "if-none-match"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "/lake.main/a"),
+        ("PUT", "/lake.main/a?uploadId=x&partNumber=1"),
+        ("POST", "/lake.main/a?uploads"),
+        ("POST", "/lake.main/a?uploadId=x"),
+        ("DELETE", "/lake.main/a?uploadId=x"),
+        ("DELETE", "/lake.main/a"),
+        ("POST", "/lake.main?delete"),
+        ("PUT", "/lake.new"),
+        ("DELETE", "/lake.gone"),
+    ],
+)
+async def test_a_write_holds_its_condition_or_is_refused(
+    s3: httpx.AsyncClient, method: str, path: str, header: str
+) -> None:
+    value = DATE if "since" in header else '"other"'
+
+    answer = await s3.request(method, path, headers={header: value}, content=b"theirs" if method != "DELETE" else None)
+
+    held = header == "if-match" and path == "/lake.main/a" and method == "PUT"
+    unknown = header == "if-match" and path == "/lake.main/a?uploadId=x" and method == "POST"
+    assert answer.status_code == (412 if held else 404 if unknown else 501), answer.text
+    if answer.status_code == 501:
+        assert header in answer.text.lower()
+    assert (await s3.get("/lake.main/a")).content == b"hello"
+
+
+async def test_a_copy_holds_its_conditions_or_is_refused(s3: httpx.AsyncClient) -> None:
+    source = {"x-amz-copy-source": "/lake.main/a"}
+    for header, value, status in (
+        ("if-unmodified-since", DATE, 501),
+        ("if-modified-since", DATE, 501),
+        ("if-match", '"x"', 501),
+        ("if-none-match", "*", 412),
+        ("x-amz-copy-source-if-unmodified-since", DATE, 412),
+    ):
+        answer = await s3.put("/lake.main/a", headers=source | {header: value, "x-amz-metadata-directive": "REPLACE"})
+        assert answer.status_code == status, answer.text
+
+
+async def test_an_empty_if_none_match_is_no_condition(s3: httpx.AsyncClient) -> None:
+    assert (await s3.put("/lake.main/a", headers={"if-none-match": ""}, content=b"new")).status_code == 200
+    assert (await s3.delete("/lake.main/a", headers={"if-none-match": ""})).status_code == 204
