@@ -313,7 +313,7 @@ async def _tidy_metadata(ports: SimPorts, *, trees: CutRule) -> None:
     await collecting.run(RunKind.METADATA)
 
 
-def _files(ending: Ending, commits: Sequence[CommitId]) -> set[str]:
+def files_of_trees(ending: Ending, commits: Sequence[CommitId]) -> set[str]:
     """Return keys of every file of these commits' trees.
 
     Raises:
@@ -349,7 +349,7 @@ def _needed(ending: Ending) -> list[CommitId]:
 
 def trees_are_whole(ending: Ending) -> None:
     """Check that nothing that a commit needs is deleted: its tree, and every range of that."""
-    missing = _files(ending, _needed(ending)) - ending.disk.objectstore.keys()
+    missing = files_of_trees(ending, _needed(ending)) - ending.disk.objectstore.keys()
     if missing:
         raise Violation(f"deleted although a commit names them: {sorted(missing)}")
 
@@ -367,10 +367,10 @@ def unnamed_files_go(ending: Ending) -> None:
     # A cherry-pick compares a commit with its parent, whose data may be gone (gc/rules/bases.py).
     compared = {parent for commit_id in needed for parent in view.commit(commit_id).parents}
     left = {key for key in ending.disk.objectstore if tree_file(key) is not None}
-    allowed = _files(ending, needed)
+    allowed = files_of_trees(ending, needed)
     for commit_id in sorted(compared):
         with suppress(Violation):  # it was not needed for a while, and went
-            allowed |= _files(ending, [commit_id])
+            allowed |= files_of_trees(ending, [commit_id])
     if garbage := left - allowed:
         raise Violation(f"files of no tree stay: {sorted(garbage)}")
 

@@ -88,7 +88,7 @@ async def _prepare_named(ports: SimPorts) -> None:
             return
 
 
-async def _prepare_due(ports: SimPorts) -> None:
+async def prepare_due(ports: SimPorts) -> None:
     """Make a repository whose policy lets `a` go, and nothing else. It has a commit and something staged."""
     made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
     await upload_to(made, "a", b"1")
@@ -259,7 +259,7 @@ async def _deleter_back(ports: SimPorts) -> None:
     await _undeleter(ports)
 
 
-async def _deleter(ports: SimPorts) -> None:
+async def delete_and_collect(ports: SimPorts) -> None:
     """Delete the repository, and collect it when its window is over."""
     await _delete(ports)
     await _collector(ports)
@@ -267,7 +267,7 @@ async def _deleter(ports: SimPorts) -> None:
 
 async def _deleter_reusing(ports: SimPorts) -> None:
     """Delete the repository, collect it, and use its namespace again."""
-    await _deleter(ports)
+    await delete_and_collect(ports)
     await _reuser(ports)
 
 
@@ -542,7 +542,7 @@ def deleted_scenes() -> Iterator[Scene]:
         )
     deleters = {
         "deleter that undeletes": _deleter_back,
-        "deleter that collects": _deleter,
+        "deleter that collects": delete_and_collect,
         "deleter that uses its namespace again": _deleter_reusing,
     }
     for name, other in deleters.items():
@@ -550,7 +550,7 @@ def deleted_scenes() -> Iterator[Scene]:
         # slept until the namespace was in use again: in these worlds clocks of others do not move.
         whole = () if other is _deleter_reusing else (no_record_is_left,)
         for what, prepare, run in (
-            ("lifecycle run", _prepare_due, _lifecycle),
+            ("lifecycle run", prepare_due, _lifecycle),
             ("erasure", _prepare_erased, _eraser),
         ):
             yield Scene(

@@ -31,6 +31,7 @@ from .deeds import (
     committed_run,
     copy,
     create_branch,
+    create_tag,
     delete_branch,
     hard_reset,
     purge,
@@ -47,7 +48,7 @@ from .ports import SimPorts
 from .reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted, reachable
 from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, client, commit, delete, merge, reset, scene, upload, versions
 from .worlds_hard_delete import hard, turn_on
-from .worlds_holds import add_hold, what_is_held_stays
+from .worlds_holds import add_hold, holding
 from .worlds_lifecycle import set_policy
 from .worlds_moves import move
 
@@ -196,9 +197,10 @@ def erasure_scenes() -> Iterator[Scene]:
     yield _scene("copier from a commit, apply of an erasure", copier, twice[1], before=planned)
     yield from _certified_scenes()
     yield from _foreseen_scenes()
-    held = scene("holder, erasure", client("h", add_hold("h1")), r, before=_PAST)
-    # What is held is no leak, and no run that tidies up may begin.
-    yield dataclasses.replace(held, checks=(what_is_held_stays,), tidy=_leave, tidy_checks=())
+    yield holding(scene("holder, erasure", client("h", add_hold("h1")), r, before=_PAST))
+    tagged = [*_PAST, create_tag("t0", MAIN)]
+    by_tag = client("h", add_hold("h1", tag="tag"))
+    yield holding(scene("holder of a tag, erasure that comes back", by_tag, again, before=tagged))
 
 
 def _certified_scenes() -> Iterator[Scene]:
@@ -305,7 +307,3 @@ def nothing_erased_stays(ending: Ending) -> None:
     named = reachable(ending.disk) - reachable(ending.disk, due=frozenset({PATH}))
     if left := named & ending.disk.objectstore.keys():
         raise Violation(f"an erasure left {sorted(left)}")
-
-
-async def _leave(ports: SimPorts) -> None:
-    await ports.pause()

@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, Conflict, Invalid, NotFound, RunId, is_commit_id
+from lakebed.base import CommitId, Conflict, Invalid, NotFound, RunId, RunState, is_commit_id
 from lakebed.gc.protocol import HOLDS_KEY, HOLDS_PREFIX, NewHold, holds_mark
 from lakebed.gc.rules import Hold, Holds, InvalidSelection, check_globs
-from lakebed.versions import RefNotFound, Versions, decode_record, keys
+from lakebed.versions import RefNotFound, RunRecord, Versions, decode_record, keys
 
 from .versioned import VersionedSetting, VersionRecord
 
@@ -104,6 +104,15 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         if is_commit_id(expression) and commit_id != expression:
             raise RefNotFound("not found", ref=expression)
         return commit_id
+
+    def _is_too_late_for(self, run: RunRecord) -> bool:
+        """Return whether a delete of the run may have begun that did not see the hold.
+
+        A run of uncommitted data publishes nothing: it deletes once an apply began. A deferred run deletes once its
+        purge began; a purge that begins later reads the holds.
+        """
+        deletes = run.state in (RunState.EXPIRING, RunState.SWEEPING) or (run.state is RunState.MARKED and run.began)
+        return deletes and (not run.until_ms or run.purging)
 
     async def release(self, name: str, *, why: str, by: str = "") -> HoldsRecord:
         """Hold no longer.

@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 
 from lakebed.base import OutcomeUnknown, RunId, RunState
 from lakebed.kv import PredicateFailed
-from lakebed.versions import Record, Versions, encode_record
+from lakebed.versions import Record, RunRecord, Versions, encode_record
 
 from .errors import RulesMoved, RulesVersionNotFound
 
@@ -117,9 +117,12 @@ class VersionedSetting(Generic[R]):
         A change is there before the runs are read: a run that reads the setting after this sees it, and one that read
         it before has published what it expires before that, so it is seen here.
         """
-        # A deferred run decided long ago: to say of each that the change comes too late would tell nothing.
         runs = await self._versions.retired.runs()
-        return tuple(run for run, one in runs if one.state in _TAKING and not one.until_ms)
+        return tuple(run for run, one in runs if self._is_too_late_for(one))
+
+    def _is_too_late_for(self, run: RunRecord) -> bool:
+        # A deferred run decided long ago: to say of each that the change comes too late would tell nothing.
+        return run.state in _TAKING and not run.until_ms
 
     def _former_key(self, version: int) -> bytes:
         return self._key + b"/%012d" % version
