@@ -1,3 +1,5 @@
+"""A repository `lake` with the object `a`, and a client of its gateway."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
