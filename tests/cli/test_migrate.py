@@ -70,7 +70,7 @@ def move(shell: Shell, lake: str, data: Path, tmp_path: Path) -> Move:
 def test_history_branches_tags_and_entries_come_over_without_a_byte(move: Move) -> None:
     found = move.run()
 
-    assert (found["branches"], found["tags"], found["left"], found["dirty"]) == (2, 1, [], [])
+    assert (found["branches"], found["tags"], found["left"], found["stays"]) == (2, 1, [], [])
     with move.opened() as repository:
         log = [*repository.branch("main").log()]
         assert sorted(commit.message for commit in log if commit.metadata) == sorted(
@@ -208,7 +208,7 @@ def test_a_difference_is_found_and_named(move: Move, monkeypatch: pytest.MonkeyP
 def test_uncommitted_changes_stay_and_are_named(move: Move) -> None:
     move.shell.ok("object", "rm", "--yes", f"{move.lake}/main/a.csv")
 
-    assert move.run()["dirty"] == ["main"]
+    assert move.run()["stays"] == ["uncommitted changes on main stay there: commit or reset them"]
 
 
 def test_nothing_is_written_where_the_new_server_cannot_read_or_keep(move: Move, tmp_path: Path) -> None:

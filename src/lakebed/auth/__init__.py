@@ -33,7 +33,7 @@ from .records import (
     SessionRecord,
     UserRecord,
 )
-from .statements import InvalidPolicy, NotPermitted, Permissions, Statement
+from .statements import InvalidPolicy, NotPermitted, Permissions, Statement, check_statements
 
 __all__ = [
     "ACTIONS",
@@ -82,5 +82,6 @@ __all__ = [
     "UserExists",
     "UserNotFound",
     "UserRecord",
+    "check_statements",
     "load_server_keys",
 ]

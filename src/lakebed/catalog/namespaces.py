@@ -45,6 +45,9 @@ OpenNamespace = Callable[[str], ObjectStore]
 LOOKS_MAX: Final = 100
 """Spend at most this many requests on the search for namespaces inside a new one. An empty one takes one request."""
 
+OLD_MARKER: Final = b"this is dummy data - created by lakeFS to check accessibility"
+"""The server that users come from puts this where our marker lies. There nothing of ours writes or collects."""
+
 _BEHIND: Final = "\U0010ffff"
 """Sort behind every character that a key has."""
 
@@ -125,6 +128,32 @@ class Namespaces:
             NamespaceNested: one is in a namespace around this one, or was found in one inside it.
             NamespaceUnclear: the store refuses to show whether one is there.
         """
+        # Look before and after: a store that ignores the condition would let our put replace another marker.
+        if not await self._is_taken(objectstore):
+            with suppress(ObjectExists):
+                await objectstore.put(MARKER_KEY, marker.encode(), if_absent=True)
+        if await objectstore.get(MARKER_KEY) != marker.encode():
+            raise _in_use(objectstore.uri)
+
+    async def check_free(self, uri: str) -> None:
+        """Refuse a namespace that `mark` would refuse, and write nothing.
+
+        Raises:
+            InvalidNamespace, NamespaceInUse, NamespaceNested, NamespaceUnclear.
+        """
+        objectstore = self.open(uri)
+        other = first_overlap(objectstore.uri, await self._known())
+        if other is not None:
+            raise NamespaceInUse(f"namespace {objectstore.uri} meets {other}, which is in use", namespace=other)
+        if await self._is_taken(objectstore):
+            raise _in_use(objectstore.uri)
+
+    async def _is_taken(self, objectstore: ObjectStore) -> bool:
+        """Return whether a marker is there, of whatever server.
+
+        Raises:
+            NamespaceNested: one is in a namespace around this one, or was found in one inside it.
+        """
         for around in around_namespace(objectstore.uri):
             try:
                 outer = self.open(around)
@@ -132,16 +161,13 @@ class Namespaces:
                 continue
             if await self._is_marked(outer):
                 raise NamespaceNested(f"namespace {objectstore.uri} lies inside {around}", namespace=around)
-        # Look before and after: a store that ignores the condition would let our put replace another marker.
-        if not await self._is_marked(objectstore):
-            inner = await self._find_inside(objectstore)
-            if inner is not None:
-                inner = f"{objectstore.uri}/{inner}"
-                raise NamespaceNested(f"namespace {objectstore.uri} lies around {inner}", namespace=inner)
-            with suppress(ObjectExists):
-                await objectstore.put(MARKER_KEY, marker.encode(), if_absent=True)
-        if await objectstore.get(MARKER_KEY) != marker.encode():
-            raise NamespaceInUse(f"namespace {objectstore.uri} is in use", namespace=objectstore.uri)
+        if await self._is_marked(objectstore):
+            return True
+        inner = await self._find_inside(objectstore)
+        if inner is not None:
+            inner = f"{objectstore.uri}/{inner}"
+            raise NamespaceNested(f"namespace {objectstore.uri} lies around {inner}", namespace=inner)
+        return False
 
     async def read_marker(self, objectstore: ObjectStore) -> str | None:
         """Return the content of the namespace's marker; None where none is there.
@@ -175,7 +201,7 @@ class Namespaces:
             uri = f"{objectstore.uri}/{folder}"
             if inside or uri in self._clear:
                 continue
-            if await self._is_marked(objectstore, folder):
+            if await self._is_marked(objectstore, folder, is_ours=True):
                 inside.append(uri.rstrip("/"))
             elif known is self._lately:
                 self._clear.add(uri)
@@ -199,9 +225,12 @@ class Namespaces:
                     namespace=namespace,
                 )
 
-    async def _is_marked(self, objectstore: ObjectStore, folder: str = "") -> bool:
+    async def _is_marked(self, objectstore: ObjectStore, folder: str = "", *, is_ours: bool = False) -> bool:
+        """Return whether a marker is there. `is_ours`: pass over the old server's, and over no other content."""
         try:
-            await objectstore.stat(folder + MARKER_KEY)
+            stat = await objectstore.stat(folder + MARKER_KEY)
+            if is_ours and stat.size_bytes == len(OLD_MARKER):
+                return await objectstore.get(folder + MARKER_KEY) != OLD_MARKER
         except (ObjectMissing, InvalidObjectKey):
             return False
         except ObjectStoreDenied as error:
@@ -247,6 +276,10 @@ class Namespaces:
     async def close(self) -> None:
         for objectstore in self._opened.values():
             await objectstore.close()
+
+
+def _in_use(uri: str) -> NamespaceInUse:
+    return NamespaceInUse(f"namespace {uri} is in use", namespace=uri)
 
 
 def overlap(left: str, right: str) -> bool:

@@ -78,15 +78,17 @@ class Repository:
             default_branch=record.default_branch,
         )
 
-    async def set_protection(self, patterns: Sequence[str], *, if_match: str | None = None) -> None:
+    async def set_protection(
+        self, patterns: Sequence[str], *, if_match: str | None = None, force: bool = False
+    ) -> None:
         """Replace the patterns of protected branches.
 
         Raises:
-            ReadOnly: the repository is.
+            ReadOnly: the repository is, and not `force`.
             SettingChanged: the ETag stored is not `if_match`.
             RepositoryNotFound: the repository was deleted meanwhile.
         """
-        self.guards.check_writable()
+        self.guards.check_writable(force=force)
         await self.settings.set_protection_patterns(patterns, if_match=if_match)
         await self.guards.confirm()
 

@@ -17,7 +17,7 @@ from .tree import noun
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lakebed.migration import Migrated, Migration
+    from lakebed.migration import AccountsMigrated, Migrated, Migration
 
 app = noun("Bring repositories over from another server, without copying data.")
 
@@ -39,8 +39,17 @@ def migrate(
             help=f"Where the new repositories keep their files: s3://bucket/lakebed/{PLACE}. Not below the old ones.",
         ),
     ],
+    objects: Annotated[
+        str,
+        Option("--objects", metavar="OLD-ROOT", help="The folder that the old server's local store has as its root."),
+    ] = "",
+    accounts: Annotated[
+        bool, Option("--accounts", help="Bring users, groups and policies over, too, without passwords and keys.")
+    ] = False,
     kv: MetadataUri = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Count what would come over. Makes the data folder.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Check everything and name what stays behind. Makes the data folder.")
+    ] = False,
 ) -> None:
     """Bring repositories over from the configured server: commits, branches, tags and entries, no bytes.
 
@@ -50,7 +59,14 @@ def migrate(
     if PLACE not in namespaces:
         raise Misuse(f"--namespaces has no {PLACE} in it: each repository needs a namespace of its own")
     # An exception to the import map: at the folder, the command line is a composition root of the server, too.
-    from lakebed.migration import find_sources, migrate_repository, plan_repository
+    from lakebed.migration import (
+        AccountsHere,
+        SourceAccounts,
+        bring_accounts,
+        find_sources,
+        migrate_repository,
+        plan_repository,
+    )
     from lakebed.server import opened, options_of, prepare_folder
 
     # The hooks of the old server ran when these commits were made.
@@ -61,39 +77,44 @@ def migrate(
     }
     say = session.note if session.shows_progress else lambda _: None
 
-    async def plan() -> list[Migration]:
+    seen = SourceAccounts(session.client) if accounts else None
+
+    async def run() -> list[Migrated | Migration | AccountsMigrated]:
+        one = plan_repository if dry_run else migrate_repository
+        found: list[Migrated | Migration | AccountsMigrated] = []
         async with opened(options) as state:
-            return [await plan_repository(state.catalog, source, namespace) for source, namespace in sources.items()]
+            for source, namespace in sources.items():
+                found.append(await one(state.catalog, source, namespace, old_root=objects, say=say))
+            if seen is not None:
+                here = AccountsHere(accounts=state.accounts, groups=state.groups, policies=state.policies)
+                found.append(await bring_accounts(seen, here, dry_run=dry_run))
+        return found
 
-    async def bring() -> list[Migrated]:
-        async with opened(options) as state:
-            return [
-                await migrate_repository(state.catalog, source, namespace, say) for source, namespace in sources.items()
-            ]
-
-    if dry_run:
-        session.show_table(
-            asyncio.run(plan()),
-            {
-                "REPOSITORY": lambda one: one.repository,
-                "COMMITS": lambda one: f"{one.commits:,}",
-                "HERE": lambda one: f"{one.commits_before:,}",
-                "BRANCHES": lambda one: one.branches,
-                "TAGS": lambda one: one.tags,
-                "UNCOMMITTED ON": lambda one: ", ".join(one.dirty) or "-",
-            },
-        )
-    else:
-        session.show_all(asyncio.run(bring()), _lines)
+    session.show_all(asyncio.run(run()), lambda found: _lines(found, "would come over" if dry_run else ""))
 
 
-def _lines(found: Iterable[Migrated]) -> list[str]:
+def _lines(found: Iterable[Migrated | Migration | AccountsMigrated], planned: str) -> list[str]:
+    from lakebed.migration import AccountsMigrated
+
     lines = []
     for one in found:
-        new = count_of(one.commits, "commit") if one.commits or not one.commits_before else "nothing new"
-        refs = f"{count_of(one.branches, 'branch', 'branches')}, {count_of(one.tags, 'tag')}"
-        entries = count_of(one.entries, "entry", "entries")
-        lines.append(f"{one.repository}: {new}, {refs}; {entries} compared, equal")
-        lines += [f"  {name}: changed here since, left as it is" for name in one.left]
-        lines += [f"  {name}: uncommitted changes stay on the old server" for name in one.dirty]
+        if isinstance(one, AccountsMigrated):
+            counts = [count_of(one.users, "user"), count_of(one.groups, "group")]
+            lines.append(
+                f"accounts: {', '.join(counts)}, {count_of(one.policies, 'policy', 'policies')} {planned}".rstrip()
+            )
+        else:
+            lines.append(f"{one.repository}: {_counts(one)}")
+            lines += [f"  {name}: changed here since, left as it is" for name in getattr(one, "left", [])]
+        lines += [f"  {line}" for line in one.stays]
     return lines
+
+
+def _counts(one: Migrated | Migration) -> str:
+    new = count_of(one.commits, "commit") if one.commits or not one.commits_before else "nothing new"
+    refs = f"{count_of(one.branches, 'branch', 'branches')}, {count_of(one.tags, 'tag')}"
+    from lakebed.migration import Migrated
+
+    if isinstance(one, Migrated):
+        return f"{new}, {refs}; {count_of(one.entries, 'entry', 'entries')} compared, equal"
+    return f"{new}, {refs}, {count_of(one.changes, 'change')} of entries checked; nothing was written"

@@ -138,6 +138,16 @@ class Repositories:
         body = DeleteProtection(repository=repository, branches=list(branches))
         self._connection.do(deleted.SET_DELETE_PROTECTION, name, body=body)
 
+    def retention_rules(self, name: str) -> GarbageCollectionRules:
+        """
+        Raises:
+            Missing: there are none.
+        """
+        return self._connection.do(collections.GET_GC_RULES, name)
+
+    def metadata(self, name: str) -> dict[str, str]:
+        return self._connection.do(repositories.GET_REPOSITORY_METADATA, name)
+
     def set_retention_rules(self, name: str, rules: GarbageCollectionRules) -> None:
         """Replace all rules."""
         self._connection.do(collections.SET_GC_RULES, name, body=rules)

@@ -4,25 +4,24 @@ The source is read through its API alone, by `lakebed.client`. The target is wri
 parts of `lakebed.catalog`, beside servers that may run (docs/guide/migrating.md).
 """
 
-from .flow import (
-    Migrated,
-    Migration,
-    MigrationDiffers,
-    NamespaceOfSource,
-    SourceUnreadable,
-    migrate_repository,
-    plan_repository,
-)
+from .accounts import AccountsHere, AccountsMigrated, SourceAccounts, bring_accounts
+from .entries import OldRootUnknown, SourceUnreadable
+from .flow import Migrated, Migration, MigrationDiffers, NamespaceOfSource, migrate_repository, plan_repository
 from .source import NoSuchSource, SourceRepository, find_sources
 
 __all__ = [
+    "AccountsHere",
+    "AccountsMigrated",
     "Migrated",
     "Migration",
     "MigrationDiffers",
     "NamespaceOfSource",
     "NoSuchSource",
+    "OldRootUnknown",
+    "SourceAccounts",
     "SourceRepository",
     "SourceUnreadable",
+    "bring_accounts",
     "find_sources",
     "migrate_repository",
     "plan_repository",

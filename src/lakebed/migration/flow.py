@@ -1,10 +1,11 @@
 """Write a source's commits into a repository here, one for one, then its branches and tags, then compare.
 
+0. `plan_repository` checks all that the rest checks, and writes nothing.
 1. Make the repository, if it is new, over a namespace of its own.
 2. Replay each commit on a hidden branch that stands at its first parent. The branches hold what is not yet named.
    Each commit says in its metadata which commit it was: that is all a later call needs to go on.
 3. Move or make branches and tags. A branch that has commits or changes of its own here stays as it is.
-4. Compare the listings of all heads, entry by entry. Then remove the hidden branches.
+4. Compare the listings of all heads, entry by entry. Then remove the hidden branches, and bring over settings.
 
 Entries keep their addresses, as imported objects do: the bytes stay where they are, and no collection here deletes
 them. The collections of the source still do, which is why the guide says to stop them.
@@ -23,25 +24,25 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.base import (
-    CONTENT_TYPE_DEFAULT,
     CommitId,
     Conflict,
-    Entry,
     Invalid,
-    NotFound,
     Row,
+    check_branch,
+    check_repository,
+    check_tag,
     count_of,
-    is_inside,
     path_to_key,
     to_row,
 )
 from lakebed.catalog import Catalog, Repository, RepositoryNotFound, SettingChanged, overlap
-from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import BranchNotFound, Note, TagNotFound, UncommittedChanges
-from lakebed.wire import Commit, ObjectStats
+from lakebed.wire import Commit
 
+from .entries import Entries
 from .source import Changed, SourceRepository, in_pages
+from .staying import staying
 
 T = TypeVar("T")
 
@@ -57,10 +58,6 @@ SHOWN: Final = 5
 Say = Callable[[str], object]
 
 
-class SourceUnreadable(NotFound):
-    """An object of the source is not where its server says, or this server cannot open that store."""
-
-
 class NamespaceOfSource(Invalid):
     """The new namespace meets the source's: the collections of each would find files of the other."""
 
@@ -73,8 +70,8 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     """Count what one repository had, and what of it is here.
 
     `commits` are those written by this call, `commits_before` those of earlier calls. `entries` were compared, over the
-    heads of all branches and tags. `left` names branches and tags that stayed as they are here. `dirty` names branches
-    of the source whose uncommitted changes stay behind.
+    heads of all branches and tags. `left` names branches and tags that stayed as they are here. `stays` has a line for
+    each thing that does not come over, or does not work here.
     """
 
     repository: str
@@ -84,11 +81,11 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     tags: int
     entries: int
     left: list[str]
-    dirty: list[str]
+    stays: list[str]
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
-    """Count what a migration would do with one repository; nothing was written."""
+    """Count what a migration would do with one repository; nothing was written. `changes` are those of its commits."""
 
     repository: str
     namespace: str
@@ -96,7 +93,9 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
     commits_before: int
     branches: int
     tags: int
-    dirty: list[str]
+    changes: int
+    read_only: bool
+    stays: list[str]
 
 
 @dataclass(slots=True)
@@ -105,10 +104,9 @@ class _Work:
 
     source: SourceRepository
     target: Repository
+    entries: Entries
     here: dict[str, CommitId] = field(default_factory=dict)
     tips: dict[CommitId, list[str]] = field(default_factory=dict)
-    checked: set[str] = field(default_factory=set)
-    """Folders of addresses that lie outside every namespace here."""
 
     def add_tip(self, commit_id: CommitId, branch: str) -> None:
         # Several may stand at one commit: a call that was killed leaves the branch that it had just made.
@@ -124,11 +122,35 @@ class _Work:
             await self.target.changes.delete_branch(branch, force=True, is_ours=True)
 
 
-async def plan_repository(catalog: Catalog, source: SourceRepository, namespace: str) -> Migration:
-    """Count what `migrate_repository` would do. Writes no repository."""
+async def plan_repository(
+    catalog: Catalog, source: SourceRepository, namespace: str, *, old_root: str = "", say: Say = lambda _: None
+) -> Migration:
+    """Check what `migrate_repository` checks, and count what it would do. Writes no repository; reads each change.
+
+    Raises:
+        As `migrate_repository`, and InvalidName, InvalidNote.
+    """
+    entries = Entries(catalog, source.record.storage_namespace, old_root=old_root)
     target = await _find(catalog, source.name)
     here = {} if target is None else await _replayed(target)
     branches, tags, commits = await _read_refs(source, here)
+    check_repository(source.name)
+    for name in (source.record.default_branch, *branches):
+        check_branch(name)
+    for name in tags:
+        check_tag(name)
+    await _check_readable(entries, source, [*branches.values(), *tags.values()])
+    if target is None:
+        _check_beside(namespace, entries)
+        await catalog.namespaces.check_free(namespace)
+    changes = 0
+    for at, commit in enumerate(commits):
+        _note_of(commit)
+        async for page in _in_thread(source.changes(commit)):
+            await _table(entries, page)
+            changes += len(page)
+        if at % 100 == 0:
+            say(f"{source.name}: checked {at + 1:,} of {count_of(len(commits), 'commit')}")
     return Migration(
         repository=source.name,
         namespace=namespace,
@@ -136,66 +158,89 @@ async def plan_repository(catalog: Catalog, source: SourceRepository, namespace:
         commits_before=len(here),
         branches=len(branches),
         tags=len(tags),
-        dirty=[one for one in branches if await asyncio.to_thread(source.is_dirty, one)],
+        changes=changes,
+        read_only=source.record.read_only,
+        stays=await asyncio.to_thread(staying, source, branches),
     )
 
 
 async def migrate_repository(
-    catalog: Catalog, source: SourceRepository, namespace: str, say: Say = lambda _: None
+    catalog: Catalog, source: SourceRepository, namespace: str, *, old_root: str = "", say: Say = lambda _: None
 ) -> Migrated:
     """Bring one repository over, or go on with it. `namespace` is that of the new repository.
 
     Raises:
-        SourceUnreadable: this server cannot read the source's objects.
+        SourceUnreadable, OldRootUnknown: this server cannot read the source's objects.
         AddressInNamespace: they lie in a namespace that belongs to a Lakebed server, whose collections delete there.
         NamespaceOfSource, NamespaceInUse, NamespaceNested, StorageMissing: `namespace` cannot be used.
         MigrationDiffers: after all, a listing here is not the source's.
     """
+    entries = Entries(catalog, source.record.storage_namespace, old_root=old_root)
     target = await _find(catalog, source.name)
     here = {} if target is None else await _replayed(target)
     branches, tags, commits = await _read_refs(source, here)
-    await _check_readable(catalog, source, [*branches.values(), *tags.values()])
+    await _check_readable(entries, source, [*branches.values(), *tags.values()])
     if target is None:
-        if overlap(namespace.rstrip("/"), source.record.storage_namespace.rstrip("/")):
-            raise NamespaceOfSource(
-                f"{namespace} meets {source.record.storage_namespace}, the namespace of the repository that is left:"
-                " choose a folder beside it",
-                namespace=namespace,
-            )
-        await catalog.create(source.name, storage_namespace=namespace, default_branch=source.record.default_branch)
-        target = await catalog.get(source.name)
-    work = _Work(source, target, here=here)
+        target = await _create(catalog, source, namespace, entries)
+    work = _Work(source, target, entries, here=here)
     ours = await target.settings.work_branches(WORK)
     for name, commit_id in await _branches_here(target):
         if name in ours:
             work.add_tip(commit_id, name)
     before = len(here)
     for at, commit in enumerate(commits):
-        await _replay(catalog, work, commit)
+        await _replay(work, commit)
         if at % 100 == 0:
             say(f"{source.name}: {at + 1:,} of {count_of(len(commits), 'commit')}")
     left = await _set_refs(work, branches, tags)
-    entries = 0
+    compared = 0
     for head in dict.fromkeys([*branches.values(), *tags.values()]):
         say(f"{source.name}: comparing commit {head[:12]}")
-        entries += await _compare(work, head)
+        compared += await _compare(work, head)
     for tip in [*work.tips]:
         await work.drop_tips(tip)
-    patterns = await asyncio.to_thread(source.protected)
-    if patterns:
-        # Only where none were ever set: from then on the protection here is for this server's users to change.
-        with suppress(SettingChanged):
-            await target.set_protection([*patterns], if_match="")
+    await _bring_settings(catalog, work)
     return Migrated(
         repository=source.name,
         commits=len(commits),
         commits_before=before,
         branches=len(branches),
         tags=len(tags),
-        entries=entries,
+        entries=compared,
         left=left,
-        dirty=[one for one in branches if await asyncio.to_thread(source.is_dirty, one)],
+        stays=await asyncio.to_thread(staying, source, branches),
     )
+
+
+def _check_beside(namespace: str, entries: Entries) -> None:
+    if overlap(namespace.rstrip("/"), entries.namespace):
+        raise NamespaceOfSource(
+            f"{namespace} meets {entries.namespace}, the namespace of the repository that is left:"
+            " choose a folder beside it",
+            namespace=namespace,
+        )
+
+
+async def _create(catalog: Catalog, source: SourceRepository, namespace: str, entries: Entries) -> Repository:
+    _check_beside(namespace, entries)
+    return await catalog.create(
+        source.name,
+        storage_namespace=namespace,
+        default_branch=source.record.default_branch,
+        read_only=source.record.read_only,
+    )
+
+
+async def _bring_settings(catalog: Catalog, work: _Work) -> None:
+    """Set what was never set here: from the first time on, it is for this server's users to change."""
+    patterns = await asyncio.to_thread(work.source.protected)
+    if patterns:
+        with suppress(SettingChanged):
+            await work.target.set_protection([*patterns], if_match="", force=True)
+    theirs = await asyncio.to_thread(work.source.metadata)
+    missing = {name: text for name, text in theirs.items() if name not in work.target.record.metadata}
+    if missing:
+        await catalog.set_metadata(work.source.name, missing)
 
 
 async def _find(catalog: Catalog, name: str) -> Repository | None:
@@ -232,59 +277,47 @@ async def _replayed(target: Repository) -> dict[str, CommitId]:
     return {commit.metadata[CAME_FROM]: commit.id async for commit in ancestry if CAME_FROM in commit.metadata}
 
 
-async def _check_readable(catalog: Catalog, source: SourceRepository, heads: Iterable[str]) -> None:
-    """Look at one object before anything is written: an address that cannot be opened here is found at once.
-
-    Raises:
-        SourceUnreadable: there is no such object, or no such store, for this server.
-        AddressInNamespace: a Lakebed server owns the source's namespace.
-    """
+async def _check_readable(entries: Entries, source: SourceRepository, heads: Iterable[str]) -> None:
+    """Look at one object before anything is written: an address that cannot be opened here is found at once."""
     for head in dict.fromkeys(heads):
         stats = await asyncio.to_thread(next, source.listing(head), None)
-        if stats is None:
-            continue
-        await catalog.namespaces.check_outside(stats.physical_address)
-        objectstore, key = catalog.namespaces.locate(stats.physical_address)
-        try:
-            await objectstore.stat(key)
-        except ObjectMissing as error:
-            raise SourceUnreadable(
-                f"{source.name}: {stats.path} should lie at {stats.physical_address}, and this server finds nothing"
-                " there: it must use the source's object store",
-                address=stats.physical_address,
-            ) from error
-        return
+        if stats is not None:
+            await entries.check_readable(stats)
+            return
 
 
-async def _replay(catalog: Catalog, work: _Work, commit: Commit) -> None:
+async def _replay(work: _Work, commit: Commit) -> None:
     parents = [work.here[one] for one in commit.parents]
     first = parents[0] if parents else await _root(work.target)
     branch = work.take_tip(first)
     if branch is None:
         branch = f"{WORK}-{secrets.token_hex(16)}"
         await work.target.changes.create_branch(branch, first, force=True, work_of=WORK)
-    note = Note(
-        message=commit.message,
-        committer=commit.committer,
-        metadata={**commit.metadata, CAME_FROM: commit.id},
-        created_ms=commit.creation_date * 1000,
-    )
 
     async def changes() -> AsyncIterator[pa.Table]:
         part: list[Changed] = []
         async for page in _in_thread(work.source.changes(commit)):
             part += page
             if len(part) >= PART_OBJECTS:
-                yield await _table(catalog, work, part)
+                yield await _table(work.entries, part)
                 part = []
         if part:
-            yield await _table(catalog, work, part)
+            yield await _table(work.entries, part)
 
-    made = await work.target.versions.merges.replay(branch, changes, note, merged=tuple(parents[1:]))
+    made = await work.target.versions.merges.replay(branch, changes, _note_of(commit), merged=tuple(parents[1:]))
     work.here[commit.id] = made.id
     work.add_tip(made.id, branch)
     for merged in parents[1:]:
         await work.drop_tips(merged)  # The new commit holds it.
+
+
+def _note_of(commit: Commit) -> Note:
+    return Note(
+        message=commit.message,
+        committer=commit.committer,
+        metadata={**commit.metadata, CAME_FROM: commit.id},
+        created_ms=commit.creation_date * 1000,
+    )
 
 
 async def _root(target: Repository) -> CommitId:
@@ -295,37 +328,12 @@ async def _root(target: Repository) -> CommitId:
     return head
 
 
-async def _table(catalog: Catalog, work: _Work, changed: list[Changed]) -> pa.Table:
+async def _table(entries: Entries, changed: list[Changed]) -> pa.Table:
     keys = [path_to_key(path) for path, _ in changed]
     rows = []
     for key, (_, stats) in zip(keys, changed, strict=True):
-        rows.append(None if stats is None else to_row(key, await _entry(catalog, work, stats)))
+        rows.append(None if stats is None else to_row(key, await entries.checked(stats)))
     return changes_from_rows(keys, rows)
-
-
-async def _entry(catalog: Catalog, work: _Work, stats: ObjectStats) -> Entry:
-    """
-    Raises:
-        AddressInNamespace: the object lies where a Lakebed server collects.
-    """
-    folder = stats.physical_address.rpartition("/")[0]
-    namespace = work.source.record.storage_namespace.rstrip("/")
-    folder = namespace if is_inside(folder, namespace) else folder
-    if folder not in work.checked:
-        await catalog.namespaces.check_outside(stats.physical_address)
-        work.checked.add(folder)
-    return _entry_of(stats)
-
-
-def _entry_of(stats: ObjectStats) -> Entry:
-    return Entry(
-        address=stats.physical_address,
-        size_bytes=stats.size_bytes or 0,
-        checksum=stats.checksum,
-        modified_ms=stats.mtime * 1000,
-        content_type=stats.content_type or CONTENT_TYPE_DEFAULT,
-        metadata=stats.metadata or {},
-    )
 
 
 async def _set_refs(work: _Work, branches: dict[str, str], tags: dict[str, str]) -> list[str]:
@@ -369,7 +377,7 @@ async def _compare(work: _Work, theirs: str) -> int:
     listing = work.target.versions.staging.list
     commit_id, after, count = work.here[theirs], b"", 0
     async for page in _in_thread(in_pages(work.source.listing(theirs))):
-        wanted = [(key := path_to_key(stats.path), to_row(key, _entry_of(stats))) for stats in page]
+        wanted = [(key := path_to_key(stats.path), to_row(key, work.entries.of(stats))) for stats in page]
         here = (await listing(commit_id, after=after, limit=len(page))).items
         _check_equal(work, theirs, wanted, here)
         after, count = wanted[-1][0], count + len(page)

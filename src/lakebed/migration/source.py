@@ -10,7 +10,8 @@ from typing import Final, TypeAlias, TypeVar
 
 from lakebed.base import NotFound
 from lakebed.client import Client, Missing
-from lakebed.wire import Commit, ObjectStats, Ref, Repository
+from lakebed.hooks import FOLDER
+from lakebed.wire import Commit, GarbageCollectionRules, ObjectStats, Ref, Repository
 
 T = TypeVar("T")
 
@@ -45,8 +46,26 @@ class SourceRepository:
     def protected(self) -> Sequence[str]:
         return self._client.repositories.protected_branches(self.name)[0]
 
+    def metadata(self) -> dict[str, str]:
+        return self._client.repositories.metadata(self.name)
+
     def is_dirty(self, branch: str) -> bool:
         return any(True for _ in self._client.history.uncommitted(self.name, branch, limit=1))
+
+    def retention_rules(self) -> GarbageCollectionRules | None:
+        try:
+            return self._client.repositories.retention_rules(self.name)
+        except Missing:
+            return None
+
+    def count_pulls(self) -> int:
+        return sum(1 for _ in self._client.pulls.list(self.name))
+
+    def action_files(self, ref: str) -> Iterator[ObjectStats]:
+        return self._client.objects.list(self.name, ref, prefix=FOLDER)
+
+    def read(self, ref: str, path: str) -> bytes:
+        return self._client.objects.read(self.name, ref, path)
 
     def commits(self, heads: Sequence[str], known: Mapping[str, str]) -> list[Commit]:
         """Return each commit that the heads reach and that is not `known`: parents first, first parents in a row."""

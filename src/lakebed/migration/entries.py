@@ -1,0 +1,112 @@
+"""An object of the source as an entry here: its address, its metadata, and the checks before anything names it.
+
+The source's local store names objects by absolute folders of its machine (`local:///old-root/repo/data/…`). Here they
+are `local://repo/data/…` once the operator says which folder that root is. The source's S3 door keeps the header's
+prefix in the names of metadata (`X-Amz-Meta-Foo`); clients of S3 would see it twice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, Invalid, NotFound, is_inside
+from lakebed.catalog import Catalog
+from lakebed.objectstore import ObjectMissing
+from lakebed.wire import ObjectStats
+
+LOCAL_ROOT: Final = "local:///"
+S3_NAME: Final = "x-amz-meta-"
+
+
+class SourceUnreadable(NotFound):
+    """An object of the source is not where its server says, or this server cannot open that store."""
+
+
+class OldRootUnknown(Invalid):
+    """The source has a local store, and the operator did not say which folder its root is, or named another one."""
+
+
+class Entries:
+    """Make entries of one repository's objects. `old_root`: the folder of the source's local store, or empty."""
+
+    def __init__(self, catalog: Catalog, namespace: str, *, old_root: str = "") -> None:
+        self._catalog = catalog
+        self._old_root = LOCAL_ROOT + old_root.strip("/") + "/" if old_root.strip("/") else ""
+        self.namespace = self.address_of(namespace.rstrip("/"))
+        self._checked: set[str] = set()
+
+    def address_of(self, theirs: str) -> str:
+        """Return what this server calls the place.
+
+        Raises:
+            OldRootUnknown: it is in a folder of the old server's machine, and not below `old_root`.
+        """
+        if not theirs.startswith(LOCAL_ROOT):
+            return theirs
+        if not self._old_root or not theirs.startswith(self._old_root):
+            raise OldRootUnknown(
+                f"{theirs} lies in a folder of the old server's machine: --objects names the root of its local store",
+                address=theirs,
+            )
+        return "local://" + theirs.removeprefix(self._old_root)
+
+    def of(self, stats: ObjectStats) -> Entry:
+        return Entry(
+            address=self.address_of(stats.physical_address),
+            size_bytes=stats.size_bytes or 0,
+            checksum=stats.checksum,
+            modified_ms=stats.mtime * 1000,
+            content_type=stats.content_type or CONTENT_TYPE_DEFAULT,
+            metadata=metadata_of(stats.metadata or {}),
+        )
+
+    async def checked(self, stats: ObjectStats) -> Entry:
+        """Return the entry, after a look at what its address means here. Looks once at each folder.
+
+        Raises:
+            OldRootUnknown: see `address_of`.
+            ForeignAddress: this server does not open such stores.
+            AddressInNamespace: the object lies where a Lakebed server collects.
+        """
+        entry = self.of(stats)
+        folder = entry.address.rpartition("/")[0]
+        folder = self.namespace if is_inside(folder, self.namespace) else folder
+        if folder not in self._checked:
+            await self._catalog.namespaces.check_outside(entry.address)
+            self._checked.add(folder)
+        return entry
+
+    async def check_readable(self, stats: ObjectStats) -> None:
+        """
+        Raises:
+            SourceUnreadable: the object is not there for this server, or has another size.
+        """
+        entry = await self.checked(stats)
+        objectstore, key = self._catalog.namespaces.locate(entry.address)
+        try:
+            stat = await objectstore.stat(key)
+        except ObjectMissing as error:
+            advice = (
+                "copy the old folder there, or set LAKEBED_BLOCKS_LOCAL_ROOT to it"
+                if entry.address != stats.physical_address
+                else "it must use the source's object store"
+            )
+            raise SourceUnreadable(
+                f"{stats.path} should lie at {entry.address}, and this server finds nothing there: {advice}",
+                address=entry.address,
+            ) from error
+        if stat.size_bytes != entry.size_bytes:
+            raise SourceUnreadable(
+                f"{stats.path} should have {entry.size_bytes:,} bytes, and {entry.address} has {stat.size_bytes:,}",
+                address=entry.address,
+            )
+
+
+def metadata_of(theirs: dict[str, str]) -> dict[str, str]:
+    """Take the S3 header's prefix off. Where the name without it is set too, or is empty, both stay as they are."""
+    here = dict(theirs)
+    for name in theirs:
+        plain = name[len(S3_NAME) :].lower()
+        if name.lower().startswith(S3_NAME) and plain and plain not in here:
+            here[plain] = here.pop(name)
+    return here

@@ -1,0 +1,66 @@
+"""An object of the source as an entry here: addresses of every store, and names of metadata."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.catalog import AddressInNamespace, Catalog
+from lakebed.catalog.namespaces import OLD_MARKER
+from lakebed.catalog.records import MARKER_KEY
+from lakebed.migration import OldRootUnknown
+from lakebed.migration.entries import Entries, metadata_of
+from lakebed.objectstore import ObjectStore
+from lakebed.wire import ObjectStats
+
+
+def stats_at(address: str) -> ObjectStats:
+    return ObjectStats(
+        path="a", path_type="object", physical_address=address, checksum="00", mtime=1, size_bytes=1, metadata={}
+    )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "here"),
+    [
+        ("s3://b/old/data/ft32/dc4d", "s3://b/old/data/ft32/dc4d"),
+        ("gs://bkt/old/data/ft32/dc4d", "gs://bkt/old/data/ft32/dc4d"),
+        ("https://acct.blob.core.windows.net/c/old/data/x", "https://acct.blob.core.windows.net/c/old/data/x"),
+        ("local:///srv/old/repo/data/ft32/dc4d", "local://repo/data/ft32/dc4d"),
+    ],
+)
+def test_addresses_stay_but_for_those_in_folders_of_the_old_machine(catalog: Catalog, theirs: str, here: str) -> None:
+    entries = Entries(catalog, "s3://b/old", old_root="/srv/old/")
+
+    assert entries.of(stats_at(theirs)).address == here
+
+
+@pytest.mark.parametrize("root", ["", "/srv/other", "/srv/ol"])
+def test_an_address_in_another_folder_of_the_old_machine_is_refused(catalog: Catalog, root: str) -> None:
+    with pytest.raises(OldRootUnknown):
+        Entries(catalog, "mem://old", old_root=root).of(stats_at("local:///srv/old/repo/data/x"))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "here"),
+    [
+        ({"X-Amz-Meta-Foo": "1"}, {"foo": "1"}),
+        ({"x-amz-meta-foo": "1", "bar": "2"}, {"foo": "1", "bar": "2"}),
+        ({"X-Amz-Meta-foo": "1", "foo": "2"}, {"X-Amz-Meta-foo": "1", "foo": "2"}),
+        ({"X-Amz-Meta-": "1"}, {"X-Amz-Meta-": "1"}),
+    ],
+)
+def test_no_value_of_metadata_is_lost(theirs: dict[str, str], here: dict[str, str]) -> None:
+    assert metadata_of(theirs) == here
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+async def test_the_old_servers_marker_is_told_by_its_content(catalog: Catalog, is_folder: bool) -> None:
+    """Imports look the same way: `import s3://old/data/` reads a folder of a namespace that is none of ours."""
+    outer: ObjectStore = catalog.namespaces.open("mem://bucket-of-old")
+    address = "mem://bucket-of-old/old/data/" + ("" if is_folder else "x")
+    await outer.put(f"old/{MARKER_KEY}", OLD_MARKER)
+    await catalog.namespaces.check_outside(address, is_folder=is_folder)
+
+    await outer.put(f"new/{MARKER_KEY}", OLD_MARKER[:-1] + b"!")
+    with pytest.raises(AddressInNamespace):
+        await catalog.namespaces.check_outside(address.replace("/old/", "/new/"), is_folder=is_folder)

@@ -1,0 +1,228 @@
+"""`lakebed migrate` from what a real server of the contract answered and stored (recorded/README.md)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakebed
+from lakebed.objectstore import environment_of
+from tests.cli.conftest import Outcome, Shell
+from tests.objectstore.s3_servers import client_of, serve_moto
+
+from .old_server import OLD_ROOT, OldServer, objects, serve_old, unpack
+
+ADMIN = [{"effect": "allow", "action": ["fs:*"], "resource": "*"}]
+
+
+class Move:
+    """The old server, the store that both servers use, and the data folder of the new one."""
+
+    def __init__(self, old: OldServer, new: Path, environment: dict[str, str], options: list[str], scheme: str) -> None:
+        self.old, self.new, self.environment, self.options, self.scheme = old, new, environment, options, scheme
+        self.shell = Shell(
+            environment={
+                "LAKEBED_CONFIG": str(new.parent / "config.toml"),
+                "LAKEBED_ENDPOINT": old.endpoint,
+                "LAKEBED_ACCESS_KEY_ID": "any",
+                "LAKEBED_SECRET_ACCESS_KEY": "any",
+                **environment,
+            }
+        )
+
+    def __call__(self, *words: str) -> Outcome:
+        return self.shell("migrate", *words, "--data", str(self.new), *self.options)
+
+    def ok(self, *words: str) -> Any:
+        outcome = self(*words, "-o", "json")
+        assert outcome.code == 0, outcome
+        return outcome.json
+
+    @contextmanager
+    def opened(self) -> Iterator[lakebed.Lake]:
+        with lakebed.open_local(self.new, environment=self.environment) as lake:
+            yield lake
+
+
+@pytest.fixture(params=["s3", "local"])
+def move(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Move]:
+    kind, new = request.param, tmp_path / "new"
+    with serve_old(kind) as old:
+        if kind == "local":
+            unpack(kind, new / "objects")
+            options = ["--namespaces", "local://here/{repository}", "--objects", OLD_ROOT]
+            yield Move(old, new, {}, options, "local://")
+            return
+        with serve_moto() as server:
+            client = client_of(server)
+            client.create_bucket(Bucket="oldb")
+            for key, body in objects(kind):
+                client.put_object(Bucket="oldb", Key=key.removeprefix("oldb/"), Body=body)
+            environment = {**environment_of(server), "LAKEBED_BLOCKSTORE": "s3"}
+            options = ["--namespaces", "s3://oldb/here/{repository}"]
+            yield Move(old, new, environment, options, "s3://oldb/")
+            # All servers of this double in a process have the same buckets.
+            for page in client.get_paginator("list_objects_v2").paginate(Bucket="oldb"):
+                for each in page["Contents"]:
+                    client.delete_object(Bucket="oldb", Key=each["Key"])
+            client.delete_bucket(Bucket="oldb")
+
+
+def test_repositories_of_a_real_server_come_over(move: Move) -> None:
+    found = {one["repository"]: one for one in move.ok()}
+
+    assert {name: one["commits"] for name, one in found.items()} == {"empty": 1, "frozen": 1, "old": 6}
+    assert (found["old"]["branches"], found["old"]["tags"], found["old"]["entries"]) == (2, 1, 55)
+    with move.opened() as lake:
+        old = lake.repository("old")
+        log = [*old.branch("main").log()]
+        messages = [commit.message for commit in log if "lakebed.migrated-from" in commit.metadata]
+        assert messages[:2] == ["add action", "merge dev"]
+        assert sorted(messages[2:4]) == ["delete f1", "on dev"]
+        assert messages[4:] == ["first", "Repository created"]
+        assert len(log[1].parents) == 2
+        assert {commit.creation_date for commit in log[:5]} == {move.old.rows[COMMIT]["body"]["creation_date"]}
+        assert old.branch("main").read("raw/d=0/f0.txt") == b"changed\n"
+        assert old.branch("main").read("odd/a b+c%25/ü.txt")
+        assert old.branch("main").read("empty.txt") == b""
+        assert not old.branch("main").exists("raw/d=1/f1.txt")
+        assert old.ref("v1").exists("by-s3.txt")
+        assert old.branch("main").stat("by-s3.txt").physical_address.startswith(f"{move.scheme}old/data/")
+        assert lake.client.repositories.protected_branches("old")[0] == ["main"]
+        assert [one.id for one in lake.client.repositories.list() if one.read_only] == ["frozen"]
+
+
+COMMIT = (
+    "/api/v1/repositories/old/commits/main",
+    frozenset[tuple[str, str]](),
+)
+
+
+def test_metadata_has_the_names_that_clients_of_s3_expect(move: Move) -> None:
+    move.ok("old")
+
+    with move.opened() as lake:
+        main = lake.repository("old").branch("main")
+        assert main.stat("by-s3.txt").metadata == {"foo": "Bar"}
+        assert main.stat("meta.bin").metadata == {"owner": "team"}
+
+
+def test_a_dry_run_names_what_stays_and_writes_no_repository(move: Move) -> None:
+    bad = b"name: x\non: {pre-commit: {branches: [main]}}\nhooks: 7\n"
+    for ref in ("main", "dev"):
+        move.old.replace(
+            f"/repositories/old/refs/{ref}/objects/ls",
+            {
+                "pagination": {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 1},
+                "results": [
+                    {
+                        "path": "_lakefs_actions/bad.yaml",
+                        "path_type": "object",
+                        "physical_address": "s3://any/bad",
+                        "checksum": "00",
+                        "mtime": 1,
+                        "size_bytes": len(bad),
+                    }
+                ],
+            },
+            prefix="_lakefs_actions/",
+        )
+        move.old.rows[
+            f"/api/v1/repositories/old/refs/{ref}/objects", frozenset({("path", "_lakefs_actions/bad.yaml")})
+        ] = {
+            "status": 200,
+            "headers": {},
+            "body": base64.b64encode(bad).decode(),
+        }
+
+    found = {one["repository"]: one for one in move.ok("--dry-run")}
+
+    assert (found["old"]["commits"], found["old"]["changes"], found["frozen"]["read_only"]) == (6, 24, True)
+    stays = found["old"]["stays"]
+    assert "uncommitted changes on main stay there: commit or reset them" in stays
+    assert any("retention rules stay there (default 21 days, main 28 days)" in line for line in stays)
+    assert any("changes of main will be refused here: action file _lakefs_actions/bad.yaml" in line for line in stays)
+    with move.opened() as lake:
+        assert [*lake.repositories()] == []
+
+
+def test_what_would_stop_the_run_stops_the_dry_run(move: Move) -> None:
+    store_is_local = move.scheme == "local://"
+    namespace = "local://old/{repository}" if store_is_local else "s3://oldb/old/{repository}"
+    move.options[move.options.index("--namespaces") + 1] = namespace
+
+    dry, run = move("old", "--dry-run"), move("old")
+
+    assert dry.code == run.code == 2
+    assert dry.err == run.err
+    assert "meets" in dry.err
+
+
+def test_the_root_of_a_local_store_is_asked_for(move: Move) -> None:
+    if move.scheme != "local://":
+        pytest.skip("only a local store names folders of its machine")
+    move.options = move.options[:2]
+
+    failed = move("old", "--dry-run")
+
+    assert failed.code == 2
+    assert "--objects names the root of its local store" in failed.err
+
+
+def test_a_second_run_has_nothing_to_do(move: Move) -> None:
+    move.ok()
+
+    assert {(one["commits"], one["entries"]) for one in move.ok()} == {(0, 0), (0, 55)}
+
+
+def test_accounts_come_over_as_far_as_they_are_shown(move: Move) -> None:
+    [_, accounts] = move.ok("empty", "--accounts")
+    assert (accounts["users"], accounts["groups"], accounts["policies"]) == (1, 0, 0)
+    assert any("groups are not shown by the old server" in line for line in accounts["stays"])
+
+
+def test_groups_and_policies_come_over_and_no_holder_gets_a_part_of_its_policies(move: Move) -> None:
+    def page(*rows: Any) -> dict[str, Any]:
+        return {
+            "pagination": {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": len(rows)},
+            "results": [*rows],
+        }
+
+    odd = [{"effect": "deny", "action": ["fs:*"], "resource": "*", "condition": {"x": {"y": ["z"]}}}]
+    good = {"id": "reads", "creation_date": 1, "statement": ADMIN}
+    bad = {"id": "never", "creation_date": 1, "statement": odd}
+    move.old.replace("/auth/users", page({"id": "ann", "creation_date": 1}, {"id": "bob", "creation_date": 1}))
+    move.old.replace("/auth/groups", page({"id": "team", "creation_date": 1}))
+    move.old.replace("/auth/policies", page(good, bad))
+    move.old.replace("/auth/users/ann/groups", page({"id": "team", "creation_date": 1}))
+    move.old.replace("/auth/users/bob/groups", page())
+    move.old.replace("/auth/users/ann/policies", page())
+    move.old.replace("/auth/users/bob/policies", page(good, bad))
+    move.old.replace("/auth/groups/team/policies", page(good))
+
+    [_, accounts] = move.ok("empty", "--accounts")
+
+    assert (accounts["users"], accounts["groups"], accounts["policies"]) == (2, 1, 1)
+    assert "user bob gets no policy here, because one of them did not come over" in accounts["stays"]
+    with move.opened() as lake:
+        client = lake.client
+        assert [one.id for one in client.users.groups("ann")] == ["team"]
+        assert [one.id for one in client.groups.policies("team")] == ["reads"]
+        assert [*client.users.policies("bob")] == []
+
+
+def test_a_marker_of_another_installation_is_no_old_servers(move: Move) -> None:
+    """Doubt means keep: only the very text of the old server is passed over."""
+    if move.scheme != "local://":
+        pytest.skip("once is enough")
+    (move.new / "objects" / "old" / "_lakefs" / "dummy").write_text("this is dummy data - of another server")
+
+    failed = move("old", "--dry-run")
+
+    assert failed.code == 2
+    assert "lies inside the storage namespace" in failed.err
