@@ -14,10 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 from lakebed.objectstore import opening
+
+pytest_plugins = ["tests.tiers"]
 
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # A run of the suite is about its commit: all runs of one commit draw the same examples.
@@ -38,21 +38,6 @@ timeouts.connect = timeouts.read = timeouts.write = timeouts.pool = 600
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background so, and every program that a test starts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Give a whole file to one of several processes, so that what the file sets up starts once.
-
-    All of Spark is one such file, for it shares a session. Each test of the simulator is one, for its files are long.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        folder = nodeid.split("/")[1]
-        return folder if folder == "spark" else nodeid if folder == "sim" else nodeid.split("::", 1)[0]
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    return ByFile(config, log)
 
 
 @pytest.fixture(scope="module", autouse=True)

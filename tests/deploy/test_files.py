@@ -281,7 +281,7 @@ def helm_program() -> str:
     found = shutil.which("helm")
     if found is None and os.environ.get("LAKEBED_TEST_HELM") != "build":
         pytest.skip("helm is not installed. LAKEBED_TEST_HELM=build builds it")
-    return found or str(go_program("helm.sh/helm/v3/cmd/helm", "v3.16.4"))
+    return found or str(go_program("helm.sh/helm/v3/cmd/helm", "v3.16.4", is_asked=True))
 
 
 def rendered(*chosen: str, cluster: str = "1.30.0") -> subprocess.CompletedProcess[str]:

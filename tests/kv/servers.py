@@ -1,7 +1,7 @@
 """Start real database servers for tests: on loopback, with a folder of their own, ended with the test run.
 
-A test skips with the name of what is missing. `.ci/run` installs the servers that are packages of Debian, but not
-Maven, a JDK or Go, with which the others are loaded and built.
+A test skips with the name of what is missing. `.ci/run` installs the servers that are packages of Debian. Maven and Go
+load and build the others only where LAKEBED_TEST_LOADS=all asks for it. Every wait has an end.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ DATABASES = (
 )
 DOUBLES = ("consul", "cosmos", "foundationdb")
 """Of these a double stands in, which we wrote: its speed says nothing."""
-START_S = 600
+START_S = 300
 """Much longer than any takes, also on a busy machine."""
+LOAD_S = 600 if os.environ.get("LAKEBED_TEST_LOADS") == "all" else 180
+"""Until then a program is loaded or built."""
 USER = 65534
 """The user `nobody`: some servers refuse to run as root."""
 
@@ -164,8 +166,10 @@ class Server:
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.wait(START_S)
+        deadline = time.monotonic() + START_S
         while any(is_alive(pid) for pid in pids):
+            assert time.monotonic() < deadline, f"{self.command[0]} outlives kill -9"
             time.sleep(0.02)
 
 
@@ -245,7 +249,9 @@ def replica_of(primary: Server) -> Iterator[Server]:
             wait_until_it_answers(folder, port)
             ask_as_administrator(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'")
             ask_as_administrator(primary, "SELECT pg_reload_conf()")
+            deadline = time.monotonic() + START_S
             while ask_as_administrator(primary, "SELECT sync_state FROM pg_stat_replication") != "sync":
+                assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
                 time.sleep(0.02)
             yield replica
 
@@ -307,13 +313,46 @@ def jars_of(name: str, *, beside: str = __file__) -> Path:
     pom = Path(beside).with_name(f"{name}.xml")
     kept = Path.home() / ".cache" / "lakebed-tests" / f"{name}-{zlib.crc32(pom.read_bytes()):08x}"
     if not kept.exists():
-        load = [program("mvn", "maven"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+        asked_for(name)
+        mvn = [program("mvn", "maven"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
         draft = kept.with_name(f"{kept.name}.{os.getpid()}")
-        done = subprocess.run([*load, f"-DoutputDirectory={draft}"], check=False, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"{name} could not be loaded: {done.stdout[-300:]}")
+        load(name, [*mvn, f"-DoutputDirectory={draft}"])
         keep(draft, kept)
     return kept
+
+
+def asked_for(name: str) -> None:
+    """Skip what takes minutes and hundreds of megabytes, unless LAKEBED_TEST_LOADS=all asks for it."""
+    if os.environ.get("LAKEBED_TEST_LOADS") != "all":
+        pytest.skip(f"{name} is not here yet: LAKEBED_TEST_LOADS=all loads it, once")
+
+
+def load(
+    name: str, command: Sequence[str], *, folder: Path | None = None, environment: dict[str, str] | None = None
+) -> None:
+    """Run what loads or builds a program, or skip. A registry that does not answer costs LOAD_S once, not each test."""
+    failed = Path(tempfile.gettempdir()) / f"lakebed-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}-no-{name}"
+    if failed.exists():
+        pytest.skip(f"{name} could not be loaded earlier in this run")
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            cwd=folder,
+            env=environment,
+            timeout=LOAD_S,
+        )
+    except subprocess.TimeoutExpired:
+        why = f"not in {LOAD_S} s"
+    else:
+        if not done.returncode:
+            return
+        why = (done.stderr or done.stdout)[-300:]
+    failed.touch()
+    pytest.skip(f"{name} could not be loaded: {why}")
 
 
 def keep(draft: Path, kept: Path) -> None:
@@ -326,16 +365,15 @@ def keep(draft: Path, kept: Path) -> None:
         shutil.rmtree(draft)
 
 
-def go_program(package: str, version: str) -> Path:
-    """Build a program of the Go module proxy, once, or skip."""
+def go_program(package: str, version: str, *, is_asked: bool = False) -> Path:
+    """Build a program of the Go module proxy, once, or skip. `is_asked`: a variable of its own asks for it."""
     kept = Path.home() / ".cache" / "lakebed-tests" / f"go-{zlib.crc32(f'{package}@{version}'.encode()):08x}"
     built = kept / package.rpartition("/")[2]
     if not built.exists():
+        if not is_asked:
+            asked_for(package)
         go, environment = program("go", "golang-go", "/usr/local/go/bin"), {**os.environ, "GOBIN": str(kept)}
-        install = [go, "install", f"{package}@{version}"]
-        done = subprocess.run(install, check=False, capture_output=True, text=True, env=environment)
-        if done.returncode:
-            pytest.skip(f"{package} could not be built: {done.stderr[-300:]}")
+        load(built.name, [go, "install", f"{package}@{version}"], environment=environment)
     return built
 
 
@@ -352,10 +390,7 @@ def go_main(module: str, version: str, *, may_build: bool = True) -> Path:
         go = program("go", "golang-go", "/usr/local/go/bin")
         kept.mkdir(parents=True, exist_ok=True)
         (kept / "go.mod").write_text(f"module tests\ngo 1.17\nrequire {module} {version}\n")
-        build = [go, "build", "-mod=mod", "-o", str(built), module]
-        done = subprocess.run(build, check=False, capture_output=True, text=True, cwd=kept)
-        if done.returncode:
-            pytest.skip(f"{module} could not be built: {done.stderr[-300:]}")
+        load(built.name, [go, "build", "-mod=mod", "-o", str(built), module], folder=kept)
     return built
 
 
@@ -365,11 +400,12 @@ def python_packages(*pinned: str) -> Path:
     kept = Path.home() / ".cache" / "lakebed-tests" / f"python-{zlib.crc32(names.encode()):08x}"
     if not kept.exists():
         draft = kept.with_name(f"{kept.name}.{os.getpid()}")
-        load = [sys.executable, "-m", "pip", "install", "-q", "--only-binary=:all:", "--target", str(draft), *pinned]
-        done = subprocess.run(load, check=False, capture_output=True, text=True)
-        if done.returncode:
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--only-binary=:all:", "--target", str(draft), *pinned]
+        try:
+            load(kept.name, pip)
+        except pytest.skip.Exception:
             shutil.rmtree(draft, ignore_errors=True)
-            pytest.skip(f"{pinned[0]} could not be loaded: {done.stderr[-300:]}")
+            raise
         keep(draft, kept)
     return kept
 
@@ -388,10 +424,7 @@ def crate(name: str, version: str) -> Path:
             )
             (Path(text) / "src").mkdir()
             (Path(text) / "src" / "lib.rs").touch()
-            load = [cargo, "fetch", "--quiet", "--manifest-path", str(manifest)]
-            done = subprocess.run(load, check=False, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"the crate {name} could not be loaded: {done.stderr[-300:]}")
+            load(name, [cargo, "fetch", "--quiet", "--manifest-path", str(manifest)])
     return next(home.glob(pattern))
 
 

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ import pytest
 
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.testing.contracts.network import held_port
-from tests.kv.servers import Server, folder_for, program, running
+from tests.kv.servers import Server, folder_for, keep, load, program, running
 
 AZURITE = "azurite@3.35.0"
 ACCOUNT = "devstoreaccount1"
@@ -50,15 +49,13 @@ def azurite_script() -> Path:
     if not kept.exists():
         draft = kept.with_name(f"{kept.name}.{os.getpid()}")
         draft.mkdir(parents=True)
-        load = [program("npm", "npm"), "install", "--no-audit", "--no-fund", "--prefix", str(draft), AZURITE]
-        done = subprocess.run(load, check=False, capture_output=True, text=True)
-        if done.returncode:
-            shutil.rmtree(draft)
-            pytest.skip(f"Azurite could not be loaded: {done.stderr[-300:]}")
+        npm = [program("npm", "npm"), "install", "--no-audit", "--no-fund", "--prefix", str(draft), AZURITE]
         try:
-            draft.rename(kept)
-        except OSError:  # another process was faster
+            load("azurite", npm)
+        except pytest.skip.Exception:
             shutil.rmtree(draft)
+            raise
+        keep(draft, kept)
     return kept / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 
 
@@ -78,12 +75,12 @@ def azure_options(port: int) -> ObjectStoreOptions:
         azure_key=KEY,
         azure_endpoint=f"http://127.0.0.1:{port}/{ACCOUNT}",
         retries_max=1,
-        timeout_s=30,
+        timeout_s=600,  # the emulator is slow beside other tests
     )
 
 
 def gcs_options(port: int) -> ObjectStoreOptions:
-    return ObjectStoreOptions(gs_endpoint=f"http://127.0.0.1:{port}", retries_max=1, timeout_s=30)
+    return ObjectStoreOptions(gs_endpoint=f"http://127.0.0.1:{port}", retries_max=1, timeout_s=600)
 
 
 def make_container(port: int, name: str) -> str:

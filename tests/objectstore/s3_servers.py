@@ -162,7 +162,7 @@ def options_for(
         s3_access_key_id=access_key_id,
         s3_secret_access_key=secret_access_key,
         retries_max=1,
-        timeout_s=30,
+        timeout_s=600,
     )
 
 

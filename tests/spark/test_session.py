@@ -139,6 +139,7 @@ with local_session(session_options(os.environ), os.environ):
 """
 
 
+@pytest.mark.slow
 def test_a_session_begins_with_the_classes_that_an_earlier_one_left(tmp_path: Path) -> None:
     folder = tmp_path / "with a space"
     environment = os.environ | {"LAKEBED_GC_CLASSES": str(folder), "LAKEBED_GC_CORES": "1"}

@@ -51,6 +51,10 @@ START_S = 600
 ANN = "users/ann/"
 DUE = {"rules": {"ann": {"prefix": ANN, "period": "10d"}}}
 LEDGER = "_lakefs/retention/gc/ledger/"
+asked_for = pytest.mark.skipif(
+    "LAKEBED_TEST_CLUSTER" not in os.environ,
+    reason="on a busy machine it takes ten minutes: LAKEBED_TEST_CLUSTER=standalone runs these",
+)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +101,7 @@ def set_policy(served: Served) -> None:
 
 
 @pytest.mark.slow
+@asked_for
 def test_a_cluster_without_the_package_says_which_command_makes_it(
     cluster: Cluster, served: Served, tmp_path: Path
 ) -> None:
@@ -189,6 +194,7 @@ def behind_a_proxy(options: ObjectStoreOptions, tmp_path: Path, *, days_ago: int
 
 
 @pytest.mark.slow
+@asked_for
 def test_a_plan_goes_on_when_an_executor_dies_and_its_apply_when_the_driver_does(
     cluster: Cluster, bucket: Bucket, package: Path, tmp_path: Path
 ) -> None:
@@ -221,6 +227,7 @@ def test_a_plan_goes_on_when_an_executor_dies_and_its_apply_when_the_driver_does
 
 
 @pytest.mark.slow
+@asked_for
 def test_on_versitygw_a_plan_and_an_apply_outlive_a_killed_server_and_an_apply_a_killed_executor(
     cluster: Cluster, package: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,105 @@
+"""The README's test command stays short: its parts, what they cost, and how a run ends that takes too long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import BESIDE, BUDGET_S, COLLECTING, COSTS, PARTS, fits, is_taken, part_of, scope_of
+
+ROOT = Path(__file__).parents[2]
+SLEEPER = """
+import time
+
+def test_ends(): pass
+def test_waits(): time.sleep(3600)
+def test_comes_later(): pass
+"""
+
+
+def test_the_budgets_of_all_parts_fit_into_eight_minutes_of_two_cores() -> None:
+    assert sum(part.budget_s for part in (COLLECTING, BESIDE, *PARTS)) <= BUDGET_S
+
+
+def test_no_part_cost_more_than_its_budget_when_it_was_recorded() -> None:
+    budgets = {part.name: part.budget_s for part in (COLLECTING, BESIDE, *PARTS)}
+    costs = json.loads(COSTS.read_text())
+
+    assert costs.keys() <= budgets.keys()
+    assert {name: cost for name, cost in costs.items() if cost > budgets[name]} == {}
+
+
+def test_every_pattern_of_a_file_names_one_that_there_is() -> None:
+    files = [f"{file.relative_to(ROOT)}" for file in sorted((ROOT / "tests").rglob("test_*.py"))]
+    patterns = [pattern for part in PARTS for pattern in part.patterns if ".py::" in pattern]
+
+    assert [
+        each for each in patterns if not any(fits(f"{each.partition('::')[0]}*", file, set()) for file in files)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "markers", "name"),
+    [
+        ("tests/sim/test_mutants.py::test_every_planted_bug_is_caught[x]", set(), "planted bugs"),
+        ("tests/spark/test_due.py::test_x[spark-1]", {"spark"}, "Spark, the second engine"),
+        ("tests/spark/test_due.py::test_x[local-1]", set(), "collections"),
+        ("tests/spark/test_end_to_end.py::test_x", {"spark"}, "Spark"),
+        ("tests/kv/test_postgres.py::TestPostgres::test_x", set(), "database servers"),
+        ("tests/server/test_kill_storm.py::test_x[redis]", {"slow"}, "kills, storms, clusters"),
+        ("tests/compat/test_databases.py::test_x[hbase]", set(), "database servers"),
+        ("tests/compat/test_databases.py::test_x[consul]", set(), "clients"),
+        ("tests/kv/test_sqlite.py::test_x", set(), "databases"),
+        ("tests/auth/test_keys.py::test_x", set(), "all else"),
+    ],
+)
+def test_each_test_belongs_to_one_part(nodeid: str, markers: set[str], name: str) -> None:
+    assert part_of(nodeid, markers).name == name
+
+
+def test_what_rotates_has_its_turn_at_some_commit() -> None:
+    for part in PARTS:
+        if part.one_in > 1:
+            turns = Counter(
+                nodeid for turn in range(200) for nodeid in "abcdefgh" if is_taken(part, nodeid, f"{turn:08x}")
+            )
+
+            assert turns.keys() == set("abcdefgh")
+            assert 200 * 8 / part.one_in / 2 < turns.total() < 200 * 8 / part.one_in * 2
+
+
+def test_only_what_shares_the_session_of_spark_is_in_one_scope() -> None:
+    assert (
+        scope_of("tests/spark/test_due.py::test_x[spark-1]")
+        == scope_of("tests/spark/test_session.py::test_y")
+        == "spark"
+    )
+    assert scope_of("tests/spark/test_due.py::test_x[local-1]") == "tests/spark/test_due.py"
+    assert scope_of("tests/sim/test_parts.py::test_x") == "tests/sim/test_parts.py::test_x"
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_run_that_reaches_its_limit_says_which_tests_are_left(processes: str) -> None:
+    """A test that never ends is stopped, and the last line is still the runner's closing line."""
+    file = Path(__file__).with_name("test_of_a_limit.py")  # below the conftest that brings the limit
+    file.write_text(SLEEPER)
+    try:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+        done = subprocess.run(
+            [*command, f"--numprocesses={processes}", "--stop-after=0.5"],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+    finally:
+        file.unlink()
+
+    assert done.returncode == 1, done.stdout
+    assert "STOPPED: the run reached its limit." in done.stdout
+    assert " in " in done.stdout.splitlines()[-1]

@@ -1,0 +1,332 @@
+"""Choose the tests of the README's command, count what each part costs, and stop a run that takes too long.
+
+`python3 run.py test` passes `--tier`: it takes the parts below. Of the rotating ones the commit chooses a share.
+`--all` and plain pytest take every test. A run ends with a table of what was left out, and of CPU seconds.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+from bench.http import family
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+COSTS: Final = ROOT / "tests" / "costs.json"
+"""What the parts of the tier cost when `--costs` last wrote it: CPU seconds. tests/tidy holds it to the budgets."""
+BUDGET_S: Final = 960
+"""Eight minutes on two cores."""
+GRACE_S: Final = 120
+"""What a stopped run may take to end its servers and to say what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the tests, by patterns of their ids or by markers. The first part that fits counts.
+
+    `one_in`: the tier takes one test in so many, others at each commit; 0: none.
+    """
+
+    name: str
+    budget_s: int
+    patterns: tuple[str, ...]
+    one_in: int = 1
+    why: str = ""
+
+
+SERVERS: Final = (
+    *("bigtable", "cassandra", "dynamodb", "etcd", "hbase", "mongodb", "mysql", "postgres", "redis", "spanner"),
+)
+"""Databases whose tests start a program that is not Python's. Doubles of ours stand in for the others."""
+
+PARTS: Final = (
+    Part(
+        "planted bugs", 130, ("*/test_mutants.py::test_every_planted*", "*/test_mutants.py::test_a_mutant_leaves*"), 4
+    ),
+    Part("worlds", 130, ("*/test_promises.py::test_no_schedule*",), 5),
+    Part("kills, storms, clusters", 0, ("@slow",), 0, "minutes each"),
+    Part(
+        "programs of others",
+        0,
+        (
+            *(f"*/test_{name}.py::*" for name in ("browser", "clouds", "s3_spark", "s3_tables", "s3_tools")),
+            *("*/test_vectors.py::*", "*/test_failing_disk.py::*", "tests/deploy/*", "*::TestAzure*", "*/test_azure*"),
+        ),
+        0,
+        "browsers, S3 tools, emulators, container tools",
+    ),
+    Part(
+        "database servers",
+        0,
+        (
+            *(f"*/test_{name}.py::*" for name in SERVERS),
+            *(f"*[[]{name}*" for name in SERVERS),
+            *(f"*-{name}[]-]*" for name in SERVERS),
+            "*on_postgresql*",
+        ),
+        0,
+        "each needs a program that is not Python's",
+    ),
+    Part("benchmarks", 40, ("tests/bench/*",), 4),
+    Part("Spark, the second engine", 120, ("@spark [[]spark",), 12),
+    Part("Spark", 120, ("@spark",)),
+    Part("simulator", 60, ("tests/sim/*",)),
+    Part("collections", 120, ("tests/gc/*", "tests/spark/*")),
+    Part("databases", 60, ("tests/kv/*",)),
+    Part("clients", 60, ("tests/compat/*", "tests/lake/*", "tests/client/*")),
+    Part("all else", 200, ("*",)),
+)
+BESIDE: Final = Part("types", 100, ())
+COLLECTING: Final = Part("collecting", 60, ())
+
+
+def fits(pattern: str, nodeid: str, markers: set[str]) -> bool:
+    """Match a pattern of an id, or `@marker`, or both with a space between."""
+    marker, _, pattern = pattern.rpartition(" ") if pattern.startswith("@") and " " in pattern else ("", "", pattern)
+    if pattern.startswith("@"):
+        return pattern[1:] in markers
+    return (not marker or marker[1:] in markers) and fnmatch.fnmatchcase(
+        nodeid, pattern if not marker else f"*{pattern}*"
+    )
+
+
+def part_of(nodeid: str, markers: set[str]) -> Part:
+    return next(part for part in PARTS if any(fits(pattern, nodeid, markers) for pattern in part.patterns))
+
+
+def is_taken(part: Part, nodeid: str, turn: str) -> bool:
+    """Tell whether the tier takes this test, where `turn` is the commit."""
+    return part.one_in > 0 and zlib.crc32(nodeid.encode()) % part.one_in == zlib.crc32(turn.encode()) % part.one_in
+
+
+def scope_of(nodeid: str) -> str:
+    """Name what one of several processes runs as a whole: a file, or all tests that share the session of Spark.
+
+    The local engine's tests of such a file run beside it. Each test of the simulator is alone, for its files are long.
+    """
+    file, _, test = nodeid.partition("::")
+    match file.split("/")[1]:
+        case "spark" if "[local" not in test and not file.endswith(("test_standalone.py", "test_clusters.py")):
+            return "spark"
+        case "sim":
+            return nodeid
+        case _:
+            return file
+
+
+def longest_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Begin with the scopes that take minutes, so that no process has one of them left when the others are done."""
+    slow = {scope_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
+    counts = Counter(scope_of(item.nodeid) for item in items)
+
+    def rank(item: pytest.Item) -> tuple[bool, bool, int]:
+        scope = scope_of(item.nodeid)
+        return scope != "spark", scope not in slow, -counts[scope]
+
+    return sorted(items, key=rank)
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Give a whole file to one of several processes, so that what the file sets up starts once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    config.option.loadscopereorder = False  # `longest_first` did that
+    return ByFile(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiers")
+    group.addoption("--tier", metavar="COMMIT", help="take the tests of the README's command; what rotates is COMMIT's")
+    group.addoption(
+        "--stop-after", type=float, metavar="MINUTES", help="end the run then, and name the tests left over"
+    )
+    group.addoption("--types", action="store_true", help="check the types beside the tests")
+    group.addoption("--costs", action="store_true", help="write what each part costs to tests/costs.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
+    config.pluginmanager.register(Choosing(config) if is_worker else Controller(config), "lakebed-tiers")
+
+
+class Choosing:
+    """What runs where the tests run: choose, and measure."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.turn: str | None = config.getoption("--tier")
+        self.left_out: Counter[str] = Counter()
+        self.collecting_s = 0.0
+        self.before_s = 0.0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if self.turn is not None:
+            taken = []
+            for item in items:
+                part = part_of(item.nodeid, {mark.name for mark in item.iter_markers()})
+                if is_taken(part, item.nodeid, self.turn):
+                    taken.append(item)
+                else:
+                    self.left_out[part.name] += 1
+            config.hook.pytest_deselected(items=[item for item in items if item not in set(taken)])
+            items[:] = taken
+        if hasattr(config, "workerinput"):
+            items[:] = longest_first(items)
+        self.collecting_s = cpu_s()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.before_s = cpu_s()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        report = yield
+        if report.when == "teardown":
+            part = part_of(item.nodeid, {mark.name for mark in item.iter_markers()})
+            report.user_properties.append((f"cpu_s {part.name}", cpu_s() - self.before_s))
+        return report
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["tiers"] = {"left_out": dict(self.left_out), "collecting_s": self.collecting_s}
+
+
+class Controller(Choosing):
+    """What runs once: sum up, check the types, watch the clock, and say what is missing."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        super().__init__(config)
+        self.config = config
+        self.cost_s: defaultdict[str, float] = defaultdict(float)
+        self.waiting: dict[str, None] = {}
+        self.is_stopped = False
+        self.types: subprocess.Popen[str] | None = None
+        self.has_failed = False
+        minutes: float | None = config.getoption("--stop-after")
+        if minutes is not None:
+            threading.Thread(target=self._stop_after, args=(minutes * 60,), daemon=True).start()
+        if config.getoption("--types"):
+            self.types = subprocess.Popen(
+                [sys.executable, "-m", "mypy"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+
+    def _stop_after(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self.is_stopped = True
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(GRACE_S)
+        reporter = self.config.pluginmanager.getplugin("terminalreporter")
+        for line in ["", *self._left_over(), f"The run did not end within {GRACE_S} s after it was stopped."]:
+            reporter.write_line(line, flush=True)
+        for pid in reversed(family(os.getpid())[1:]):
+            os.kill(pid, 9)
+        os._exit(1)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: WorkerController, ids: list[str]) -> None:
+        self.waiting = dict.fromkeys(ids) if not self.waiting else self.waiting
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController, error: object) -> None:
+        told = getattr(node, "workeroutput", {}).get("tiers", {})
+        self.left_out |= Counter(told.get("left_out", {}))  # each worker leaves out the same
+        self.cost_s[COLLECTING.name] += told.get("collecting_s", 0)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.items:
+            self.waiting = dict.fromkeys(item.nodeid for item in session.items)
+            self.cost_s[COLLECTING.name] += self.collecting_s
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            self.waiting.pop(report.nodeid, None)
+            for name, value in report.user_properties:
+                if name.startswith("cpu_s "):
+                    self.cost_s[name.removeprefix("cpu_s ")] += float(str(value))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.is_stopped or self._types_fail():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _types_fail(self) -> bool:
+        if self.types is None:
+            return False
+        assert self.types.stdout is not None
+        if self.is_stopped:
+            self.types.kill()
+        said = self.types.stdout.read()
+        _, status, used = os.wait4(self.types.pid, 0)
+        self.types.returncode = os.waitstatus_to_exitcode(status)
+        self.cost_s[BESIDE.name] = used.ru_utime + used.ru_stime
+        print(f"\ntypes: {'failed' if status else 'ok'}\n{said if status else ''}", end="", flush=True)
+        return status != 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for line in [*self._costs(), *self._left_out(), *self._left_over()]:
+            terminalreporter.write_line(line)
+        if terminalreporter.config.getoption("--costs"):
+            COSTS.write_text(
+                json.dumps({name: round(cost) for name, cost in sorted(self.cost_s.items())}, indent=2) + "\n"
+            )
+
+    def _costs(self) -> Iterator[str]:
+        if self.turn is None and sum(self.cost_s.values()) < BUDGET_S:
+            return  # some files only
+        yield "CPU seconds of each part, and its budget in the tier:"
+        for part in (COLLECTING, BESIDE, *PARTS):
+            if cost := self.cost_s[part.name]:
+                yield f"{cost:8.0f} {part.budget_s:6}  {part.name}"
+        yield f"{sum(self.cost_s.values()):8.0f} {BUDGET_S:6}  in all"
+
+    def _left_out(self) -> Iterator[str]:
+        if self.left_out:
+            yield f"Left out; python3 run.py test --all runs these {self.left_out.total()} too:"
+        for part in PARTS:
+            if count := self.left_out[part.name]:
+                reason = f"1 in {part.one_in} ran, others at each commit ({self.turn})" if part.one_in else part.why
+                yield f"{count:8}  {part.name}: {reason}"
+
+    def _left_over(self) -> Iterator[str]:
+        if self.is_stopped:
+            yield f"STOPPED: the run reached its limit. These {len(self.waiting)} tests did not run or did not end:"
+            for file, count in Counter(nodeid.partition("::")[0] for nodeid in self.waiting).items():
+                example = next(nodeid for nodeid in self.waiting if nodeid.startswith(file))
+                yield f"{count:8}  {file if count > 1 else example}"
+
+
+def cpu_s() -> float:
+    """Return the CPU time of this process, of its descendants, and of those that ended and were waited for."""
+    ticks = 0
+    for pid in family(os.getpid()):
+        try:
+            ticks += sum(
+                int(field) for field in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]
+            )
+        except OSError:  # it has just ended
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
