@@ -2,7 +2,7 @@
 
 python := ".venv/bin/python"
 
-# format, lint, types, layers, tests
+# format, lint, types, and the tests of the tier; `just check --all`: every test
 check *options:
     {{python}} checks.py {{options}}
 

@@ -2,7 +2,9 @@
 """Sets up everything in `.venv` beside this file, then runs one of the project's commands. Standard library only.
 
     python3 run.py quickstart [--data DIR] [--once]   the main job, on real data
-    python3 run.py test [pytest options]              every check and test
+    python3 run.py test                               format, lint, types, and the tests that a change needs
+    python3 run.py test --all                         every test, as CI runs them
+    python3 run.py test [pytest options]              the tests that these name
     python3 run.py serve | gc | ...                   any other lakebed command
 
 The set-up is done once for each change of the dependencies; `constraints.txt` pins the versions that were tested.

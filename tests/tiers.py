@@ -58,9 +58,9 @@ SERVERS: Final = (
 
 PARTS: Final = (
     Part(
-        "planted bugs", 130, ("*/test_mutants.py::test_every_planted*", "*/test_mutants.py::test_a_mutant_leaves*"), 4
+        "planted bugs", 110, ("*/test_mutants.py::test_every_planted*", "*/test_mutants.py::test_a_mutant_leaves*"), 4
     ),
-    Part("worlds", 130, ("*/test_promises.py::test_no_schedule*",), 5),
+    Part("worlds", 110, ("*/test_promises.py::test_no_schedule*",), 5),
     Part("kills, storms, clusters", 0, ("@slow",), 0, "minutes each"),
     Part(
         "programs of others",
@@ -84,17 +84,17 @@ PARTS: Final = (
         0,
         "each needs a program that is not Python's",
     ),
-    Part("benchmarks", 40, ("tests/bench/*",), 4),
-    Part("Spark, the second engine", 120, ("@spark [[]spark",), 12),
-    Part("Spark", 120, ("@spark",)),
+    Part("benchmarks", 30, ("tests/bench/*",), 4),
+    Part("Spark, the second engine", 60, ("@spark [[]spark",), 12),
+    Part("Spark", 90, ("@spark",)),
     Part("simulator", 60, ("tests/sim/*",)),
-    Part("collections", 120, ("tests/gc/*", "tests/spark/*")),
-    Part("databases", 60, ("tests/kv/*",)),
+    Part("collections", 90, ("tests/gc/*", "tests/spark/*")),
+    Part("databases", 50, ("tests/kv/*",)),
     Part("clients", 60, ("tests/compat/*", "tests/lake/*", "tests/client/*")),
-    Part("all else", 200, ("*",)),
+    Part("all else", 120, ("*",)),
 )
 BESIDE: Final = Part("types", 100, ())
-COLLECTING: Final = Part("collecting", 60, ())
+COLLECTING: Final = Part("collecting", 80, ())
 
 
 def fits(pattern: str, nodeid: str, markers: set[str]) -> bool:

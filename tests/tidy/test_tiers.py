@@ -91,7 +91,7 @@ def test_a_run_that_reaches_its_limit_says_which_tests_are_left(processes: str) 
     try:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
         done = subprocess.run(
-            [*command, f"--numprocesses={processes}", "--stop-after=0.5"],
+            [*command, f"--numprocesses={processes}", "--stop-after=0.1"],
             capture_output=True,
             text=True,
             cwd=ROOT,
