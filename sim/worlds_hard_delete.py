@@ -14,7 +14,8 @@ from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.gc.service import QueueWorker
 from lakebed.versions import Versions
 
-from .actors import Actor, Quick, Scene
+from .actors import Actor, Ending, Quick, Scene, Violation
+from .collecting import PRIVATE, STEPS
 from .deeds import (
     clean_records,
     copy,
@@ -27,9 +28,10 @@ from .deeds import (
     uncommitted_run,
 )
 from .deeds import issue as hand_out_filled
+from .ledgers import deletions_count_once, recorded, what_is_recorded_is_gone
 from .operations import Operation
 from .ports import SimDeleter, SimObjectStore
-from .reachable import nothing_queued_is_named
+from .reachable import nothing_queued_is_named, queued
 from .scenes import FAR_FUTURE_MS, SIDE, Do, client, commit, delete, read, reset, scene, upload, write
 
 
@@ -159,6 +161,11 @@ def hard_delete_scenes() -> Iterator[Scene]:
     yield _scene("overwriter, copier, worker", w, copier, x, staged=[a1], quick=Quick.NO_FAULT)
     linker = client("l", hard(link_issued("w4", "a", "4")))
     yield _scene("linker, overwriter, worker", linker, w, x, before=[hand_out_filled("i0")], quick=Quick.NO_FAULT)
+    # Whose page is larger, for an object came to the queue, has the same number.
+    y, waiting = client("y", hard(upload("w3", "b", "3")), work("y1")), [a1, a2, upload("w0", "b", "0")]
+    both = _scene("worker, overwriter that works", x, y, staged=waiting, private=STEPS, quick=Quick.NO_FAULT)
+    counted = (what_is_recorded_is_gone, deletions_count_once, _what_went_is_recorded)
+    yield replace(both, checks=(*both.checks, *counted))
     r = client("r", uncommitted_run("r1"))
     yield _scene("overwriter, worker, run", client("w", a2, work("x1")), r, staged=[a1])
     five = (copier, f, s, client("k", clean_claims("k1"), clean_records("k2")), x)
@@ -171,6 +178,18 @@ def hard_delete_scenes() -> Iterator[Scene]:
         yield replace(whole, foresees=True, is_lock_free=False)
 
 
+def _what_went_is_recorded(ending: Ending) -> None:
+    """
+    Raises:
+        Violation: one of the two replaced objects is gone, and neither the ledger nor the queue has it.
+    """
+    there = {content for content, _, _ in ending.disk.objectstore.values()}
+    gone = {b"0", b"1"} - there
+    on_record = {key for key, _ in recorded(ending.disk)} | queued(ending.disk)
+    if len(on_record) < len(gone):
+        raise Violation(f"these objects are gone, and on record are {sorted(on_record)}: {sorted(gone)}")
+
+
 def _scene(
     name: str,
     *actors: Actor,
@@ -180,6 +199,7 @@ def _scene(
     resets_objects: bool = False,
     alike: Sequence[tuple[str, ...]] = (),
     quick: Quick | None = None,
+    private: tuple[str, ...] = PRIVATE,
 ) -> Scene:
     made = scene(
         name,
@@ -190,5 +210,6 @@ def _scene(
         resets_objects=resets_objects,
         alike=alike,
         quick=quick,
+        private=private,
     )
     return replace(made, step_checks=(*made.step_checks, nothing_queued_is_named))

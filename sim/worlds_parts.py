@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 
 from lakebed.base import RunState
-from lakebed.gc.protocol import APPLYING_PREFIX, LEDGER_PREFIX, LedgerState, RunKind, decode_record, ledger_records
+from lakebed.gc.protocol import APPLYING_PREFIX, LEDGER_PREFIX, LedgerState, RunKind
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import Versions
 
 from .actors import Actor, Ending, Program, Quick, Scene, Violation
 from .collecting import STEPS, Collecting
 from .deeds import close, create_branch, run_later, set_rules
-from .disk import Disk
+from .ledgers import deletions_count_once, recorded, what_is_recorded_is_gone
 from .ports import SimDeleter, SimObjectStore, SimPorts
 from .reachable import reachable
 from .scenes import Do, client, commit, delete, scene, upload, versions
@@ -139,23 +139,13 @@ def _process(name: str, deed: Do, again: Do | None = None) -> Actor:
     return Actor(name, doing(deed), None if again is None else doing(again), 1 if again is None else 2)
 
 
-def what_is_recorded_is_gone(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: an object is there of which a ledger says that it was deleted. Its address was given once.
-    """
-    for key, state in _recorded(ending.disk):
-        if state == LedgerState.DELETED and key in ending.disk.objectstore:
-            raise Violation(f"recorded as deleted, and still there: {key}")
-
-
 def an_ended_run_took_all(ending: Ending) -> None:
     """
     Raises:
         Violation: a run ended, and an object of its plan that nothing names is there, or is not recorded as gone.
     """
     if any(run.state is RunState.ENDED for run in View(ending.disk).runs().values()):
-        recorded = {key for key, _ in _recorded(ending.disk)}
+        on_record = {key for key, _ in recorded(ending.disk)}
         there = {
             key
             for key, (content, _, _) in ending.disk.objectstore.items()
@@ -163,29 +153,11 @@ def an_ended_run_took_all(ending: Ending) -> None:
         }
         if left := there - reachable(ending.disk):
             raise Violation(f"a run ended and left {sorted(left)}")
-        if len(recorded) < len(_GARBAGE):
-            raise Violation(f"a run ended and recorded {sorted(recorded)}")
+        if len(on_record) < len(_GARBAGE):
+            raise Violation(f"a run ended and recorded {sorted(on_record)}")
         # No delete fails here. An apply that was overtaken may not write over what the one after it recorded.
-        if failed := sorted(key for key, state in _recorded(ending.disk) if state == LedgerState.FAILED):
+        if failed := sorted(key for key, state in recorded(ending.disk) if state == LedgerState.FAILED):
             raise Violation(f"a run ended, and its ledger says that these were not deleted: {failed}")
-
-
-def _recorded(disk: Disk) -> list[tuple[str, str]]:
-    """Return address and state of each row of the ledger, as its readers see it."""
-    found = []
-    for names in ledger_records(_ledger(disk)):
-        rows = decode_record(names, [cast("bytes", disk.objectstore[name][0]) for name in names])
-        found += [*zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True)]
-    return found
-
-
-def _ledger(disk: Disk) -> list[str]:
-    return [key for key in disk.objectstore if key.startswith(LEDGER_PREFIX)]
-
-
-def parts_recorded(ending: Ending) -> int:
-    """Return how many parts are recorded as done."""
-    return len(ledger_records(_ledger(ending.disk)))
 
 
 _GARBAGE: Final = (b"1", b"2")
@@ -234,4 +206,4 @@ def part_scenes() -> Iterator[Scene]:
 
 def _scene(name: str, *actors: Actor, before: Sequence[Do]) -> Scene:
     made = scene(name, *actors, before=before, private=STEPS, others_look=True, quick=Quick.NO_LOSS)
-    return replace(made, checks=(*made.checks, what_is_recorded_is_gone, an_ended_run_took_all))
+    return replace(made, checks=(*made.checks, what_is_recorded_is_gone, deletions_count_once, an_ended_run_took_all))

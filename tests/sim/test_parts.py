@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from sim import explore
 from sim.actors import Ending
+from sim.ledgers import parts_recorded
 from sim.worlds import A_CRASH
-from sim.worlds_parts import part_scenes, parts_recorded
+from sim.worlds_parts import part_scenes
 
 SCENES = {scene.name: scene for scene in part_scenes()}
 

@@ -76,7 +76,7 @@ from .errors import (
 )
 from .expressions import Resolved
 from .fencing import Fencing
-from .hard_delete import HardDelete, HardDeleteRecord, LetGoBy, QueuedRecord, QueuePage
+from .hard_delete import HardDelete, HardDeleteRecord, LetGoBy, OpenPage, PageRecord, QueuedRecord, QueuePage
 from .history import Difference, History
 from .inventory import Inventory, RecordPage
 from .records import (
@@ -260,7 +260,9 @@ __all__ = [
     "Note",
     "Numbers",
     "ObjectsExpiring",
+    "OpenPage",
     "Options",
+    "PageRecord",
     "ParentWanted",
     "PartRecord",
     "PathExists",

@@ -11,6 +11,7 @@ addresses are queued.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -66,6 +67,21 @@ class DeletingRecord(Record, frozen=True, kw_only=True):
     """A page that a worker is about to delete. It is gone when the page is done."""
 
     started_ms: int
+
+
+class PageRecord(Record, frozen=True, kw_only=True):
+    """The page that workers delete and record next. All of them name its file of the ledger by `number` and day."""
+
+    number: int
+    opened_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPage:
+    """The page's record, as read."""
+
+    record: PageRecord
+    held: Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +156,30 @@ class HardDelete:
     async def remove(self, names: Sequence[bytes]) -> None:
         """Take records out of the queue, by their names in a page."""
         await self._context.store.delete_many(self._partition, names)
+
+    async def note_failed(self, name: bytes, record: QueuedRecord, error: str) -> None:
+        """Write down that a try failed, if the queue still has just this record. Another worker may have removed it."""
+        failed = replace(record, error=error, tried_ms=self._context.ports.clock.now_ms())
+        held = await self._context.store.get(self._partition, name)
+        if held is not None and decode_record(QueuedRecord, held.value) == record:
+            with suppress(PredicateFailed):
+                await self._context.store.set_if(self._partition, name, encode_record(failed), held.predicate)
+
+    async def open_page(self) -> OpenPage:
+        """Return the page that is next. To be read before the queue: then no earlier page recorded what it holds."""
+        while True:
+            held = await self._context.get(keys.QUEUE_PAGE)
+            if held is not None:
+                return OpenPage(decode_record(PageRecord, held.value), held)
+            first = PageRecord(number=0, opened_ms=self._context.ports.clock.now_ms())
+            with suppress(PredicateFailed):
+                await self._context.set_if(keys.QUEUE_PAGE, encode_record(first), None)
+
+    async def turn_page(self, page: OpenPage) -> None:
+        """Make the page after this one the next, unless another worker did. To be done last of a recorded page."""
+        after = PageRecord(number=page.record.number + 1, opened_ms=self._context.ports.clock.now_ms())
+        with suppress(PredicateFailed):
+            await self._context.set_if(keys.QUEUE_PAGE, encode_record(after), page.held.predicate)
 
     async def begin_page(self) -> bytes:
         """Note that a page is about to be deleted; return the name of the note. Notes of dead workers go."""

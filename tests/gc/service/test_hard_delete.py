@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from lakebed.gc.protocol import LEDGER_PREFIX, SERVED_S, NewHold, decode_ledger, plain_rows
+from lakebed.gc.rules import DAY_MS
 from lakebed.gc.service import (
     HoldBook,
     Installation,
@@ -151,6 +153,101 @@ async def test_two_workers_at_one_page_write_one_row(lake: Lake) -> None:
     await worker(lake).work()
 
     assert len(await ledger(lake)) == 1
+
+
+class Meeting(MemoryDeleter):
+    """Lets another worker do all of its work before this one's delete."""
+
+    def __init__(self, store: MemoryObjectStore, other: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(store)
+        self._other = other
+
+    async def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+        await self._other()
+        return [*await super().delete(keys)]
+
+
+async def test_two_workers_whose_pages_overlap_write_one_row_for_each_object(lake: Lake) -> None:
+    first = await overwrite(lake, "a")
+    lake.clock.ms += GRACE_MS
+
+    async def other() -> None:
+        # It comes later, so its page has an object more.
+        await overwrite(lake, "b")
+        lake.clock.ms += GRACE_MS
+        await worker(lake).work()
+
+    slow = QueueWorker(lake.versions, Meeting(lake.objectstore, other), linger_ms=0)
+    await slow.work()
+    await worker(lake).work()
+
+    rows = await ledger(lake)
+    assert len(rows) == len({*rows}) == 2
+    assert first in rows
+    assert (await count_queue(lake.versions)).objects == 0
+
+
+async def test_what_only_the_slower_worker_could_delete_is_recorded_on_its_next_page(lake: Lake) -> None:
+    both = {await overwrite(lake, "a"), await overwrite(lake, "b")}
+    lake.clock.ms += GRACE_MS
+    refused = max(both)
+
+    class RefusingOne(MemoryDeleter):
+        async def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+            await super().delete([key for key in keys if key != refused])
+            return [DeleteFailure(key=refused, reason="no")]
+
+    async def other() -> None:
+        await QueueWorker(lake.versions, RefusingOne(lake.objectstore), linger_ms=0).work()
+
+    await QueueWorker(lake.versions, Meeting(lake.objectstore, other), linger_ms=0).work()
+    assert refused not in await ledger(lake)
+    lake.clock.ms += 60_000
+    await worker(lake).work()
+
+    assert sorted(await ledger(lake)) == sorted(both)
+
+
+async def test_a_slow_worker_puts_no_record_back_that_another_one_removed(lake: Lake) -> None:
+    first = await overwrite(lake)
+    lake.clock.ms += GRACE_MS
+
+    class Slow(MemoryDeleter):
+        async def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+            await worker(lake).work()
+            return [DeleteFailure(key=key, reason="no") for key in keys]
+
+    await QueueWorker(lake.versions, Slow(lake.objectstore), linger_ms=0).work()
+
+    assert await ledger(lake) == [first]
+    assert (await count_queue(lake.versions)).objects == 0
+
+
+async def test_an_object_that_is_queued_twice_is_counted_once(lake: Lake) -> None:
+    """Two cleaners may each find a doomed cell, and queue its object at two times."""
+    first = await overwrite(lake)
+    await lake.versions.hard_delete.flush()
+    [(_, record)] = (await lake.versions.hard_delete.page()).items
+    lake.clock.ms += GRACE_MS
+    await worker(lake).work()
+    await lake.versions.hard_delete.put([replace(record, since_ms=record.since_ms + 1)])
+    lake.clock.ms += 1
+
+    done = await worker(lake).work()
+
+    assert done.objects_deleted == 0
+    assert await ledger(lake) == [first]
+    assert (await count_queue(lake.versions)).objects == 0
+
+
+async def test_a_page_that_was_opened_on_an_earlier_day_is_recorded_under_today(lake: Lake) -> None:
+    for path in ("a", "b"):
+        await overwrite(lake, path)
+        lake.clock.ms += DAY_MS
+        await worker(lake).work()
+
+    files = [stat.key async for page in lake.objectstore.list(LEDGER_PREFIX) for stat in page]
+    assert len({name.split("/")[-2] for name in files}) == 2
 
 
 async def test_a_pause_keeps_all_and_goes_on_queueing(lake: Lake) -> None:

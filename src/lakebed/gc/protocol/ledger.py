@@ -125,6 +125,11 @@ def decode_record(names: Sequence[str], data: Sequence[bytes]) -> pa.Table:
     return fold([decode_ledger(bytes_, name=name) for name, bytes_ in zip(names, data, strict=True)])
 
 
+def deleted_in(rows: pa.Table) -> set[str]:
+    """Return the addresses that these LEDGER rows say to be deleted."""
+    return set(rows.filter(pc.equal(rows["state"], LedgerState.DELETED.value))["address"].to_pylist())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerQuery:
     """Say what is asked for; a field that is left out does not count. `path` with a slash at its end is all that is

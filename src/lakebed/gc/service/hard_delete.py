@@ -2,27 +2,29 @@
 
 Nothing here decides that an object is garbage: it is, when its record is in the queue. Of a page of the queue:
 
-    1  the setting, read anew: paused or not, and the readers' grace
+    1  the setting, read anew: paused or not, and the readers' grace; the number of the page; then the queue
     2  whether this installation is the only one of the namespace: a copy of the store must not delete
     3  note that a page is under way, then read the legal holds: a hold that comes later names this worker, as too late
-    4  delete those that are older than the grace, lie in a slice, and are under no hold
-    5  a file of the ledger
-    6  remove their records; those that failed stay; then the note
+    4  delete those that are older than the grace, lie in a slice, are under no hold, and are there
+    5  a file of the ledger, named by the number of the page, if it is absent
+    6  remove the records of those that the file names; those that failed stay; then the note, and turn the page
 
-A worker that stops in between leaves records, and the next one does the page again. The file of the ledger is named by
-what is in it, so the same page makes the same file. Any number of workers may be at one queue.
+A worker that stops in between leaves records, and the next one does the page again. Any number of workers may be at one
+queue. Those that overlap have one number, so one of them records, and the others go by its file. A page is turned after
+its file was put, and a worker looks at the objects after it read the number: what is there, no earlier page recorded.
+
+An object that is not there was deleted by a run, or by a worker that stopped before step 6. The ledger says which: of
+what it has on record nothing is recorded again.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
-from msgspec.structs import replace
 
 from lakebed.base import parse_address
 from lakebed.gc.protocol import (
@@ -38,17 +40,23 @@ from lakebed.gc.protocol import (
     ledger_folder,
     plain_rows,
 )
-from lakebed.objectstore import Deleter
-from lakebed.versions import LetGoBy, QueuedRecord, Versions
+from lakebed.objectstore import Deleter, ObjectExists, ObjectMissing, ObjectOutcomeUnknown
+from lakebed.versions import LetGoBy, OpenPage, PageRecord, QueuedRecord, Versions
 
 from .holds import RUN_ID, HoldBook
 from .installation import Installation
+from .recorded import recorded_since
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 FULL_PAGE: Final = 1_000
 LINGER_MS: Final = 60_000
 """A page that is not full waits this long after its grace for more: each page makes a file of the ledger."""
 AGAIN_MS: Final = 60_000
 """A key that could not be deleted is tried again after this time."""
+AT_ONCE: Final = 64
+"""How many small requests about single objects a worker has under way."""
 COUNTED_MAX: Final = 100_000
 FILES_MAX: Final = 1_000
 
@@ -114,6 +122,7 @@ class QueueWorker:
             if setting.is_paused:
                 break
             grace_ms = 1000 * grace_s_of(self._versions.objectstore.uri, setting.grace_s)
+            open_page = await self._open_page()
             page = await self._queue.page(start, FULL_PAGE)
             now_ms = self._versions.ports.clock.now_ms()
             due = [item for item in page.items if now_ms - item[1].since_ms >= grace_ms]
@@ -121,30 +130,64 @@ class QueueWorker:
             # By what is ready: one record that stays, as a held one does, must not make a page of each newcomer.
             is_full = len(ready) == FULL_PAGE
             if ready and (is_full or now_ms - ready[0][1].since_ms >= grace_ms + self._linger_ms):
-                done.add(await self._delete(ready))
+                done.add(await self._delete(ready, open_page))
             start = page.next_start if len(due) == len(page.items) else None
         return done
 
-    async def _delete(self, items: Sequence[tuple[bytes, QueuedRecord]]) -> Worked:
+    async def _open_page(self) -> OpenPage:
+        """Return the page that is next, opened today: its file lies in the ledger under the day on which it was."""
+        while True:
+            page = await self._queue.open_page()
+            if ledger_folder(page.record.opened_ms) >= ledger_folder(self._versions.ports.clock.now_ms()):
+                return page
+            await self._queue.turn_page(page)
+
+    async def _delete(self, items: Sequence[tuple[bytes, QueuedRecord]], page: OpenPage) -> Worked:
         await Installation(self._versions).check()
         by_address = {record.address: record for _, record in items if parse_address(record.address) is not None}
         errors = {record.address: _REFUSED for _, record in items if record.address not in by_address}
         # Before the holds are read: who adds one later finds the note.
         note = await self._queue.begin_page()
         errors |= await self._held(by_address.values())
-        failures = await self._deleter.delete([address for address in by_address if address not in errors])
+        free = {address: record for address, record in by_address.items() if address not in errors}
+        there = await self._there(free)
+        failures = await self._deleter.delete(there)
         errors |= {failure.key: failure.reason or "no reason given" for failure in failures}
-        gone = [record for address, record in by_address.items() if address not in errors]
-        if gone:
-            await self._record(gone)
+        before = await self._on_record([record for address, record in free.items() if address not in there])
+        gone = [record for address, record in free.items() if address not in errors and address not in before]
+        recorded = await self._record(gone, page.record) if gone else frozenset()
         # Last: a worker that stops before this leaves records, by which the page is done again.
-        await self._queue.remove([name for name, record in items if record.address not in errors])
-        now_ms = self._versions.ports.clock.now_ms()
-        failed = [record for _, record in items if record.address in errors]
-        await self._queue.put([replace(record, error=errors[record.address], tried_ms=now_ms) for record in failed])
+        await self._queue.remove([name for name, record in items if record.address in recorded | before])
+        failed = [(name, record) for name, record in items if record.address in errors]
+        await self._each(failed, lambda one: self._queue.note_failed(*one, errors[one[1].address]))
         # Not where the delete failed: a request of it may take effect yet.
         await self._queue.end_page(note)
-        return Worked(len(gone), sum([record.size_bytes for record in gone]), Counter(errors.values()))
+        if gone:
+            await self._queue.turn_page(page)
+        counted = [record for record in gone if record.address in recorded]
+        return Worked(len(counted), sum([record.size_bytes for record in counted]), Counter(errors.values()))
+
+    async def _each(self, items: Sequence[A], act: Callable[[A], Awaitable[T]]) -> list[T]:
+        return [result async for _, result in self._versions.ports.tasks.ahead(items, act, most=AT_ONCE)]
+
+    async def _there(self, addresses: Iterable[str]) -> list[str]:
+        """Return those of these addresses at which there is an object. Costs a small request each."""
+
+        async def is_there(address: str) -> str:
+            try:
+                await self._versions.objectstore.stat(address)
+            except ObjectMissing:
+                return ""
+            return address
+
+        return [address for address in await self._each(list(addresses), is_there) if address]
+
+    async def _on_record(self, missing: Sequence[QueuedRecord]) -> frozenset[str]:
+        """Return which of these objects that are not there the ledger says to be deleted already."""
+        if not missing:
+            return frozenset()
+        since_ms = min(record.since_ms for record in missing)
+        return await recorded_since(self._versions.objectstore, {record.address for record in missing}, since_ms)
 
     async def _held(self, records: Iterable[QueuedRecord]) -> dict[str, str]:
         """Return why objects stay whose path a legal hold names, by address."""
@@ -152,11 +195,19 @@ class QueueWorker:
         names = {one.address: holds.of(path=one.path.decode(errors="replace")) for one in records}
         return {address: f"held by {' or '.join(found)}" for address, found in names.items() if found}
 
-    async def _record(self, gone: Sequence[QueuedRecord]) -> None:
+    async def _record(self, gone: Sequence[QueuedRecord], page: PageRecord) -> frozenset[str]:
+        """Put the page's file of the ledger, and return the addresses in it. It may be that of a faster worker."""
         now_ms = self._versions.ports.clock.now_ms()
-        digest = hashlib.blake2b("\n".join(sorted([record.address for record in gone])).encode(), digest_size=10)
-        key = f"{ledger_folder(now_ms)}{RUN_ID}-{digest.hexdigest()}.parquet"
-        await self._versions.objectstore.put(key, encode_ledger(_ledger_rows(gone, now_ms)))
+        key = f"{ledger_folder(page.opened_ms)}{RUN_ID}-{page.number:012d}.parquet"
+        try:
+            await self._versions.objectstore.put(key, encode_ledger(_ledger_rows(gone, now_ms)), if_absent=True)
+        except (ObjectExists, ObjectOutcomeUnknown) as error:
+            try:
+                rows = decode_ledger(await self._versions.objectstore.get(key), name=key)
+            except ObjectMissing:
+                raise error from None  # Nothing was recorded: the next call does the page again.
+            return frozenset(rows["address"].to_pylist())
+        return frozenset(record.address for record in gone)
 
     # For people
 
