@@ -43,6 +43,28 @@ from tests.objectstore.s3_servers import make_bucket, serve_s3
 SLICE = slice_name(7)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "meets"),
+    [
+        ("s3://b/lake/r", True),
+        ("s3://b/la", True),
+        ("s3://b", True),
+        ("s3://b/lake/r2", False),
+        ("s3://b/lake/rx", False),
+    ],
+)
+async def test_a_prefix_that_a_namespace_begins_with_meets_it(prefix: str, meets: bool) -> None:
+    async def known() -> list[str]:
+        return ["s3://b/lake/r"]
+
+    spaces = Namespaces(MemoryObjectStore, known=known)
+    if meets:
+        with pytest.raises(AddressInNamespace, match="the folder meets"):
+            await spaces.check_outside(prefix, is_folder=True)
+    else:
+        await spaces.check_outside(prefix, is_folder=True)
+
+
 class Counting(MemoryObjectStore):
     """Counts looks. Shows nothing of itself to who may not list."""
 

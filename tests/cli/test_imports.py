@@ -36,6 +36,25 @@ def test_an_import_of_what_is_there_says_so(shell: Shell, lake: str, raw: str) -
     assert again.out == f"nothing to import: {lake}/main/raw has all of 2 objects in commit {first.out.split()[-1]}\n"
 
 
+def test_files_whose_names_are_no_keys_are_named_and_end_with_code_1(
+    shell: Shell, lake: str, raw: str, data: Path, tmp_path: Path
+) -> None:
+    (data / "objects" / tmp_path.name / "logs" / "odd\nname").write_text("x")
+
+    done = shell("import", f"{raw}/logs", f"{lake}/main/raw")
+
+    assert done.code == 1
+    assert done.out.startswith("imported 2 objects")
+    assert f"left out: {raw}/logs/odd\\nname" in done.err
+    assert "1 object of " in done.err
+
+
+def test_a_prefix_is_imported_with_what_comes_behind_its_last_slash(shell: Shell, lake: str, raw: str) -> None:
+    shell.ok("import", f"{raw}/lo", f"{lake}/main/raw", "--prefix")
+
+    assert shell.ok("object", "cat", f"{lake}/main/raw/logs/b.csv").out == "3,4"
+
+
 def test_one_object_is_imported_to_a_path(shell: Shell, lake: str, raw: str) -> None:
     done = shell.ok("import", f"{raw}/logs/a.csv", f"{lake}/main/one.csv", "--object", "-o", "json").json
 

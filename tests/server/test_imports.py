@@ -90,7 +90,7 @@ async def test_a_source_that_was_overwritten_with_another_size_is_not_read(
 async def test_importing_again_changes_only_what_changed(
     client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
 ) -> None:
-    whole = ("common_prefix", f"{source.uri}/logs", "logs")
+    whole = ("common_prefix", f"{source.uri}/logs/", "logs")
     first = await ended(client, repo, (await start(whole)).json()["id"])
     again = await ended(client, repo, (await start(whole)).json()["id"])
     await source.put("logs/new.csv", b"new")
@@ -108,7 +108,7 @@ async def test_what_is_imported_wins_over_what_is_there_and_the_rest_stays(
     for path in ("logs/a.csv", "logs/mine.csv"):
         await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=b"mine")
     await client.post(f"{repo}/branches/main/commits", json={"message": "mine"})
-    await ended(client, repo, (await start(("common_prefix", f"{source.uri}/logs", "logs"))).json()["id"])
+    await ended(client, repo, (await start(("common_prefix", f"{source.uri}/logs/", "logs"))).json()["id"])
 
     assert await paths_of(client, repo) == ["logs/a.csv", "logs/b/c.csv", "logs/mine.csv"]
     assert (await client.get(f"{repo}/refs/main/objects", params={"path": "logs/a.csv"})).content == b"logs/a.csv"
@@ -151,11 +151,21 @@ async def test_a_source_that_cannot_be_imported_is_refused_at_once(
     assert words in answer.json()["message"]
 
 
-async def test_no_paths_a_date_a_missing_branch_and_uncommitted_changes_are_refused(
+async def test_an_import_of_no_paths_changes_nothing(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any]
+) -> None:
+    answer = await start()
+    status = await ended(client, repo, answer.json()["id"])
+
+    assert answer.status_code == 202
+    assert (status["completed"], status["ingested_objects"]) == (True, 0)
+    assert status["commit"]["message"] == "Repository created"
+
+
+async def test_a_date_a_missing_branch_and_uncommitted_changes_are_refused(
     client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
 ) -> None:
     one = ("object", f"{source.uri}/one.bin", "1")
-    assert (await start()).status_code == 400
     assert (await start(one, commit={"message": "m", "date": 5})).status_code == 400
     assert (await start(one, branch="none")).status_code == 404
     await client.post(f"{repo}/branches/main/objects", params={"path": "a"}, content=b"mine")
@@ -201,10 +211,27 @@ async def test_a_cancelled_import_stops_and_changes_nothing(
     status = await ended(client, repo, begun)
 
     assert cancelled.status_code == 204
-    assert status["error"]["message"] == "the import was cancelled"
+    assert (status["error"]["message"], status["completed"]) == ("Canceled", False)
     assert await paths_of(client, repo) == []
     assert (await client.delete(f"{repo}/branches/main/import", params={"id": begun})).status_code == 409
     assert (await client.delete(f"{repo}/branches/main/import", params={"id": "none"})).status_code == 404
+
+
+async def test_an_import_that_begins_its_merge_is_not_cancelled(
+    client: httpx.AsyncClient, repo: str, state: AppState
+) -> None:
+    context = (await state.catalog.get("lake")).versions.context
+    now_ms = context.ports.clock.now_ms()
+    record = ImportRecord(
+        id="merging", branch="main", own_branch="import-merging", started_ms=0, updated_ms=now_ms, is_merging=True
+    )
+    await context.set(imports.IMPORT + b"merging", record)
+
+    answer = await client.delete(f"{repo}/branches/main/import", params={"id": "merging"})
+
+    assert answer.status_code == 409
+    status = (await client.get(f"{repo}/branches/main/import", params={"id": "merging"})).json()
+    assert "error" not in status
 
 
 async def test_an_import_whose_server_is_gone_is_ended_by_another(

@@ -40,7 +40,6 @@ from .imports import (
     ImportRecord,
     Imports,
     ImportState,
-    Location,
 )
 from .multipart import Multipart, PartMissing, etag_of_parts
 from .namespaces import Namespaces, OpenNamespace, overlap
@@ -65,6 +64,7 @@ from .records import (
 from .repositories import Catalog, CatalogOptions, MakeVersions
 from .repository import MakeHooks, Repository
 from .settings import Settings, matching
+from .sources import Location
 from .symlinks import InvalidSymlinks, Symlinks
 from .tasks import TaskKind, TaskNotFound, TaskRecord, Tasks
 

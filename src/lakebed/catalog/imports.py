@@ -7,8 +7,11 @@ takes, and every step is a move of a branch that the collectors know.
 Its record (docs/formats/records.md) is written every few seconds, so any process can answer how far it is. One that was
 not written for LOST_AFTER_MS belongs to a process that is gone: the upkeep ends it and removes its branch.
 
-An imported object is an entry with a full URI. No collection deletes what lies outside the namespace. Its checksum is
-made of its date and size, because a listing has no digest of the bytes: importing it again unchanged is no change.
+An imported object is an entry with a full URI. No collection deletes what lies outside the namespace. What a location
+brings, and what it takes away, stands in sources.py.
+
+An import is cancelled by one conditional write to its record, and begins its merge with another. So the first of the
+two counts, and a cancelled import never merges.
 """
 
 from __future__ import annotations
@@ -25,17 +28,14 @@ from lakebed.base import (
     OUTCOME_UNKNOWN,
     CommitId,
     Conflict,
-    Entry,
     LakebedError,
     NotFound,
     OutcomeUnknown,
     Ports,
     Row,
     path_to_key,
-    to_row,
 )
 from lakebed.kv import PredicateFailed
-from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import BranchNotFound, NoChanges, Note, Record, Versions, decode_record, encode_record
 
@@ -43,6 +43,7 @@ from .changes import Changes
 from .errors import InvalidImport
 from .guards import Guards
 from .namespaces import Namespaces
+from .sources import Location, Refuse, Sources
 
 IMPORT: Final = b"import/"
 WORK: Final = "import"
@@ -53,6 +54,9 @@ BEAT_MS: Final = 2_000
 LOST_AFTER_MS: Final = 60_000
 KEPT_MS: Final = 7 * 24 * 3_600_000
 LOCATIONS_MAX: Final = 1_000
+LEFT_OUT_SHOWN: Final = 100
+CANCELLED: Final = "Canceled"
+"""The contract's word, which its clients look for."""
 
 
 class ImportNotFound(NotFound):
@@ -82,20 +86,15 @@ class ImportRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     own_branch: str
     state: ImportState = ImportState.RUNNING
     objects: int = 0
+    left_out_objects: int = 0
+    left_out: tuple[str, ...] = ()
+    """The first addresses of those that cannot be imported."""
     started_ms: int
     updated_ms: int
     commit_id: CommitId | None = None
     error: str = ""
     is_stopping: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
-    """A folder, with all below it, or one object; and the folder or the path that it gets on the branch."""
-
-    source: str
-    destination: str
-    is_folder: bool
+    is_merging: bool = False
 
 
 @dataclass(slots=True)
@@ -104,7 +103,7 @@ class _Progress:
 
     record: ImportRecord
     is_stopping: Callable[[], bool]
-    refuse: Callable[[Location, str, str], None]
+    refuse: Refuse
 
 
 _Change: TypeAlias = Callable[[ImportRecord], ImportRecord]
@@ -118,6 +117,7 @@ class Imports:
         self._changes = changes
         self._guards = guards
         self._namespaces = namespaces
+        self._sources = Sources(versions, namespaces)
         self._ports = ports
         self._records = versions.context
 
@@ -125,15 +125,15 @@ class Imports:
         """Check everything that can be checked before listing, and record the import. `run` does the work.
 
         Raises:
-            InvalidImport: no location, too many, or one that is no location.
+            InvalidImport: too many locations, or one that is none.
             AddressInNamespace: a location lies in a storage namespace, or around one.
             ForeignAddress: this server does not open such stores.
             BranchNotFound, ReadOnly, ProtectedBranch, UncommittedChanges: the branch cannot take it.
         """
         await self._guards.check_branch_writable(branch, force=force, verb="commit")
         await self._versions.refs.get_branch(branch)
-        if not 0 < len(locations) <= LOCATIONS_MAX:
-            raise InvalidImport(f"an import has 1 to {LOCATIONS_MAX} paths, not {len(locations)}")
+        if len(locations) > LOCATIONS_MAX:
+            raise InvalidImport(f"an import has at most {LOCATIONS_MAX} paths, not {len(locations)}")
         for location in locations:
             await self._check(location)
         await self._changes.check_clean(branch)
@@ -153,13 +153,13 @@ class Imports:
         note: Note,
         *,
         is_stopping: Callable[[], bool] = lambda: False,
-        refuse: Callable[[Location, str, str], None] = lambda _location, _path, _address: None,
+        refuse: Refuse = lambda _location, _path, _address: None,
     ) -> ImportRecord:
         """Do all of it, and record how it ended. An error of ours is in the record, and not raised.
 
         `beat` must be called meanwhile. Once `is_stopping` the import ends before its next page; a merge that began is
-        carried out. `refuse` is called with the location, the path and the full URI of each object before it is taken.
-        It may raise an error of ours: the import then fails, and the branch stays as it was.
+        carried out. `refuse` is called before each object is taken. It may raise an error of ours: the import then
+        fails, and the branch stays as it was.
         """
         last = _Progress(begun, is_stopping, refuse)
         try:
@@ -198,22 +198,28 @@ class Imports:
         return self._shown(record)
 
     async def cancel(self, branch: str, import_id: str) -> None:
-        """Ask the process that imports to stop. It stops before its next part, and not while it merges.
+        """Cancel an import: it never changes the branch. The process that imports stops before its next part.
 
         Raises:
-            ImportNotFound, ImportEnded.
+            ImportNotFound.
+            ImportEnded: it ended, or begins to change the branch.
         """
         if (await self.get(branch, import_id)).state is not ImportState.RUNNING:
             raise ImportEnded(f"import {import_id} has ended", id=import_id)
-        await self._change(import_id, lambda record: replace(record, is_stopping=True))
+
+        def cancelled(record: ImportRecord) -> ImportRecord:
+            if record.is_merging or record.state is not ImportState.RUNNING:
+                raise ImportEnded(f"import {import_id} has ended, or is about to", id=import_id)
+            return replace(record, is_stopping=True)
+
+        await self._change(import_id, cancelled)
 
     async def clean(self) -> None:
         """End imports whose process is gone, and forget those that ended long ago."""
         now_ms = self._ports.clock.now_ms()
         async for key, record in self._records.records(ImportRecord, IMPORT):
-            shown = self._shown(record)
-            if shown is not record:
-                await self._end(shown)
+            if self._is_lost(record):
+                await self._end(self._shown(record))
             elif record.state is not ImportState.RUNNING and now_ms - record.updated_ms >= KEPT_MS:
                 await self._records.delete(key)
 
@@ -221,19 +227,20 @@ class Imports:
         if location.is_folder:
             if location.destination:
                 path_to_key(location.destination)
-            # The source may be a whole bucket, whose URI needs no slash at its end.
-            await self._namespaces.check_outside(_folder(location.source), is_folder=True)
+            await self._namespaces.check_outside(location.source, is_folder=True)
         else:
             path_to_key(location.destination)
             await self._namespaces.check_outside(location.source)
 
     async def _import(self, last: _Progress, locations: Sequence[Location], note: Note) -> CommitId:
         own = last.record.own_branch
-        await self._changes.create_branch(own, last.record.branch, force=True, work_of=WORK)
+        head = await self._changes.create_branch(own, last.record.branch, force=True, work_of=WORK)
         for location in locations:
-            async for keys, rows in self._parts(location, last):
+            async for keys, rows in self._parts(location, head, last):
                 with suppress(NoChanges):
                     await self._versions.merges.apply(own, changes_from_rows(keys, rows), note)
+            head = (await self._versions.refs.get_branch(own)).commit_id
+        await self._begin_merge(last)
         try:
             merged = await self._changes.merge(
                 own,
@@ -247,46 +254,28 @@ class Imports:
             return (await self._versions.refs.get_branch(last.record.branch)).commit_id
         return merged.id
 
-    async def _parts(self, location: Location, last: _Progress) -> AsyncIterator[tuple[list[bytes], list[Row]]]:
+    async def _parts(
+        self, location: Location, onto: CommitId, last: _Progress
+    ) -> AsyncIterator[tuple[list[bytes], list[Row | None]]]:
         """Yield keys and rows in order, PART_OBJECTS at a time, and record the progress between pages."""
         keys: list[bytes] = []
-        rows: list[Row] = []
-        before = last.record.objects
-        async for page in self._listed(location):
-            for path, address, stat in page:
-                last.refuse(location, path, address)
-                key = path_to_key(path)
-                keys.append(key)
-                rows.append(to_row(key, _entry(address, stat)))
-            last.record = replace(last.record, objects=last.record.objects + len(page))
+        rows: list[Row | None] = []
+        async for page in self._sources.changes(location, onto, last.refuse):
+            keys += page.keys
+            rows += page.rows
+            record = last.record
+            last.record = replace(
+                record,
+                objects=record.objects + page.objects,
+                left_out_objects=record.left_out_objects + len(page.left_out),
+                left_out=(record.left_out + tuple(page.left_out))[:LEFT_OUT_SHOWN],
+            )
             await self._beat(last)
             if len(keys) >= PART_OBJECTS:
                 yield keys, rows
                 keys, rows = [], []
-        if last.record.objects == before:
-            raise InvalidImport(f"{location.source}: no object lies below it", path=location.source)
         if keys:
             yield keys, rows
-
-    async def _listed(self, location: Location) -> AsyncIterator[list[tuple[str, str, ObjectStat]]]:
-        """Yield pages of path on the branch, full URI, and what the store says of the object."""
-        if not location.is_folder:
-            objectstore, key = self._namespaces.locate(location.source)
-            try:
-                yield [(location.destination, location.source, await objectstore.stat(key))]
-            except ObjectMissing as error:
-                raise InvalidImport(f"{location.source}: there is no such object", path=location.source) from error
-            return
-        objectstore, folder = self._namespaces.locate(_folder(location.source))
-        destination = _folder(location.destination) if location.destination else ""
-        async for page in objectstore.list(folder):
-            self._namespaces.check_listed(objectstore, page)
-            # An empty object whose key ends with a slash is how some tools mark a folder.
-            yield [
-                (destination + stat.key[len(folder) :], f"{objectstore.uri}/{stat.key}", stat)
-                for stat in page
-                if not stat.key.endswith("/")
-            ]
 
     async def _beat(self, last: _Progress) -> None:
         """
@@ -298,15 +287,38 @@ class Imports:
         now_ms = self._ports.clock.now_ms()
         if now_ms - last.record.updated_ms < BEAT_MS:
             return
-        objects = last.record.objects
-        last.record = await self._change(
-            last.record.id,
-            lambda record: (
-                replace(record, objects=objects, updated_ms=now_ms) if record.state is ImportState.RUNNING else record
-            ),
-        )
+        now = last.record
+
+        def alive(record: ImportRecord) -> ImportRecord:
+            if record.state is not ImportState.RUNNING:
+                return record
+            return replace(
+                record,
+                objects=now.objects,
+                left_out_objects=now.left_out_objects,
+                left_out=now.left_out,
+                updated_ms=now_ms,
+            )
+
+        last.record = await self._change(now.id, alive)
         if last.record.is_stopping or last.record.state is not ImportState.RUNNING:
-            raise ImportCancelled("the import was cancelled")
+            raise ImportCancelled(CANCELLED)
+
+    async def _begin_merge(self, last: _Progress) -> None:
+        """Close the time in which the import can be cancelled.
+
+        Raises:
+            ImportCancelled: it was, or the upkeep took it for lost.
+        """
+        objects, now_ms = last.record.objects, self._ports.clock.now_ms()
+
+        def merging(record: ImportRecord) -> ImportRecord:
+            if record.is_stopping or record.state is not ImportState.RUNNING:
+                raise ImportCancelled(CANCELLED)
+            return replace(record, is_merging=True, objects=objects, updated_ms=now_ms)
+
+        changed = await self._change(last.record.id, merging)
+        last.record = replace(last.record, is_merging=changed.is_merging, updated_ms=changed.updated_ms)
 
     async def _end(self, ended: ImportRecord) -> ImportRecord:
         ended = replace(ended, updated_ms=self._ports.clock.now_ms())
@@ -333,23 +345,12 @@ class Imports:
             return changed
 
     def _shown(self, record: ImportRecord) -> ImportRecord:
+        if record.state is ImportState.RUNNING and record.is_stopping:
+            return replace(record, state=ImportState.CANCELLED, error=CANCELLED)
+        if self._is_lost(record):
+            return replace(record, state=ImportState.FAILED, error="the server that imported is gone: begin again")
+        return record
+
+    def _is_lost(self, record: ImportRecord) -> bool:
         silent_ms = self._ports.clock.now_ms() - record.updated_ms
-        if record.state is not ImportState.RUNNING or silent_ms < LOST_AFTER_MS:
-            return record
-        return replace(record, state=ImportState.FAILED, error="the server that imported is gone: begin again")
-
-
-def _folder(text: str) -> str:
-    return text if text.endswith("/") else text + "/"
-
-
-def _entry(address: str, stat: ObjectStat) -> Entry:
-    # No 32 hexadecimal digits: clients would take those for an MD5 of the bytes.
-    # And no `-N` at the end, by which S3's clients know the number of parts.
-    checksum = f"{stat.modified_ms:x}.{stat.size_bytes:x}"
-    return Entry(
-        address=address,
-        size_bytes=stat.size_bytes,
-        checksum=checksum,
-        modified_ms=stat.modified_ms,
-    )
+        return record.state is ImportState.RUNNING and silent_ms >= LOST_AFTER_MS

@@ -180,6 +180,8 @@ class Namespaces:
     async def check_outside(self, address: str, *, is_folder: bool = False) -> None:
         """Refuse an address that lies in a namespace, or a folder that lies around one of this installation.
 
+        A folder is a text: all addresses that begin with it are meant.
+
         Looks at every folder around the address. `check_listed` finds what lies inside a folder. A single address is
         held against what was known a moment ago: a namespace made since is as one made after this call, and reads
         are refused then (`locate_outside`).
@@ -194,7 +196,13 @@ class Namespaces:
         known = await (self._known() if is_folder else self._known_lately())
         if known is not self._lately:
             self._lately, self._clear = known, set()
-        inside = [uri for uri in known if is_inside(place, uri) or (is_folder and overlap(place.rstrip("/"), uri))]
+        begin = without_account(place)
+        inside = [
+            uri
+            for uri in known
+            if is_inside(place, uri)
+            or (is_folder and (overlap(place.rstrip("/"), uri) or f"{without_account(uri)}/".startswith(begin)))
+        ]
         # Read through the store of the whole bucket, as reads of the object will: no store is opened for each folder.
         folders = ["", *(key[: at + 1] for at, letter in enumerate(key) if letter == "/")]
         for folder in folders:

@@ -11,6 +11,7 @@ from lakebed.wire import ImportLocation, ImportStatus
 from .arguments import MessageOption, MetaOption, parse_meta
 from .completion import complete_object
 from .failures import Failed, Misuse
+from .output import printable
 from .parameters import Argument, Option
 from .progress import Line
 from .session import Session, command
@@ -37,17 +38,24 @@ def import_(
         Argument(metavar="TARGET", help="lakefs://repository/branch/folder", complete=complete_object),
     ],
     is_object: Annotated[bool, Option("--object", help="SOURCE is one object, and TARGET its path.")] = False,
+    is_prefix: Annotated[
+        bool, Option("--prefix", help="SOURCE is the beginning of addresses. Paths begin behind its last slash.")
+    ] = False,
     message: MessageOption = "",
     meta: MetaOption = None,
 ) -> None:
     """Commit a folder, or one object, that lies elsewhere in the object store. No bytes are copied.
 
-    Objects of TARGET with the same paths are replaced, others stay. Ctrl-C cancels the import: nothing changes.
+    Objects of TARGET with the same paths are replaced. Those that an earlier import brought, and SOURCE no longer has,
+    go. All others stay. Ctrl-C cancels the import: nothing changes.
     """
+    if is_object and is_prefix:
+        raise Misuse("--object and --prefix: SOURCE is one of the two")
     target = parse_prefix(destination)
     if is_object and not target.path:
         raise Misuse(f"{destination}: the path is missing (lakefs://repository/branch/path)")
-    location = ImportLocation(type="object" if is_object else "common_prefix", path=source, destination=target.path)
+    path = source if is_object or is_prefix or source.endswith("/") else f"{source}/"
+    location = ImportLocation(type="object" if is_object else "common_prefix", path=path, destination=target.path)
     history = session.client.history
     head = session.client.branches.get(target.repository, target.ref).commit_id
     begun = history.start_import(
@@ -71,8 +79,15 @@ def import_(
     count = count_of(status.ingested_objects, "object")
     if commit.id == head:
         session.done(f"nothing to import: {target} has all of {count} in commit {head[:12]}", status)
-        return
-    session.done(f"imported {count} into {target}: commit {commit.id[:12]}", status)
+    else:
+        session.done(f"imported {count} into {target}: commit {commit.id[:12]}", status)
+    if status.left_out_objects:
+        for address in status.left_out:
+            session.note(f"left out: {printable(address)}")
+        count = count_of(status.left_out_objects, "object")
+        raise Failed(
+            f"{count} of {source} cannot be imported, for their names are no keys: rename them there", id=begun
+        )
 
 
 def _wait(session: Session, look: Callable[[], ImportStatus]) -> ImportStatus:

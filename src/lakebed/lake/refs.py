@@ -293,7 +293,8 @@ class Branch(Ref):
     def import_folder(self, source: str, path: str, message: str) -> wire.Commit:
         """Commit all objects of a folder elsewhere in the object store, without copying them. Waits until it is done.
 
-        `source`: such as `s3://bucket/folder`. Objects with the same paths are replaced, others stay.
+        `source`: such as `s3://bucket/folder`. Objects with the same paths are replaced. Those that an earlier import
+        brought, and the folder no longer has, go. All others stay. Objects whose names are no keys are left out.
 
         Raises:
             Invalid: the source cannot be imported, or this branch has uncommitted changes.
@@ -301,7 +302,8 @@ class Branch(Ref):
             OutcomeUnknown: the answer to its last step was lost; `log` shows whether it took place.
         """
         history = self._client.history
-        location = wire.ImportLocation(type="common_prefix", path=source, destination=path)
+        folder = source if source.endswith("/") else f"{source}/"
+        location = wire.ImportLocation(type="common_prefix", path=folder, destination=path)
         begun = history.start_import(self.repository, self.name, [location], message)
         while True:
             status = history.import_status(self.repository, self.name, begun)

@@ -75,6 +75,8 @@ class ObjectStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str
     size_bytes: int
     modified_ms: int
+    checksum: str = ""
+    """The ETag, where the store shows one: `stat`, and `list_all`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +178,18 @@ class CopiesRanges(Protocol):
         Raises:
             ObjectMissing: there is no source.
             ObjectCorrupt: the source ends before `end`.
+        """
+        ...
+
+
+@runtime_checkable
+class ListsAll(Protocol):
+    """A store in which other programs may have put objects under names that are no keys here."""
+
+    def list_all(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        """List as `list` does, and the objects whose names are no keys: a name is all that can be done with them.
+
+        A name that ends with a slash is one of them: tools mark a folder by it.
         """
         ...
 

@@ -269,6 +269,7 @@ IMPORT_START: Final = Operation(
     asked_later=(
         Permission("fs:ImportFromStorage", SOURCE, when="for each of the paths"),
         Permission("fs:WriteObject", IMPORTED_OBJECT, when="for each object, at the path that it gets"),
+        Permission("fs:DeleteObject", IMPORTED_OBJECT, when="for each path that the source no longer has"),
     ),
     status=202,
 )

@@ -185,11 +185,17 @@ class ImportCreationResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`error` is set where it is completed without a commit. `update_time` is RFC 3339."""
+    """`error` is set where it is completed without a commit. `update_time` is RFC 3339.
+
+    `left_out` names the first of the objects that cannot be imported, for their names are no keys here.
+    """
 
     completed: bool
     update_time: str
-    ingested_objects: int = 0
+    # Sent while it is 0 too: only empty lists and the like are left out where a field has a factory.
+    ingested_objects: int = msgspec.field(default_factory=int)
+    left_out_objects: int = 0
+    left_out: tuple[str, ...] = ()
     metarange_id: str | None = None
     commit: Commit | None = None
     error: Error | None = None

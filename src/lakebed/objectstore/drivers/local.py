@@ -31,7 +31,14 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from lakebed.base import LakebedError
-from lakebed.objectstore.arguments import can_begin_object_key, check_object_key, gather, is_object_key, outlast
+from lakebed.objectstore.arguments import (
+    RESERVED_SEGMENT,
+    can_begin_object_key,
+    check_object_key,
+    gather,
+    is_object_key,
+    outlast,
+)
 from lakebed.objectstore.store import (
     CHUNK_BYTES,
     Body,
@@ -134,6 +141,12 @@ class LocalObjectStore:
         if _translated(partial(self._folders.find, "")) is None:
             return
         walk = self._walk(prefix, start_after)
+        while page := await _in_thread(lambda: [*islice(walk, PAGE_KEYS)]):
+            yield page
+
+    async def list_all(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        """See `lakebed.objectstore.ListsAll`. A name that is not UTF-8 has lone surrogates."""
+        walk = self._walk(prefix, start_after, shows=_is_anything)
         while page := await _in_thread(lambda: [*islice(walk, PAGE_KEYS)]):
             yield page
 
@@ -273,13 +286,15 @@ class LocalObjectStore:
                         keys.append(key)
         return Level(keys=sorted(keys), folders=sorted(folders))
 
-    def _walk(self, prefix: str, start_after: str) -> Iterator[ObjectStat]:
+    def _walk(
+        self, prefix: str, start_after: str, shows: Callable[[str], bool] = is_object_key
+    ) -> Iterator[ObjectStat]:
         if not can_begin_object_key(prefix):
             return
         path, slash, _ = prefix.rpartition("/")
         folder = self._folders.find(path)
         if folder is not None:
-            yield from _walk_folder(reopened(folder), path + slash, prefix, start_after)
+            yield from _walk_folder(reopened(folder), path + slash, prefix, start_after, shows)
 
 
 class LocalDeleter:
@@ -344,7 +359,13 @@ class LocalDeleter:
             path = parent
 
 
-def _walk_folder(folder: Folder, above: str, prefix: str, start_after: str) -> Iterator[ObjectStat]:
+def _is_anything(key: str) -> bool:
+    return RESERVED_SEGMENT not in key.split("/")
+
+
+def _walk_folder(
+    folder: Folder, above: str, prefix: str, start_after: str, shows: Callable[[str], bool]
+) -> Iterator[ObjectStat]:
     """Objects below a directory whose keys begin with `above`. A directory sorts as its name with a slash at the end:
     so `a-b` comes before what is in `a`, and `a0` after it, as the bytes of full keys say. No other thread may have
     `folder`.
@@ -353,7 +374,7 @@ def _walk_folder(folder: Folder, above: str, prefix: str, start_after: str) -> I
     with os.scandir(folder.fd) as scan:
         for entry in scan:
             key = above + _decoded(entry.name)
-            if not is_object_key(key):
+            if not shows(key):
                 continue  # another program's file, or the directory of temporary files
             if entry.is_dir(follow_symlinks=False):
                 key += "/"
@@ -366,7 +387,7 @@ def _walk_folder(folder: Folder, above: str, prefix: str, start_after: str) -> I
         if key.endswith("/"):
             below = enter(folder, os.fsencode(entry.name))
             if below is not None:
-                yield from _walk_folder(below, key, prefix, start_after)
+                yield from _walk_folder(below, key, prefix, start_after, shows)
         else:
             with contextlib.suppress(FileNotFoundError):  # deleted while we walk
                 yield _object_stat(key, entry.stat(follow_symlinks=False))

@@ -32,6 +32,7 @@ from operator import lt
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import obstore
+from msgspec.structs import replace
 
 from lakebed.base import LakebedError
 from lakebed.objectstore.arguments import (
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
 
     Client: TypeAlias = AzureStore | GCSStore | S3Store
+    EveryKey: TypeAlias = Callable[[str, str], AsyncIterator[Sequence[ObjectStat]]]
 
 SINGLE_PUT_BYTES: Final = 8 << 20
 PARTS_MAX: Final = 10_000
@@ -104,6 +106,7 @@ class RemoteObjectStore:
     """Keys lie in the client's bucket after `prefix`, which is empty or ends with a slash.
 
     `name_download` makes a signed URL say under which name a browser saves its object; None: nothing here can.
+    `every_key` lists names of the bucket with a prefix, behind another, as they are; None: nothing here can.
     """
 
     def __init__(
@@ -114,10 +117,12 @@ class RemoteObjectStore:
         conditions: Conditions,
         name_download: Callable[[str, str], str] | None = None,
         traits: Traits = Traits(),
+        every_key: EveryKey | None = None,
     ) -> None:
         self._uri = uri
         self._client = client
         self._prefix = prefix
+        self._every_key = every_key
         self._conditions = conditions
         self._name_download = name_download
         self._traits = traits
@@ -177,12 +182,33 @@ class RemoteObjectStore:
 
     async def stat(self, key: str) -> ObjectStat:
         meta = await done(key, obstore.head_async(self._client, self._path(key)))
-        return _object_stat(key, meta)
+        return replace(_object_stat(key, meta), checksum=(meta["e_tag"] or "").strip('"'))
 
     async def version_of(self, key: str) -> str | None:
         """See `lakebed.objectstore.Versioned`."""
         meta = await done(key, obstore.head_async(self._client, self._path(key)))
         return meta.get("version")
+
+    async def list_all(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        """See `lakebed.objectstore.ListsAll`. Where names cannot be listed as they are, an UnlistableKey ends this,
+        and each empty object costs a request: a folder's marker shows by a name under which no object is.
+        """
+        if self._every_key is not None:
+            after = self._prefix + start_after if start_after else ""
+            async for page in self._every_key(self._prefix + prefix, after):
+                yield [replace(stat, key=stat.key[len(self._prefix) :]) for stat in page] if self._prefix else page
+            return
+        async for page in self.list(prefix, start_after=start_after):
+            empty = [stat.key for stat in page if not stat.size_bytes]
+            missing = {key for key in empty if await self._is_missing(key)} if empty else set()
+            yield [stat for stat in page if stat.key not in missing]
+
+    async def _is_missing(self, key: str) -> bool:
+        try:
+            await self.stat(key)
+        except ObjectMissing:
+            return True
+        return False
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         """One request for a thousand keys. Where the prefix ends inside a segment the listing begins at it and ends

@@ -93,6 +93,16 @@ def _check_bucket(key: str, error: Exception) -> None:
         raise BucketMissing(f"the bucket does not exist ({found[0]})", key=key) from error
 
 
+def refusal(status: int, text: str) -> ObjectStoreUnavailable:
+    """Return the error for a request that was not obstore's, by the same rules."""
+    words = f"non-2xx status code: {status}: {' '.join(text.split())[:300]}"
+    if found := _NO_BUCKET.search(text):
+        return BucketMissing(f"the bucket does not exist ({found[0]})")
+    return (
+        ObjectStoreDenied(f"the store refused us: {words}") if status in {401, 403} else ObjectStoreUnavailable(words)
+    )
+
+
 def brief(error: Exception) -> str:
     """obstore's messages without the dump of its own structures after them."""
     return " ".join(str(error).partition("\n\nDebug source:")[0].split())[:500]

@@ -24,6 +24,7 @@ from lakebed.objectstore.store import InvalidNamespace
 from .conditions import TriedConditions
 from .remote import RemoteDeleter, RemoteObjectStore, prefix_of
 from .remote_answers import brief
+from .s3_listing import EveryKey
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Credential
@@ -38,8 +39,9 @@ def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -
     secret = options.s3_secret_access_key
     # Credentials that obstore finds by itself, those of a machine for instance, are not ours to sign with.
     name_download = None if secret is None else partial(signed_download, secret=secret)
-    conditions = _conditions_of(bucket, options, prefix)
-    return RemoteObjectStore(uri, client_of(bucket, options), prefix, conditions, name_download)
+    client, conditions = client_of(bucket, options), _conditions_of(bucket, options, prefix)
+    every_key = EveryKey(client, options, _credentials(options)).pages
+    return RemoteObjectStore(uri, client, prefix, conditions, name_download, every_key=every_key)
 
 
 def open_bucket_deleter(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> RemoteDeleter:

@@ -29,7 +29,7 @@ class Imports:
     async def start(self, request: RestRequest, body: wire.ImportCreation) -> wire.ImportCreationResponse:
         repository = await self._catalog.get(request.args[0])
         locations = [_location(path) for path in body.paths]
-        (read, write), permissions = objects.IMPORT_START.asked_later, request.permissions
+        (read, write, remove), permissions = objects.IMPORT_START.asked_later, request.permissions
         for location in locations:
             require((read,), permissions, {"source": location.source})
             if not location.is_folder or not permissions.allows_below(write.action, ""):
@@ -37,6 +37,10 @@ class Imports:
                 require((write,), permissions, names)
 
         def refuse(location: Location, path: str, address: str) -> None:
+            destination = {"repository": request.args[0], "destination": path}
+            if not address:
+                require((remove,), permissions, destination)
+                return
             try:
                 refuse_denied((read,), permissions, {"source": address})
             except NotPermitted as error:
@@ -47,12 +51,13 @@ class Imports:
                     user=permissions.user_id,
                     action=error.facts["action"],
                 ) from None
-            require((write,), permissions, {"repository": request.args[0], "destination": path})
+            if path:
+                require((write,), permissions, destination)
 
         if body.commit.date is not None:
             raise InvalidImport("the commit of an import takes no date: it is made when the import ends")
         note = Note(
-            message=body.commit.message,
+            message=body.commit.message or "Import objects",
             committer=request.identity.user_id,
             metadata=body.commit.metadata or {},
         )
@@ -87,6 +92,8 @@ async def _status(repository: Repository, record: ImportRecord) -> wire.ImportSt
         completed=record.state is ImportState.COMPLETED,
         update_time=datetime.fromtimestamp(record.updated_ms / 1000, UTC).isoformat().replace("+00:00", "Z"),
         ingested_objects=record.objects,
+        left_out_objects=record.left_out_objects,
+        left_out=record.left_out,
         error=wire.Error(message=record.error) if record.error else None,
     )
     if record.commit_id is None:

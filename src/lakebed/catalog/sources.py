@@ -1,0 +1,163 @@
+"""What an import brings: the objects of a location, and the entries of an earlier import whose objects are gone there.
+
+A source is a text that addresses begin with, as on the contract's server. Paths begin behind its last slash: of
+`s3://b/in/part-`, the object `s3://b/in/part-1` gets the path `part-1` below the destination.
+
+Other programs put objects under names that no store of ours can read: `a//b`, `a/../b`, `a/` with bytes, a name with
+a line break. These are left out and named. An empty object whose name ends with a slash only marks a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from lakebed.base import CommitId, Entry, InvalidName, Row, from_row, key_to_path, path_to_key, to_row
+from lakebed.objectstore import ListsAll, ObjectMissing, ObjectStat, ObjectStore, is_object_key
+from lakebed.versions import Versions
+
+from .errors import InvalidImport
+from .namespaces import Namespaces
+
+EARLIER_PAGE: Final = 5_000
+
+Refuse: TypeAlias = "Callable[[Location, str, str], None]"
+"""Called with the location, the path and the full URI of each object. No path: it is left out. No URI: it goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """A prefix of addresses, or one object; and the folder or the path that it gets on the branch."""
+
+    source: str
+    destination: str
+    is_folder: bool
+
+    @property
+    def folder(self) -> str:
+        """The text that paths begin with: empty, or a folder with its slash."""
+        return self.destination.rstrip("/") + "/" if self.destination.strip("/") else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """A page in key order. A row of None takes the entry away. `left_out` are full URIs."""
+
+    keys: list[bytes]
+    rows: list[Row | None]
+    objects: int = 0
+    left_out: Sequence[str] = ()
+
+
+class Sources:
+    def __init__(self, versions: Versions, namespaces: Namespaces) -> None:
+        self._versions = versions
+        self._namespaces = namespaces
+
+    async def changes(self, location: Location, onto: CommitId, refuse: Refuse) -> AsyncIterator[Changes]:
+        """Yield what makes `onto` follow the location.
+
+        Raises:
+            InvalidImport: nothing lies there that can be imported.
+            AddressInNamespace: it lies around a namespace.
+        """
+        if not location.is_folder:
+            yield await self._one(location, refuse)
+            return
+        objects, is_missing_any = 0, False
+        gone = self._earlier(location, onto)
+        next_gone = await anext(gone, None)
+        async for listed in self._listed(location, refuse):
+            keys: list[bytes] = []
+            rows: list[Row | None] = []
+            for key, row in zip(listed.keys, listed.rows, strict=True):
+                while next_gone is not None and next_gone < key:
+                    refuse(location, key_to_path(next_gone), "")
+                    keys.append(next_gone)
+                    rows.append(None)
+                    next_gone = await anext(gone, None)
+                if next_gone == key:
+                    next_gone = await anext(gone, None)
+                keys.append(key)
+                rows.append(row)
+            objects += len(listed.keys)
+            is_missing_any = is_missing_any or bool(listed.left_out)
+            yield Changes(keys=keys, rows=rows, objects=len(listed.keys), left_out=listed.left_out)
+        if not objects:
+            # An empty source is a mistake more often than a wish: what was imported before stays.
+            words = "no object below it can be imported" if is_missing_any else "no object lies below it"
+            raise InvalidImport(f"{location.source}: {words}", path=location.source)
+        while next_gone is not None:
+            refuse(location, key_to_path(next_gone), "")
+            yield Changes(keys=[next_gone], rows=[None])
+            next_gone = await anext(gone, None)
+
+    async def _one(self, location: Location, refuse: Refuse) -> Changes:
+        objectstore, key = self._namespaces.locate(location.source)
+        try:
+            stat = await objectstore.stat(key)
+        except ObjectMissing as error:
+            raise InvalidImport(f"{location.source}: there is no such object", path=location.source) from error
+        refuse(location, location.destination, location.source)
+        path = path_to_key(location.destination)
+        return Changes(keys=[path], rows=[to_row(path, _entry(location.source, stat))], objects=1)
+
+    async def _listed(self, location: Location, refuse: Refuse) -> AsyncIterator[Changes]:
+        objectstore, prefix = self._namespaces.locate(location.source)
+        begin = prefix.rfind("/") + 1
+        async for page in _every(objectstore, prefix):
+            self._namespaces.check_listed(objectstore, page)
+            keys: list[bytes] = []
+            rows: list[Row | None] = []
+            left_out: list[str] = []
+            for stat in page:
+                if not stat.size_bytes and stat.key.endswith("/"):
+                    continue
+                address, path = f"{objectstore.uri}/{stat.key}", location.folder + stat.key[begin:]
+                key = _key(path) if is_object_key(stat.key) else None
+                refuse(location, path if key is not None else "", address)
+                if key is None:
+                    # A name that is not Unicode is shown with escapes: no record could hold it.
+                    left_out.append(address.encode(errors="backslashreplace").decode())
+                else:
+                    keys.append(key)
+                    rows.append(to_row(key, _entry(address, stat)))
+            yield Changes(keys=keys, rows=rows, objects=len(keys), left_out=left_out)
+
+    async def _earlier(self, location: Location, onto: CommitId) -> AsyncIterator[bytes]:
+        """Yield the paths that an import of this location has brought to `onto`, in order, and no others.
+
+        An entry of the branch's own, or of another source, has another address than this location gives its path.
+        """
+        objectstore, prefix = self._namespaces.locate(location.source)
+        above, folder, after = prefix[: prefix.rfind("/") + 1], location.folder, b""
+        has_more = True
+        while has_more:
+            page = await self._versions.staging.list_commit(
+                onto, prefix=folder.encode(), after=after, limit=EARLIER_PAGE
+            )
+            for key, row in page.items:
+                after = key
+                name = above + key_to_path(key)[len(folder) :]
+                if row is not None and name.startswith(prefix) and from_row(row).address == f"{objectstore.uri}/{name}":
+                    yield key
+            has_more = page.has_more
+
+
+def _every(objectstore: ObjectStore, prefix: str) -> AsyncIterator[Sequence[ObjectStat]]:
+    return objectstore.list_all(prefix) if isinstance(objectstore, ListsAll) else objectstore.list(prefix)
+
+
+def _key(path: str) -> bytes | None:
+    try:
+        return path_to_key(path)
+    except InvalidName:
+        return None
+
+
+def _entry(address: str, stat: ObjectStat) -> Entry:
+    # A store that shows no ETag gives date and size. No 32 hexadecimal digits: clients would take those for an MD5 of
+    # the bytes. And no `-N` at the end, by which S3's clients know the number of parts.
+    checksum = stat.checksum or f"{stat.modified_ms:x}.{stat.size_bytes:x}"
+    return Entry(address=address, size_bytes=stat.size_bytes, checksum=checksum, modified_ms=stat.modified_ms)
