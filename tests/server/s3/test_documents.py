@@ -9,8 +9,10 @@ from xml.parsers import expat
 import pytest
 
 from lakebed.server.s3.documents import (
+    DELETE_ELEMENTS_MAX,
     DEPTH_MAX,
     ELEMENTS_MAX,
+    LINES_OF_ELEMENT_MAX,
     LOOP_BYTES_MAX,
     PIECE_BYTES,
     Element,
@@ -44,9 +46,10 @@ def test_texts_survive_the_way_through_a_document() -> None:
         b"{}",
         ENTITIES,
         b"<Delete>" + b"<a>" * DEPTH_MAX + b"</a>" * DEPTH_MAX + b"</Delete>",
-        b"<Delete>" + b"<a/>" * ELEMENTS_MAX + b"</Delete>",
+        b"<Delete>" + b"<a/>" * DELETE_ELEMENTS_MAX + b"</Delete>",
+        b"<Delete>" + b"\n" * (DELETE_ELEMENTS_MAX * LINES_OF_ELEMENT_MAX + 1) + b"</Delete>",
     ],
-    ids=["empty", "open", "other", "two", "binary", "json", "entities", "deep", "long"],
+    ids=["empty", "open", "other", "two", "binary", "json", "entities", "deep", "long", "lines"],
 )
 def test_a_body_that_no_request_has_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedXml):
@@ -73,6 +76,7 @@ def filled(unit: bytes, size_bytes: int = SIZE) -> bytes:
     [
         filled(b"aaa<b/>"),
         filled(b"a"),
+        filled(b" " * 180 + b"\n<a/>"),
         filled(b"<a/>"),
         filled(b"<a b=''/>"),
         filled(b"<a xmlns:b='b'/>"),
@@ -82,7 +86,19 @@ def filled(unit: bytes, size_bytes: int = SIZE) -> bytes:
         b"<Delete><a b='" + b"a" * SIZE,
         b"<Delete><?" + b"<" * SIZE,
     ],
-    ids=["beside", "text", "elements", "attributes", "namespaces", "texts", "tag", "comment", "open", "instruction"],
+    ids=[
+        "beside",
+        "text",
+        "lines",
+        "elements",
+        "attributes",
+        "namespaces",
+        "texts",
+        "tag",
+        "comment",
+        "open",
+        "instruction",
+    ],
 )
 def test_a_body_that_costs_more_than_its_size_is_refused_before_its_end(
     body: bytes, monkeypatch: pytest.MonkeyPatch
@@ -123,13 +139,23 @@ def test_white_space_comments_and_many_pieces_of_text_are_read_in_full() -> None
     assert [node.value("Key") for node in found.all("Object")] == ["a" * 1_000 + "<&"] * 100
 
 
+def test_the_largest_completion_and_the_largest_deletion_are_read() -> None:
+    part = "<Part>\n<PartNumber>1</PartNumber>\n<ETag>e</ETag>\n<ChecksumCRC32>c</ChecksumCRC32>\n</Part>\n"
+    completion = f"<CompleteMultipartUpload>\n{part * 10_000}</CompleteMultipartUpload>".encode()
+    names = ("Key", "VersionId", "ETag", "LastModifiedTime", "Size")
+    item = "<Object>\r\n" + "".join([f"<{name}>x</{name}>\r\n" for name in names]) + "</Object>\r\n"
+
+    assert len(parse(completion, "CompleteMultipartUpload").children) == 10_000 <= ELEMENTS_MAX
+    assert len(parse(f"<Delete>{item * 1_000}</Delete>".encode(), "Delete").children) == 1_000
+
+
 def test_a_body_in_another_encoding_is_refused() -> None:
     with pytest.raises(MalformedXml):
         parse("<Delete/>".encode("utf-16"), "Delete")
 
 
 async def test_a_large_body_is_read_in_a_thread_and_a_small_one_is_not() -> None:
-    body, loop = b"<Delete>" + b"<a/>" * 20_000 + b"</Delete>", threading.get_ident()
+    body, loop = b"<Delete>" + b"<abcdefghi/>" * 7_000 + b"</Delete>", threading.get_ident()
 
     large = await read_document(body, "Delete", lambda _: threading.get_ident())
     small = await read_document(b"<Delete/>", "Delete", lambda _: threading.get_ident())

@@ -6,7 +6,7 @@ import pytest
 
 from lakebed.base import Entry
 from lakebed.server.s3.checksums import part_count
-from lakebed.server.s3.objects import part_sizes, stored_checksums
+from lakebed.server.s3.stored import part_sizes, stored_checksums
 
 MD5 = "0123456789abcdef" * 2
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from lakebed.base import InvalidName, Row, check_branch
-from lakebed.catalog import Repository
+from lakebed.catalog import Repository, RepositoryNotFound
 from lakebed.operations import history, objects, repositories
 from lakebed.server.state import AppState
 from lakebed.versions import RefNotFound
@@ -105,7 +105,14 @@ class Buckets:
         names = {"repository": place.repository, "name": place.ref}
         admit(request, history.CREATE_BRANCH if place.has_ref else repositories.GET_REPOSITORY, names)
         await _read_configuration(request)
-        repository = await self._catalog.get(place.repository)
+        try:
+            repository = await self._catalog.get(place.repository)
+        except RepositoryNotFound as error:
+            raise S3Error(
+                "NoSuchBucket",
+                f"There is no repository {place.repository}, and CreateBucket makes branches of one only. Make it by"
+                " `lakebed repo create` or by POST /api/v1/repositories.",
+            ) from error
         if not place.has_ref:
             raise S3Error("BucketAlreadyOwnedByYou")
         try:

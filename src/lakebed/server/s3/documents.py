@@ -1,7 +1,8 @@
 """XML: a writer for answers, and a bounded reader for bodies.
 
 The reader refuses what an S3 body never has: a document type, entities, depth, many attributes, text beside elements,
-long tags, and more elements than the largest request. Its time is linear in the body: 0.3 s of CPU for 8 MiB at most.
+long tags, and more elements or lines than the largest request. Its time is linear in the body, at most 0.3 s of CPU for
+8 MiB.
 A larger body than LOOP_BYTES_MAX is read in a thread, in pieces between which the event loop gets its turn.
 """
 
@@ -20,6 +21,10 @@ NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 DEPTH_MAX: Final = 6
 ELEMENTS_MAX: Final = 45_000
 """A completion of 10,000 parts with a checksum each has 40,000."""
+DELETE_ELEMENTS_MAX: Final = 8_000
+"""A deletion of 1,000 keys with all that S3 allows beside each has 6,000. Its body may be the larger one."""
+LINES_OF_ELEMENT_MAX: Final = 3
+"""Allow each tag a line of its own. The parser stops at each line end, which costs as much as a short tag."""
 ATTRIBUTES_MAX: Final = 64
 """In the whole document, with the declarations of namespaces."""
 PIECE_BYTES: Final = 32 << 10
@@ -129,8 +134,11 @@ def parse(data: bytes, root: str) -> Node:
     if b"\0" in data:
         # No XML in UTF-8 has one, and all of it in UTF-16, where `<` is no single byte.
         raise MalformedXml("the document is not UTF-8")
+    elements_max = DELETE_ELEMENTS_MAX if root == "Delete" else ELEMENTS_MAX
+    if data.count(b"\n") + data.count(b"\r") > LINES_OF_ELEMENT_MAX * elements_max:
+        raise MalformedXml("the document has too many lines")
     top = Node("")
-    parser = _parser(top)
+    parser = _parser(top, elements_max)
     try:
         for start in range(0, len(data), PIECE_BYTES):
             piece = data[start : start + PIECE_BYTES]
@@ -148,7 +156,7 @@ def parse(data: bytes, root: str) -> Node:
     return top.children[0]
 
 
-def _parser(top: Node) -> expat.XMLParserType:
+def _parser(top: Node, elements_max: int) -> expat.XMLParserType:
     """Return a parser that puts the outermost element into `top`."""
     open_nodes = [top]
     elements = attributes = 0
@@ -156,7 +164,7 @@ def _parser(top: Node) -> expat.XMLParserType:
     def begin(name: str, given: dict[str, str]) -> None:
         nonlocal elements
         elements += 1
-        if len(open_nodes) > DEPTH_MAX or elements > ELEMENTS_MAX:
+        if len(open_nodes) > DEPTH_MAX or elements > elements_max:
             raise MalformedXml("the document is too deep or too long")
         if given:
             count_attributes(len(given))

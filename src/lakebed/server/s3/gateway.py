@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope
 
 from lakebed.auth import UnknownAccessKey
 from lakebed.base import LakebedError
+from lakebed.catalog import RepositoryNotFound
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound
 
@@ -21,7 +22,7 @@ from . import operations
 from .bodies import check_word
 from .buckets import Buckets
 from .configurations import Configurations
-from .errors import S3Error, as_s3, error_document, error_response
+from .errors import NotImplementedByName, S3Error, as_s3, error_document, error_response
 from .multipart import MultipartUploads
 from .objects import Objects
 from .operations import S3Operation
@@ -51,7 +52,7 @@ class Gateway:
         options = self._options
         if options.ports and (scope.get("server") or ("", 0))[1] in options.ports:
             return True
-        if is_signed(scope["headers"], scope["query_string"]):
+        if is_signed(scope["headers"], scope["query_string"]) or _is_form_for_bucket(scope):
             return True
         return bool(options.domains) and is_host_of(_host(scope), options.domains)
 
@@ -65,7 +66,12 @@ class Gateway:
             LakebedError: see `error`.
         """
         request.parse()
+        if request.scope["method"] == "POST" and _is_form(request.scope):
+            # Its signature is a field of the body, so nothing would know its caller.
+            raise NotImplementedByName("PostObject")
         await self._authenticate(request)
+        if f"{request.resource}/".startswith("/api/v1/") and not self._options.repository:
+            await self._check_endpoint()
         found = operations.find(request)
         request.check_owner()
         request.operation, request.operation_name = found.operation, f"s3:{found.name}"
@@ -74,6 +80,17 @@ class Gateway:
             return await self._handlers[found](request)
         except BranchNotFound as error:
             raise await self._about(request, error) from error
+
+    async def _check_endpoint(self) -> None:
+        """
+        Raises:
+            S3Error: no repository is called `api`, so the client took the URL of the API for that of S3.
+        """
+        try:
+            await self._state.catalog.get("api")
+        except RepositoryNotFound as error:
+            text = "The endpoint of S3 is the server's URL without /api/v1, which belongs to its own API."
+            raise S3Error("NoSuchBucket", text) from error
 
     async def _about(self, request: S3Request, error: BranchNotFound) -> LakebedError:
         """Return the error to answer with: a tag or a commit is there, and is read-only. A handler looks for a branch
@@ -114,6 +131,18 @@ class Gateway:
     def unexpected(self, request: S3Request, request_id: str) -> Response:
         """Answer for an error of our own, which the caller has logged."""
         return error_document(S3Error("InternalError"), request_id=request_id, resource=request.resource)
+
+
+def _is_form(scope: Scope) -> bool:
+    """Return whether a request is a form with a file, as a browser sends it."""
+    return any(
+        name == b"content-type" and value.lower().startswith(b"multipart/form-data") for name, value in scope["headers"]
+    )
+
+
+def _is_form_for_bucket(scope: Scope) -> bool:
+    """Return whether a request is a form to a bucket: S3's PostObject, which is not signed in its headers."""
+    return scope["method"] == "POST" and scope["raw_path"].strip(b"/").count(b"/") == 0 and _is_form(scope)
 
 
 def _host(scope: Scope) -> str:

@@ -30,31 +30,23 @@ from .conditions import check_source_conditions, write_conditions
 from .documents import Element, MalformedXml, Node, document
 from .errors import S3Error, as_s3
 from .headers import check_upload_headers, refuse_customer_keys
-from .objects import (
-    SYSTEM,
-    Objects,
-    acknowledged,
-    checksum_headers,
-    checksum_type,
-    keep_checksums,
-    metadata_of,
-    stored_checksums,
-)
+from .objects import Objects, acknowledged
 from .operations import S3Operation
 from .options import S3Options
 from .requests import OWNER, Place, S3Request, admit
+from .stored import checksum_headers, checksum_type, keep_checksums, keep_parts, metadata_of, stored_checksums
 
 logger = logging.getLogger(__name__)
 
 PART_BYTES_MIN: Final = 5 << 20
 """Every part but the last has at least this."""
 OBJECT_BYTES_MAX: Final = 5 << 40
-COMPLETION_BYTES_MAX: Final = 8 << 20
+COMPLETION_BYTES_MAX: Final = 4 << 20
+"""10,000 parts with the longest checksum, on a line for each tag, have 3 MB."""
 LISTED_MAX: Final = 1000
 ANSWER_S: Final = 10.0
 """A completion that takes longer begins its answer, so that no client gives up waiting."""
 SPACE_S: Final = 5.0
-LAYOUT_CHARACTERS_MAX: Final = 4096
 T = TypeVar("T")
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 
@@ -112,7 +104,8 @@ class MultipartUploads:
     # Parts
 
     async def upload_part(self, request: S3Request) -> Response:
-        begun, number = await self._find(request), _part_number(request)
+        number = _part_number(request)
+        begun = await self._find(request)
         payload = Payload(request, also=begun.record.algorithm)
         if begun.record.algorithm and payload.algorithm not in (None, begun.record.algorithm):
             raise S3Error(
@@ -128,7 +121,8 @@ class MultipartUploads:
     async def copy_part(self, request: S3Request) -> Response:
         source = self._sources.source_of(request)
         admit(request, objects.GET_OBJECT, {"repository": source.repository, "path": source.path})
-        begun, number = await self._find(request), _part_number(request)
+        number = _part_number(request)
+        begun = await self._find(request)
         request.what = {**(request.what or {}), "src": f"{source.bucket}/{source.key}"}
         request.refuse_headers([b"x-amz-copy-source-server-side-encryption"])
         repository, entry = await self._sources.find(source, is_read=True)
@@ -155,9 +149,9 @@ class MultipartUploads:
         return xml(root)
 
     async def list_parts(self, request: S3Request) -> Response:
-        begun = await self._find(request)
         limit = request.number("max-parts", default=LISTED_MAX, most=LISTED_MAX)
         after = request.number("part-number-marker", default=0, most=2**31 - 1)
+        begun = await self._find(request)
         every = [item for item in await begun.repository.versions.parts.every(begun.id) if item[0] > after]
         page = every[:limit]
         root = Element("ListPartsResult").text("Bucket", request.bucket).text("Key", request.key_name)
@@ -228,9 +222,8 @@ class MultipartUploads:
     ) -> Response:
         record, multipart = begun.record, begun.repository.multipart
         checksum, metadata = etag_of_parts([part.md5 for part in parts]), dict(record.metadata)
-        layout = spell_layout([part.size_bytes for part in parts])
-        if len(layout) <= LAYOUT_CHARACTERS_MAX:
-            metadata[SYSTEM + "parts"] = layout
+        sizes, sums = [part.size_bytes for part in parts], [part.checksum for part in parts]
+        keep_parts(metadata, sizes, record.algorithm, sums)
         declared = dict(sent_checksums(request))
         found: dict[str, str] = {}
         if record.algorithm and record.checksum_type == COMPOSITE:
@@ -276,8 +269,8 @@ class MultipartUploads:
         return xml(root)
 
     async def abort(self, request: S3Request) -> Response:
-        begun = await self._find(request)
         request.refuse_headers([b"x-amz-if-match-initiated-time"])
+        begun = await self._find(request)
         await begun.repository.multipart.abort(begun.id)
         return Response(status_code=204)
 
@@ -399,17 +392,6 @@ def _result(request: S3Request, etag: str) -> Element:
     root = Element("CompleteMultipartUploadResult")
     root.text("Location", f"{request.base_url}{request.resource.removeprefix('/')}").text("Bucket", request.bucket)
     return root.text("Key", request.key_name).text("ETag", f'"{etag}"')
-
-
-def spell_layout(sizes: Sequence[int]) -> str:
-    """Write the sizes of parts, equal ones together: `5242880*3,17`."""
-    runs: list[list[int]] = []
-    for size in sizes:
-        if runs and runs[-1][0] == size:
-            runs[-1][1] += 1
-        else:
-            runs.append([size, 1])
-    return ",".join([f"{size}*{count}" if count > 1 else str(size) for size, count in runs])
 
 
 async def _summed(body: AsyncIterator[bytes], algorithm: str, found: dict[str, str]) -> AsyncIterator[bytes]:

@@ -18,10 +18,8 @@ from starlette.responses import Response
 
 from lakebed.base import (
     CONTENT_TYPE_DEFAULT,
-    HIDDEN_METADATA,
     LAKEBED_METADATA,
     S3_HEADERS,
-    S3_METADATA,
     Entry,
     InvalidName,
     LakebedError,
@@ -33,26 +31,37 @@ from lakebed.server.state import AppState
 from lakebed.server.validators import has_same_bytes
 from lakebed.versions import PART_NUMBER_MAX, BranchNotFound, PathNotFound, RefNotFound
 
-from . import checksums, operations
+from . import operations
 from .bodies import SMALL_BYTES_MAX, Payload
 from .buckets import iso, xml
-from .checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT, part_count
+from .checksums import part_count
 from .conditions import CONDITIONS, check_conditions, check_source_conditions, write_conditions
 from .documents import Element, MalformedXml, Node
+from .encoded_words import encode_words
 from .errors import NotImplementedByName, S3Error, as_s3
 from .headers import check_upload_headers, refuse_customer_keys
 from .operations import S3Operation
 from .options import S3Options
 from .requests import Place, S3Request, admit, admit_below, place_of
+from .stored import (
+    HIDDEN,
+    SYSTEM,
+    checksum_type,
+    keep_checksums,
+    metadata_of,
+    part_sizes,
+    shown_checksums,
+    shown_parts,
+    stored_checksums,
+    typed_checksum_headers,
+)
 
-SYSTEM: Final = S3_METADATA
-HIDDEN: Final = HIDDEN_METADATA
 OVERRIDES: Final = (*S3_HEADERS, "content-type")
+_OF_BYTES: Final = (LAKEBED_METADATA, SYSTEM + "parts")
+"""Metadata of the bytes, which another metadata of the user leaves as it is."""
 DELETE_BYTES_MAX: Final = 8 << 20
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_RUN: Final = re.compile(r"(\d{1,19})(?:\*(\d{1,5}))?", re.ASCII)
-_CHECKSUM: Final = re.compile(r"[0-9A-Za-z+/=]{1,100}(-\d{1,5})?", re.ASCII)
 _VALUE: Final = re.compile(r"[^\x00-\x1f\x7f]*")
 _ATTRIBUTES: Final = frozenset({"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"})
 _EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
@@ -94,9 +103,8 @@ class Objects:
             for algorithm, value in stored.items():
                 shown.text(f"Checksum{algorithm}", value)
             root.add(shown.text("ChecksumType", checksum_type(stored)))
-        count = part_count(entry.checksum)
-        if "ObjectParts" in wanted and count is not None:
-            root.add(Element("ObjectParts").text("PartsCount", count))
+        if "ObjectParts" in wanted and part_count(entry.checksum) is not None:
+            root.add(shown_parts(request, entry))
         if "StorageClass" in wanted:
             root.text("StorageClass", "STANDARD")
         if "ObjectSize" in wanted:
@@ -119,8 +127,8 @@ class Objects:
             count = part_count(entry.checksum)
             if request.has("partNumber") and count is not None:
                 headers[b"x-amz-mp-parts-count"] = b"%d" % count
-        elif (request.header(b"x-amz-checksum-mode") or "").upper() == "ENABLED":
-            headers |= _typed_checksum_headers(stored_checksums(entry))
+        if (request.header(b"x-amz-checksum-mode") or "").upper() == "ENABLED":
+            headers |= shown_checksums(request, entry, is_whole=span is None)
         headers[b"content-length"] = b"%d" % (end - start)
         status, raw = 200 if span is None else 206, list(headers.items())
         if not is_with_body:
@@ -171,7 +179,7 @@ class Objects:
             raise S3Error("KeyTooLongError") from error
 
     def _headers(self, request: S3Request, entry: Entry) -> dict[bytes, bytes]:
-        """Return the object's headers. Texts are sent in UTF-8, as clients send them."""
+        """Return the object's headers. Those that S3 gives back as they came are sent in UTF-8."""
         headers = {
             **_FIXED_HEADERS,
             b"content-type": entry.content_type.encode(),
@@ -186,7 +194,7 @@ class Objects:
                     headers[header.encode()] = value.encode()
             elif not name.startswith(HIDDEN):
                 if _NAME.fullmatch(name) and _VALUE.fullmatch(value):
-                    headers[f"x-amz-meta-{name.lower()}".encode()] = value.encode()
+                    headers[f"x-amz-meta-{name.lower()}".encode()] = encode_words(value).encode()
                 else:
                     missing += 1
         if missing:
@@ -266,7 +274,7 @@ class Objects:
             if_none_match=if_none_match,
             if_match=if_match,
         )
-        return acknowledged(entry.checksum, _typed_checksum_headers(payload.checksums))
+        return acknowledged(entry.checksum, typed_checksum_headers(payload.checksums))
 
     async def _put_root(self, repository: Repository, place: Place, payload: Payload) -> Response:
         """Take the folder of a branch for made, which it is. A program makes folders before it writes into them."""
@@ -307,7 +315,7 @@ class Objects:
             if directive == "COPY":
                 return entry
             content_type = request.header(b"content-type") or CONTENT_TYPE_DEFAULT
-            own = {name: value for name, value in entry.metadata.items() if name.startswith(LAKEBED_METADATA)}
+            own = {name: value for name, value in entry.metadata.items() if name.startswith(_OF_BYTES)}
             metadata = {**metadata_of(request), **own}
             keep_checksums(metadata, stored_checksums(entry))
             return msgspec.structs.replace(entry, content_type=content_type, metadata=metadata)
@@ -354,9 +362,11 @@ class Objects:
         text = request.header(b"x-amz-copy-source") or ""
         path, mark, query = text.partition("?")
         try:
-            bucket, _, key = unquote_to_bytes(path.encode("latin-1")).decode().removeprefix("/").partition("/")
+            # A plus is a space, as S3 reads it: some clients encode keys as queries.
+            name = unquote_to_bytes(path.replace("+", " ").encode("latin-1")).decode()
         except UnicodeDecodeError as error:
             raise S3Error("InvalidURI") from error
+        bucket, _, key = name.removeprefix("/").partition("/")
         if not bucket or not key:
             raise S3Error(
                 "InvalidArgument",
@@ -438,66 +448,6 @@ ROOT: Final = Entry(
     address="", size_bytes=0, checksum=_EMPTY_MD5, modified_ms=0, content_type="application/x-directory"
 )
 """Stands for the folder of a branch, which has no entry."""
-
-
-# What an entry keeps of S3
-
-
-def metadata_of(request: S3Request) -> dict[str, str]:
-    """Return the metadata that the request gives an object: the user's, and the headers that S3 gives back."""
-    metadata = request.user_metadata()
-    for name in S3_HEADERS:
-        value = request.text_header(name.encode())
-        if value is not None and name == "content-encoding":
-            # It says how the body travels, too: that part is none of the object's.
-            value = ",".join([part.strip() for part in value.split(",") if part.strip().lower() != "aws-chunked"])
-        if value:
-            metadata[SYSTEM + name] = value
-    if any(name.startswith(HIDDEN) for name in request.user_metadata()):
-        raise S3Error("InvalidArgument", f"the names of metadata cannot begin with {HIDDEN}")
-    return metadata
-
-
-def keep_checksums(metadata: dict[str, str], found: Mapping[str, str]) -> None:
-    for algorithm, value in found.items():
-        metadata[f"{SYSTEM}checksum-{algorithm.lower()}"] = value
-
-
-def stored_checksums(entry: Entry) -> dict[str, str]:
-    found = {algorithm: entry.metadata.get(f"{SYSTEM}checksum-{algorithm.lower()}") for algorithm in ALGORITHMS}
-    return {algorithm: value for algorithm, value in found.items() if value is not None and _CHECKSUM.fullmatch(value)}
-
-
-def part_sizes(entry: Entry) -> list[int] | None:
-    """Return the sizes of the parts that an object was uploaded in.
-
-    None: they were too many to keep, or what was kept is no layout of this object.
-    """
-    layout = entry.metadata.get(SYSTEM + "parts")
-    if layout is None:
-        return [entry.size_bytes] if part_count(entry.checksum) is None else None
-    sizes: list[int] = []
-    for run in layout.split(","):
-        match = _RUN.fullmatch(run)
-        count = 0 if match is None else int(match[2] or 1)
-        if match is None or not 1 <= count <= PART_NUMBER_MAX - len(sizes):
-            return None
-        sizes += [int(match[1])] * count
-    return sizes if sum(sizes) == entry.size_bytes else None
-
-
-def checksum_type(found: Mapping[str, str]) -> str:
-    return COMPOSITE if any("-" in value for value in found.values()) else FULL_OBJECT
-
-
-def checksum_headers(found: Mapping[str, str]) -> dict[bytes, bytes]:
-    """Spell checksums, by algorithm, as headers."""
-    return {checksums.header_of(algorithm).encode(): value.encode() for algorithm, value in found.items()}
-
-
-def _typed_checksum_headers(found: Mapping[str, str]) -> dict[bytes, bytes]:
-    headers = checksum_headers(found)
-    return headers | ({b"x-amz-checksum-type": checksum_type(found).encode()} if headers else {})
 
 
 def _check_part_number(request: S3Request) -> None:

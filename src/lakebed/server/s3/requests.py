@@ -21,6 +21,7 @@ from lakebed.operations import AnyOperation
 from lakebed.server.gate import require, require_below
 from lakebed.server.requests import RestRequest
 
+from .encoded_words import decode_words
 from .errors import NotImplementedByName, S3Error
 from .options import S3Options
 from .signatures import V2_QUERY, V4_QUERY, AnySigned, Asked, SigningKey, parse_query
@@ -144,7 +145,10 @@ class S3Request(RestRequest):
         Raises:
             S3Error: it is none, or below `least`.
         """
-        text = self.asked_for.get(name)
+        return self.number_of(name, self.asked_for.get(name), default=default, most=most, least=least)
+
+    def number_of(self, name: str, text: str | None, *, default: int, most: int, least: int = 0) -> int:
+        """Return the number that a parameter or header spells, as `number` does."""
         if not text:
             return default
         if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > 2**31 - 1:
@@ -177,7 +181,7 @@ class S3Request(RestRequest):
         for name, value in self.scope["headers"]:
             if name.startswith(METADATA):
                 key = name[len(METADATA) :].decode("latin-1")
-                text = header_text(value)
+                text = decode_words(header_text(value))
                 found[key] = f"{found[key]},{text}" if key in found else text
         size_bytes = sum(len(key) + len(value.encode()) for key, value in found.items())
         if size_bytes > METADATA_BYTES_MAX:

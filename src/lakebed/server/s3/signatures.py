@@ -184,6 +184,8 @@ class SignedV2:
     def check_time(self, now_s: int) -> None:
         if now_s > int(self.expires):
             raise S3Error("AccessDenied", "Request has expired.", ServerTime=_iso(now_s))
+        if int(self.expires) > now_s + EXPIRES_S_MAX:
+            raise S3Error("AccessDenied", "Expires must be less than a week ahead", ServerTime=_iso(now_s))
 
     def is_of(self, key: SigningKey, asked: Asked) -> bool:
         amz: dict[str, list[str]] = {}
@@ -227,7 +229,11 @@ def read_signature(asked: Asked, bucket_of_host: str) -> AnySigned:
         S3Error: there is none, or it is malformed.
     """
     if b"x-amz-security-token" in asked.first or asked.parameter("X-Amz-Security-Token") is not None:
-        raise S3Error("InvalidToken")  # Key pairs of this server have none, so it is of other credentials.
+        raise S3Error(
+            "InvalidToken",
+            "The key pairs of this server have no session token, so the one that was sent belongs to other credentials."
+            " Unset AWS_SESSION_TOKEN, or aws_session_token of the profile.",
+        )
     authorization = asked.header(b"authorization")
     if authorization is not None:
         if asked.parameter("X-Amz-Algorithm") is not None:
@@ -433,6 +439,10 @@ def _from_query_v2(asked: Asked, bucket_of_host: str) -> SignedV2:
     if not key_id or not signature or expires is None or not re.fullmatch(r"\d{1,12}", expires):
         raise S3Error("AccessDenied", "Query-string authentication requires the Signature, Expires and AWSAccessKeyId")
     chosen = sorted((name, value) for name, value in asked.query if _V2_SUBRESOURCES.fullmatch(name))
+    for name, _ in asked.query:
+        # Whoever got the URL could change these: a link to one object of a bucket would list all of it.
+        if name not in V2_QUERY and not name.lower().startswith("x-") and not _V2_SUBRESOURCES.fullmatch(name):
+            raise S3Error("AccessDenied", f"a signature of version 2 does not cover the parameter {name[:100]}")
     resource = (f"/{bucket_of_host}" if bucket_of_host else "") + asked.raw_path.decode("latin-1")
     if chosen:
         resource += "?" + "&".join(name + (f"={value}" if value else "") for name, value in chosen)

@@ -1,0 +1,42 @@
+"""Metadata beyond ASCII, as S3 has it in headers: decoded by RFC 2047 when it comes, and encoded so when it is sent."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import quopri
+import re
+from typing import Final
+
+_WORD: Final = re.compile(r"=\?(utf-8|us-ascii|iso-8859-1)(?:\*[a-z-]{0,8})?\?([bq])\?([^?\s]*)\?=", re.IGNORECASE)
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def encode_words(text: str) -> str:
+    """Return a text that any header can have. ASCII stays as it is."""
+    return text if text.isascii() else f"=?UTF-8?B?{base64.b64encode(text.encode()).decode()}?="
+
+
+def decode_words(text: str) -> str:
+    """Return the text that a header spells. One that no header could have again stays encoded."""
+    if "=?" not in text:
+        return text
+    shown = ""
+    end = 0
+    for match in _WORD.finditer(text):
+        between = text[end : match.start()]
+        if not end or not between.isspace():
+            shown += between  # White space between two encoded words is none of the text.
+        try:
+            shown += _decoded(match[2], match[3]).decode(match[1])
+        except (binascii.Error, UnicodeError):
+            return text
+        end = match.end()
+    shown += text[end:]
+    return text if _CONTROLS.search(shown) else shown
+
+
+def _decoded(encoding: str, text: str) -> bytes:
+    if encoding in "bB":
+        return base64.b64decode(text.encode(), validate=True)
+    return quopri.decodestring(text.encode(), header=True)
