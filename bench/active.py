@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.gc.inputs.history import Judged, judge
-from lakebed.gc.protocol import COMMITS, REFS, arrow_schema
+from lakebed.gc.mark.inputs.history import Judged, judge
+from lakebed.gc.messages import COMMITS, REFS, arrow_schema
 from lakebed.gc.rules import BranchRule, KeepLast, Rules
 
 from .harness import Bench, Single, Work

@@ -26,12 +26,12 @@ from lakebed.base import Entry, MetarangeId, slice_name, to_row
 from lakebed.client import Client, Credentials
 from lakebed.gc import Collector
 from lakebed.gc.engines import Task
+from lakebed.gc.engines.files import Lake
 from lakebed.gc.engines.spark import frame
-from lakebed.gc.files import Lake
-from lakebed.gc.protocol import Mode, PlanRequest, RunKind
+from lakebed.gc.live import CollectionService, PolicyBook
+from lakebed.gc.mark.sets.bucketed import SHARES
+from lakebed.gc.messages import Mode, PlanRequest, RunKind
 from lakebed.gc.rules import DAY_MS, days_rules
-from lakebed.gc.service import CollectionService, PolicyBook
-from lakebed.gc.sets.bucketed import SHARES
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import RangeInfo, encode_metarange, encode_range, metarange_key, range_key
 from lakebed.server import ServerOptions, opened, prepare_folder
@@ -227,7 +227,7 @@ def wait_for_executors(spark: SparkSession, given: Given) -> None:
     cores = int(given.settings["spark.cores.max"])
 
     async def touch(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        import lakebed.gc.flow  # noqa: F401 - a worker loads it with the first task that needs it
+        import lakebed.gc.machine.flow  # noqa: F401 - a worker loads it with the first task that needs it
 
         await task.store.level("_lakefs/retention/")
         yield share

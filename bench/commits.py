@@ -23,8 +23,8 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, MetarangeId, StagingToken
-from lakebed.gc.protocol import PrepareCommits, RunKind, StartRun
-from lakebed.gc.service import CollectionService
+from lakebed.gc.live import CollectionService
+from lakebed.gc.messages import PrepareCommits, RunKind, StartRun
 from lakebed.versions import Commit, Versions, encode_record, keys
 
 from .active import BRANCHES, COMMIT_COUNT, history

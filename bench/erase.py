@@ -27,11 +27,12 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.base import RunId, format_address, slice_name
-from lakebed.gc import flow, protocol
-from lakebed.gc.api import silent
+from lakebed.gc import messages
+from lakebed.gc.api.collector import silent
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.kinds.erasure import Erasure
-from lakebed.gc.protocol import (
+from lakebed.gc.kinds.erasure.plan import Erasure
+from lakebed.gc.machine import flow
+from lakebed.gc.messages import (
     ErasureOrder,
     Manifest,
     PlannedBy,
@@ -84,7 +85,7 @@ class Recorded(Service):
         return (), None
 
     async def commits_for_erasure(self, run_id: str) -> PreparedCommits:
-        refs = protocol.manifest_of(protocol.REFS, protocol.input_folder(RunKind.ERASURE, RunId(run_id), "refs"), [])
+        refs = messages.manifest_of(messages.REFS, messages.input_folder(RunKind.ERASURE, RunId(run_id), "refs"), [])
         return PreparedCommits(run_id=run_id, commits=self._commits, refs=refs, rules=None, rules_version=0)
 
     async def runs(self) -> tuple[RunView, ...]:
@@ -115,7 +116,7 @@ def ours(folder: Path, ranges: int, paths: int) -> Iterator[Work]:
             kind=RunKind.ERASURE,
             state=RunState.PLANNING,
             namespace=store.uri,
-            folder=protocol.run_folder(RunKind.ERASURE, RunId(run_id)),
+            folder=messages.run_folder(RunKind.ERASURE, RunId(run_id)),
             now_ms=NOW_MS,
             closed_slices=slices,
         )
@@ -178,7 +179,7 @@ def _ranges(folder: Path, first: int, behind: int) -> list[RangeInfo]:
 async def _commits(folder: Path, infos: Sequence[RangeInfo], commits: int) -> Manifest:
     """A commit has 20 neighbours, and one more in each turn over all ranges: so no two have one metarange."""
     store = lake_in(folder).open()
-    into = protocol.input_folder(RunKind.ERASURE, RunId("bench"), protocol.COMMITS.name)
+    into = messages.input_folder(RunKind.ERASURE, RunId("bench"), messages.COMMITS.name)
     metaranges = []
     for number in range(commits):
         turn, start = divmod(number, len(infos))
@@ -186,7 +187,7 @@ async def _commits(folder: Path, infos: Sequence[RangeInfo], commits: int) -> Ma
         id_, data = encode_metarange([infos[place] for place in sorted(places)])
         await store.put(metarange_key(id_), data)
         metaranges.append(id_)
-    schema = protocol.arrow_schema(protocol.COMMITS)
+    schema = messages.arrow_schema(messages.COMMITS)
 
     same: dict[str, object] = {
         "generation": 0,
@@ -198,11 +199,11 @@ async def _commits(folder: Path, infos: Sequence[RangeInfo], commits: int) -> Ma
     columns: dict[str, list[object]] = {name: [value] * commits for name, value in same.items()}
     columns |= {"id": [f"{number:064x}" for number in range(commits)], "metarange_id": [*metaranges]}
     table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
-    data = protocol.encode_part(protocol.COMMITS, table)
-    part = protocol.part_of(protocol.part_name(0), data, rows=commits)
+    data = messages.encode_part(messages.COMMITS, table)
+    part = messages.part_of(messages.part_name(0), data, rows=commits)
     await store.put(into + part.name, data)
     await store.close()
-    return protocol.manifest_of(protocol.COMMITS, into, [part])
+    return messages.manifest_of(messages.COMMITS, into, [part])
 
 
 def parts(size: str) -> Iterator[Single]:

@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from lakebed.base import RangeId
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.inputs.ranges import read_ranges
-from lakebed.gc.tables import METARANGES
+from lakebed.gc.engines.tables import METARANGES
+from lakebed.gc.mark.inputs.ranges import read_ranges
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.ranges import CUT_RULE, RangeInfo, encode_metarange, encode_sublist, metarange_key, sublist_key
 from lakebed.runtime import live_ports

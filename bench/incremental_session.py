@@ -26,7 +26,8 @@ import msgspec
 
 from lakebed.base import Entry, RepositoryUid, format_address, slice_name, slice_number, to_row
 from lakebed.gc import Collector, SessionOptions, local_session
-from lakebed.gc.protocol import (
+from lakebed.gc.live import CollectionService
+from lakebed.gc.messages import (
     Apply,
     ApplyRequest,
     End,
@@ -39,7 +40,6 @@ from lakebed.gc.protocol import (
     RunMode,
     StartRun,
 )
-from lakebed.gc.service import CollectionService
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.runtime import live_ports

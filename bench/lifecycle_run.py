@@ -28,12 +28,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakebed.base import slice_number
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.kinds.learning import learn, read_known
-from lakebed.gc.kinds.lifecycle import mark_known
-from lakebed.gc.lifecycle.reaching import Reached, reach_metaranges
+from lakebed.gc.engines.files import Files, Lake
+from lakebed.gc.kinds.lifecycle.learning import learn, read_known
+from lakebed.gc.kinds.lifecycle.plan import mark_known
+from lakebed.gc.kinds.lifecycle.reaching import Reached, reach_metaranges
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import Policy, check_policy, parse_period
 from lakebed.gc.runs.context import RunContext
@@ -138,7 +138,7 @@ async def _make(folder: Path, store: ObjectStore, ranges: int, count: int, branc
             }
         )
         head = id_
-    new = pa.Table.from_pylist(rows, protocol.arrow_schema(protocol.COMMITS))
+    new = pa.Table.from_pylist(rows, messages.arrow_schema(messages.COMMITS))
     pq.write_table(pa.concat_tables([commits, new.cast(commits.schema)]), folder / "commits-1.parquet")
     heads = [head, *refs["commit_id"].to_pylist()[1:]]
     pq.write_table(refs.set_column(2, "commit_id", pa.array(heads, pa.string())), folder / "refs-1.parquet")
@@ -206,14 +206,14 @@ def ours(folder: Path) -> list[Day]:
 
 
 async def _plan(
-    folder: Path, store: ObjectStore, commits: pa.Table, refs: pa.Table, day: int, saved: protocol.KnownDues | None
-) -> tuple[int, protocol.KnownDues]:
+    folder: Path, store: ObjectStore, commits: pa.Table, refs: pa.Table, day: int, saved: messages.KnownDues | None
+) -> tuple[int, messages.KnownDues]:
     """All that a planner does but for what it asks the server."""
     policy = policy_of(folder)
-    run = protocol.StartedRun(
+    run = messages.StartedRun(
         run_id=f"run{day}",
-        kind=protocol.RunKind.LIFECYCLE,
-        state=protocol.RunState.PLANNING,
+        kind=messages.RunKind.LIFECYCLE,
+        state=messages.RunState.PLANNING,
         namespace=URI,
         folder=f"_lakefs/retention/gc/lifecycle/run{day}/",
         now_ms=NOW_MS + day * DAY_MS,

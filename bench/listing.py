@@ -25,10 +25,10 @@ from obstore.store import S3Store
 
 from lakebed.base import slice_name, slice_number
 from lakebed.gc.engines import Task
-from lakebed.gc.files import Lake
-from lakebed.gc.inputs.listing import listing_into
-from lakebed.gc.protocol import Found
-from lakebed.gc.tables import CLOSED
+from lakebed.gc.engines.files import Lake
+from lakebed.gc.engines.tables import CLOSED
+from lakebed.gc.mark.inputs.listing import listing_into
+from lakebed.gc.messages import Found
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.runtime import LiveTasks, live_ports
 

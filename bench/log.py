@@ -28,8 +28,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, Entry, MetarangeId, StagingToken
-from lakebed.gc.protocol import PrepareCommits, RunKind, StartRun
-from lakebed.gc.service import CollectionService
+from lakebed.gc.live import CollectionService
+from lakebed.gc.messages import PrepareCommits, RunKind, StartRun
 from lakebed.versions import Commit, Note, Versions, encode_record, keys
 from lakebed.versions.ancestors import jump_span
 

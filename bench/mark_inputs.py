@@ -33,13 +33,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakebed.base import FOREIGN_SLICE, RunId, slice_name, slice_number
-from lakebed.gc import protocol
-from lakebed.gc.files import Lake
-from lakebed.gc.inputs.listing import UNREFERENCED
-from lakebed.gc.kinds.old_layout import HELD_MAX
-from lakebed.gc.sets.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
-from lakebed.gc.sets.packing import pack_numbered
-from lakebed.gc.tables import CANDIDATES, encode
+from lakebed.gc import messages
+from lakebed.gc.engines.files import Lake
+from lakebed.gc.engines.tables import CANDIDATES, encode
+from lakebed.gc.kinds.uncommitted.old_layout import HELD_MAX
+from lakebed.gc.mark.inputs.listing import UNREFERENCED
+from lakebed.gc.mark.sets.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
+from lakebed.gc.mark.sets.packing import pack_numbered
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.ranges import ENTRIES_SCHEMA, RangeInfo, encode_metarange, encode_range, metarange_key, range_key
 
@@ -66,10 +66,10 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """What `mark_session` gets: all that a planner asks the server for, and what its listing finds: in slices, or
     outside of them."""
 
-    listed: protocol.Pieces
+    listed: messages.Pieces
     elsewhere: Bucketed
-    uncommitted: protocol.Manifest
-    commits: protocol.Manifest
+    uncommitted: messages.Manifest
+    commits: messages.Manifest
     garbage: int
     slices: int
 
@@ -78,7 +78,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
 class Made:
     """What one piece of work wrote."""
 
-    parts: list[protocol.Part]
+    parts: list[messages.Part]
     ranges: list[RangeInfo]
     keys: list[BucketFile]
 
@@ -89,8 +89,8 @@ def lake_in(folder: Path) -> Lake:
 
 def make(folder: Path, slices: int, *, foreign: bool) -> None:
     run = RunId("bench")
-    listed_in = protocol.input_folder(protocol.RunKind.UNCOMMITTED, run, "listed")
-    uncommitted_in = protocol.input_folder(protocol.RunKind.UNCOMMITTED, run, protocol.UNCOMMITTED.name)
+    listed_in = messages.input_folder(messages.RunKind.UNCOMMITTED, run, "listed")
+    uncommitted_in = messages.input_folder(messages.RunKind.UNCOMMITTED, run, messages.UNCOMMITTED.name)
     (folder / "floor").mkdir()
     ranges = slices * 5 // 2
     stretches = [(start, min(start + SLICES_TOGETHER, slices)) for start in range(0, slices, SLICES_TOGETHER)]
@@ -104,9 +104,9 @@ def make(folder: Path, slices: int, *, foreign: bool) -> None:
         named_parts = [part for future in named for part in future.result().parts]
         ranges_made = [info for future in made for info in future.result().ranges]
     inputs = Inputs(
-        listed=protocol.Pieces(folder=listed_in, parts=listed_parts),
+        listed=messages.Pieces(folder=listed_in, parts=listed_parts),
         elsewhere=Bucketed(folder=listed_in, files=listed_keys),
-        uncommitted=protocol.manifest_of(protocol.UNCOMMITTED, uncommitted_in, named_parts),
+        uncommitted=messages.manifest_of(messages.UNCOMMITTED, uncommitted_in, named_parts),
         commits=asyncio.run(_make_commits(folder, run, ranges_made)),
         garbage=slices * len(GARBAGE),
         slices=slices,
@@ -142,11 +142,11 @@ def make_uncommitted(folder: Path, foreign: bool, into: str, first: int, behind:
     )
     addresses = _addresses(slices, sequences, foreign=foreign)
     same = {"creation_date": NOW_MS, "source": "staging", "branch": "main"}
-    schema = protocol.arrow_schema(protocol.UNCOMMITTED)
+    schema = messages.arrow_schema(messages.UNCOMMITTED)
     columns = {"address": addresses} | _numbers(slices, sequences, foreign=foreign)
     columns |= {name: pa.repeat(pa.scalar(value, schema.field(name).type), len(slices)) for name, value in same.items()}
     rows = pa.table([columns[name] for name in schema.names], schema=schema)
-    data = protocol.encode_part(protocol.UNCOMMITTED, rows)
+    data = messages.encode_part(messages.UNCOMMITTED, rows)
     part = _write_part(folder, into, f"part-{first:05d}.parquet", data, rows.num_rows)
     _write_floor(folder, f"uncommitted-{first:06d}", addresses)
     return Made([part], [], [])
@@ -173,11 +173,11 @@ async def _make_ranges(folder: Path, foreign: bool, slices: int, first: int, beh
     return Made([], made, [])
 
 
-async def _make_commits(folder: Path, run: RunId, ranges: list[RangeInfo]) -> protocol.Manifest:
+async def _make_commits(folder: Path, run: RunId, ranges: list[RangeInfo]) -> messages.Manifest:
     """A commit for so many ranges, each with two such stretches: every range is in two commits."""
     store, into = (
         lake_in(folder).open(),
-        protocol.input_folder(protocol.RunKind.UNCOMMITTED, run, protocol.COMMITS.name),
+        messages.input_folder(messages.RunKind.UNCOMMITTED, run, messages.COMMITS.name),
     )
     stretches = [ranges[start : start + RANGES_OF_A_COMMIT] for start in range(0, len(ranges), RANGES_OF_A_COMMIT)]
     metaranges = []
@@ -188,14 +188,14 @@ async def _make_commits(folder: Path, run: RunId, ranges: list[RangeInfo]) -> pr
     same: dict[str, Any] = {"generation": 0, "creation_date": NOW_MS, "parents": [], "swept": False, "expiring": False}
     columns = {"id": [f"{number:064x}" for number in range(len(metaranges))], "metarange_id": metaranges}
     columns |= {name: [value] * len(metaranges) for name, value in same.items()}
-    schema = protocol.arrow_schema(protocol.COMMITS)
-    data = protocol.encode_part(
-        protocol.COMMITS, pa.table({name: columns[name] for name in schema.names}, schema=schema)
+    schema = messages.arrow_schema(messages.COMMITS)
+    data = messages.encode_part(
+        messages.COMMITS, pa.table({name: columns[name] for name in schema.names}, schema=schema)
     )
-    part = protocol.part_of(protocol.part_name(0), data, rows=len(metaranges))
+    part = messages.part_of(messages.part_name(0), data, rows=len(metaranges))
     await store.put(into + part.name, data)
     await store.close()
-    return protocol.manifest_of(protocol.COMMITS, into, [part])
+    return messages.manifest_of(messages.COMMITS, into, [part])
 
 
 def _of_range(number: int, slices: int) -> tuple[Integers, Integers]:
@@ -248,14 +248,14 @@ def _addresses(slices: Integers, sequences: Integers, *, foreign: bool) -> pa.Ar
     return pc.binary_join_element_wise(folders.take(encoded.indices), digits, ".parquet" if foreign else "", "")
 
 
-def _write_part(folder: Path, into: str, name: str, data: bytes, rows: int) -> protocol.Part:
+def _write_part(folder: Path, into: str, name: str, data: bytes, rows: int) -> messages.Part:
     async def put() -> None:
         store = lake_in(folder).open()
         await store.put(into + name, data)
         await store.close()
 
     asyncio.run(put())
-    return protocol.part_of(name, data, rows=rows)
+    return messages.part_of(name, data, rows=rows)
 
 
 async def _write_keys(folder: Path, into: str, rows: pa.Table) -> BucketFile:

@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from lakebed.base import RunId, slice_name
-from lakebed.gc import SessionOptions, flow, local_session, protocol
-from lakebed.gc.api import silent
+from lakebed.gc import SessionOptions, local_session, messages
+from lakebed.gc.api.collector import silent
+from lakebed.gc.engines.files import Files, Lake
 from lakebed.gc.engines.spark import open_engine
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.kinds.old_layout import OldLayout
-from lakebed.gc.kinds.uncommitted import Uncommitted
-from lakebed.gc.protocol import (
+from lakebed.gc.kinds.uncommitted.old_layout import OldLayout
+from lakebed.gc.kinds.uncommitted.plan import Uncommitted
+from lakebed.gc.machine import flow
+from lakebed.gc.mark.sets.bucketed import Bucketed
+from lakebed.gc.messages import (
     EngineName,
     Found,
     Manifest,
@@ -46,7 +48,6 @@ from lakebed.gc.protocol import (
     UncommittedOptions,
 )
 from lakebed.gc.runs.context import RunContext, folder_in
-from lakebed.gc.sets.bucketed import Bucketed
 from lakebed.objectstore import ObjectStore
 from lakebed.runtime import live_ports
 
@@ -85,7 +86,7 @@ class Recorded(Service):
         return self._inputs.uncommitted
 
     async def commits(self, run_id: str) -> PreparedCommits:
-        refs = _nothing(protocol.REFS, run_id)
+        refs = _nothing(messages.REFS, run_id)
         return PreparedCommits(run_id=run_id, commits=self._inputs.commits, refs=refs, rules=None, rules_version=0)
 
     async def runs(self) -> tuple[RunView, ...]:
@@ -117,8 +118,8 @@ class Foreign(OldLayout):
         return self.inputs.elsewhere, Found(objects=self.inputs.elsewhere.rows)
 
 
-def _nothing(table: protocol.Table, run_id: str) -> Manifest:
-    return protocol.manifest_of(table, protocol.input_folder(RunKind.UNCOMMITTED, RunId(run_id), table.name), [])
+def _nothing(table: messages.Table, run_id: str) -> Manifest:
+    return messages.manifest_of(table, messages.input_folder(RunKind.UNCOMMITTED, RunId(run_id), table.name), [])
 
 
 def plan(spark: SparkSession, lake: Lake, inputs: Inputs, run_id: str, *, foreign: bool) -> tuple[int, int]:
@@ -128,10 +129,10 @@ def plan(spark: SparkSession, lake: Lake, inputs: Inputs, run_id: str, *, foreig
         kind=RunKind.UNCOMMITTED,
         state=RunState.MARKING,
         namespace=lake.uri,
-        folder=protocol.run_folder(RunKind.UNCOMMITTED, RunId(run_id)),
+        folder=messages.run_folder(RunKind.UNCOMMITTED, RunId(run_id)),
         now_ms=NOW_MS,
         closed_slices=tuple(slice_name(FIRST_SLICE + number) for number in range(inputs.slices)),
-        uploads=_nothing(protocol.UNCOMMITTED, f"{run_id}-uploads"),
+        uploads=_nothing(messages.UNCOMMITTED, f"{run_id}-uploads"),
     )
     options = UncommittedOptions(mode=Mode.CLEAN)
     kind = (
@@ -159,7 +160,7 @@ def plan(spark: SparkSession, lake: Lake, inputs: Inputs, run_id: str, *, foreig
 def link_listings(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:
     """Let the listing of slices lie in each run's own folder."""
     for run_id in run_ids:
-        into = root / protocol.input_folder(RunKind.UNCOMMITTED, RunId(run_id), "listed")
+        into = root / messages.input_folder(RunKind.UNCOMMITTED, RunId(run_id), "listed")
         # What an earlier repetition left.
         shutil.rmtree(into.parent, ignore_errors=True)
         into.mkdir(parents=True)

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from lakebed.base import FOREIGN_SLICE, RepositoryUid, Row, slice_number
-from lakebed.gc.protocol import ReadUncommitted, RunKind, StartRun
-from lakebed.gc.service import CollectionService
+from lakebed.gc.live import CollectionService
+from lakebed.gc.messages import ReadUncommitted, RunKind, StartRun
 from lakebed.kv import open_store
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.runtime import live_ports

@@ -20,10 +20,10 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from lakebed.base import EMPTY_METARANGE, CommitId, RepositoryUid, RunId, StagingToken
-from lakebed.gc.protocol import EXPIRED, GARBAGE, Expire, RunKind, StartRun, Sweep, arrow_schema
+from lakebed.gc.live import CollectionService
+from lakebed.gc.live.reading.inputs import Inputs
+from lakebed.gc.messages import EXPIRED, GARBAGE, Expire, RunKind, StartRun, Sweep, arrow_schema
 from lakebed.gc.rules import DAY_MS, days_rules
-from lakebed.gc.service import CollectionService
-from lakebed.gc.service.inputs import Inputs
 from lakebed.kv import Held, Page, Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryObjectStore

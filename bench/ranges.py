@@ -28,12 +28,12 @@ import pyarrow as pa
 from lakebed.base import MetarangeId, RangeId
 from lakebed.gc import SessionOptions, local_session
 from lakebed.gc.engines import Effort, Task
+from lakebed.gc.engines.files import Files
 from lakebed.gc.engines.spark import open_engine
-from lakebed.gc.files import Files
-from lakebed.gc.holding import metaranges_of
-from lakebed.gc.inputs.ranges import ranges_in, read_ranges
-from lakebed.gc.protocol import EngineName
-from lakebed.gc.tables import RANGE_IDS
+from lakebed.gc.engines.tables import RANGE_IDS
+from lakebed.gc.mark.holding import metaranges_of
+from lakebed.gc.mark.inputs.ranges import ranges_in, read_ranges
+from lakebed.gc.messages import EngineName
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import RangeInfo, encode_metarange, metarange_key
 

@@ -17,7 +17,8 @@ import msgspec
 
 from lakebed.base import Entry, RepositoryUid
 from lakebed.gc import Collector, SessionOptions, local_session
-from lakebed.gc.protocol import (
+from lakebed.gc.live import CollectionService
+from lakebed.gc.messages import (
     DATA_PREFIX,
     Apply,
     ApplyRequest,
@@ -31,7 +32,6 @@ from lakebed.gc.protocol import (
     RunKind,
     StartRun,
 )
-from lakebed.gc.service import CollectionService
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import LiveTasks, live_ports

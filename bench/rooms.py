@@ -38,13 +38,13 @@ def entered() -> Iterator[set[str]]:
 
 async def main() -> dict[str, set[str]]:
     from lakebed.base import Entry, RepositoryUid
-    from lakebed.gc import flow
     from lakebed.gc.engines import LocalEngine
     from lakebed.gc.kinds import kind_to_plan
-    from lakebed.gc.protocol import RunKind, Service, UncommittedOptions
+    from lakebed.gc.live import CollectionService
+    from lakebed.gc.machine import flow
+    from lakebed.gc.messages import RunKind, Service, UncommittedOptions
     from lakebed.gc.rules import DAY_MS, MetadataRule, days_rules
     from lakebed.gc.runs.context import RunContext
-    from lakebed.gc.service import CollectionService
     from lakebed.kv.drivers.memory import MemoryStore
     from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
     from lakebed.runtime import live_ports
@@ -93,7 +93,7 @@ async def main() -> dict[str, set[str]]:
     return found
 
 
-LIVE_SIDE = ("gc/service/", "versions/", "kv/")
+LIVE_SIDE = ("gc/live/", "versions/", "kv/")
 FILES_MAX = 38
 """Half of what a plan and an apply entered before there was one flow. With more, the exit code is 1."""
 

@@ -24,8 +24,8 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.gc.engines import Effort, LocalEngine, Task, Work
-from lakebed.gc.inputs.special import SPECIAL_PREFIX, TREE_FOLDERS, list_special
-from lakebed.gc.tables import Table
+from lakebed.gc.engines.tables import Table
+from lakebed.gc.mark.inputs.special import SPECIAL_PREFIX, TREE_FOLDERS, list_special
 from lakebed.objectstore import MemoryObjectStore, ObjectStat
 from lakebed.objectstore.store import Body, Stored
 from lakebed.runtime import live_ports

@@ -25,15 +25,15 @@ import pyarrow as pa
 from obstore.store import S3Store
 
 from lakebed.base import RunId, slice_number
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.engines import ROWS_PER_PART, Task
-from lakebed.gc.files import Lake
-from lakebed.gc.holding import Held
-from lakebed.gc.kinds.committed import Committed
+from lakebed.gc.engines.files import Lake
+from lakebed.gc.engines.tables import no_others
+from lakebed.gc.kinds.committed.plan import Committed
+from lakebed.gc.machine.sweep import sweep_part
+from lakebed.gc.mark.holding import Held
 from lakebed.gc.runs.fencing import Fence
 from lakebed.gc.runs.recording import Ledger
-from lakebed.gc.sweep import sweep_part
-from lakebed.gc.tables import no_others
 from lakebed.objectstore import open_deleter
 from lakebed.runtime import live_ports
 
@@ -64,7 +64,7 @@ def plan_of(names: list[str], objects: int) -> pa.Table:
     same = {"reason": "unreferenced", "rule": "", "path": ""}
     columns |= {name: pa.repeat(text, rows) for name, text in same.items()}
     columns |= no_others(rows)
-    schema = protocol.arrow_schema(protocol.GARBAGE)
+    schema = messages.arrow_schema(messages.GARBAGE)
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
@@ -72,27 +72,27 @@ def keys_of(names: list[str], objects: int) -> list[str]:
     return [f"data/{name}/{sequence:08d}" for name in names for sequence in range(objects)]
 
 
-async def write_plan(lake: Lake, rows: pa.Table) -> protocol.Manifest:
+async def write_plan(lake: Lake, rows: pa.Table) -> messages.Manifest:
     """In parts as plans have them."""
     store, folder, parts = (
         lake.open(),
-        protocol.input_folder(protocol.RunKind.UNCOMMITTED, RunId("bench"), "garbage"),
+        messages.input_folder(messages.RunKind.UNCOMMITTED, RunId("bench"), "garbage"),
         [],
     )
     for number, start in enumerate(range(0, rows.num_rows, ROWS_PER_PART)):
         part_rows = rows.slice(start, ROWS_PER_PART)
-        data = protocol.encode_part(protocol.GARBAGE, part_rows)
-        parts.append(protocol.part_of(protocol.part_name(number), data, rows=part_rows.num_rows))
+        data = messages.encode_part(messages.GARBAGE, part_rows)
+        parts.append(messages.part_of(messages.part_name(number), data, rows=part_rows.num_rows))
         await store.put(folder + parts[-1].name, data)
     await store.close()
-    return protocol.manifest_of(protocol.GARBAGE, folder, parts)
+    return messages.manifest_of(messages.GARBAGE, folder, parts)
 
 
-async def sweep(lake: Lake, plan: protocol.Manifest) -> None:
+async def sweep(lake: Lake, plan: messages.Manifest) -> None:
     store, ledger = lake.open(), Ledger(run_id="bench", date="2026-11-21")
     deleter = open_deleter(lake.uri, lake.options)
     task, rule = Task(store=store, ports=live_ports()), Committed().rule
-    one = partial(sweep_part, rule=rule, fence=Fence(key=protocol.next_claim([])), held=Held())
+    one = partial(sweep_part, rule=rule, fence=Fence(key=messages.next_claim([])), held=Held())
 
     async def share(number: int) -> int:
         """The work of one task: its parts, one after the other."""

@@ -22,17 +22,17 @@ from typing import Any
 
 from lakebed.base import ExitCode
 
-from .actors import Violation
-from .blind import NothingFits, blind, warm_up
-from .exercised import Exercised
-from .exploring import Explored, TooManyStates, explore
 from .histories.command import main as record_histories
-from .hunting import MUTANTS, Hunt, hunt, known_killers, write_killers
-from .meetings import Meetings
-from .scheduling import run_seed
+from .planted.blind import NothingFits, blind, warm_up
+from .planted.exercised import Exercised
+from .planted.hunting import MUTANTS, Hunt, hunt, known_killers, write_killers
+from .planted.meetings import Meetings
+from .ports.actors import Violation
+from .scenes.swarms import SWARM_FAULTS, swarm
+from .search.exploring import Explored, TooManyStates, explore
+from .search.scheduling import run_seed
 from .storms import main as storm
-from .swarms import SWARM_FAULTS, swarm
-from .worlds import World, small_worlds
+from .worlds.small import World, small_worlds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -50,27 +50,27 @@ class time:
 
 """
 PATCHES: Final = (
-    Patch("gc/service/hard_delete.py", "LINGER_MS: Final = 60_000", "LINGER_MS: Final = 0"),
-    Patch("gc/service/hard_delete.py", "AGAIN_MS: Final = 60_000", "AGAIN_MS: Final = 1_000"),
+    Patch("gc/live/publish/hard_delete.py", "LINGER_MS: Final = 60_000", "LINGER_MS: Final = 0"),
+    Patch("gc/live/publish/hard_delete.py", "AGAIN_MS: Final = 60_000", "AGAIN_MS: Final = 1_000"),
     Patch("server/hard_delete.py", "TICK_S: Final = 1.0", "TICK_S: Final = 0.1"),
     Patch("server/hard_delete.py", "WORK_S: Final = 5.0", "WORK_S: Final = 0.2"),
     Patch("server/hard_delete.py", "ASK_S: Final = 60.0", "ASK_S: Final = 1.0"),
     Patch("server/hard_delete.py", "BACK_OFF_S: Final = 60.0", "BACK_OFF_S: Final = 0.5"),
-    Patch("server/upkeep_loop.py", "INTERVAL_S: Final = 60.0", "INTERVAL_S: Final = 1.0"),
+    Patch("server/process/upkeep_loop.py", "INTERVAL_S: Final = 60.0", "INTERVAL_S: Final = 1.0"),
     Patch("versions/context.py", "claim_age_ms_max: int = 900_000", "claim_age_ms_max: int = 3_000"),
     Patch("versions/context.py", "slice_size_max: int = 10_000", "slice_size_max: int = 20"),
     Patch("gc/rules/durations.py", "HOUR_MS: Final = 3_600_000", f"HOUR_MS: Final = {HOUR_S}_000"),
     Patch("gc/rules/durations.py", "DAY_MS: Final = 24 * HOUR_MS", "DAY_MS: Final = 86_400_000"),
     # A run whose collector was killed keeps what is under way on record for so long.
-    Patch("gc/service/options.py", "dead_run_age_ms: int = 7 * 24 * HOUR_MS", "dead_run_age_ms: int = 60_000"),
+    Patch("gc/live/options.py", "dead_run_age_ms: int = 7 * 24 * HOUR_MS", "dead_run_age_ms: int = 60_000"),
     # An address that was handed out to a process that was killed, and uploads in parts to a branch that was deleted,
     # stay for so long. Until then no certificate holds.
     Patch("versions/context.py", "upload_ttl_ms: int = 3_600_000 * 24", "upload_ttl_ms: int = 45_000"),
     Patch("versions/staging/parts.py", "AGE_MS_MAX: Final = 7 * 24 * 3_600_000", "AGE_MS_MAX: Final = 60_000"),
     # No client here reads by a signed URL.
-    Patch("gc/protocol/requests.py", "SIGNED_S: Final = 15 * 60", "SIGNED_S: Final = 2"),
+    Patch("gc/messages/requests.py", "SIGNED_S: Final = 15 * 60", "SIGNED_S: Final = 2"),
     # A server that was killed is dead for good, so collections may soon look at what it wrote.
-    Patch("gc/service/options.py", "dead_owner_age_ms: int = 24 * HOUR_MS", "dead_owner_age_ms: int = 20_000"),
+    Patch("gc/live/options.py", "dead_owner_age_ms: int = 24 * HOUR_MS", "dead_owner_age_ms: int = 20_000"),
     Patch("runtime/live.py", "import time\n", _CLOCK),
 )
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from lakebed.base import LakebedError, NotFound
-from lakebed.gc.protocol import CERTIFICATES_PREFIX, LedgerQuery
-from lakebed.gc.showing import ledger_rows_of
+from lakebed.gc.api.showing import ledger_rows_of
+from lakebed.gc.messages import CERTIFICATES_PREFIX, LedgerQuery
 from lakebed.versions import Versions
 from sim.histories.servers import Client
 

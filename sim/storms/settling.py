@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from lakebed.base import Entry, from_row
-from lakebed.gc import flow
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
-from lakebed.gc.protocol import Mode, RunKind, Service, UncommittedOptions
+from lakebed.gc.live import CollectionService, QueueWorker, ServiceOptions
+from lakebed.gc.machine import flow
+from lakebed.gc.messages import Mode, RunKind, Service, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext
 from lakebed.gc.runs.resume import unfinished_runs
-from lakebed.gc.service import CollectionService, QueueWorker, ServiceOptions
 from lakebed.kv import scan_prefix
 from lakebed.objectstore import Deleter
 from lakebed.versions import Commit, Note, Versions, decode_record, keys

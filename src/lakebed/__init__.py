@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lakebed.base import (
+    from .base import (
         AlreadyExists,
         Conflict,
         Corrupt,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         Unavailable,
     )
-    from lakebed.lake import AsyncLake, Branch, Lake, Ref, Repository, Transaction, connect, open_local
+    from .lake import AsyncLake, Branch, Lake, Ref, Repository, Transaction, connect, open_local
 
 __all__ = [
     "AlreadyExists",

@@ -6,10 +6,10 @@ import pytest
 
 from lakebed.auth import ADMINS, Accounts, Groups, LastAdministrator, ServerKeys, UserRecord
 from sim import Actor, Budget, Ending, Program, Scene, SimPorts, Violation, explore
-from sim.actors import run_alone
-from sim.disk import Disk
-from sim.exploring import NO_BUDGET
-from sim.operations import Operation
+from sim.ports.actors import run_alone
+from sim.ports.disk import Disk
+from sim.ports.operations import Operation
+from sim.search.exploring import NO_BUDGET
 
 
 def groups_of(ports: SimPorts) -> Groups:

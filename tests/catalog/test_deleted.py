@@ -20,8 +20,8 @@ from lakebed.catalog import (
     RepositoryNotFound,
     SeveralDeleted,
 )
-from lakebed.gc.protocol import NewHold
-from lakebed.gc.service import HoldBook
+from lakebed.gc.live import HoldBook
+from lakebed.gc.messages import NewHold
 from lakebed.kv import Store
 from lakebed.versions import BranchNotFound, Note, keys
 

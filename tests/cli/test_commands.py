@@ -27,8 +27,8 @@ from lakebed.base import (
     Unavailable,
     exit_code,
 )
-from lakebed.cli.failures import describe
-from lakebed.cli.tree import COMMANDS
+from lakebed.cli.kit.failures import describe
+from lakebed.cli.kit.tree import COMMANDS
 from lakebed.client import BadRequest
 from lakebed.examples.quickstart import LocalServer
 from tests.cli.conftest import Shell
@@ -457,7 +457,7 @@ def test_what_is_not_in_a_list_that_was_cut_is_not_called_missing(
     shell: Shell, lake: str, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell.ok("branch", "create", f"{lake}/zz")
-    monkeypatch.setattr("lakebed.cli.nearby.LOOKED_AT_MAX", 1)
+    monkeypatch.setattr("lakebed.cli.kit.nearby.LOOKED_AT_MAX", 1)
 
     missing = shell("object", "cat", f"{lake}/zz/zz")
 

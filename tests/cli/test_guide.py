@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from lakebed.cli.tree import Group, app
+from lakebed.cli.kit.tree import Group, app
 
 from .conftest import Shell
 

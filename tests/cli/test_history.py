@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lakebed.cli.refs import branches_text
+from lakebed.cli.nouns.refs import branches_text
 from lakebed.wire import Ref
 from tests.cli.conftest import Shell
 

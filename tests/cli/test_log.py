@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from lakebed.cli.history import graph_lines, paragraphs
+from lakebed.cli.nouns.history import graph_lines, paragraphs
 from lakebed.wire import Commit
 
 

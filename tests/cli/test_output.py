@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 
 from lakebed.base import count_of, human_size
 from lakebed.cli.gc.text import remaining_text, standing_text
-from lakebed.cli.output import fields, hanging, human_duration, human_time, json_array, json_record, printable, table
-from lakebed.cli.session import Format, Session
-from lakebed.gc.protocol import Standing
+from lakebed.cli.kit.output import (
+    fields,
+    hanging,
+    human_duration,
+    human_time,
+    json_array,
+    json_record,
+    printable,
+    table,
+)
+from lakebed.cli.kit.session import Format, Session
+from lakebed.gc.messages import Standing
 
 
 @pytest.mark.parametrize(

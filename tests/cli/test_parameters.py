@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lakebed.cli.parameters import Argument, Option, Verbs
+from lakebed.cli.kit.parameters import Argument, Option, Verbs
 
 seen: dict[str, Any] = {}
 

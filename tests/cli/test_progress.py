@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lakebed.cli.progress import Bar, Line, bar, bar_text
+from lakebed.cli.kit.progress import Bar, Line, bar, bar_text
 
 MIB = 1 << 20
 
@@ -41,8 +41,8 @@ def test_a_bar_that_is_not_visible_writes_nothing(capsys: pytest.CaptureFixture[
 
 def test_a_bar_of_several_files_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
-    monkeypatch.setattr("lakebed.cli.progress._DRAWN_EVERY_S", 0.0)
-    monkeypatch.setattr("lakebed.cli.progress._columns", lambda: 79)
+    monkeypatch.setattr("lakebed.cli.kit.progress._DRAWN_EVERY_S", 0.0)
+    monkeypatch.setattr("lakebed.cli.kit.progress._columns", lambda: 79)
 
     class Kept(Line):
         def update(self, look: Callable[[], str]) -> None:

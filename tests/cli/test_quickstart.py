@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.cli.failures import Misuse
+from lakebed.cli.kit.failures import Misuse
 from lakebed.examples.quickstart import LocalServer, ServerDidNotStart, ServerEnded
 from lakebed.examples.quickstart.command import Ended, Folder, next_folder
 from lakebed.examples.quickstart.data import only_late, read_flights, read_small_tables, with_cancelled

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.cli import checkouts
+from lakebed.cli.nouns import checkouts
 from lakebed.client.transfers import Files
 from tests.cli.conftest import Shell
 

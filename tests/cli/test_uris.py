@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.cli.uris import (
+from lakebed.cli.kit.uris import (
     BadUri,
     ObjectUri,
     RefUri,

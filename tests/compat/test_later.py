@@ -32,7 +32,7 @@ import lakebed
 from lakebed.client import ObjectExpired
 from lakebed.lake.filesystem import LakebedFileSystem
 from lakebed.server import opened, options_of
-from lakebed.server.upkeep_loop import clean_catalog
+from lakebed.server.process.upkeep_loop import clean_catalog
 from tests.cli.conftest import Shell
 
 from .serving import Server, listening

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 import yaml
 
-from lakebed.cli.tree import app
-from lakebed.server.draining import CUT_S
-from lakebed.server.serving import CLOSE_S
+from lakebed.cli.kit.tree import app
+from lakebed.server.process.draining import CUT_S
+from lakebed.server.process.serving import CLOSE_S
 from tests.kv.servers import go_program, python_packages
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lakebed.gc.protocol import decode_ledger, decode_record, ledger_records
+from lakebed.gc.messages import decode_ledger, decode_record, ledger_records
 
 HERE = Path(__file__).parent
 NAMES = ("ledger-4.000000.parquet", "ledger-4.000001.parquet")

@@ -8,7 +8,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from lakebed.base import RunId
-from lakebed.gc.protocol import (
+from lakebed.gc.messages import (
     GARBAGE,
     LEDGER,
     Deferred,

@@ -10,19 +10,20 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import FOREIGN_SLICE, Clock, Ports, parse_address
-from lakebed.gc import protocol, sweep
+from lakebed.gc import messages
 from lakebed.gc.engines import LocalEngine, Task
-from lakebed.gc.holding import Held
+from lakebed.gc.engines.tables import RANGES, no_others
 from lakebed.gc.kinds import SweepRule
-from lakebed.gc.kinds.committed import Committed
-from lakebed.gc.kinds.metadata import Metadata
-from lakebed.gc.kinds.old_layout import OldLayout
-from lakebed.gc.protocol import Service
+from lakebed.gc.kinds.committed.plan import Committed
+from lakebed.gc.kinds.metadata.plan import Metadata
+from lakebed.gc.kinds.uncommitted.old_layout import OldLayout
+from lakebed.gc.machine import sweep
+from lakebed.gc.mark.holding import Held
+from lakebed.gc.messages import Service
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext
 from lakebed.gc.runs.fencing import Fence
 from lakebed.gc.runs.recording import Ledger, Swept
-from lakebed.gc.tables import RANGES, no_others
 from lakebed.objectstore import (
     Deleter,
     MemoryObjectStore,
@@ -81,12 +82,12 @@ def rule_of(folder: str) -> SweepRule:
 async def sweep_part(
     store: ObjectStore,
     deleter: Deleter,
-    plan: protocol.Manifest,
-    part: protocol.Part,
+    plan: messages.Manifest,
+    part: messages.Part,
     ledger: Ledger,
     fence: Fence | None = None,
 ) -> Swept:
-    rule, fence = rule_of(plan.folder), fence or Fence(key=protocol.next_claim([]))
+    rule, fence = rule_of(plan.folder), fence or Fence(key=messages.next_claim([]))
     return await sweep.sweep_part(task_of(store), deleter, plan, part, ledger, rule=rule, fence=fence, held=Held())
 
 
@@ -101,7 +102,7 @@ async def plan_of(
     as_found: bool = True,
     seen: datetime | None = None,
     others: Sequence[str] | None = None,
-) -> protocol.Manifest:
+) -> messages.Manifest:
     """Every object has 4 bytes, was seen at SEEN, and has the path that is given, `events/<its place>` or none.
     `as_found`: it is as it lies there, if it does; `seen`: but for when it was seen. `others`: more paths of each."""
     facts = [await _facts(store, key) if as_found else (4, SEEN) for key in keys]
@@ -120,9 +121,9 @@ async def plan_of(
             "other_paths": [others] * len(keys),
         }
     )
-    data = protocol.encode_part(protocol.GARBAGE, rows.cast(protocol.arrow_schema(protocol.GARBAGE)))
+    data = messages.encode_part(messages.GARBAGE, rows.cast(messages.arrow_schema(messages.GARBAGE)))
     await store.put(folder + part, data)
-    return protocol.manifest_of(protocol.GARBAGE, folder, [protocol.part_of(part, data, rows=len(keys))])
+    return messages.manifest_of(messages.GARBAGE, folder, [messages.part_of(part, data, rows=len(keys))])
 
 
 async def _facts(store: ObjectStore, key: str) -> tuple[int, datetime]:

@@ -9,16 +9,17 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.base import CommitId
-from lakebed.gc import flow, protocol
+from lakebed.gc import messages
+from lakebed.gc.api.showing import ledger_rows_of
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.inputs.special import run_file, tree_file
 from lakebed.gc.kinds import kind_to_plan
-from lakebed.gc.protocol import LEFTOVERS, LedgerQuery, Mode, Plan, RunKind, Service, UncommittedOptions
+from lakebed.gc.live import CollectionService
+from lakebed.gc.machine import flow
+from lakebed.gc.mark.inputs.special import run_file, tree_file
+from lakebed.gc.messages import LEFTOVERS, LedgerQuery, Mode, Plan, RunKind, Service, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext, folder_in, read_garbage, read_plan, write_input, write_plan
 from lakebed.gc.runs.resume import recheck_of, unfinished_runs
-from lakebed.gc.service import CollectionService
-from lakebed.gc.showing import ledger_rows_of
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import Versions
 
@@ -101,7 +102,7 @@ class Collector:
             view = await self.context.service.run(run_id)
             assert view is not None
             cleared = await recheck_of(store, plan, view)
-            table = await self.context.read(cleared.commits, protocol.COMMITS)
+            table = await self.context.read(cleared.commits, messages.COMMITS)
             commits = set(table.filter(table["expiring"])["id"].to_pylist())
             garbage = cleared.garbage
         taken = msgspec.structs.replace(plan, garbage=garbage)
@@ -164,7 +165,7 @@ class MetadataCollector(Collector):
         plan, store = planned.plan, self.context.store
         rows = [("file", id_) for id_ in planned.files] + [("run", id_) for id_ in planned.runs]
         kinds, ids = zip(*rows, strict=True) if rows else ((), ())
-        schema = protocol.arrow_schema(LEFTOVERS)
+        schema = messages.arrow_schema(LEFTOVERS)
         table = pa.table([pa.array(kinds, pa.string()), pa.array(ids, pa.string())], schema=schema)
         leftovers = await write_input(store, folder_in(plan, LEFTOVERS.name), LEFTOVERS, table)
         await write_plan(store, msgspec.structs.replace(plan, leftovers=leftovers))

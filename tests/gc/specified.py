@@ -14,7 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, CommitId, MetarangeId, NotFound, RangeId, RunId, format_address, parse_address
-from lakebed.gc.protocol import (
+from lakebed.gc.live import CollectionService
+from lakebed.gc.live.reading.inputs import Inputs
+from lakebed.gc.messages import (
     COMMITS,
     GARBAGE,
     REFS,
@@ -45,8 +47,6 @@ from lakebed.gc.rules import (
     optimised_run,
     unnamed_files,
 )
-from lakebed.gc.service import CollectionService
-from lakebed.gc.service.inputs import Inputs
 from lakebed.objectstore import ObjectStat
 from lakebed.ranges import decode_range, range_key
 from lakebed.versions import RefState, Versions

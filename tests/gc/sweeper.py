@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lakebed.gc import protocol
-from lakebed.gc.inputs.named import deal_keys, from_tables
+from lakebed.gc import messages
+from lakebed.gc.machine.sweep import remove_with
+from lakebed.gc.mark.inputs.named import deal_keys, from_tables
+from lakebed.gc.mark.sets.bucketed import BUCKETS, NAMED, Share, read_bucketed
 from lakebed.gc.runs.fencing import claim
 from lakebed.gc.runs.recording import Ledger, Swept
-from lakebed.gc.sets.bucketed import BUCKETS, NAMED, Share, read_bucketed
-from lakebed.gc.sweep import remove_with
 from lakebed.objectstore import DeleteFailure, Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import LiveClock
 from tests.gc.garbage import context_of, plan_of, sweep_part, task_of
@@ -82,13 +82,13 @@ def options_of(folder: Path) -> ObjectStoreOptions:
     return ObjectStoreOptions(local_root=folder, local_durable=False)
 
 
-async def prepare(store: ObjectStore) -> list[protocol.Manifest]:
+async def prepare(store: ObjectStore) -> list[messages.Manifest]:
     for key in [*(key for keys in PARTS.values() for key in keys), KEPT]:
         await store.put(key, key[-4:].encode())
     return [await plan_of(store, keys, part=part) for part, keys in PARTS.items()]
 
 
-async def apply(store: Any, deleter: Any, plans: Sequence[protocol.Manifest]) -> Swept:
+async def apply(store: Any, deleter: Any, plans: Sequence[messages.Manifest]) -> Swept:
     """What an apply does besides asking the server and starting Spark."""
     fence, outdated = await claim(store, LiveClock(), "r1")
     await remove_with(deleter, outdated)
@@ -99,7 +99,7 @@ async def apply(store: Any, deleter: Any, plans: Sequence[protocol.Manifest]) ->
     return swept
 
 
-def fork(folder: Path, plans: Sequence[protocol.Manifest], step: int, after: bool) -> int:
+def fork(folder: Path, plans: Sequence[messages.Manifest], step: int, after: bool) -> int:
     """The signal that ended the child, or 0."""
     child = os.fork()
     if child == 0:
@@ -131,17 +131,17 @@ def states(root: Path, key: str) -> dict[str, str]:
     names = [str(path) for path in sorted((root / key).parent.glob(f"{Path(key).name.partition('.')[0]}.*"))]
     if not names:
         return {}
-    rows = protocol.decode_record(names, [Path(name).read_bytes() for name in names]).to_pylist()
+    rows = messages.decode_record(names, [Path(name).read_bytes() for name in names]).to_pylist()
     assert len({row["address"] for row in rows}) == len(rows)
     return {row["address"]: row["state"] for row in rows}
 
 
-def collect_beside(folder: Path, plans: Sequence[protocol.Manifest]) -> None:
+def collect_beside(folder: Path, plans: Sequence[messages.Manifest]) -> None:
     """What a run of uncommitted data does meanwhile: delete for good what no unfinished run holds."""
 
     async def collect() -> None:
         store = opened(folder)
-        source, rows, effort = from_tables(plans, protocol.GARBAGE)
+        source, rows, effort = from_tables(plans, messages.GARBAGE)
         engine = context_of(store).engine
         held = await deal_keys(engine, source, rows, uri=store.uri, folder="_lakefs/held/", effort=effort)
         tables = await read_bucketed(task_of(store), held, Share(0, BUCKETS), NAMED)

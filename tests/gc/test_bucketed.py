@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.engines.spark import JOB_S
-from lakebed.gc.mark import mark_expired
-from lakebed.gc.protocol import BadInput
-from lakebed.gc.sets import bucketed as module
-from lakebed.gc.sets.bucketed import (
+from lakebed.gc.engines.tables import CANDIDATES
+from lakebed.gc.mark.mark import mark_expired
+from lakebed.gc.mark.sets import bucketed as module
+from lakebed.gc.mark.sets.bucketed import (
     BUCKETS,
     HELD_IN_JOIN,
     HELD_LEAST,
@@ -38,9 +38,9 @@ from lakebed.gc.sets.bucketed import (
     shares_of,
     write_bucketed,
 )
-from lakebed.gc.sets.packing import Cause, pack_numbered
-from lakebed.gc.sets.places import Namespace
-from lakebed.gc.tables import CANDIDATES
+from lakebed.gc.mark.sets.packing import Cause, pack_numbered
+from lakebed.gc.mark.sets.places import Namespace
+from lakebed.gc.messages import BadInput
 from lakebed.objectstore import (
     MemoryObjectStore,
     ObjectStore,

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from lakebed.base import Conflict, Entry, LakebedError
 from lakebed.cli.gc.report import certificate_html
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.erasure import certifying, contents
-from lakebed.gc.erasure.contents import read_checksums
-from lakebed.gc.protocol import (
+from lakebed.gc.kinds.erasure.certificate import certifying, contents
+from lakebed.gc.kinds.erasure.certificate.contents import read_checksums
+from lakebed.gc.messages import (
     RESTORED_FROM,
     BadInput,
     Certificate,

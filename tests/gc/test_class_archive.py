@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.gc.spark.java import Java, UnsafeFolder, class_archive
+from lakebed.gc.engines.java import Java, UnsafeFolder, class_archive
 
 
 def java(home: Path, version: int, *, base: bool = True) -> Java:

@@ -9,9 +9,9 @@ import pytest
 
 from lakebed.cli.gc.session import objects_in
 from lakebed.cli.gc.text import open_text, plan_text
-from lakebed.gc import BadSessionOptions, NoRules, Plan, Total, Totals, protocol, session_options
+from lakebed.gc import BadSessionOptions, NoRules, Plan, Total, Totals, messages, session_options
 from lakebed.gc.__main__ import _print, _unknown_here, main
-from lakebed.gc.protocol import CommitCounts, RangeCounts, RunKind
+from lakebed.gc.messages import CommitCounts, RangeCounts, RunKind
 
 
 def test_the_servers_folder_and_its_folder_of_objects_both_name_the_objects(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_the_servers_folder_and_its_folder_of_objects_both_name_the_objects(tmp_
 
 def test_a_plan_tells_what_goes_and_why_and_shows_no_control_characters() -> None:
     total = Total(objects=1200, size_bytes=3 << 20)
-    manifest = protocol.manifest_of(protocol.COMMITS, "_lakefs/x/", [])
+    manifest = messages.manifest_of(messages.COMMITS, "_lakefs/x/", [])
     plan = Plan(
         run_id="r1",
         kind=RunKind.COMMITTED,

@@ -8,6 +8,7 @@ from pathlib import Path
 import lakebed.gc
 
 FOLDER = Path(lakebed.gc.__file__).parent
+MARK, SWEEP = str(Path("mark", "mark.py")), str(Path("machine", "sweep.py"))
 DELETING = {"delete", "delete_many", "delete_if", "unlink", "rmtree", "rmdir", "remove"}
 
 
@@ -36,17 +37,17 @@ def imports(name: str | Path) -> set[str]:
 
 def test_only_the_sweep_deletes() -> None:
     # The live side deletes records of its own in the key-value store.
-    files = [file for file in FOLDER.rglob("*.py") if file.parent.name != "service"]
+    files = [file for file in FOLDER.rglob("*.py") if "live" not in file.relative_to(FOLDER).parts]
     deleting = {file.name for file in files if deleting_calls(file)}
 
     # The other one takes away what it wrote for JVMs on this machine, and knows no object store.
     assert deleting == {"sweep.py", "java.py"}
-    assert not any("store" in name or "sweep" in name for name in imports(Path("spark") / "java.py"))
+    assert not any("store" in name or "sweep" in name for name in imports(Path("engines") / "java.py"))
 
 
 def test_planning_does_not_even_import_the_sweep() -> None:
     """A kind decides what goes, and cannot take it."""
-    for kind in ("uncommitted", "old_layout", "committed", "metadata"):
-        assert "mark.py" in imports(f"kinds/{kind}.py")
-        assert "sweep.py" not in imports(f"kinds/{kind}.py")
-    assert "sweep.py" in imports("flow.py")
+    for file in ("uncommitted/plan", "uncommitted/old_layout", "committed/plan", "metadata/plan"):
+        assert MARK in imports(f"kinds/{file}.py")
+        assert SWEEP not in imports(f"kinds/{file}.py")
+    assert SWEEP in imports(Path("machine") / "flow.py")

@@ -11,10 +11,10 @@ import pytest
 
 from lakebed.gc.engines import Effort
 from lakebed.gc.engines.engine import REQUESTS_A_SECOND
+from lakebed.gc.engines.files import Lake
 from lakebed.gc.engines.spark import open_engine
-from lakebed.gc.files import Lake
-from lakebed.gc.protocol import EngineName
-from lakebed.gc.tables import Table
+from lakebed.gc.engines.tables import Table
+from lakebed.gc.messages import EngineName
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
 

@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Conflict
-from lakebed.gc import BadWindow, Plan, protocol
-from lakebed.gc.erasure import certifying
-from lakebed.gc.erasure.certifying import NothingSelected
-from lakebed.gc.protocol import ErasureOrder, InvalidRequest, PlanRequest, RunKind, RunState
+from lakebed.gc import BadWindow, Plan, messages
+from lakebed.gc.kinds.erasure.certificate import certifying
+from lakebed.gc.kinds.erasure.certificate.certifying import NothingSelected
+from lakebed.gc.live import InvalidHold
+from lakebed.gc.messages import ErasureOrder, InvalidRequest, PlanRequest, RunKind, RunState
 from lakebed.gc.rules import InvalidSelection, Selection
-from lakebed.gc.service import InvalidHold
 from lakebed.versions import MultipartNotFound, MultipartRecord, PartRecord, PathExpired, PathNotFound, Versions
 from tests.gc.test_holds import address_of, hold
 from tests.spark.lakeside import Lakeside
@@ -401,7 +401,7 @@ def test_a_deferred_run_that_may_lack_paths_keeps_its_objects_and_is_named(
     lake: Lakeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = deferred(lake)
-    monkeypatch.setattr(protocol, "ALL_PATHS_SINCE", protocol.GARBAGE.version + 1)
+    monkeypatch.setattr(messages, "ALL_PATHS_SINCE", messages.GARBAGE.version + 1)
 
     plan = erase(lake, "users/ann", shared=True)
     apply(lake, plan)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.gc.files import Files, Lake
+from lakebed.gc.engines.files import Files, Lake
 from lakebed.gc.runs.context import write_once
 from lakebed.objectstore import ObjectStoreOptions
 

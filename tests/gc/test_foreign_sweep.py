@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.base import format_address
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.runs.recording import Swept
 from lakebed.objectstore import MemoryDeleter
 from tests.gc.garbage import LEDGER, PART, Dated, plan_of, sweep_part
@@ -58,7 +58,7 @@ async def test_what_was_written_again_since_it_was_committed_stays_and_is_no_fai
     assert await store.get("data/imported/a") == data
     assert (found.objects_kept, found.bytes_kept, found.objects_failed, found.all.objects) == (1, 4, 0, 3)
     assert (again.objects_kept, again.parts_skipped) == (1, 1)
-    rows = protocol.decode_ledger(await store.get(LEDGER.key(PART)), name="x").to_pylist()
+    rows = messages.decode_ledger(await store.get(LEDGER.key(PART)), name="x").to_pylist()
     assert [row["address"] for row in rows if row["state"] == "kept"] == ["data/imported/a"]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.gc import protocol
-from lakebed.gc.inputs.history import check_live, judge, metaranges_of_all, newly_kept
+from lakebed.gc import messages
+from lakebed.gc.mark.inputs.history import check_live, judge, metaranges_of_all, newly_kept
 from lakebed.gc.rules import DAY_MS, BrokenHistory, EmptyLiveSet, Rules, days_rules
 
 NOW_MS = 1_790_000_000_000
@@ -27,7 +27,7 @@ def commits(*rows: dict[str, Any]) -> pa.Table:
         | row
         for row in rows
     ]
-    return pa.Table.from_pylist(full, protocol.arrow_schema(protocol.COMMITS))
+    return pa.Table.from_pylist(full, messages.arrow_schema(messages.COMMITS))
 
 
 def refs(*rows: tuple[str, str, str]) -> pa.Table:
@@ -36,7 +36,7 @@ def refs(*rows: tuple[str, str, str]) -> pa.Table:
         for row in rows
         for kind, name, commit, state in [(*row, "active")]
     ]
-    return pa.Table.from_pylist(full, protocol.arrow_schema(protocol.REFS))
+    return pa.Table.from_pylist(full, messages.arrow_schema(messages.REFS))
 
 
 def said(metaranges: pa.Table) -> dict[str, tuple[object, ...]]:
@@ -111,7 +111,7 @@ def test_a_tag_or_a_hold_keeps_its_commit(kind: str) -> None:
 @pytest.mark.parametrize(("state", "stays"), [("active", False), ("creating", True)])
 def test_where_tags_do_not_pin_one_that_is_being_made_keeps_its_commit_all_the_same(state: str, stays: bool) -> None:
     tag = {"kind": "tag", "name": "v1", "commit_id": "d", "state": state}
-    found = pa.Table.from_pylist([tag], protocol.arrow_schema(protocol.REFS))
+    found = pa.Table.from_pylist([tag], messages.arrow_schema(messages.REFS))
 
     judged = judge(HISTORY, found, Rules(default="1d", tags_pin=False), now_ms=NOW_MS)
 

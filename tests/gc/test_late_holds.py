@@ -12,8 +12,8 @@ import pytest
 
 from lakebed.base import Conflict
 from lakebed.gc import HeldBack, Plan
-from lakebed.gc.protocol import RunKind
-from lakebed.gc.service import PolicyBook
+from lakebed.gc.live import PolicyBook
+from lakebed.gc.messages import RunKind
 from lakebed.versions import CommitExpired
 from tests.gc.test_erasure import erase
 from tests.gc.test_holds import address_of, hold, plan

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lakebed.base import slice_name
-from lakebed.gc.kinds import old_layout
-from lakebed.gc.kinds.old_layout import NamespaceInside, list_elsewhere
-from lakebed.gc.sets.bucketed import BUCKETS, LISTED, Share, read_bucketed
+from lakebed.gc.kinds.uncommitted import old_layout
+from lakebed.gc.kinds.uncommitted.old_layout import NamespaceInside, list_elsewhere
+from lakebed.gc.mark.sets.bucketed import BUCKETS, LISTED, Share, read_bucketed
 from lakebed.objectstore import ObjectStat, ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
 from tests.gc.garbage import task_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.base import slice_name
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.runs.recording import Swept
 from lakebed.objectstore import MemoryDeleter
 from tests.gc.garbage import LEDGER, PART, Dated, plan_of, sweep_part
@@ -32,7 +32,7 @@ async def left(store: Dated) -> list[str]:
 
 
 async def states(store: Dated) -> dict[str, str]:
-    rows = protocol.decode_ledger(await store.get(LEDGER.key(PART)), name="x")
+    rows = messages.decode_ledger(await store.get(LEDGER.key(PART)), name="x")
     return dict(zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True))
 
 

@@ -18,8 +18,8 @@ from lakebed.gc import NEEDED, write_package
 from lakebed.gc.engines.spark import tasks_for
 
 IMPORTING = """
-import lakebed.gc.engines.spark, lakebed.gc.flow, lakebed.gc.mark, lakebed.gc.sweep
-print(lakebed.gc.mark.__file__)
+import lakebed.gc.engines.spark, lakebed.gc.machine.flow, lakebed.gc.mark.mark, lakebed.gc.machine.sweep
+print(lakebed.gc.mark.mark.__file__)
 """
 WRITING = """
 import pathlib, sys

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import Conflict, parse_address
-from lakebed.gc import protocol
-from lakebed.gc.protocol import (
+from lakebed.gc import messages
+from lakebed.gc.messages import (
     Deferred,
     Mode,
     Plan,
@@ -29,7 +29,7 @@ from lakebed.gc.protocol import (
     purge_path,
     saved_path,
 )
-from lakebed.gc.protocol.plans import Pieces
+from lakebed.gc.messages.run.plans import Pieces
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.runs.context import write_input
 from tests.gc.test_erasure import erase
@@ -44,7 +44,7 @@ def lake(tmp_path: Path) -> Iterator[Lakeside]:
         yield found
 
 
-def garbage_of(lake: Lakeside, folder: str, *addresses: str) -> protocol.Manifest:
+def garbage_of(lake: Lakeside, folder: str, *addresses: str) -> messages.Manifest:
     """Write a table that lists these objects, as a planner could forge it."""
     places = [parse_address(address) or (-1, 0) for address in addresses]
     count = len(addresses)
@@ -60,8 +60,8 @@ def garbage_of(lake: Lakeside, folder: str, *addresses: str) -> protocol.Manifes
         "other_paths": [None] * count,
         "other_rules": [None] * count,
     }
-    table = pa.table(rows, protocol.arrow_schema(protocol.GARBAGE))
-    return lake.wait(write_input(lake.objectstore, folder, protocol.GARBAGE, table))
+    table = pa.table(rows, messages.arrow_schema(messages.GARBAGE))
+    return lake.wait(write_input(lake.objectstore, folder, messages.GARBAGE, table))
 
 
 def forge(lake: Lakeside, plan: Plan, *addresses: str, **more: Any) -> Plan:
@@ -126,7 +126,7 @@ def forge_whole(lake: Lakeside, planner: Collecting, kind: RunKind, addresses: I
         lake.wait(lake.objectstore.put(plan_path(kind, run_id), encode_plan(forged)))
     if noted:
         data = lake.wait(lake.objectstore.get(plan_path(kind, forged.run_id)))
-        note = protocol.NotePlanned(kind=kind, plan=hashlib.sha256(data).hexdigest())
+        note = messages.NotePlanned(kind=kind, plan=hashlib.sha256(data).hexdigest())
         lake.wait(lake.service.note_planned(forged.run_id, note))
     return forged
 

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import Denied
-from lakebed.gc import Collector, NoRules, protocol
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.http_requests import Caller, HttpRequests, finish
-from lakebed.gc.inputs.special import unknown_files_among
-from lakebed.gc.mark import TOTALS_MAX, sum_totals, totals_of
-from lakebed.gc.protocol import (
+from lakebed.gc import Collector, NoRules, messages
+from lakebed.gc.api.http_requests import Caller, HttpRequests, finish
+from lakebed.gc.engines.files import Files, Lake
+from lakebed.gc.engines.tables import VERDICTS
+from lakebed.gc.mark.inputs.special import unknown_files_among
+from lakebed.gc.mark.mark import TOTALS_MAX, sum_totals, totals_of
+from lakebed.gc.messages import (
     UNKNOWN_FILES_MAX,
     BadInput,
     CommitCounts,
@@ -34,7 +35,6 @@ from lakebed.gc.protocol import (
     UnknownAnswer,
 )
 from lakebed.gc.runs import context
-from lakebed.gc.tables import VERDICTS
 from lakebed.objectstore import ObjectStoreOptions
 
 PATH = "_lakefs/retention/gc/committed/r1/plan.json"
@@ -55,8 +55,8 @@ def read_plan(files: Files, run_id: str) -> Plan:
     return files.act(lambda store: context.read_plan(store, run_id))
 
 
-def empty(table: protocol.Table) -> protocol.Manifest:
-    return protocol.manifest_of(table, "_lakefs/retention/gc/committed/r1/x/", [])
+def empty(table: messages.Table) -> messages.Manifest:
+    return messages.manifest_of(table, "_lakefs/retention/gc/committed/r1/x/", [])
 
 
 PLAN = Plan(
@@ -68,11 +68,11 @@ PLAN = Plan(
     closed_slices=2,
     rules=None,
     rules_version=3,
-    commits=empty(protocol.COMMITS),
-    refs=empty(protocol.REFS),
+    commits=empty(messages.COMMITS),
+    refs=empty(messages.REFS),
     commit_counts=CommitCounts(all=3, kept=1, expired=1, swept=1),
     range_counts=RangeCounts(live=1, expired=1),
-    garbage=empty(protocol.GARBAGE),
+    garbage=empty(messages.GARBAGE),
     totals=Totals(all=Total(objects=1, size_bytes=2)),
 )
 
@@ -213,8 +213,8 @@ def page(*names: str, token: str | None = None, whole: tuple[str, ...] | None = 
 
     manifest = None
     if whole is not None:
-        manifest = protocol.manifest_of(protocol.UNCOMMITTED, "_lakefs/x/", [part(name) for name in whole])
-    record = protocol.UncommittedPage(
+        manifest = messages.manifest_of(messages.UNCOMMITTED, "_lakefs/x/", [part(name) for name in whole])
+    record = messages.UncommittedPage(
         run_id="r1",
         location="x",
         parts=tuple(part(name) for name in names),

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.holding import HeldBack
-from lakebed.gc.protocol import Certificate, Mode, Plan, RunKind
+from lakebed.gc.engines.files import Files, Lake
+from lakebed.gc.mark.holding import HeldBack
+from lakebed.gc.messages import Certificate, Mode, Plan, RunKind
 from lakebed.gc.rules import DAY_MS, Rules
 from lakebed.gc.runs.context import write_plan
 from lakebed.versions import PathExists, keys

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.gc.lifecycle.trees import TREE_RANGES, TREES, RangeMasks
-from lakebed.gc.protocol import TreePart
-from lakebed.gc.tables import encode, parts_of, write_part
+from lakebed.gc.engines.tables import encode, parts_of, write_part
+from lakebed.gc.kinds.lifecycle.trees import TREE_RANGES, TREES, RangeMasks
+from lakebed.gc.messages import TreePart
 from lakebed.objectstore import ObjectStore, open_objectstore
 
 _PLACES = st.integers(0, 20)

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from lakebed.base import Entry, format_address, slice_number, to_row
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.holding import metaranges_of
-from lakebed.gc.inputs import named, ranges
-from lakebed.gc.inputs.ranges import (
+from lakebed.gc.engines.tables import CANDIDATES, LIVE, parts_of
+from lakebed.gc.mark.holding import metaranges_of
+from lakebed.gc.mark.inputs import named, ranges
+from lakebed.gc.mark.inputs.ranges import (
     PREFIXES_MAX,
     ListedRanges,
     _written_ms,
@@ -26,12 +27,11 @@ from lakebed.gc.inputs.ranges import (
     pack_rows,
     read_ranges,
 )
-from lakebed.gc.protocol import BadInput
+from lakebed.gc.mark.sets.bucketed import BUCKETS, Share, read_bucketed
+from lakebed.gc.mark.sets.packing import Cause
+from lakebed.gc.mark.sets.places import Namespace
+from lakebed.gc.messages import BadInput
 from lakebed.gc.runs.context import RunContext
-from lakebed.gc.sets.bucketed import BUCKETS, Share, read_bucketed
-from lakebed.gc.sets.packing import Cause
-from lakebed.gc.sets.places import Namespace
-from lakebed.gc.tables import CANDIDATES, LIVE, parts_of
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import RangeInfo, encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.runtime import live_ports

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from lakebed.base import Conflict, LakebedError, OutcomeUnknown, Unavailable
-from lakebed.gc.http_requests import RetryingCaller
+from lakebed.gc.api.http_requests import RetryingCaller
 
 SWEEPING = "/api/v1/repositories/lake/gc/runs/r1/sweeping"
 START = "/api/v1/repositories/lake/gc/runs"

@@ -12,9 +12,10 @@ import pytest
 
 from lakebed.cli.gc.report import plan_html
 from lakebed.cli.gc.text import commits_text, expiring_text, objects_text
-from lakebed.gc import protocol, showing
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.protocol import (
+from lakebed.gc import messages
+from lakebed.gc.api import showing
+from lakebed.gc.engines.files import Files, Lake
+from lakebed.gc.messages import (
     BadInput,
     CommitCounts,
     ExpiringCommit,
@@ -56,18 +57,18 @@ def garbage(*objects: tuple[str, str]) -> pa.Table:
         }
         for address, path in objects
     ]
-    return pa.Table.from_pylist(rows, protocol.arrow_schema(protocol.GARBAGE))
+    return pa.Table.from_pylist(rows, messages.arrow_schema(messages.GARBAGE))
 
 
-def write_input(files: Files, folder: str, table: protocol.Table, rows: pa.Table) -> protocol.Manifest:
+def write_input(files: Files, folder: str, table: messages.Table, rows: pa.Table) -> messages.Manifest:
     return files.act(lambda store: context.write_input(store, folder, table, rows))
 
 
-def objects_of(files: Files, plan: Plan, *, prefix: str = "") -> Iterator[protocol.GarbageObject]:
+def objects_of(files: Files, plan: Plan, *, prefix: str = "") -> Iterator[messages.GarbageObject]:
     return files.each(lambda store: showing.objects_of(store, plan, prefix=prefix))
 
 
-def expiring_of(files: Files, plan: Plan, *, limit: int) -> list[protocol.ExpiringCommit]:
+def expiring_of(files: Files, plan: Plan, *, limit: int) -> list[messages.ExpiringCommit]:
     return files.act(lambda store: showing.expiring_of(store, LiveTasks(), plan, limit=limit))
 
 
@@ -75,9 +76,9 @@ def written(files: Files) -> Plan:
     """Two parts of objects; and a history of which two commits expired."""
     parts = []
     for number, rows in enumerate((garbage(("x/1", "logs/a"), ("x/2", "logs/b")), garbage(("x/3", "raw/c")))):
-        data, name = protocol.encode_part(protocol.GARBAGE, rows), f"part-{number}.parquet"
+        data, name = messages.encode_part(messages.GARBAGE, rows), f"part-{number}.parquet"
         files.write(f"{FOLDER}garbage/{name}", data)
-        parts.append(protocol.part_of(name, data, rows=rows.num_rows))
+        parts.append(messages.part_of(name, data, rows=rows.num_rows))
     history = [("a", 30, []), ("b", 20, ["a"]), ("c", 1, ["b"]), ("lost", 15, [])]
     commits = [
         {
@@ -92,7 +93,7 @@ def written(files: Files) -> Plan:
         for id_, age, parents in history
     ]
     refs = [{"kind": "branch", "name": "main", "commit_id": "c", "state": "active"}]
-    expired = write_input(files, f"{FOLDER}expired/", protocol.EXPIRED, pa.table({"id": ["a", "lost"]}))
+    expired = write_input(files, f"{FOLDER}expired/", messages.EXPIRED, pa.table({"id": ["a", "lost"]}))
     return Plan(
         run_id="r1",
         kind=RunKind.COMMITTED,
@@ -105,16 +106,16 @@ def written(files: Files) -> Plan:
         commits=write_input(
             files,
             f"{FOLDER}commits/",
-            protocol.COMMITS,
-            pa.Table.from_pylist(commits, protocol.arrow_schema(protocol.COMMITS)),
+            messages.COMMITS,
+            pa.Table.from_pylist(commits, messages.arrow_schema(messages.COMMITS)),
         ),
         refs=write_input(
-            files, f"{FOLDER}refs/", protocol.REFS, pa.Table.from_pylist(refs, protocol.arrow_schema(protocol.REFS))
+            files, f"{FOLDER}refs/", messages.REFS, pa.Table.from_pylist(refs, messages.arrow_schema(messages.REFS))
         ),
         expired=expired,
         commit_counts=CommitCounts(all=4, kept=2, expired=2, swept=0),
         range_counts=RangeCounts(live=1, expired=2),
-        garbage=protocol.manifest_of(protocol.GARBAGE, f"{FOLDER}garbage/", parts),
+        garbage=messages.manifest_of(messages.GARBAGE, f"{FOLDER}garbage/", parts),
         totals=Totals(all=Total(objects=3, size_bytes=3 * 2048)),
     )
 

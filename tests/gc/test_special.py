@@ -11,12 +11,12 @@ import pytest
 
 from lakebed.gc.engines import Effort, LocalEngine
 from lakebed.gc.engines.engine import Work
-from lakebed.gc.inputs import special
-from lakebed.gc.inputs.ranges import ListedRanges
-from lakebed.gc.inputs.special import TREE_FOLDERS, Special, find_unknown_files, list_special
-from lakebed.gc.kinds.metadata import without_ids
-from lakebed.gc.protocol import GC_PREFIX, BadInput
-from lakebed.gc.tables import RANGES, Table
+from lakebed.gc.engines.tables import RANGES, Table
+from lakebed.gc.kinds.metadata.plan import without_ids
+from lakebed.gc.mark.inputs import special
+from lakebed.gc.mark.inputs.ranges import ListedRanges
+from lakebed.gc.mark.inputs.special import TREE_FOLDERS, Special, find_unknown_files, list_special
+from lakebed.gc.messages import GC_PREFIX, BadInput
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStat, ObjectStore
 from lakebed.runtime import live_ports
 from tests.gc.garbage import context_of, ranges_of
@@ -184,7 +184,7 @@ async def test_the_driver_alone_lists_what_is_little_and_where_a_listing_reads_a
 async def test_files_that_something_names_are_taken_out(
     monkeypatch: pytest.MonkeyPatch, store: Pages, here: int
 ) -> None:
-    monkeypatch.setattr("lakebed.gc.kinds.metadata.HELD_MAX", 1)
+    monkeypatch.setattr("lakebed.gc.kinds.metadata.plan.HELD_MAX", 1)
     monkeypatch.setattr(special, "LISTED_HERE", here)
     nothing, no_ranges = pa.chunked_array([], pa.string()), ListedRanges(RANGES.schema.empty_table())
     ranges = ListedRanges(ranges_of({RANGE: (1, 1, True)}))

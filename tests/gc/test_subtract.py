@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, format_address, slice_number
-from lakebed.gc.inputs.named import LiveSet
-from lakebed.gc.protocol import BadInput
-from lakebed.gc.sets.packing import Cause, bitmap_of, foreign_bucket, is_set, pack_foreign, pack_numbered, subtract
-from lakebed.gc.sets.places import Namespace, may_be_deleted
-from lakebed.gc.tables import CANDIDATES, LIVE
+from lakebed.gc.engines.tables import CANDIDATES, LIVE
+from lakebed.gc.mark.inputs.named import LiveSet
+from lakebed.gc.mark.sets.packing import Cause, bitmap_of, foreign_bucket, is_set, pack_foreign, pack_numbered, subtract
+from lakebed.gc.mark.sets.places import Namespace, may_be_deleted
+from lakebed.gc.messages import BadInput
 
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
 NOTHING = LIVE.schema.empty_table()

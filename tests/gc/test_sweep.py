@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import format_address
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.engines import ROWS_PER_PART, LocalEngine
-from lakebed.gc.holding import Held
-from lakebed.gc.mark import sum_parts, write_portions
-from lakebed.gc.protocol import part_name
+from lakebed.gc.engines.tables import VERDICTS, no_others
+from lakebed.gc.machine.sweep import BATCH_KEYS, remove_files, remove_with, sweep
+from lakebed.gc.mark.holding import Held
+from lakebed.gc.mark.mark import sum_parts, write_portions
+from lakebed.gc.messages import part_name
 from lakebed.gc.runs.fencing import Overtaken, claim
 from lakebed.gc.runs.recording import Ledger
-from lakebed.gc.sweep import BATCH_KEYS, remove_files, remove_with, sweep
-from lakebed.gc.tables import VERDICTS, no_others
 from lakebed.objectstore import (
     DeleteFailure,
     MemoryDeleter,
@@ -59,10 +59,10 @@ def store() -> StubbornObjectStore:
     return StubbornObjectStore()
 
 
-async def ledger_of(store: StubbornObjectStore, plan: protocol.Manifest) -> dict[str, str]:
+async def ledger_of(store: StubbornObjectStore, plan: messages.Manifest) -> dict[str, str]:
     names = await ledger_files(store)
-    rows = protocol.decode_record(names, [await store.get(name) for name in names])
-    assert protocol.ledger_records(names) == [(*names,)]
+    rows = messages.decode_record(names, [await store.get(name) for name in names])
+    assert messages.ledger_records(names) == [(*names,)]
     assert names[0] == LEDGER.key(plan.parts[0].name)
     return dict(zip(rows["address"].to_pylist(), rows["error"].to_pylist(), strict=True))
 
@@ -164,7 +164,7 @@ async def test_a_damaged_file_of_the_ledger_stops_the_sweep_before_it_deletes(st
     plan = await plan_of(store, ["data/a"])
     await store.put(LEDGER.key(plan.parts[0].name), b"PAR1 half a file")
 
-    with pytest.raises(protocol.BadInput, match=r"part-00000\.000000"):
+    with pytest.raises(messages.BadInput, match=r"part-00000\.000000"):
         await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert store.asked == []
@@ -179,7 +179,7 @@ async def test_only_objects_whose_outcome_changed_are_in_a_later_file(store: Stu
         await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     files = await ledger_files(store)
-    rows = [protocol.decode_ledger(await store.get(name), name=name)["address"].to_pylist() for name in files]
+    rows = [messages.decode_ledger(await store.get(name), name=name)["address"].to_pylist() for name in files]
     assert rows == [["data/a", "data/b", "data/c"], ["data/b"]]
 
 
@@ -292,7 +292,7 @@ async def test_a_part_that_is_not_what_the_manifest_says_deletes_nothing(
     else:
         await store.put(key, data[:-1] if damage == "short" else data[:50] + b"!" + data[51:])
 
-    with pytest.raises(protocol.BadInput, match="part-00000"):
+    with pytest.raises(messages.BadInput, match="part-00000"):
         await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert await keys_in(store) == {"data/a"}
@@ -303,7 +303,7 @@ async def test_a_sweep_begins_no_part_once_another_apply_began(store: StubbornOb
     for key in keys:
         await store.put(key, b"1234")
     plans = [await plan_of(store, [key], part=part_name(number)) for number, key in enumerate(keys)]
-    whole = protocol.manifest_of(protocol.GARBAGE, FOLDER, [plan.parts[0] for plan in plans])
+    whole = messages.manifest_of(messages.GARBAGE, FOLDER, [plan.parts[0] for plan in plans])
     fence, _ = await claim(store, LiveClock(), "r1")
 
     class Overtaking(StubbornObjectStore):
@@ -352,7 +352,7 @@ async def test_a_sweep_that_died_asks_again_for_ten_thousand_objects_at_most(
     assert len(before.union(asked)) == swept.objects_deleted == 35_000
 
 
-async def planned(store: StubbornObjectStore, count: int) -> protocol.Manifest:
+async def planned(store: StubbornObjectStore, count: int) -> messages.Manifest:
     """A plan of `count` objects of one slice, in parts as a task writes them."""
     same = {name: pa.repeat("", count) for name in ("reason", "rule", "branch", "prefix", "path")}
     columns: dict[str, object] = {
@@ -449,7 +449,7 @@ async def test_of_a_plan_whose_sums_do_not_add_up_nothing_goes(store: StubbornOb
     fence, _ = await claim(store, LiveClock(), "r1")
     engine = LocalEngine(store, live_ports(), open_deleter=lambda: store)
 
-    with pytest.raises(protocol.BadInput, match="its parts have another sum"):
+    with pytest.raises(messages.BadInput, match="its parts have another sum"):
         await sweep(engine, wrong, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
 
     assert await keys_in(store) == {"data/a", "data/b", "data/c"}
@@ -457,7 +457,7 @@ async def test_of_a_plan_whose_sums_do_not_add_up_nothing_goes(store: StubbornOb
 
 async def test_beside_objects_only_files_of_the_collectors_are_removed(store: StubbornObjectStore) -> None:
     await fill(store)
-    key = f"{protocol.GC_PREFIX}applying/1"
+    key = f"{messages.GC_PREFIX}applying/1"
     await store.put(key, b"{}")
     engine = LocalEngine(store, live_ports(), open_deleter=lambda: store)
 
@@ -467,5 +467,5 @@ async def test_beside_objects_only_files_of_the_collectors_are_removed(store: St
 
     await remove_files(engine, [key])
 
-    assert [stat.key async for page in store.list(protocol.GC_PREFIX) for stat in page] == []
+    assert [stat.key async for page in store.list(messages.GC_PREFIX) for stat in page] == []
     assert await keys_in(store) == {"data/a", "data/b", "data/c"}

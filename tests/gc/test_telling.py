@@ -29,12 +29,12 @@ from lakebed.cli.gc.text import (
     view_text,
 )
 from lakebed.cli.gc.why import why_text
-from lakebed.cli.output import human_time
-from lakebed.cli.progress import CLEAR, Line
-from lakebed.gc import ListedRun, RunNotReady, RunStatus, SparkFailed, protocol, run_status_by_record, unforeseen
+from lakebed.cli.kit.output import human_time
+from lakebed.cli.kit.progress import CLEAR, Line
+from lakebed.gc import ListedRun, RunNotReady, RunStatus, SparkFailed, messages, run_status_by_record, unforeseen
 from lakebed.gc.engines.failures import telling_line
-from lakebed.gc.preflight import state_to_apply
-from lakebed.gc.protocol import (
+from lakebed.gc.machine.preflight import state_to_apply
+from lakebed.gc.messages import (
     CommitCounts,
     CommitsDiffer,
     CommittedName,
@@ -66,7 +66,7 @@ NOW = 1_790_000_000_000
 
 
 def plan(**more: object) -> Plan:
-    manifest = protocol.manifest_of(protocol.COMMITS, "_lakefs/x/", [])
+    manifest = messages.manifest_of(messages.COMMITS, "_lakefs/x/", [])
     small, large = Total(objects=3, size_bytes=10 << 20), Total(objects=1000, size_bytes=30 << 20)
     found = Plan(
         run_id="r1",

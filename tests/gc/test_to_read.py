@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.gc.lifecycle.dues import WHOLE, ReadRange, to_read
-from lakebed.gc.lifecycle.reaching import DUE_RANGES, Periods, Ranges, Terms
+from lakebed.gc.kinds.lifecycle.dues import WHOLE, ReadRange, to_read
+from lakebed.gc.kinds.lifecycle.reaching import DUE_RANGES, Periods, Ranges, Terms
 
 _IDS = st.integers(0, 9)
 _PERIODS: st.SearchStrategy[tuple[Periods, ...]] = st.sampled_from([(None,), (("1d",),), (("1d", "7d"),), (("7d",),)])

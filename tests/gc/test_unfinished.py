@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from lakebed.base import LakebedError, RunId, Unavailable
 from lakebed.gc import PurgeReport
-from lakebed.gc.api import silent, then_purge
+from lakebed.gc.api.collector import silent, then_purge
 from lakebed.gc.engines.failures import TaskStopped
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.protocol import (
+from lakebed.gc.engines.files import Files, Lake
+from lakebed.gc.live import RulesChanged
+from lakebed.gc.messages import (
     BadInput,
     Plan,
     PlanMissing,
@@ -34,7 +35,6 @@ from lakebed.gc.runs.context import write_plan
 from lakebed.gc.runs.fencing import Overtaken
 from lakebed.gc.runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate, finish_each
 from lakebed.gc.runs.status import RunStatus, left_off
-from lakebed.gc.service import RulesChanged
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.runtime import LiveTasks
 from tests.gc.garbage import context_of

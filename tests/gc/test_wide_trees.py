@@ -14,20 +14,20 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import Corrupt, MetarangeId, RangeId, SublistId
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.holding import metaranges_of
-from lakebed.gc.inputs import ranges
-from lakebed.gc.inputs.ranges import ListedRanges
-from lakebed.gc.lifecycle import sorting
-from lakebed.gc.lifecycle import trees as trees_module
-from lakebed.gc.lifecycle.reaching import Terms, reach_metaranges
-from lakebed.gc.lifecycle.sorting import due_in, in_rows, sort_ranges
-from lakebed.gc.lifecycle.trees import TreeParts, read_new
-from lakebed.gc.protocol import BadInput, Plan, RunKind
+from lakebed.gc.kinds.lifecycle import sorting
+from lakebed.gc.kinds.lifecycle import trees as trees_module
+from lakebed.gc.kinds.lifecycle.reaching import Terms, reach_metaranges
+from lakebed.gc.kinds.lifecycle.sorting import due_in, in_rows, sort_ranges
+from lakebed.gc.kinds.lifecycle.trees import TreeParts, read_new
+from lakebed.gc.live import CollectionService
+from lakebed.gc.live.reading.commits import read_snapshot
+from lakebed.gc.mark.holding import metaranges_of
+from lakebed.gc.mark.inputs import ranges
+from lakebed.gc.mark.inputs.ranges import ListedRanges
+from lakebed.gc.messages import BadInput, Plan, RunKind
 from lakebed.gc.rules.lifecycle import check_policy
-from lakebed.gc.service import CollectionService
-from lakebed.gc.service.commits import read_snapshot
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.ranges import (
     CutRule,
@@ -384,8 +384,8 @@ def chain_of(trees: list[str]) -> tuple[pa.Table, pa.Table]:
     refs = [
         {"kind": "branch", "name": f"b{at}", "commit_id": f"c{at}", "state": "active"} for at in (5, 20, len(trees) - 1)
     ]
-    rows = pa.Table.from_pylist(commits, protocol.arrow_schema(protocol.COMMITS))
-    return rows, pa.Table.from_pylist(refs, protocol.arrow_schema(protocol.REFS))
+    rows = pa.Table.from_pylist(commits, messages.arrow_schema(messages.COMMITS))
+    return rows, pa.Table.from_pylist(refs, messages.arrow_schema(messages.REFS))
 
 
 async def test_ranges_of_very_many_classes_of_commits_stay_rows(monkeypatch: pytest.MonkeyPatch) -> None:

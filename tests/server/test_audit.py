@@ -14,7 +14,7 @@ import pytest
 
 from lakebed.server import App, AppState, ServerOptions, create_app, opened, options_of, recover
 from lakebed.server.app import InvalidSetting
-from lakebed.server.audit import BLOCK_BYTES, REFUSALS_MAX, SOURCE_MAX, AuditLog, AuditQuery, lines_backwards
+from lakebed.server.operate.audit import BLOCK_BYTES, REFUSALS_MAX, SOURCE_MAX, AuditLog, AuditQuery, lines_backwards
 from lakebed.wire import AuditRecord
 
 from .test_serving import serving, set_up
@@ -144,7 +144,7 @@ class TestLines:
     async def test_a_flood_of_wrong_logins_is_counted_and_not_written(
         self, stranger: httpx.AsyncClient, client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("lakebed.server.audit.time.monotonic", lambda: 1.0)
+        monkeypatch.setattr("lakebed.server.operate.audit.time.monotonic", lambda: 1.0)
         before = len(lines(tmp_path))
         for _ in range(SOURCE_MAX + 7):
             await stranger.get("/user", headers={"authorization": "Bearer no"})
@@ -158,7 +158,7 @@ class TestLines:
     async def test_one_caller_with_many_addresses_of_ipv6_has_the_lines_of_one(
         self, app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("lakebed.server.audit.time.monotonic", lambda: 1.0)
+        monkeypatch.setattr("lakebed.server.operate.audit.time.monotonic", lambda: 1.0)
         for place in [*[f"2001:db8::{number:x}" for number in range(2 * SOURCE_MAX)], "2001:db8:0:1::1", "fe80::1%lo"]:
             transport = httpx.ASGITransport(app=app, client=(place, 1))
             async with httpx.AsyncClient(transport=transport) as stranger:
@@ -173,7 +173,7 @@ class TestLines:
         self, app: App, client: httpx.AsyncClient, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         mallory = await user(client, app, "mallory")
-        monkeypatch.setattr("lakebed.server.audit.time.monotonic", lambda: 1.0)
+        monkeypatch.setattr("lakebed.server.operate.audit.time.monotonic", lambda: 1.0)
         for number in range(REFUSALS_MAX + 1):
             place = (f"10.0.{number}.1", 1)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app, client=place)) as elsewhere:

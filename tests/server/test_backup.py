@@ -19,7 +19,7 @@ import pytest
 from lakebed.base import LakebedError
 from lakebed.client import Client, Credentials
 from lakebed.gc import Collector, EngineName
-from lakebed.gc.protocol import RunKind, RunReport, RunRequest
+from lakebed.gc.messages import RunKind, RunReport, RunRequest
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.server import (
     BackupDamaged,

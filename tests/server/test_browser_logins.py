@@ -14,9 +14,8 @@ from lakebed.auth import NotAuthenticated
 from lakebed.base import Ports
 from lakebed.runtime import LiveIds, LiveTasks
 from lakebed.server import AppState, ServerOptions, create_app, opened
-from lakebed.server.audit import AuditQuery
-from lakebed.server.login_attempts import ATTEMPT_S, LoginAttempts, LoginRefused
-from lakebed.server.providers import (
+from lakebed.server.identity.login_attempts import ATTEMPT_S, LoginAttempts, LoginRefused
+from lakebed.server.identity.providers import (
     DISCOVERY_KEPT_MS,
     KEYS_ASKED_MS,
     InvalidProvider,
@@ -24,6 +23,7 @@ from lakebed.server.providers import (
     Providers,
     provider_options,
 )
+from lakebed.server.operate.audit import AuditQuery
 from lakebed.wire import AuditRecord
 from tests.clocks import TurnableClock
 from tests.identity_providers import Provider, serving

@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from lakebed.server import BadAddress, inherited_sockets
-from lakebed.server.serving import listen
+from lakebed.server.process.serving import listen
 from tests.kv.servers import is_alive
 
 from .test_serving import set_up, wait_until_gone, workers_of

@@ -8,10 +8,10 @@ import pytest
 from lakefs_sdk import DiffList, ObjectStats, ObjectStatsList
 
 from lakebed.base import parse_address
-from lakebed.gc.service import PolicyBook
+from lakebed.gc.live import PolicyBook
 from lakebed.objectstore import open_deleter
 from lakebed.server import App, AppState
-from lakebed.server.backup_check import check_named
+from lakebed.server.operate.backup_check import check_named
 from lakebed.versions import TakingRecord
 from tests.server.s3.signing import allow, asked_as, keys_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.server import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
-from lakebed.server.folder import RESERVE_BYTES, keep_reserve
+from lakebed.server.process.folder import RESERVE_BYTES, keep_reserve
 from tests.conftest import fill_disk
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from lakebed.catalog import ImportRecord, ImportState, imports
 from lakebed.objectstore import ObjectStore, open_objectstore
 from lakebed.server import AppState
-from lakebed.server.upkeep_loop import clean_imports
+from lakebed.server.process.upkeep_loop import clean_imports
 from lakebed.versions import decode_record
 
 NOTE = {"message": "import", "metadata": {"job": "7"}}

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lakebed.gc.service.jobs import RUNNING, RunningRecord
+from lakebed.gc.live.records.jobs import RUNNING, RunningRecord
 from lakebed.hooks import HOOK_VARIABLES
 from lakebed.server import AppState, create_app
 from lakebed.server import collectors as module

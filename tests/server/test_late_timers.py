@@ -13,7 +13,7 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from lakebed.server.limits import LimitedProtocol
+from lakebed.server.http.limits import LimitedProtocol
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 

@@ -8,8 +8,8 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from lakebed.gc import protocol
-from lakebed.gc.protocol import LEDGER_PREFIX
+from lakebed.gc import messages
+from lakebed.gc.messages import LEDGER_PREFIX
 from lakebed.server import AppState
 
 
@@ -27,9 +27,9 @@ def rows_of(run_id: str, addresses: list[str], state: str = "deleted") -> bytes:
         "state": [state] * rows,
         "last_seen_at": [0] * rows,
     }
-    schema = protocol.arrow_schema(protocol.LEDGER)
+    schema = messages.arrow_schema(messages.LEDGER)
     table = pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)
-    return protocol.encode_part(protocol.LEDGER, table)
+    return messages.encode_part(messages.LEDGER, table)
 
 
 @pytest.fixture

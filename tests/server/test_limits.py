@@ -24,7 +24,9 @@ _SERVE = """
 import sys
 import threading
 from pathlib import Path
-from lakebed.server import limits, options_of, serve, serving
+from lakebed.server.http import limits
+from lakebed.server import options_of, serve
+from lakebed.server.process import serving
 limits.HEAD_S, limits.BODY_S = 0.5, 0.5
 limits.connections_max = lambda: 8
 serving.SILENT_S = 3.0

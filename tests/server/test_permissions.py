@@ -20,7 +20,7 @@ from lakebed.objectstore import open_objectstore
 from lakebed.operations import LOGGED_IN, PUBLIC, objects
 from lakebed.operations.table import OPERATIONS, OURS
 from lakebed.server import App, AppState
-from lakebed.server.gate import refuse_denied, require
+from lakebed.server.http.gate import refuse_denied, require
 from tests.gc.deferred import defer
 
 BODIES: dict[type, Any] = {

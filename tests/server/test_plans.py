@@ -8,8 +8,8 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from lakebed.gc import protocol
-from lakebed.gc.protocol import Plan, RunKind, Total, Totals
+from lakebed.gc import messages
+from lakebed.gc.messages import Plan, RunKind, Total, Totals
 from lakebed.objectstore import open_deleter
 from lakebed.server import AppState
 
@@ -28,7 +28,7 @@ def garbage(addresses: list[str]) -> pa.Table:
         "other_paths": [None] * rows,
         "other_rules": [None] * rows,
     }
-    schema = protocol.arrow_schema(protocol.GARBAGE)
+    schema = messages.arrow_schema(messages.GARBAGE)
     return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)
 
 
@@ -38,11 +38,11 @@ def write(state: AppState, repo: str) -> Any:
 
     async def write(run_id: str, addresses: list[str], kind: RunKind = RunKind.COMMITTED) -> str:
         objectstore = (await state.catalog.get(repo.rpartition("/")[2])).objectstore
-        folder = protocol.input_folder(kind, protocol.check_run_id(run_id), "garbage")
-        data = protocol.encode_part(protocol.GARBAGE, garbage(addresses))
-        part = protocol.part_of("part-00000.parquet", data, rows=len(addresses))
+        folder = messages.input_folder(kind, messages.check_run_id(run_id), "garbage")
+        data = messages.encode_part(messages.GARBAGE, garbage(addresses))
+        part = messages.part_of("part-00000.parquet", data, rows=len(addresses))
         await objectstore.put(folder + part.name, data)
-        nothing = protocol.manifest_of(protocol.COMMITS, folder, [])
+        nothing = messages.manifest_of(messages.COMMITS, folder, [])
         plan = Plan(
             run_id=run_id,
             kind=kind,
@@ -54,12 +54,12 @@ def write(state: AppState, repo: str) -> Any:
             rules_version=3,
             commits=nothing,
             refs=nothing,
-            commit_counts=protocol.CommitCounts(all=0, kept=0, expired=0, swept=0),
-            range_counts=protocol.RangeCounts(live=0, expired=0),
-            garbage=protocol.manifest_of(protocol.GARBAGE, folder, [part]),
+            commit_counts=messages.CommitCounts(all=0, kept=0, expired=0, swept=0),
+            range_counts=messages.RangeCounts(live=0, expired=0),
+            garbage=messages.manifest_of(messages.GARBAGE, folder, [part]),
             totals=Totals(all=Total(objects=len(addresses), size_bytes=10 * len(addresses))),
         )
-        await objectstore.put(protocol.plan_path(kind, run_id), protocol.encode_plan(plan))
+        await objectstore.put(messages.plan_path(kind, run_id), messages.encode_plan(plan))
         return folder
 
     return write

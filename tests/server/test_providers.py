@@ -16,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lakebed.server import ServerOptions, create_app, opened
-from lakebed.server.providers import InvalidProvider, ProviderOptions, principal_of_arn, provider_options
+from lakebed.server.identity.providers import InvalidProvider, ProviderOptions, principal_of_arn, provider_options
 from tests.identity_providers import ROLE, Provider, serving
 
 LOGIN = "/auth/external/principal/login"

@@ -7,9 +7,10 @@ import pytest
 
 from lakebed.base import Unavailable
 from lakebed.kv import StoreUnavailable
-from lakebed.server import App, errors
+from lakebed.server import App
 from lakebed.server.collectors import NoSpark
-from lakebed.server.errors import TABLE, status_and_message
+from lakebed.server.http import errors
+from lakebed.server.http.errors import TABLE, status_and_message
 from lakebed.versions.refs import Refs
 
 

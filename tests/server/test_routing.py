@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from lakebed.operations import LOGGED_IN, NOTHING, Operation
 from lakebed.server import App
-from lakebed.server.errors import MethodNotAllowed, NoSuchEndpoint
-from lakebed.server.requests import RestRequest
-from lakebed.server.routing import Route, Router
+from lakebed.server.http.errors import MethodNotAllowed, NoSuchEndpoint
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route, Router
 
 
 async def handler(_: RestRequest) -> Response:

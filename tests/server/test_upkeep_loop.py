@@ -12,11 +12,11 @@ import pytest
 
 from lakebed.base import Unavailable
 from lakebed.catalog import Catalog
-from lakebed.gc.protocol import INSTALLATION_PREFIX
-from lakebed.gc.service import Installation
+from lakebed.gc.live import Installation
+from lakebed.gc.messages import INSTALLATION_PREFIX
 from lakebed.lake import open_local
 from lakebed.server import AppState
-from lakebed.server.upkeep_loop import every_repository, run_upkeep, say_alive
+from lakebed.server.process.upkeep_loop import every_repository, run_upkeep, say_alive
 from lakebed.versions import keys
 
 
@@ -107,7 +107,7 @@ ENDS_WITH_ITS_LAKE_OPEN = """
 import asyncio, os, sys, threading
 from pathlib import Path
 from lakebed.server import opened, options_of
-from lakebed.server.upkeep_loop import run_upkeep
+from lakebed.server.process.upkeep_loop import run_upkeep
 
 async def outlive():
     async with opened(options_of(Path(sys.argv[1]), {})) as state:

@@ -17,18 +17,18 @@ from msgspec.structs import replace
 
 from lakebed.base import RunId
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.flow import apply, plan, purge
 from lakebed.gc.kinds import kind_to_plan
-from lakebed.gc.protocol import JobState, NewHold, RunKind, RunRequest, Service, StartRun, UncommittedOptions
+from lakebed.gc.live import CollectionService, HoldBook, JobBook
+from lakebed.gc.machine.flow import apply, plan, purge
+from lakebed.gc.messages import JobState, NewHold, RunKind, RunRequest, Service, StartRun, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext
-from lakebed.gc.service import CollectionService, HoldBook, JobBook
 from lakebed.kv import Page
 from lakebed.objectstore import ObjectStoreUnavailable, open_deleter
 from lakebed.server import App, AppState, LogOptions, create_app
-from lakebed.server.folder import RESERVE_BYTES
-from lakebed.server.logs import REQUEST_ID, configure_logs
-from lakebed.server.metrics import BUCKETS_S, FAMILIES, Metrics, Sample, Timings, as_text
+from lakebed.server.operate.logs import REQUEST_ID, configure_logs
+from lakebed.server.operate.metrics import BUCKETS_S, FAMILIES, Metrics, Sample, Timings, as_text
+from lakebed.server.process.folder import RESERVE_BYTES
 
 from .test_serving import serving, set_up
 
@@ -161,7 +161,7 @@ class TestMetrics:
             return await scan(partition, start, limit)
 
         monkeypatch.setattr(store, "scan", counted)
-        monkeypatch.setattr("lakebed.server.survey.PAGE", 3)
+        monkeypatch.setattr("lakebed.server.operate.survey.PAGE", 3)
 
         found = figures((await ask(app, "/metrics", client.auth)).text)
 
@@ -217,7 +217,7 @@ class TestMetrics:
     async def test_what_a_purge_gave_back_is_counted_once_and_stays_counted(
         self, app: App, state: AppState, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("lakebed.server.survey.SURVEY_S", -1.0)
+        monkeypatch.setattr("lakebed.server.operate.survey.SURVEY_S", -1.0)
         name = 'lakebed_reclaimed_bytes_total{repository="lake",kind="uncommitted"}'
         context, run_id = await self.planned(state, client, repo)
         await apply(context, run_id, window="1h", grace_s=0)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from sim.apart import ticks_of
+from sim.planted.apart import ticks_of
 
 BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sim.__main__ import main
-from sim.apart import ROOT
-from sim.blind import FILES, blind, draw, fitting, look_at, mutated, mutated_files, mutations_of
-from sim.planting import SOURCE
+from sim.planted.apart import ROOT
+from sim.planted.blind import FILES, blind, draw, fitting, look_at, mutated, mutated_files, mutations_of
+from sim.planted.planting import SOURCE
 
 FILE = "versions/amortized.py"
 

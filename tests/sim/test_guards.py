@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sim
-from sim.hunting import MUTANTS
-from sim.planting import Mutant
-from sim.worlds import small_worlds
+from sim.planted.hunting import MUTANTS
+from sim.planted.planting import Mutant
+from sim.worlds.small import small_worlds
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/design/guards.md").read_text()
@@ -77,7 +77,7 @@ def test_every_world_named_is_one_that_is_walked() -> None:
 def test_each_invariant_names_checkers_and_a_bug_that_exist() -> None:
     rows = [line.split("|")[1:-1] for line in PAGE[: PAGE.index("## Write")].splitlines() if re.match(r"\| \d ", line)]
     folder = Path(sim.__file__).parent
-    source = "\n".join([file.read_text() for file in sorted(folder.glob("*.py"))])
+    source = "\n".join([file.read_text() for file in sorted(folder.rglob("*.py"))])
 
     assert [int(row[0].split()[0]) for row in rows] == [*range(1, 9)]
     for words, checkers, bug in rows:

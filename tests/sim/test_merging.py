@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from sim import Actor, Budget, Ending, Explored, Scene, SimPorts, explore
-from sim.actors import Life
-from sim.hunting import MUTANTS
-from sim.memory import digest_of
-from sim.operations import UNORDERED
-from sim.planting import Mutant
-from sim.worlds import small_worlds
+from sim.planted.hunting import MUTANTS
+from sim.planted.planting import Mutant
+from sim.ports.actors import Life
+from sim.ports.operations import UNORDERED
+from sim.search.memory import digest_of
+from sim.worlds.small import small_worlds
 
 SCENES = {world.scene.name: world.scene for world in small_worlds()}
 WALKED_TWICE = (

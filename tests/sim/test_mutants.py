@@ -12,9 +12,9 @@ import lakebed
 from lakebed import base
 from lakebed.versions import inventory
 from lakebed.versions.commits import committer
-from sim.hunting import MUTANTS, Hunt, by_killer, hunt, known_killers
-from sim.planting import Mutant, StalePatch, live_function, module_of, parse
-from sim.worlds import small_worlds
+from sim.planted.hunting import MUTANTS, Hunt, by_killer, hunt, known_killers
+from sim.planted.planting import Mutant, StalePatch, live_function, module_of, parse
+from sim.worlds.small import small_worlds
 
 KILLERS = known_killers()
 """Of each bug what caught it last: enough to show that something does. All that may is searched by the command."""

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import replace
 
 from sim import explore
-from sim.actors import Ending
-from sim.ledgers import parts_recorded
-from sim.worlds import A_CRASH
-from sim.worlds_parts import part_scenes
+from sim.checkers.ledgers import parts_recorded
+from sim.ports.actors import Ending
+from sim.worlds.parts import part_scenes
+from sim.worlds.small import A_CRASH
 
 SCENES = {scene.name: scene for scene in part_scenes()}
 

@@ -10,8 +10,8 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv import InvalidKey, PredicateFailed, StoreUnavailable
 from lakebed.objectstore import ObjectExists, ObjectMissing, ShortBody
 from sim import DAWN_MS, Actor, Disk, Effect, Fate, Program, Scene, SimPorts, explore, run_alone, run_seed
-from sim.ports import SimDeleter
-from sim.scheduling import Simulation
+from sim.ports.ports import SimDeleter
+from sim.search.scheduling import Simulation
 
 
 class Fated:

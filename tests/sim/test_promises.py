@@ -10,10 +10,10 @@ import pytest
 
 from sim import Fate, explore, run_seed
 from sim.__main__ import main
-from sim.hunting import MUTANTS
-from sim.meetings import BETWEEN, Meetings, pair_of
-from sim.swarms import SWARM_FAULTS, swarm
-from sim.worlds import World, small_worlds
+from sim.planted.hunting import MUTANTS
+from sim.planted.meetings import BETWEEN, Meetings, pair_of
+from sim.scenes.swarms import SWARM_FAULTS, swarm
+from sim.worlds.small import World, small_worlds
 
 QUICK = [world for world in small_worlds() if world.is_quick]
 

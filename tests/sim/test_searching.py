@@ -31,15 +31,15 @@ from sim import (
     format_trace,
     run_seed,
 )
-from sim.effects import Fate, effect
-from sim.exercised import Exercised
-from sim.footprints import Footprints
-from sim.hunting import MUTANTS
-from sim.ports import SimDeleter
-from sim.scheduling import NO_FAULTS, Bursts
-from sim.swarms import SWARM_FAULTS, swarm
-from sim.views import PARTITION
-from sim.worlds import small_worlds
+from sim.checkers.views import PARTITION
+from sim.planted.exercised import Exercised
+from sim.planted.hunting import MUTANTS
+from sim.ports.effects import Fate, effect
+from sim.ports.ports import SimDeleter
+from sim.scenes.swarms import SWARM_FAULTS, swarm
+from sim.search.footprints import Footprints
+from sim.search.scheduling import NO_FAULTS, Bursts
+from sim.worlds.small import small_worlds
 
 Counting = Callable[..., Scene]
 
@@ -307,8 +307,8 @@ def test_different_seeds_give_different_traces() -> None:
 def test_equal_seeds_give_equal_traces_in_a_process_with_another_hash_seed() -> None:
     program = (
         "from sim import run_seed, explore\n"
-        "from sim.swarms import SWARM_FAULTS, swarm\n"
-        "from sim.worlds import small_worlds\n"
+        "from sim.scenes.swarms import SWARM_FAULTS, swarm\n"
+        "from sim.worlds.small import small_worlds\n"
         "for seed in range(10):\n"
         "    for step in run_seed(swarm(seed), seed, faults=SWARM_FAULTS, traced=True).trace: print(step)\n"
         "print(explore(next(iter(small_worlds())).scene))\n"

@@ -11,7 +11,7 @@ from lakebed.ranges import CutRule, changes_from_rows
 from lakebed.runtime import live_ports
 from lakebed.versions import TreeCache, Trees
 from sim import Disk, SimPorts, run_alone
-from sim.trees import SimTrees
+from sim.ports.trees import SimTrees
 
 Changes = list[tuple[bytes, Row | None]]
 History = list[tuple[int, Changes]]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lakebed.gc import Collector, Plan, PurgeReport
-from lakebed.gc.api import silent
-from lakebed.gc.http_requests import Caller
-from lakebed.gc.protocol import (
+from lakebed.gc.api.collector import silent
+from lakebed.gc.api.http_requests import Caller
+from lakebed.gc.messages import (
     ApplyRequest,
     EngineName,
     LedgerQuery,

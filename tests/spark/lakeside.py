@@ -18,10 +18,12 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, Entry, NotFound, Ports, RepositoryUid, RunId, parse_address
-from lakebed.gc import HttpRequests, Plan, Totals, protocol
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.http_requests import finish
-from lakebed.gc.protocol import (
+from lakebed.gc import HttpRequests, Plan, Totals, messages
+from lakebed.gc.api.http_requests import finish
+from lakebed.gc.engines.files import Files, Lake
+from lakebed.gc.live import CollectionService, PolicyBook, Restoring, Searches, ServiceOptions
+from lakebed.gc.live.records.runs import RunBook
+from lakebed.gc.messages import (
     Apply,
     Certificate,
     CommitCounts,
@@ -45,8 +47,6 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import DAY_MS, days_rules
 from lakebed.gc.runs.context import write_input, write_plan
-from lakebed.gc.service import CollectionService, PolicyBook, Restoring, Searches, ServiceOptions
-from lakebed.gc.service.runs import RunBook
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.ranges import CUT_RULE, CutRule
@@ -197,7 +197,7 @@ class Lakeside:
 
     def plan_of(self, *addresses: str) -> Plan:
         """A marked run whose plan lists just these, as nobody would plan it."""
-        service = protocol.Service(HttpRequests(self, "repo"))
+        service = messages.Service(HttpRequests(self, "repo"))
         run = finish(service.start(RunKind.UNCOMMITTED))
         finish(service.uncommitted(run.run_id))
         prepared = finish(service.commits(run.run_id))
@@ -215,8 +215,8 @@ class Lakeside:
             "other_rules": [None] * len(places),
         }
         with Files(Lake(uri=self.uri, options=self.options)) as files:
-            table = pa.table(rows, protocol.arrow_schema(protocol.GARBAGE))
-            garbage = files.act(lambda store: write_input(store, run.folder + "garbage/", protocol.GARBAGE, table))
+            table = pa.table(rows, messages.arrow_schema(messages.GARBAGE))
+            garbage = files.act(lambda store: write_input(store, run.folder + "garbage/", messages.GARBAGE, table))
             finish(service.marked(run.run_id, garbage))
             plan = Plan(
                 run_id=run.run_id,
@@ -239,8 +239,8 @@ class Lakeside:
 
     def ledger(self) -> list[dict[str, Any]]:
         """All rows there are, by record."""
-        records = protocol.ledger_records(map(str, self.files("_lakefs/retention/gc/ledger/date=*/*.parquet")))
-        tables = [protocol.decode_record(names, [Path(name).read_bytes() for name in names]) for names in records]
+        records = messages.ledger_records(map(str, self.files("_lakefs/retention/gc/ledger/date=*/*.parquet")))
+        tables = [messages.decode_record(names, [Path(name).read_bytes() for name in names]) for names in records]
         return [row for rows in tables for row in rows.to_pylist()]
 
     def end_window(self, run_id: str) -> None:
@@ -258,10 +258,10 @@ class Lakeside:
     def fail_in_ledger(self) -> None:
         """Every deletion that was recorded now counts as failed."""
         for file in self.files("_lakefs/retention/gc/ledger/date=*/*.parquet"):
-            rows = protocol.decode_part(protocol.LEDGER, file.read_bytes(), name=file.name)
+            rows = messages.decode_part(messages.LEDGER, file.read_bytes(), name=file.name)
             errors = pa.array(["refused"] * rows.num_rows)
             place = rows.schema.get_field_index("error")
-            file.write_bytes(protocol.encode_part(protocol.LEDGER, rows.set_column(place, "error", errors)))
+            file.write_bytes(messages.encode_part(messages.LEDGER, rows.set_column(place, "error", errors)))
 
     # What the server answers
 
@@ -289,7 +289,7 @@ class Lakeside:
             action()
         body = msgspec.to_builtins(json)
         if words[-2:] == ["lifecycle", "branches"]:
-            # Sweeps of branches need a catalog: tests/gc/service/test_branch_sweep.py.
+            # Sweeps of branches need a catalog: tests/gc/live/test_branch_sweep.py.
             version = self.wait(PolicyBook(self.versions).read()).version
             return {"repository": "repo", "policy_version": version, "now_ms": self.clock.ms, "branches": []}
         if words == ["gc", "planning"]:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from click.testing import CliRunner
 
-from lakebed.cli.tree import app
+from lakebed.cli.kit.tree import app
 from lakebed.client import Client, Credentials
 from lakebed.objectstore import ObjectStoreOptions, environment_of
 from lakebed.testing.contracts.network import held_port

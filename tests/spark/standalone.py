@@ -24,7 +24,7 @@ import pyspark
 
 from bench.http import children
 from lakebed.gc import NEEDED, find_java
-from lakebed.gc.spark.java import shim_home
+from lakebed.gc.engines.java import shim_home
 
 SPARK = Path(pyspark.__file__).parent
 POLL_S = 0.05

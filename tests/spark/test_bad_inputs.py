@@ -1,6 +1,6 @@
 """Every input of every run: cut short, changed, gone or of a later version, it stops the run and nothing is deleted.
 
-What is found by which check, tests/gc/protocol has. Here each input passes through them. One harm each, in turn.
+What is found by which check, tests/gc/messages has. Here each input passes through them. One harm each, in turn.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pytest
 
 from lakebed.base import Corrupt
 from lakebed.gc import RunAbandoned
-from lakebed.gc.protocol import RunKind
+from lakebed.gc.live import CollectionService, ServiceOptions
+from lakebed.gc.messages import RunKind
 from lakebed.gc.rules import MetadataRule
-from lakebed.gc.service import CollectionService, ServiceOptions
 from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
 

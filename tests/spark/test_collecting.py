@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.base import Conflict, Corrupt
 from lakebed.gc import NoRules, RunAbandoned, RunNotReady
-from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc.messages import RunKind, RunState
 from lakebed.gc.rules import KeepLast, Rules
 from lakebed.versions import CommitExpired
 from tests.spark.lakeside import Lakeside

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakebed.base import Conflict, Corrupt, NotFound, Ports, to_row
-from lakebed.gc import BadWindow, LedgerQuery, Mode, Overtaken, PurgeReport, TaskStopped, WindowTooLate, flow
-from lakebed.gc.protocol import LedgerState, PurgeRequest, RunKind, RunState, Service, deferred_path
+from lakebed.gc import BadWindow, LedgerQuery, Mode, Overtaken, PurgeReport, TaskStopped, WindowTooLate
+from lakebed.gc.machine import flow
+from lakebed.gc.messages import LedgerState, PurgeRequest, RunKind, RunState, Service, deferred_path
 from lakebed.gc.rules import DAY_MS
 from lakebed.runtime import live_ports
 from lakebed.versions import CommitExpired, ContentsGone

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from lakebed.base import Entry, from_row
 from lakebed.gc.engines import LocalEngine
+from lakebed.gc.engines.files import Lake
 from lakebed.gc.engines.spark import SparkEngine
-from lakebed.gc.files import Lake
-from lakebed.gc.protocol import Service
+from lakebed.gc.messages import Service
 from lakebed.gc.runs.context import RunContext
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import LiveClock
-from tests.gc.service.test_deleted_repositories import Installation
+from tests.gc.live.test_deleted_repositories import Installation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.base import Conflict, Denied
 from lakebed.gc import NotTheRules
-from lakebed.gc.protocol import APPLYING_PREFIX, Expire, RunKind, RunState
+from lakebed.gc.messages import APPLYING_PREFIX, Expire, RunKind, RunState
 from lakebed.gc.rules import days_rules
 from tests.spark.lakeside import Lakeside
 

@@ -24,35 +24,34 @@ from hypothesis import strategies as st
 
 from lakebed.base import SEQUENCE_MAX, CommitId, MetarangeId, format_address, slice_name, to_row
 from lakebed.base import Entry as BaseEntry
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.engines import Engine
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.inputs.history import only_active as only_active_rows
-from lakebed.gc.inputs.named import LiveSet, deal_live, from_tables
-from lakebed.gc.inputs.ranges import IN_ROWS_MAX, ListedRanges, from_ranges
-from lakebed.gc.kinds import learning
-from lakebed.gc.kinds.learning import Learned, learn, read_known
-from lakebed.gc.kinds.lifecycle import mark_known
-from lakebed.gc.lifecycle import dues, going, sorting
-from lakebed.gc.lifecycle.due import MIXED, Judging, deal_due, rule_of_span
-from lakebed.gc.lifecycle.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
-from lakebed.gc.lifecycle.going import mark_going
-from lakebed.gc.lifecycle.reaching import (
+from lakebed.gc.engines.files import Files, Lake
+from lakebed.gc.engines.tables import LIVE
+from lakebed.gc.kinds.lifecycle import dues, going, learning, sorting
+from lakebed.gc.kinds.lifecycle.due import MIXED, Judging, deal_due, rule_of_span
+from lakebed.gc.kinds.lifecycle.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
+from lakebed.gc.kinds.lifecycle.going import mark_going
+from lakebed.gc.kinds.lifecycle.learning import Learned, learn, read_known
+from lakebed.gc.kinds.lifecycle.plan import mark_known
+from lakebed.gc.kinds.lifecycle.reaching import (
     Ranges,
     Reached,
     keeps_versions,
     pinned_commits,
     reach_metaranges,
 )
-from lakebed.gc.lifecycle.sorting import sort_ranges
-from lakebed.gc.lifecycle.trees import TreeParts
-from lakebed.gc.mark import mark_expired
+from lakebed.gc.kinds.lifecycle.sorting import sort_ranges
+from lakebed.gc.kinds.lifecycle.trees import TreeParts
+from lakebed.gc.mark.inputs.history import only_active as only_active_rows
+from lakebed.gc.mark.inputs.named import LiveSet, deal_live, from_tables
+from lakebed.gc.mark.inputs.ranges import IN_ROWS_MAX, ListedRanges, from_ranges
+from lakebed.gc.mark.mark import mark_expired
+from lakebed.gc.mark.sets import places
+from lakebed.gc.mark.sets.bucketed import HELD_IN_JOIN, Dealer, files_of
 from lakebed.gc.rules import DAY_MS, BranchRule, CommitFacts, History, KeepLast, Namespace, Rules
 from lakebed.gc.rules.lifecycle import Entry, Policy, check_policy, judge_objects, only_active
 from lakebed.gc.runs.context import RunContext
-from lakebed.gc.sets import places
-from lakebed.gc.sets.bucketed import HELD_IN_JOIN, Dealer, files_of
-from lakebed.gc.tables import LIVE
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import (
     codec,
@@ -214,8 +213,8 @@ class Built:
         )
         return (
             history,
-            pa.Table.from_pylist(rows, protocol.arrow_schema(protocol.COMMITS)),
-            pa.Table.from_pylist(refs, protocol.arrow_schema(protocol.REFS)),
+            pa.Table.from_pylist(rows, messages.arrow_schema(messages.COMMITS)),
+            pa.Table.from_pylist(refs, messages.arrow_schema(messages.REFS)),
         )
 
     def date(self, created_ms: list[int]) -> None:
@@ -298,10 +297,10 @@ def found_any(ranges: Ranges) -> bool:
 
 def planned(
     engines: Engines, built: Built, *, now_ms: int, until_ms: int | None = None, rules: Rules | None = None
-) -> protocol.Manifest:
+) -> messages.Manifest:
     """With `rules` only active commits count."""
 
-    async def mark(engine: Engine, store: ObjectStore) -> protocol.Manifest:
+    async def mark(engine: Engine, store: ObjectStore) -> messages.Manifest:
         counted = built.commits
         if rules is not None:
             pinned = pinned_commits(built.refs, built.policy)
@@ -387,7 +386,7 @@ def test_a_simulation_sees_each_object_on_the_day_on_which_a_plan_takes_it(
         garbage = planned(engines, built, now_ms=NOW_MS, until_ms=NOW_MS + 9 * DAY_MS)
         with Files(built.lake) as files:
             tables = [
-                protocol.read_part(garbage, protocol.GARBAGE, part, files.read(garbage.folder + part.name))
+                messages.read_part(garbage, messages.GARBAGE, part, files.read(garbage.folder + part.name))
                 for part in garbage.parts
             ]
         rows = [row for table in tables for row in table.to_pylist()]
@@ -458,8 +457,8 @@ def test_a_run_that_goes_on_from_the_one_before_takes_what_a_clean_one_takes(eng
     def check(case: tuple[Drawn, list[Night]]) -> None:
         history, some = case
         folder = tmp_path / str(next(numbers))
-        saved: protocol.KnownDues | None = None
-        gone: dict[str, protocol.Manifest] = {}
+        saved: messages.KnownDues | None = None
+        gone: dict[str, messages.Manifest] = {}
         taken: frozenset[str] = frozenset()
         now_ms = NOW_MS
         for number, night in enumerate(some):
@@ -592,7 +591,7 @@ def test_hours_that_contradict_the_rows_stop_the_run(engines: Engines, tmp_path:
     built = Built(history, tmp_path)
     _, saved = known_run(engines, built, "first", NOW_MS, None, {})
 
-    async def all_are_due(store: ObjectStore) -> protocol.Pieces:
+    async def all_are_due(store: ObjectStore) -> messages.Pieces:
         dues = await read_hours(store, saved.hours)
         due = min(int(runs.hours[runs.hours > UNKNOWN].min()) for runs in dues.runs.values())
         wrong = {slice_: Runs(runs.ends, np.full(len(runs.hours), due, np.int32)) for slice_, runs in dues.runs.items()}
@@ -601,7 +600,7 @@ def test_hours_that_contradict_the_rows_stop_the_run(engines: Engines, tmp_path:
     with Files(built.lake) as files:
         wrong = msgspec.structs.replace(saved, hours=files.act(all_are_due))
     for rows_max in WAYS:
-        with pytest.raises(protocol.BadInput, match="hours say"):
+        with pytest.raises(messages.BadInput, match="hours say"):
             known_run(engines, built, "second", NOW_MS + 3 * DAY_MS, wrong, {}, ways=[rows_max])
 
 
@@ -699,7 +698,7 @@ def test_a_plan_without_a_join_refuses_hours_of_an_open_slice(engines: Engines, 
             now_ms=run.now_ms,
         )
 
-    with pytest.raises(protocol.BadInput, match=f"{slice_name(is_open)} is open"):
+    with pytest.raises(messages.BadInput, match=f"{slice_name(is_open)} is open"):
         engines.act(built.lake, mark)
 
 
@@ -800,15 +799,15 @@ def known_run(
     built: Built,
     name: str,
     now_ms: int,
-    saved: protocol.KnownDues | None,
-    gone: dict[str, protocol.Manifest],
+    saved: messages.KnownDues | None,
+    gone: dict[str, messages.Manifest],
     *,
     held: pa.Table | None = None,
     ways: Sequence[int] = WAYS,
-) -> tuple[protocol.Manifest, protocol.KnownDues]:
+) -> tuple[messages.Manifest, messages.KnownDues]:
     """`held` is LIVE. Plans in every one of the `ways`, which must find the same."""
 
-    async def mark(engine: Engine, store: ObjectStore) -> tuple[protocol.Manifest, protocol.KnownDues]:
+    async def mark(engine: Engine, store: ObjectStore) -> tuple[messages.Manifest, messages.KnownDues]:
         run, context = run_and_context(built, engine, store, name, now_ms)
         reached = reach_metaranges(built.commits, built.refs, built.policy)
         base = None if saved is None else await read_known(store, "before", saved)
@@ -820,7 +819,7 @@ def known_run(
         await learned.known.take(context, gone)
         keeps = []
         if learned.known.has_foreign and gone:
-            source, rows, effort = from_tables([*gone.values()], protocol.GARBAGE)
+            source, rows, effort = from_tables([*gone.values()], messages.GARBAGE)
             folder = f"_lakefs/gone-{name}/"
             keeps.append(await deal_live(engine, source, rows, uri=URI, folder=folder, with_keys=True, effort=effort))
         if held is not None:
@@ -848,10 +847,10 @@ def known_run(
     return engines.act(built.lake, mark)
 
 
-async def rows_of(store: ObjectStore, garbage: protocol.Manifest) -> list[dict[str, Any]]:
+async def rows_of(store: ObjectStore, garbage: messages.Manifest) -> list[dict[str, Any]]:
     """Of each object the row."""
     parts = [
-        protocol.read_part(garbage, protocol.GARBAGE, part, await store.get(garbage.folder + part.name))
+        messages.read_part(garbage, messages.GARBAGE, part, await store.get(garbage.folder + part.name))
         for part in garbage.parts
     ]
     return sorted([row for part in parts for row in part.to_pylist()], key=lambda row: str(row["address"]))
@@ -859,11 +858,11 @@ async def rows_of(store: ObjectStore, garbage: protocol.Manifest) -> list[dict[s
 
 def run_and_context(
     built: Built, engine: Engine, store: ObjectStore, name: str, now_ms: int
-) -> tuple[protocol.StartedRun, RunContext]:
-    run = protocol.StartedRun(
+) -> tuple[messages.StartedRun, RunContext]:
+    run = messages.StartedRun(
         run_id=name,
-        kind=protocol.RunKind.LIFECYCLE,
-        state=protocol.RunState.PLANNING,
+        kind=messages.RunKind.LIFECYCLE,
+        state=messages.RunState.PLANNING,
         folder=f"_lakefs/{name}/",
         namespace=URI,
         now_ms=now_ms,

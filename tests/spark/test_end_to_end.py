@@ -15,7 +15,7 @@ import pytest
 
 from lakebed.base import NotFound
 from lakebed.gc.__main__ import main
-from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc.messages import RunKind, RunState
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.wire import GarbageCollectionRules
 

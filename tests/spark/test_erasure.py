@@ -11,17 +11,17 @@ import pytest
 from hypothesis import strategies as st
 
 from lakebed.base import slice_name
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.engines import Engine
-from lakebed.gc.erasure import erasing
-from lakebed.gc.erasure.erasing import deal_selected, read_ranges_by_span
-from lakebed.gc.inputs import ranges
-from lakebed.gc.inputs.named import deal_live
-from lakebed.gc.inputs.ranges import ListedRanges, from_ranges
-from lakebed.gc.mark import mark_expired
-from lakebed.gc.protocol import RunState
+from lakebed.gc.kinds.erasure import erasing
+from lakebed.gc.kinds.erasure.erasing import deal_selected, read_ranges_by_span
+from lakebed.gc.mark.inputs import ranges
+from lakebed.gc.mark.inputs.named import deal_live
+from lakebed.gc.mark.inputs.ranges import ListedRanges, from_ranges
+from lakebed.gc.mark.mark import mark_expired
+from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed
+from lakebed.gc.messages import RunState
 from lakebed.gc.rules import Namespace, Selection, judge_erasure
-from lakebed.gc.sets.bucketed import HELD_MAX, Bucketed
 from lakebed.objectstore import ObjectStore
 from tests.gc.test_erasure import erase, versions_of
 from tests.spark.lakeside import Lakeside
@@ -50,8 +50,8 @@ async def dealt(engine: Engine, built: Built, selection: Selection) -> tuple[Buc
     return due, stays, found.apart
 
 
-def planned(engines: Engines, built: Built, selection: Selection, *, takes_shared: bool) -> protocol.Manifest:
-    async def mark(engine: Engine, _: ObjectStore) -> protocol.Manifest:
+def planned(engines: Engines, built: Built, selection: Selection, *, takes_shared: bool) -> messages.Manifest:
+    async def mark(engine: Engine, _: ObjectStore) -> messages.Manifest:
         due, stays, apart = await dealt(engine, built, selection)
         whole = await deal_live(
             engine,

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from lakebed.base import Entry, to_row
-from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc.messages import RunKind, RunState
 from lakebed.gc.rules import DAY_MS
 from tests.spark.lakeside import URI, Lakeside
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lakebed.gc as gc
-from lakebed.gc.protocol import Fate, RunKind, RunState
+from lakebed.gc.messages import Fate, RunKind, RunState
 from lakebed.gc.rules import Rules, days_rules
 from lakebed.objectstore import ObjectStoreOptions
 

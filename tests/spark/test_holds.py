@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from lakebed.gc.protocol import RunKind, RunState
-from lakebed.gc.service import PolicyBook
+from lakebed.gc.live import PolicyBook
+from lakebed.gc.messages import RunKind, RunState
 from tests.gc.test_holds import expired, hold, plan, release
 from tests.spark.lakeside import Lakeside
 

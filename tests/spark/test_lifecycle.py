@@ -14,8 +14,10 @@ from msgspec.structs import replace
 
 from lakebed.base import Conflict
 from lakebed.gc import NoRules, OtherUnfinished, PolicyChanged
-from lakebed.gc.kinds.lifecycle import NoPolicy
-from lakebed.gc.protocol import (
+from lakebed.gc.api.simulate import BadDays
+from lakebed.gc.kinds.lifecycle.plan import NoPolicy
+from lakebed.gc.live import HoldBook, PolicyBook
+from lakebed.gc.messages import (
     Fate,
     InvalidRequest,
     NewHold,
@@ -29,8 +31,6 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import InvalidPolicy
-from lakebed.gc.service import HoldBook, PolicyBook
-from lakebed.gc.simulate import BadDays
 from lakebed.runtime import LiveClock
 from lakebed.versions import Commit, PathExpired
 from tests.gc.test_erasure import apply, erase

@@ -12,10 +12,10 @@ import pytest
 
 from lakebed.base import CommitId, Conflict, Invalid, MetarangeId, from_row
 from lakebed.gc import EngineName
-from lakebed.gc.protocol import RunKind, RunMode
+from lakebed.gc.live import PolicyBook
+from lakebed.gc.messages import RunKind, RunMode
 from lakebed.gc.rules import DAY_MS, CommitFacts, History, Namespace
 from lakebed.gc.rules.lifecycle import Entry, InvalidPolicy, check_policy, judge_objects
-from lakebed.gc.service import PolicyBook
 from lakebed.versions import BranchRecord, Commit, CopyRecord, Note, SliceRecord, decode_cells, is_gone
 from tests.spark.lakeside import Lakeside
 

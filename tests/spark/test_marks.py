@@ -31,20 +31,23 @@ from lakebed.base import (
     slice_number,
     to_row,
 )
-from lakebed.gc import LocalSession, protocol
+from lakebed.gc import LocalSession, messages
 from lakebed.gc.engines import Effort, Engine, LocalEngine, Task
 from lakebed.gc.engines import spark as spark_engine
+from lakebed.gc.engines.files import Files, Lake
 from lakebed.gc.engines.spark import SparkEngine
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.inputs import ranges as ranges_module
-from lakebed.gc.inputs.history import judge, metaranges_of_all
-from lakebed.gc.inputs.listing import SIZE_UNKNOWN, UNREFERENCED, list_slices
-from lakebed.gc.inputs.named import Source, deal_keys, deal_live, from_tables, merge_live
-from lakebed.gc.inputs.ranges import ListedRanges, deal_expired, from_ranges, read_ranges
-from lakebed.gc.inputs.selecting import paths_of
-from lakebed.gc.kinds.old_layout import list_elsewhere
-from lakebed.gc.mark import Live, Marked, mark_expired, mark_keys, mark_listed
-from lakebed.gc.protocol import BadInput, Pieces
+from lakebed.gc.engines.tables import CANDIDATES, LIVE, Table, decode, encode
+from lakebed.gc.kinds.uncommitted.old_layout import list_elsewhere
+from lakebed.gc.mark.inputs import ranges as ranges_module
+from lakebed.gc.mark.inputs.history import judge, metaranges_of_all
+from lakebed.gc.mark.inputs.listing import SIZE_UNKNOWN, UNREFERENCED, list_slices
+from lakebed.gc.mark.inputs.named import Source, deal_keys, deal_live, from_tables, merge_live
+from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_expired, from_ranges, read_ranges
+from lakebed.gc.mark.inputs.selecting import paths_of
+from lakebed.gc.mark.mark import Live, Marked, mark_expired, mark_keys, mark_listed
+from lakebed.gc.mark.sets.bucketed import Dealer
+from lakebed.gc.mark.sets.packing import Cause, pack_foreign, pack_numbered
+from lakebed.gc.messages import BadInput, Pieces
 from lakebed.gc.rules import (
     DAY_MS,
     CommitFacts,
@@ -57,9 +60,6 @@ from lakebed.gc.rules import (
     garbage_addresses,
     judge_commits,
 )
-from lakebed.gc.sets.bucketed import Dealer
-from lakebed.gc.sets.packing import Cause, pack_foreign, pack_numbered
-from lakebed.gc.tables import CANDIDATES, LIVE, Table, decode, encode
 from lakebed.objectstore import MemoryObjectStore, ObjectStore, ObjectStoreOptions
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.runtime import live_ports
@@ -172,7 +172,7 @@ class Built:
             if address in self.namespace.keys_of([one])
         }
 
-    def _write_uncommitted(self, files: Files) -> protocol.Manifest:
+    def _write_uncommitted(self, files: Files) -> messages.Manifest:
         places = [parse_address(address) or (-1, 0) for address in self.world.uncommitted]
         count = len(places)
         rows = pa.table(
@@ -185,10 +185,10 @@ class Built:
                 "branch": pa.array(["main"] * count, pa.string()),
             }
         )
-        data = protocol.encode_part(protocol.UNCOMMITTED, rows)
+        data = messages.encode_part(messages.UNCOMMITTED, rows)
         files.write("_lakefs/x/part-00000.parquet", data)
-        part = protocol.part_of("part-00000.parquet", data, rows=count)
-        return protocol.manifest_of(protocol.UNCOMMITTED, "_lakefs/x/", [part])
+        part = messages.part_of("part-00000.parquet", data, rows=count)
+        return messages.manifest_of(messages.UNCOMMITTED, "_lakefs/x/", [part])
 
 
 def table_of(number: int, addresses: Sequence[str]) -> pa.Table:
@@ -211,7 +211,7 @@ def commits_table(facts: Mapping[CommitId, CommitFacts]) -> pa.Table:
         }
         for commit in facts.values()
     ]
-    return pa.Table.from_pylist(rows, protocol.arrow_schema(protocol.COMMITS))
+    return pa.Table.from_pylist(rows, messages.arrow_schema(messages.COMMITS))
 
 
 @pytest.fixture
@@ -256,16 +256,16 @@ def examples(engines: Engines, drawn: st.SearchStrategy[T], check: Callable[[T],
     given(drawn)(settings(max_examples=40 if engines.session is None else 6, deadline=None)(check))()
 
 
-def addresses_of(lake: Lake, garbage: protocol.Manifest) -> set[str]:
+def addresses_of(lake: Lake, garbage: messages.Manifest) -> set[str]:
     """Those of a plan's table, each of which must be there once."""
     return {*paths_of_each(lake, garbage)}
 
 
-def paths_of_each(lake: Lake, garbage: protocol.Manifest) -> dict[str, set[str]]:
+def paths_of_each(lake: Lake, garbage: messages.Manifest) -> dict[str, set[str]]:
     """All paths of each address of a plan's table, which must be there once."""
     with Files(lake) as files:
         tables = [
-            protocol.read_part(garbage, protocol.GARBAGE, part, files.read(garbage.folder + part.name))
+            messages.read_part(garbage, messages.GARBAGE, part, files.read(garbage.folder + part.name))
             for part in garbage.parts
         ]
     found = [pair for table in tables for pair in zip(table["address"].to_pylist(), paths_of(table), strict=True)]
@@ -301,10 +301,10 @@ def test_the_committed_mark_equals_its_specification(engines: Engines, build: Ca
                 built.history, verdict, built.trees, uncommitted=world.uncommitted, namespace=built.namespace
             )
 
-        async def mark(engine: Engine, _: ObjectStore) -> protocol.Manifest:
+        async def mark(engine: Engine, _: ObjectStore) -> messages.Manifest:
             refs = pa.Table.from_pylist(
                 [{"kind": "branch", "name": "main", "commit_id": f"c{world.head}", "state": "active"}],
-                protocol.arrow_schema(protocol.REFS),
+                messages.arrow_schema(messages.REFS),
             )
             judged = judge(built.commits, refs, rules, now_ms=NOW_MS)
             ranges = await listed_ranges(engine, world, judged.metaranges)
@@ -312,7 +312,7 @@ def test_the_committed_mark_equals_its_specification(engines: Engines, build: Ca
             candidates = await deal_expired(
                 engine, expired, uri=URI, folder="_lakefs/expired/", closed=sorted(world.closed)
             )
-            staged, rows, effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
+            staged, rows, effort = from_tables([built.uncommitted], messages.UNCOMMITTED)
             sides = [
                 await deal_live(engine, source, named, uri=URI, folder="_lakefs/live/", with_keys=True, effort=effort)
                 for source, named in ((from_ranges, live.rows), (staged, rows))
@@ -340,7 +340,7 @@ def test_the_uncommitted_mark_equals_its_specification(engines: Engines, build: 
         async def mark(engine: Engine, _: ObjectStore) -> Marked:
             listed, _found = await list_slices(engine, sorted(world.closed), folder="_lakefs/listed/")
             ranges = await listed_ranges(engine, world, metaranges_of_all(built.commits))
-            staged, rows, _effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
+            staged, rows, _effort = from_tables([built.uncommitted], messages.UNCOMMITTED)
             live = Live(
                 committed=await live_of(engine, from_ranges, ranges.rows, "committed"),
                 uncommitted=await live_of(engine, staged, rows, "uncommitted"),
@@ -365,10 +365,10 @@ def test_the_mark_of_an_old_layout_equals_its_specification(engines: Engines, bu
             for key in ELSEWHERE:
                 files.write(key, b"1234")
 
-        async def mark(engine: Engine, store: ObjectStore) -> protocol.Manifest:
+        async def mark(engine: Engine, store: ObjectStore) -> messages.Manifest:
             listed, _ = await list_elsewhere(store, folder)
             ranges = await listed_ranges(engine, world, metaranges_of_all(built.commits))
-            staged, rows, effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
+            staged, rows, effort = from_tables([built.uncommitted], messages.UNCOMMITTED)
             named = [
                 await deal_keys(engine, source, some, uri=URI, folder=folder, effort=effort)
                 for source, some in ((from_ranges, ranges.rows), (staged, rows))
@@ -409,7 +409,7 @@ def written(lake: Lake, candidates: pa.Table) -> Pieces:
     data = encode(CANDIDATES, candidates)
     with Files(lake) as files:
         files.write("_lakefs/listed/some.parquet", data)
-    part = protocol.part_of("some.parquet", data, rows=candidates.num_rows)
+    part = messages.part_of("some.parquet", data, rows=candidates.num_rows)
     return Pieces(folder="_lakefs/listed/", parts=(part,))
 
 
@@ -468,7 +468,7 @@ def test_a_part_that_is_missing_stops_the_mark_and_is_named(engines: Engines, la
         for name, bytes_ in data.items():
             if name != broken:
                 files.write(f"_lakefs/{name}/some.parquet", bytes_)
-            part = protocol.part_of("some.parquet", bytes_, rows=int(name == "listed"))
+            part = messages.part_of("some.parquet", bytes_, rows=int(name == "listed"))
             pieces[name] = Pieces(folder=f"_lakefs/{name}/", parts=(part,))
 
     with pytest.raises(Corrupt, match=f"_lakefs/{broken}/some.parquet is missing"):

@@ -10,10 +10,10 @@ import pytest
 
 from lakebed.base import Entry, format_address, to_row
 from lakebed.gc import Mode
-from lakebed.gc.kinds.old_layout import NamespaceInside
-from lakebed.gc.protocol import RunKind, RunMode, RunState
+from lakebed.gc.kinds.uncommitted.old_layout import NamespaceInside
+from lakebed.gc.mark.sets.places import is_elsewhere
+from lakebed.gc.messages import RunKind, RunMode, RunState
 from lakebed.gc.rules import DAY_MS
-from lakebed.gc.sets.places import is_elsewhere
 from tests.spark.lakeside import URI, Lakeside
 
 if TYPE_CHECKING:

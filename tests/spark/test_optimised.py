@@ -15,11 +15,15 @@ import pytest
 
 from lakebed.base import Entry, NotFound, RepositoryUid, to_row
 from lakebed.gc import Mode, NoSavedState
-from lakebed.gc.files import Files, Lake
-from lakebed.gc.inputs.named import LiveSet
-from lakebed.gc.kinds.saving import save
-from lakebed.gc.kinds.uncommitted import Choice, choose
-from lakebed.gc.protocol import (
+from lakebed.gc.engines.files import Files, Lake
+from lakebed.gc.engines.tables import CANDIDATES, LIVE, encode
+from lakebed.gc.kinds.uncommitted.plan import Choice, choose
+from lakebed.gc.kinds.uncommitted.saved import save
+from lakebed.gc.live import CollectionService
+from lakebed.gc.mark.inputs.named import LiveSet
+from lakebed.gc.mark.sets.packing import Cause, pack_foreign
+from lakebed.gc.mark.sets.places import Namespace
+from lakebed.gc.messages import (
     Pieces,
     Plan,
     PurgeRequest,
@@ -34,10 +38,6 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
 from lakebed.gc.runs.context import RunContext, sha256_of
 from lakebed.gc.runs.recording import Ledger
-from lakebed.gc.service import CollectionService
-from lakebed.gc.sets.packing import Cause, pack_foreign
-from lakebed.gc.sets.places import Namespace
-from lakebed.gc.tables import CANDIDATES, LIVE, encode
 from lakebed.versions import Options, RunRecord, Versions, decode_record, encode_record, keys
 from tests.gc.specified import Specification
 from tests.spark.lakeside import URI, Lakeside

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakebed.gc.protocol import Plan, RunKind, RunState
+from lakebed.gc.messages import Plan, RunKind, RunState
 from lakebed.gc.rules import DAY_MS
 from tests.objectstore.s3_servers import make_bucket, planner_of, serve_s3
 from tests.spark.collecting import Collecting

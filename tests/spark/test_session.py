@@ -112,7 +112,7 @@ def test_an_interrupt_while_spark_starts_ends_it_at_once_without_a_word_of_spark
 
 INTERRUPTED_AND_FAILED = """
 import os, signal, sys
-from lakebed.gc.spark.session import _killed_by_signals
+from lakebed.gc.engines.session import _killed_by_signals
 try:
     with _killed_by_signals():
         try:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lakebed.gc import Collector
-from lakebed.gc.protocol import EngineName, ErasureOrder, PlanRequest, RunKind
+from lakebed.gc.messages import EngineName, ErasureOrder, PlanRequest, RunKind
 from lakebed.gc.rules import MetadataRule, Selection
 from lakebed.objectstore import ObjectStoreOptions, options_from_environment
 from lakebed.testing.contracts.network import FaultyNetwork, Hold, faulty_network
@@ -271,8 +271,8 @@ OF_EACH_KIND = f"""{EACH_STEP_A_JOB}
 import os
 from functools import partial
 from lakebed.gc import __main__ as program
-from lakebed.gc.sets import bucketed
-from lakebed.gc.protocol import ErasureOrder
+from lakebed.gc.mark.mark.sets import bucketed
+from lakebed.gc.messages import ErasureOrder
 from lakebed.gc.rules import MetadataRule, Selection
 bucketed.HELD_LEAST = 1  # so that the little there is becomes several parts
 class Erasing(program.Collector):

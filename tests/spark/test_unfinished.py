@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.base import Corrupt
 from lakebed.gc import Mode, NotFinished, OtherUnfinished, PurgeReport
-from lakebed.gc.protocol import RunKind, RunRequest, RunState
+from lakebed.gc.messages import RunKind, RunRequest, RunState
 from lakebed.gc.rules import DAY_MS
 from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.gc import find_java
-from lakebed.gc.spark.java import shim_home
+from lakebed.gc.engines.java import shim_home
 from tests.kv.servers import jars_of, keep, program
 
 from .standalone import LOG4J, SMALL, SPARK, wait_until

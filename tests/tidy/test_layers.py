@@ -19,20 +19,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "objectstore": {"base"},
     "ranges": {"base"},
     "gc/rules": {"base"},
-    "gc/protocol": {"base", "gc/rules"},
+    "gc/messages": {"base", "gc/rules"},
     "wire": {"base"},
-    "operations": {"base", "wire", "gc/protocol", "gc/rules"},
+    "operations": {"base", "wire", "gc/messages", "gc/rules"},
     "versions": CORE - {"versions"},
     "auth": {"base", "kv"},
     "catalog": CORE,
     "hooks": CORE | {"catalog"},
-    "gc/service": CORE | {"catalog", "gc/rules", "gc/protocol"},
+    "gc/live": CORE | {"catalog", "gc/rules", "gc/messages"},
     "server": CORE
-    | {"runtime", "catalog", "hooks", "auth", "gc/service", "gc/rules", "gc/protocol", "wire", "operations"},
+    | {"runtime", "catalog", "hooks", "auth", "gc/live", "gc/rules", "gc/messages", "wire", "operations"},
     "client": {"base", "wire", "operations"},
     "settings": {"base"},
     "lake": {"base", "wire", "client", "settings"},
-    "gc": {"base", "objectstore", "ranges", "gc/rules", "gc/protocol", "operations", "client", "wire", "runtime"},
+    "gc": {"base", "objectstore", "ranges", "gc/rules", "gc/messages", "operations", "client", "wire", "runtime"},
     # Sessions of users: not below `gc`, since a cluster's job that reads a branch runs no collection.
     "spark": {"base", "settings", "gc"},
     "migration": CORE | {"auth", "catalog", "client", "hooks", "wire"},
@@ -44,48 +44,42 @@ MAY_IMPORT: dict[str, set[str]] = {
         "operations",
         "cli",
         "gc",
-        "gc/protocol",
+        "gc/messages",
         "gc/rules",
         "objectstore",
         "runtime",
     },
-    "examples": {"base", "client", "wire", "cli", "cli/gc", "gc", "gc/protocol", "objectstore"},
+    "examples": {"base", "client", "wire", "cli", "cli/gc", "gc", "gc/messages", "objectstore"},
     "testing": CORE | {"runtime"},
 }
-STEPS_OF_GC = {"base", "objectstore", "ranges", "gc/rules", "gc/protocol"}
+STEPS_OF_GC = {"base", "objectstore", "ranges", "gc/rules", "gc/messages"}
 INSIDE_GC: dict[str, tuple[set[str], set[str]]] = {
     # Bottom-up: each layer's files, and the other parts that they may import. A file imports its own layer or a lower
-    # one. The steps are every file that no other layer names.
-    "tables": ({"files", "tables"}, {"base", "objectstore", "gc/protocol"}),
-    "engines": ({"engines"}, {"base", "objectstore", "runtime", "gc/protocol"}),
+    # one.
+    "engines": ({"engines"}, {"base", "objectstore", "runtime", "gc/messages"}),
     "runs": ({"runs"}, STEPS_OF_GC),
-    "sets": ({"sets"}, STEPS_OF_GC),
-    "inputs": ({"inputs"}, STEPS_OF_GC),
-    "steps": (set(), STEPS_OF_GC),
+    "mark": ({"mark"}, STEPS_OF_GC),
     "kinds": ({"kinds"}, STEPS_OF_GC),
-    "flow": ({"flow", "looking", "preflight", "simulate", "sweep"}, STEPS_OF_GC),
-    "doors": (
-        {"__init__", "__main__", "api", "branches", "functions", "http_requests", "spark"},
-        MAY_IMPORT["gc"],
-    ),
+    "machine": ({"machine"}, STEPS_OF_GC),
+    "doors": ({"__init__", "__main__", "api"}, MAY_IMPORT["gc"]),
 }
 COMPOSITION_ROOTS = {
     # They put parts together, so they may name any; a reader of one finds what runs where.
     "__init__.py": {"lake"},
     "__main__.py": {"cli"},
-    "cli/backup.py": {"server"},
-    "cli/kv.py": {"kv", "server"},
-    "cli/migrate.py": {"migration", "server"},
-    "cli/serve.py": {"server"},
-    "cli/spark.py": {"spark"},
+    "cli/operate/backup.py": {"server"},
+    "cli/operate/kv.py": {"kv", "server"},
+    "cli/operate/migrate.py": {"migration", "server"},
+    "cli/operate/serve.py": {"server"},
+    "cli/operate/spark.py": {"spark"},
     "lake/local.py": {"server"},
 }
 FORBIDDEN_IN_CORE = {"asyncio", "time", "random", "uuid", "os", "threading", "datetime", "secrets", "socket"}
-PURE_OR_AWAITING_PORTS_ONLY = {"base", "ranges", "gc/rules", "gc/protocol", "versions", "catalog", "auth", "gc/service"}
+PURE_OR_AWAITING_PORTS_ONLY = {"base", "ranges", "gc/rules", "gc/messages", "versions", "catalog", "auth", "gc/live"}
 # An engine opens it where a share of the sweep runs, and hands it to work of the sweep alone.
-MAY_DELETE_OBJECTS = {"gc/sweep.py", *(f"gc/engines/{name}.py" for name in ("engine", "spark"))}
+MAY_DELETE_OBJECTS = {"gc/machine/sweep.py", *(f"gc/engines/{name}.py" for name in ("engine", "spark"))}
 # The queue of objects that are deleted at once: the server opens it for its worker.
-MAY_DELETE_OBJECTS |= {"gc/service/hard_delete.py", "server/hard_delete.py"}
+MAY_DELETE_OBJECTS |= {"gc/live/publish/hard_delete.py", "server/hard_delete.py"}
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:
@@ -110,7 +104,7 @@ def imported_names(tree: ast.Module, *folders: str) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            # `from lakebed.gc import protocol` names the part lakebed.gc.protocol.
+            # `from lakebed.gc import protocol` names the part lakebed.gc.messages.
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and folders:
             base = ["lakebed", *folders[: len(folders) - node.level + 1], *filter(None, [node.module])]
@@ -166,7 +160,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def files_imported(file: Path, tree: ast.Module) -> set[Path]:
-    """The files that a file imports: for `lakebed.kv.Store` the front door of `kv`, for `lakebed.cli.kv` that file."""
+    """The files that a file imports: for `lakebed.kv.Store` the front door of `kv`, for `lakebed.cli.gc` that one."""
     found: set[Path] = set()
     for name in imported_names(tree, *file.parts[:-1]):
         path = Path(*name.split(".")[1:])
@@ -177,13 +171,13 @@ def files_imported(file: Path, tree: ast.Module) -> set[Path]:
 
 
 def file_of_gc(name: str) -> str:
-    """The file or folder below `gc` that `lakebed.gc.flow.plan` names; of `lakebed.gc` its front door."""
+    """The file or folder below `gc` that `lakebed.gc.machine.flow.plan` names; of `lakebed.gc` its front door."""
     first = name.removeprefix("lakebed.gc").removeprefix(".").partition(".")[0]
     return first if (SRC / "gc" / f"{first}.py").exists() or (SRC / "gc" / first).is_dir() else "__init__"
 
 
 def layer_of_gc(file: str) -> str:
-    return next((layer for layer, (files, _) in INSIDE_GC.items() if file in files), "steps")
+    return next(layer for layer, (files, _) in INSIDE_GC.items() if file in files)
 
 
 def test_the_map_has_no_cycle_and_no_part_is_missing_from_it() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.cli.tree import COMMANDS
+from lakebed.cli.kit.tree import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 

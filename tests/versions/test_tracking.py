@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from lakebed.base import Entry, OutcomeUnknown, RunKind, RunState, Unavailable, parse_address, slice_name, to_row
 from lakebed.kv import Store
 from lakebed.objectstore import ObjectMissing, ObjectStore, ShortBody
-from lakebed.server.errors import status_and_message
+from lakebed.server.http.errors import status_and_message
 from lakebed.server.s3.errors import as_s3
 from lakebed.versions import (
     EXCLUSIVE,

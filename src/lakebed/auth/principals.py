@@ -129,7 +129,7 @@ class Principals:
 
 
 def _check_form(principal: str) -> None:
-    """Refuse what no login ever brings (server/providers.py makes the ids): it would only look as if it were allowed.
+    """Refuse what no login ever brings (server/identity/providers.py makes the ids): it would only look allowed.
 
     Only for new ones. One that was attached before can be shown and detached.
 

@@ -1,6 +1,6 @@
 """The ports of the core besides its stores: time, fresh names, and tasks.
 
-The core (versions, catalog, auth, gc/service) awaits these and its two stores, and nothing else. It never imports
+The core (versions, catalog, auth, gc/live) awaits these and its two stores, and nothing else. It never imports
 asyncio, time, random, uuid or os. So a server runs it on an event loop (`lakebed.runtime`), and a simulation runs the
 very same code by hand, one effect at a time (`sim`).
 """

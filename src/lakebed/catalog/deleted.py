@@ -7,7 +7,7 @@ fails; 3 write the DeletedRecord as `kept`; 4 `delete_if` the repository's recor
 Bringing back: 1 `set_if` kept → restoring; 2 `set_if` absent → the repository's record, unusable as yet; 3 make each
 branch active, with a new epoch; 4 `set_if` restoring → restored; 5 `set_if` the repository's record → active.
 
-Collecting (gc/kinds/deleted.py) deletes the objects. 1 `set_if` kept → collecting, once the window is over,
+Collecting (gc/kinds/deleted/plan.py) deletes the objects. 1 `set_if` kept → collecting, once the window is over,
 and from then on nothing comes back; 2 `set_if` collecting → collected, when no object is left; 3 an hour later the
 upkeep purges the records; 4 `set_if` purging → gone. Then the namespace may be used again.
 

@@ -12,7 +12,7 @@ A restore looks at everything before it writes:
   reads these commits; commits that are left here count as orphaned once their files went
 5 note the commits as published; make tags, then branches, as any request makes them, the default branch last
 A restore that died is begun again with the same dump, and goes on. Until then no collection of a bare repository
-begins, for it awaits its default branch (gc/service/installation.py).
+begins, for it awaits its default branch (gc/live/installation/installation.py).
 """
 
 from __future__ import annotations

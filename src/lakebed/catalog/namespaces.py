@@ -4,7 +4,8 @@ Two namespaces may not overlap: the collector of the outer one would list the ob
 in use for ever from its marker object on, and so is everything inside it. Records know the repositories of this
 installation; markers also show deleted repositories and other installations.
 Markers around a namespace have known names. Markers inside it are searched level by level, with LOOKS_MAX requests.
-That search misses deeper ones, and those made at the same moment; gc/kinds/old_layout.py checks every key for them.
+That search misses deeper ones, and those made at the same moment. Plans of old layouts check every key for them
+(gc/kinds/uncommitted/old_layout.py).
 No repository may stage an address in a namespace: its collector would delete what the other repository names, and
 readers of the other repository would read this one.
 """

@@ -5,12 +5,12 @@ The names below are what a command outside of this folder is made of (`lakebed.e
 
 from lakebed.settings import Settings, read_settings, write_settings
 
-from .failures import Misuse
-from .output import human_duration
-from .parameters import Argument, Option
-from .progress import bar
-from .session import Session, command, connect
-from .tree import app, noun
+from .kit.failures import Misuse
+from .kit.output import human_duration
+from .kit.parameters import Argument, Option
+from .kit.progress import bar
+from .kit.session import Session, command, connect
+from .kit.tree import app, noun
 
 __all__ = [
     "Argument",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-from .completion import with_whole_uris
-from .failures import INTERRUPTED
-from .shells import PROGRAM, VARIABLE
-from .tree import app
+from .kit.completion import with_whole_uris
+from .kit.failures import INTERRUPTED
+from .kit.shells import PROGRAM, VARIABLE
+from .kit.tree import app
 
 
 def main() -> None:

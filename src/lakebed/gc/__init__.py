@@ -1,6 +1,6 @@
 """Garbage collection: plan what goes, show and compare it, carry it out; why an object stays.
 
-The names below are imported when they are first used: `lakebed.gc.rules` and `lakebed.gc.protocol` are pure, and the
+The names below are imported when they are first used: `lakebed.gc.rules` and `lakebed.gc.messages` are pure, and the
 server and the command line use them without loading Spark.
 """
 
@@ -10,7 +10,44 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from lakebed.gc.protocol import (
+    from .api.branches import PolicyChanged, plan_branches, sweep_branches
+    from .api.collector import Collector, NamespaceMissing, NoSession
+    from .api.functions import (
+        Planned,
+        Where,
+        apply,
+        diff,
+        ledger,
+        plan,
+        purge,
+        restore,
+        run,
+        show,
+        why,
+    )
+    from .api.http_requests import HttpRequests, finish
+    from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
+    from .engines.files import Lake
+    from .engines.java import Java, NoJava, find_java
+    from .engines.package import NEEDED, Package, write_package
+    from .engines.session import (
+        BadSessionOptions,
+        LocalSession,
+        NoSpark,
+        SessionOptions,
+        SessionRunning,
+        SparkDidNotStart,
+        check_spark,
+        local_session,
+        session_on_demand,
+        session_options,
+    )
+    from .kinds.committed.plan import NoRules
+    from .kinds.erasure.certificate.certifying import GARBAGE_STAYS, REMAINS
+    from .kinds.uncommitted.saved import NoSavedState
+    from .machine.preflight import NotTheRules, RunNotReady
+    from .mark.holding import HeldBack
+    from .messages import (
         ApplyRequest,
         BadGrace,
         BadWindow,
@@ -30,47 +67,9 @@ if TYPE_CHECKING:
         UnknownAnswer,
         UnknownChoice,
     )
-
-    from .api import Collector, NamespaceMissing, NoSession
-    from .branches import PolicyChanged, plan_branches, sweep_branches
-    from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
-    from .engines.package import NEEDED, Package, write_package
-    from .erasure.certifying import GARBAGE_STAYS, REMAINS
-    from .files import Lake
-    from .functions import (
-        Planned,
-        Where,
-        apply,
-        diff,
-        ledger,
-        plan,
-        purge,
-        restore,
-        run,
-        show,
-        why,
-    )
-    from .holding import HeldBack
-    from .http_requests import HttpRequests, finish
-    from .kinds.committed import NoRules
-    from .kinds.saving import NoSavedState
-    from .preflight import NotTheRules, RunNotReady
     from .runs.fencing import Overtaken
     from .runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
     from .runs.status import ListedRun, RunStatus, apply_command, run_status_by_record
-    from .spark.java import Java, NoJava, find_java
-    from .spark.session import (
-        BadSessionOptions,
-        LocalSession,
-        NoSpark,
-        SessionOptions,
-        SessionRunning,
-        SparkDidNotStart,
-        check_spark,
-        local_session,
-        session_on_demand,
-        session_options,
-    )
 
 __all__ = [
     "GARBAGE_STAYS",
@@ -153,25 +152,25 @@ __all__ = [
 ]
 
 _NAMES: Final = {
-    ".api": "Collector NamespaceMissing NoSession",
-    ".branches": "PolicyChanged plan_branches sweep_branches",
-    ".erasure.certifying": "GARBAGE_STAYS REMAINS",
+    ".api.collector": "Collector NamespaceMissing NoSession",
+    ".api.branches": "PolicyChanged plan_branches sweep_branches",
+    ".kinds.erasure.certificate.certifying": "GARBAGE_STAYS REMAINS",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
     ".runs.fencing": "Overtaken",
-    ".files": "Lake",
-    ".functions": "Planned Where apply diff ledger plan purge restore run show why",
-    ".http_requests": "HttpRequests finish",
-    ".spark.java": "Java NoJava find_java",
-    ".kinds.committed": "NoRules",
-    ".kinds.saving": "NoSavedState",
+    ".engines.files": "Lake",
+    ".api.functions": "Planned Where apply diff ledger plan purge restore run show why",
+    ".api.http_requests": "HttpRequests finish",
+    ".engines.java": "Java NoJava find_java",
+    ".kinds.committed.plan": "NoRules",
+    ".kinds.uncommitted.saved": "NoSavedState",
     ".engines.package": "NEEDED Package write_package",
-    ".preflight": "NotTheRules RunNotReady",
-    ".holding": "HeldBack",
+    ".machine.preflight": "NotTheRules RunNotReady",
+    ".mark.holding": "HeldBack",
     ".runs.resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",
-    ".spark.session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning SparkDidNotStart "
+    ".engines.session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning SparkDidNotStart "
     "check_spark local_session session_on_demand session_options",
     ".runs.status": "ListedRun RunStatus apply_command run_status_by_record",
-    "lakebed.gc.protocol": "ApplyRequest BadGrace BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
+    "lakebed.gc.messages": "ApplyRequest BadGrace BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
     "PlanMissing PlanRequest PurgeReport PurgeRequest RestoreReport RunAbandoned RunRequest Total Totals UnknownAnswer "
     "UnknownChoice",
 }

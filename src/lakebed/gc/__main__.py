@@ -4,7 +4,7 @@
     python -m lakebed.gc apply lakefs://lake RUN
     spark-submit … lakebed/gc/__main__.py run lakefs://lake
 
-Options are the fields of the requests in `lakebed.gc.protocol` (requests.py). A server starts `job lakefs://lake`: the
+Options are the fields of the requests in `lakebed.gc.messages` (requests.py). A server starts `job lakefs://lake`: the
 request is the first line of standard input, as JSON, and the job ends when standard input does.
 
 Under spark-submit the cluster's session is used, with `--remote` one of Spark Connect, else one of this machine. The
@@ -43,7 +43,10 @@ from lakebed.gc import (
     session_options,
     unforeseen,
 )
-from lakebed.gc.protocol import (
+from lakebed.objectstore import options_from_environment
+from lakebed.runtime import leave_pandas_out
+
+from .messages import (
     ENGINE_SETTING,
     REQUESTS,
     ApplyRequest,
@@ -59,9 +62,7 @@ from lakebed.gc.protocol import (
     is_open,
     request_of,
 )
-from lakebed.gc.rules import read_rules
-from lakebed.objectstore import options_from_environment
-from lakebed.runtime import leave_pandas_out
+from .rules import read_rules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

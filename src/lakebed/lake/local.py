@@ -26,8 +26,8 @@ import httpx
 from lakebed.base import Invalid, NotFound
 from lakebed.client import Client
 from lakebed.server import ServerOptions, create_app, opened, options_of, prepare_folder
-from lakebed.server.folder import MARKER_FILE
-from lakebed.server.upkeep_loop import run_upkeep
+from lakebed.server.process.folder import MARKER_FILE
+from lakebed.server.process.upkeep_loop import run_upkeep
 
 from .lake import Lake
 

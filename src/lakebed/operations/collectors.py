@@ -1,13 +1,13 @@
 """Garbage collection in our words, which say everything: rules in full, runs, plans, jobs, the ledger, restores.
 
-Kept out of the front door: the records are those of `lakebed.gc.protocol`, which loads pyarrow.
+Kept out of the front door: the records are those of `lakebed.gc.messages`, which loads pyarrow.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.rules import Explanation, Rules
 
 from .operation import LIST_BYTES_MAX, NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, get
@@ -35,7 +35,7 @@ _IF_VERSION: Final = Parameter("if_version", "integer")
 GET_FULL_GC_RULES: Final = get(
     "getFullGcRules",
     _GC + "/rules/full",
-    protocol.RulesVersion,
+    messages.RulesVersion,
     _READ_RULES,
     "Return the retention rules in force, or those of a version.",
     Parameter("version", "integer"),
@@ -45,7 +45,7 @@ SET_FULL_GC_RULES: Final = Operation(
     "PUT",
     _GC + "/rules/full",
     Rules,
-    protocol.RulesWritten,
+    messages.RulesWritten,
     _WRITE_RULES,
     "Replace the retention rules, if the version in force is `if_version`.",
     (_IF_VERSION,),
@@ -57,7 +57,7 @@ DELETE_FULL_GC_RULES: Final = Operation(
     "DELETE",
     _GC + "/rules/full",
     NOTHING,
-    protocol.RulesWritten,
+    messages.RulesWritten,
     _WRITE_RULES,
     "Remove the retention rules, if the version in force is `if_version`.",
     (_IF_VERSION,),
@@ -66,7 +66,7 @@ DELETE_FULL_GC_RULES: Final = Operation(
 LIST_GC_RULES_HISTORY: Final = get(
     "listGcRulesHistory",
     _GC + "/rules/history",
-    protocol.RulesHistory,
+    messages.RulesHistory,
     _READ_RULES,
     "List the versions of the retention rules, newest first.",
     Parameter("before", "integer"),
@@ -83,25 +83,25 @@ EXPLAIN_GC_RULES: Final = get(
 
 # Runs of our collectors.
 
-LIST_GC_RUNS: Final = get("listGcRuns", _RUNS, protocol.RunList, _READ_RUNS, "List runs, newest first.", _DELETED)
+LIST_GC_RUNS: Final = get("listGcRuns", _RUNS, messages.RunList, _READ_RUNS, "List runs, newest first.", _DELETED)
 START_GC_RUN: Final = Operation(
     "startGcRun",
     "POST",
     _RUNS,
-    protocol.StartRun,
-    protocol.StartedRun,
+    messages.StartRun,
+    messages.StartedRun,
     _PLANNING,
     "Begin a run.",
     (_DELETED,),
     status=201,
 )
-GET_GC_RUN: Final = get("getGcRun", _RUN, protocol.RunView, _READ_RUNS, "Return a run.", _DELETED)
+GET_GC_RUN: Final = get("getGcRun", _RUN, messages.RunView, _READ_RUNS, "Return a run.", _DELETED)
 READ_GC_UNCOMMITTED: Final = Operation(
     "readGcUncommitted",
     "POST",
     _RUN + "/uncommitted",
-    protocol.ReadUncommitted,
-    protocol.UncommittedPage,
+    messages.ReadUncommitted,
+    messages.UncommittedPage,
     _PLANNING,
     "Write a page of what is staged, being uploaded or copied into the run's folder.",
     (_DELETED,),
@@ -111,8 +111,8 @@ READ_GC_COMMITS: Final = Operation(
     "readGcCommits",
     "POST",
     _RUN + "/commits",
-    protocol.PrepareCommits,
-    protocol.PreparedCommits,
+    messages.PrepareCommits,
+    messages.PreparedCommits,
     _PLANNING,
     "Write the commits and refs into the run's folder.",
     (_DELETED,),
@@ -122,8 +122,8 @@ MARK_GC_RUN: Final = Operation(
     "markGcRun",
     "POST",
     _RUN + "/marked",
-    protocol.Mark,
-    protocol.RunView,
+    messages.Mark,
+    messages.RunView,
     _PLANNING,
     "End planning: the run has this plan.",
     body_bytes_max=LIST_BYTES_MAX,
@@ -132,8 +132,8 @@ NOTE_GC_PLAN: Final = Operation(
     "noteGcPlan",
     "POST",
     _RUN + "/planned",
-    protocol.NotePlanned,
-    protocol.PlannedBy,
+    messages.NotePlanned,
+    messages.PlannedBy,
     _PLANNING,
     "Write down that the caller made the plan of a run.",
     (_DELETED,),
@@ -144,7 +144,7 @@ CHECK_GC_PLANNING: Final = Operation(
     "POST",
     _GC + "/planning",
     NOTHING,
-    protocol.Planning,
+    messages.Planning,
     _PLANNING,
     "Succeed if the caller may plan. Begins nothing.",
     (_DELETED,),
@@ -154,7 +154,7 @@ CHECK_GC_PURGING: Final = Operation(
     "POST",
     _GC + "/purging",
     NOTHING,
-    protocol.Purging,
+    messages.Purging,
     _APPLYING,
     "Succeed if the caller may purge, and return the namespace. Begins nothing.",
 )
@@ -163,7 +163,7 @@ CHOOSE_GC_INSTALLATION: Final = Operation(
     "POST",
     _GC + "/adopting",
     NOTHING,
-    protocol.Adopting,
+    messages.Adopting,
     on(REPOSITORY, "gc:Adopt"),
     "Let this installation go on, where several share a namespace.",
     (_DELETED,),
@@ -171,7 +171,7 @@ CHOOSE_GC_INSTALLATION: Final = Operation(
 FIND_GC_SLICES: Final = get(
     "findGcSlices",
     _GC + "/slices",
-    protocol.UnlistedSlices,
+    messages.UnlistedSlices,
     on(REPOSITORY, "gc:Adopt"),
     "List the slices that adoptGcSlices would put on record, or refuse as it would.",
 )
@@ -180,14 +180,14 @@ ADOPT_GC_SLICES: Final = Operation(
     "POST",
     _GC + "/slices",
     NOTHING,
-    protocol.AdoptedSlices,
+    messages.AdoptedSlices,
     on(REPOSITORY, "gc:Adopt"),
     "Put slices on record that have no record, as after a restore of an older backup, for collections to list.",
 )
 FIND_GC_MISSING: Final = get(
     "findGcMissing",
     _GC + "/missing",
-    protocol.MissingCommits,
+    messages.MissingCommits,
     _READ_RUNS,
     "Find commits whose trees lack files, as after a restore of an older backup.",
     Parameter("continuation_token"),
@@ -197,7 +197,7 @@ MARK_GC_MISSING: Final = Operation(
     "POST",
     _GC + "/missing",
     NOTHING,
-    protocol.MissingCommits,
+    messages.MissingCommits,
     on(REPOSITORY, "gc:Adopt"),
     "Mark as gone the commits whose trees lack files, but for those that a ref names.",
     (Parameter("continuation_token"),),
@@ -206,8 +206,8 @@ APPLY_GC_RUN: Final = Operation(
     "applyGcRun",
     "POST",
     _RUN + "/applying",
-    protocol.Apply,
-    protocol.RunView,
+    messages.Apply,
+    messages.RunView,
     _APPLYING,
     "Succeed if this plan may be applied now.",
     (_DELETED,),
@@ -216,8 +216,8 @@ EXPIRE_GC_COMMITS: Final = Operation(
     "expireGcCommits",
     "POST",
     _RUN + "/expire",
-    protocol.Expire,
-    protocol.RecheckInputs,
+    messages.Expire,
+    messages.RecheckInputs,
     _APPLYING,
     "Publish the commits that expire, and write what is alive now.",
     (_DELETED,),
@@ -231,8 +231,8 @@ FIND_GC_STAGED: Final = Operation(
     "findGcStaged",
     "POST",
     _RUN + "/staged",
-    protocol.FindStaged,
-    protocol.StagedPage,
+    messages.FindStaged,
+    messages.StagedPage,
     _ERASING,
     "Return staged entries that an erasure selects.",
     repeatable=True,
@@ -241,8 +241,8 @@ UNSTAGE_GC_ENTRIES: Final = Operation(
     "unstageGcEntries",
     "POST",
     _RUN + "/unstage",
-    protocol.Unstage,
-    protocol.Unstaged,
+    messages.Unstage,
+    messages.Unstaged,
     _ERASING,
     "Delete staged entries that an erasure takes, where they are what they were.",
     repeatable=True,
@@ -253,8 +253,8 @@ SIGN_GC_CERTIFICATE: Final = Operation(
     "signGcCertificate",
     "POST",
     _RUN + "/certificate",
-    protocol.Certificate,
-    protocol.Certificate,
+    messages.Certificate,
+    messages.Certificate,
     _ERASING,
     "Sign the certificate of an erasure that was applied, with who asked and when.",
     repeatable=True,
@@ -264,8 +264,8 @@ CHECK_GC_CERTIFICATE: Final = Operation(
     "checkGcCertificate",
     "POST",
     _RUN + "/certificate/check",
-    protocol.Certificate,
-    protocol.Certificate,
+    messages.Certificate,
+    messages.Certificate,
     _ERASING,
     "Return a certificate that the server signed and that agrees with its run. Refuse any other.",
     repeatable=True,
@@ -274,7 +274,7 @@ CHECK_GC_CERTIFICATE: Final = Operation(
 GET_GC_CERTIFICATE_KEY: Final = get(
     "getGcCertificateKey",
     _GC + "/certificate-key",
-    protocol.CertificateKey,
+    messages.CertificateKey,
     _ERASING,
     "Return the public key with which certificates of erasures are checked.",
 )
@@ -282,8 +282,8 @@ RETIRE_GC_IDS: Final = Operation(
     "retireGcIds",
     "POST",
     _RUN + "/retire",
-    protocol.RetireLeftovers,
-    protocol.LeftoversRetired,
+    messages.RetireLeftovers,
+    messages.LeftoversRetired,
     _APPLYING,
     "Publish the ids of metadata files that no writer may use again.",
     body_bytes_max=LIST_BYTES_MAX,
@@ -292,8 +292,8 @@ SWEEP_GC_RUN: Final = Operation(
     "sweepGcRun",
     "POST",
     _RUN + "/sweeping",
-    protocol.Sweep,
-    protocol.RunView,
+    messages.Sweep,
+    messages.RunView,
     _APPLYING,
     "Allow the deletion of a plan that was looked at again.",
     (_DELETED,),
@@ -303,8 +303,8 @@ DEFER_GC_RUN: Final = Operation(
     "deferGcRun",
     "POST",
     _RUN + "/deferred",
-    protocol.Defer,
-    protocol.RunView,
+    messages.Defer,
+    messages.RunView,
     _APPLYING,
     "Keep the objects of a run until the end of a window.",
     body_bytes_max=LIST_BYTES_MAX,
@@ -313,8 +313,8 @@ PURGE_GC_RUN: Final = Operation(
     "purgeGcRun",
     "POST",
     _RUN + "/purging",
-    protocol.Purge,
-    protocol.RecheckInputs,
+    messages.Purge,
+    messages.RecheckInputs,
     _APPLYING,
     "Let a deferred run delete, and write what is alive now.",
     is_body_optional=True,
@@ -323,8 +323,8 @@ UNDO_GC_RUN: Final = Operation(
     "undoGcRun",
     "POST",
     _RUN + "/undone",
-    protocol.Undo,
-    protocol.Undone,
+    messages.Undo,
+    messages.Undone,
     _APPLYING,
     "Undo a deferred run, while nothing of it was purged.",
     is_body_optional=True,
@@ -333,8 +333,8 @@ END_GC_RUN: Final = Operation(
     "endGcRun",
     "POST",
     _RUN + "/ended",
-    protocol.End,
-    protocol.RunView,
+    messages.End,
+    messages.RunView,
     _APPLYING,
     "End a run: all of its plan is deleted.",
     (_DELETED,),
@@ -344,7 +344,7 @@ ABANDON_GC_RUN: Final = Operation(
     "POST",
     _RUN + "/abandoned",
     NOTHING,
-    protocol.RunView,
+    messages.RunView,
     on(REPOSITORY, "gc:Abandon"),
     "End a run that deletes nothing more.",
     (_DELETED,),
@@ -352,7 +352,7 @@ ABANDON_GC_RUN: Final = Operation(
 WHY_GC_OBJECT: Final = get(
     "whyGcObject",
     _GC + "/why",
-    protocol.WhyPage,
+    messages.WhyPage,
     on(REPOSITORY, "gc:Explain"),
     "Return why an object is there and until when, or which run took it.",
     Parameter("address"),
@@ -365,13 +365,13 @@ WHY_GC_OBJECT: Final = get(
 # Plans, jobs, the ledger, restores.
 
 LIST_GC_PLANS: Final = get(
-    "listGcPlans", _PLANS, protocol.PlanList, _READ_RUNS, "List plans, newest first.", *PAGE, _DELETED
+    "listGcPlans", _PLANS, messages.PlanList, _READ_RUNS, "List plans, newest first.", *PAGE, _DELETED
 )
-GET_GC_PLAN: Final = get("getGcPlan", _PLAN, protocol.Plan, _READ_RUNS, "Return the plan of a run.", _DELETED)
+GET_GC_PLAN: Final = get("getGcPlan", _PLAN, messages.Plan, _READ_RUNS, "Return the plan of a run.", _DELETED)
 LIST_GC_PLAN_OBJECTS: Final = get(
     "listGcPlanObjects",
     _PLAN + "/objects",
-    protocol.GarbagePage,
+    messages.GarbagePage,
     _READ_RUNS,
     "List the objects that a plan deletes.",
     PREFIX,
@@ -381,19 +381,19 @@ LIST_GC_PLAN_OBJECTS: Final = get(
 DIFF_GC_PLANS: Final = get(
     "diffGcPlans",
     _PLAN + "/diff/{other_run_id}",
-    protocol.PlanDiff,
+    messages.PlanDiff,
     _READ_RUNS,
     "Return what differs between two plans.",
     PAGE[1],
     _DELETED,
 )
-LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, protocol.JobList, _READ_RUNS, "List jobs, newest first.", _DELETED)
+LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, messages.JobList, _READ_RUNS, "List jobs, newest first.", _DELETED)
 START_GC_JOB: Final = Operation(
     "startGcJob",
     "POST",
     _JOBS,
-    protocol.StartJob,
-    protocol.JobView,
+    messages.StartJob,
+    messages.JobView,
     _READ_RUNS,
     "Start a collector on the server.",
     (_DELETED,),
@@ -405,14 +405,14 @@ START_GC_JOB: Final = Operation(
     status=201,
 )
 GET_GC_JOB: Final = get(
-    "getGcJob", _JOB, protocol.JobView, _READ_RUNS, "Return a job, its state and last lines.", _DELETED
+    "getGcJob", _JOB, messages.JobView, _READ_RUNS, "Return a job, its state and last lines.", _DELETED
 )
 STOP_GC_JOB: Final = Operation(
     "stopGcJob",
     "DELETE",
     _JOB,
     NOTHING,
-    protocol.JobView,
+    messages.JobView,
     on(REPOSITORY, "gc:Abandon"),
     "Ask a job to stop.",
     (_DELETED,),
@@ -420,13 +420,13 @@ STOP_GC_JOB: Final = Operation(
 LIST_GC_LEDGER: Final = get(
     "listGcLedger",
     _GC + "/ledger",
-    protocol.LedgerPage,
+    messages.LedgerPage,
     on(REPOSITORY, "gc:ReadLedger"),
     "List what became of objects.",
     Parameter("run_id"),
     Parameter("path"),
     Parameter("address"),
-    Parameter("state", choices=("", *protocol.LedgerState)),
+    Parameter("state", choices=("", *messages.LedgerState)),
     Parameter("since_ms", "integer"),
     *PAGE,
 )
@@ -434,8 +434,8 @@ RESTORE_GC_OBJECTS: Final = Operation(
     "restoreGcObjects",
     "POST",
     _GC + "/restore",
-    protocol.Restore,
-    protocol.RestorePage,
+    messages.Restore,
+    messages.RestorePage,
     on(REPOSITORY, "gc:Restore"),
     "Restore a page of the objects that a run took.",
     asked_later=(

@@ -1,13 +1,13 @@
 """Legal holds: what no collection may delete.
 
-Kept out of the front door: the records are those of `lakebed.gc.protocol`, which loads pyarrow.
+Kept out of the front door: the records are those of `lakebed.gc.messages`, which loads pyarrow.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.rules import Holds
 
 from .operation import NOTHING, PAGE, Operation, Parameter, get
@@ -23,8 +23,8 @@ ADD_LEGAL_HOLD: Final = Operation(
     "addLegalHold",
     "POST",
     _HOLDS,
-    protocol.NewHold,
-    protocol.HoldsWritten,
+    messages.NewHold,
+    messages.HoldsWritten,
     on(REPOSITORY, "gc:AddHold"),
     "Let no collection delete what these paths, commits and tags name.",
     status=201,
@@ -35,7 +35,7 @@ RELEASE_LEGAL_HOLD: Final = Operation(
     "DELETE",
     _HOLDS + "/{hold}",
     NOTHING,
-    protocol.HoldsWritten,
+    messages.HoldsWritten,
     on(REPOSITORY, "gc:ReleaseHold"),
     "End a legal hold. What it kept may go by the next collection.",
     (Parameter("why"),),
@@ -45,7 +45,7 @@ RELEASE_LEGAL_HOLD: Final = Operation(
 LIST_LEGAL_HOLD_HISTORY: Final = get(
     "listLegalHoldHistory",
     _HOLDS + "-history",
-    protocol.HoldsHistory,
+    messages.HoldsHistory,
     _READ,
     "List the changes of the legal holds, newest first.",
     Parameter("before", "integer"),

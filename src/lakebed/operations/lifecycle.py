@@ -1,13 +1,13 @@
 """Lifecycle policies: which objects go by path, branch and age although commits still name them.
 
-Kept out of the front door: the records are those of `lakebed.gc.protocol`, which loads pyarrow.
+Kept out of the front door: the records are those of `lakebed.gc.messages`, which loads pyarrow.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from lakebed.gc import protocol
+from lakebed.gc import messages
 
 from .operation import NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, get
 from .resources import BRANCH, ONE_REPOSITORY, REPOSITORY, on
@@ -22,7 +22,7 @@ _POLICY_BYTES_MAX: Final = 4 << 20
 GET_LIFECYCLE_POLICY: Final = get(
     "getLifecyclePolicy",
     _LIFECYCLE + "/policy",
-    protocol.PolicyVersion,
+    messages.PolicyVersion,
     _READ,
     "Return the lifecycle policy in force, or that of a version.",
     Parameter("version", "integer"),
@@ -31,8 +31,8 @@ SET_LIFECYCLE_POLICY: Final = Operation(
     "setLifecyclePolicy",
     "PUT",
     _LIFECYCLE + "/policy",
-    protocol.SetPolicy,
-    protocol.PolicyWritten,
+    messages.SetPolicy,
+    messages.PolicyWritten,
     _WRITE,
     "Replace the lifecycle policy, if the version in force is `if_version`.",
     (_IF_VERSION,),
@@ -45,7 +45,7 @@ DELETE_LIFECYCLE_POLICY: Final = Operation(
     "DELETE",
     _LIFECYCLE + "/policy",
     NOTHING,
-    protocol.PolicyWritten,
+    messages.PolicyWritten,
     _WRITE,
     "Remove the lifecycle policy, if the version in force is `if_version`.",
     (_IF_VERSION,),
@@ -54,7 +54,7 @@ DELETE_LIFECYCLE_POLICY: Final = Operation(
 LIST_LIFECYCLE_POLICY_HISTORY: Final = get(
     "listLifecyclePolicyHistory",
     _LIFECYCLE + "/policy/history",
-    protocol.PolicyHistory,
+    messages.PolicyHistory,
     _READ,
     "List the versions of the lifecycle policy, newest first.",
     Parameter("before", "integer"),
@@ -65,7 +65,7 @@ FIND_POTENTIAL_COMMITS: Final = Operation(
     "POST",
     _LIFECYCLE + "/potential",
     NOTHING,
-    protocol.PotentialBegun,
+    messages.PotentialBegun,
     _PLAN,
     "Write the commits that may name what the policy has yet to take into the folder of a run, in pages.",
     repeatable=True,
@@ -73,7 +73,7 @@ FIND_POTENTIAL_COMMITS: Final = Operation(
 GET_POTENTIAL_COMMITS: Final = get(
     "getPotentialCommits",
     _LIFECYCLE + "/potential/{runId}",
-    protocol.PotentialPage,
+    messages.PotentialPage,
     _PLAN,
     "Return a page of the commits that were found, with the branches that reach them.",
     Parameter("page", "integer"),
@@ -81,7 +81,7 @@ GET_POTENTIAL_COMMITS: Final = get(
 PLAN_BRANCH_SWEEP: Final = get(
     "planBranchSweep",
     _LIFECYCLE + "/branches",
-    protocol.BranchesPlan,
+    messages.BranchesPlan,
     _PLAN,
     "List branches by name, and whether each goes by the policy now, and why. Changes nothing.",
     PREFIX,
@@ -91,8 +91,8 @@ SWEEP_BRANCHES: Final = Operation(
     "sweepBranches",
     "POST",
     _LIFECYCLE + "/branches/sweep",
-    protocol.SweepBranches,
-    protocol.BranchesSwept,
+    messages.SweepBranches,
+    messages.BranchesSwept,
     on(REPOSITORY, "gc:Apply"),
     "Delete branches of a plan, as far as they still may go. They can come back for a while.",
     asked_later=(Permission("fs:DeleteBranch", BRANCH, when="for each of the branches"),),
@@ -103,8 +103,8 @@ VALIDATE_LIFECYCLE_POLICY: Final = Operation(
     "validateLifecyclePolicy",
     "POST",
     _LIFECYCLE + "/policy/validate",
-    protocol.SetPolicy,
-    protocol.PolicyCheck,
+    messages.SetPolicy,
+    messages.PolicyCheck,
     _READ,
     "Return all errors and warnings of a policy. Changes nothing.",
     repeatable=True,

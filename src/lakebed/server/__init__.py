@@ -1,7 +1,7 @@
 """The HTTP server: the contract's REST operations over `lakebed.catalog`, in one ASGI application."""
 
 from .app import App, ServerOptions, UnknownObjectStore, create_app, opened, options_of
-from .backup import (
+from .operate.backup import (
     Backup,
     BackupDamaged,
     BackupOvertaken,
@@ -11,14 +11,14 @@ from .backup import (
     restore_backup,
     verify_backup,
 )
-from .backup_check import Checked
-from .folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
-from .logs import LogOptions
-from .pairing import WrongFolder, WrongMetadata
-from .recovery import NoDataFolder, recover
-from .serving import AddressTaken, BadAddress, WorkerFailed, inherited_sockets, serve
+from .operate.backup_check import Checked
+from .operate.logs import LogOptions
+from .operate.recovery import NoDataFolder, recover
+from .operate.store_check import Finding, check_metadata
+from .process.folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
+from .process.pairing import WrongFolder, WrongMetadata
+from .process.serving import AddressTaken, BadAddress, WorkerFailed, inherited_sockets, serve
 from .state import AppState
-from .store_check import Finding, check_metadata
 
 __all__ = [
     "AddressTaken",

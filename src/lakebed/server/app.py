@@ -59,21 +59,24 @@ from lakebed.runtime import live_ports
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
 
-from .audit import AuditLog, AuditMode
 from .collectors import Collectors, check_runs
-from .draining import Drain
-from .errors import NoSuchEndpoint, error_response, message_response
-from .folder import OBJECTS_FOLDER, STORE_FILE
 from .hard_delete import HardDeleting
-from .health import Probe
 from .hooks import ScriptReads, make_hooks
-from .login_page import LOGIN_PAGE, login_page
-from .logs import REQUEST_ID, access, log_access
-from .metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
-from .pairing import check_file, pair
-from .providers import ProviderOptions, Providers, provider_options
-from .requests import RestRequest
-from .responses import answer, text
+from .http.errors import NoSuchEndpoint, error_response, message_response
+from .http.requests import RestRequest
+from .http.responses import answer, text
+from .http.routing import Router
+from .identity.login_page import LOGIN_PAGE, login_page
+from .identity.providers import ProviderOptions, Providers, provider_options
+from .identity.setting_up import check_origin
+from .operate.audit import AuditLog, AuditMode
+from .operate.health import Probe
+from .operate.logs import REQUEST_ID, access, log_access
+from .operate.metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
+from .operate.survey import Survey
+from .process.draining import Drain
+from .process.folder import OBJECTS_FOLDER, STORE_FILE
+from .process.pairing import check_file, pair
 from .rest import (
     actions,
     audit,
@@ -84,18 +87,9 @@ from .rest import (
     deleted,
     differences,
     dumps,
-    gc,
-    gc_jobs,
-    gc_ledger,
-    gc_plans,
-    gc_restore,
-    gc_rules,
-    hard_delete,
-    holds,
     identity,
     imports,
     installation,
-    lifecycle,
     multipart,
     objects,
     pulls,
@@ -103,13 +97,17 @@ from .rest import (
     roles,
     staging,
 )
-from .routing import Router
+from .rest.gc import hard_delete, holds, lifecycle
+from .rest.gc import jobs as gc_jobs
+from .rest.gc import ledger as gc_ledger
+from .rest.gc import plans as gc_plans
+from .rest.gc import restore as gc_restore
+from .rest.gc import rules as gc_rules
+from .rest.gc import runs as gc
 from .s3.gateway import Gateway
 from .s3.options import S3Options, s3_options
 from .s3.requests import S3Request
-from .setting_up import check_origin
 from .state import AppState
-from .survey import Survey
 
 logger = logging.getLogger(__name__)
 

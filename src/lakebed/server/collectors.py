@@ -1,4 +1,4 @@
-"""Run the collectors that this server process is asked for (`lakebed.gc.protocol`, jobs.py), a process each.
+"""Run the collectors that this server process is asked for (`lakebed.gc.messages`, jobs.py), a process each.
 
 A collector speaks to this very server with a token of the user who asked, so nothing is decided here. The token allows
 what the job needs on its repository, and only while the job runs. A collector reads and writes the object store with
@@ -27,7 +27,8 @@ from msgspec.structs import replace
 from lakebed.auth import Authenticator, Delegation, Identity, NotAuthenticated
 from lakebed.base import LakebedError
 from lakebed.catalog import Catalog, DeletedNotFound, RepositoryNotFound
-from lakebed.gc.protocol import (
+from lakebed.gc.live import JobBook
+from lakebed.gc.messages import (
     LINES_MAX,
     EngineName,
     JobDeed,
@@ -41,7 +42,6 @@ from lakebed.gc.protocol import (
     engine_from,
     is_open,
 )
-from lakebed.gc.service import JobBook
 from lakebed.hooks import HOOK_VARIABLES
 
 logger = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ from typing import Final
 
 from lakebed.base import LakebedError
 from lakebed.catalog import Catalog
-from lakebed.gc.service import LINGER_MS, OtherInstallation, QueueWorker
+from lakebed.gc.live import LINGER_MS, OtherInstallation, QueueWorker
 from lakebed.objectstore import Deleter, ObjectStoreOptions, open_deleter
 from lakebed.versions import Versions
 
-from .metrics import Sample
+from .operate.metrics import Sample
 
 logger = logging.getLogger(__name__)
 

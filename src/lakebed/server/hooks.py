@@ -15,8 +15,8 @@ from lakebed.hooks import AT_ONCE_MAX, HookOptions, RepositoryHooks
 from lakebed.operations import AnyOperation, history, objects
 from lakebed.versions import Versions
 
-from .gate import require
-from .requests import PAGE_MAX, RestRequest
+from .http.gate import require
+from .http.requests import PAGE_MAX, RestRequest
 
 OBJECT_BYTES_MAX: Final = 16 << 20
 HOOKS_AT_ONCE: Final = 128

@@ -11,13 +11,13 @@ from lakebed.catalog import Catalog
 from lakebed.kv import Store
 from lakebed.wire import StorageConfig
 
-from .audit import AuditLog
-from .background import Background
 from .collectors import Collectors
-from .draining import Drain
 from .hard_delete import HardDeleting
-from .metrics import Metrics
-from .providers import Providers
+from .identity.providers import Providers
+from .operate.audit import AuditLog
+from .operate.metrics import Metrics
+from .process.background import Background
+from .process.draining import Drain
 from .s3.options import S3Options
 
 

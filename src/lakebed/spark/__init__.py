@@ -6,7 +6,7 @@
     spark.read.parquet("s3a://lake/main/flights").show()
 
 Spark reads and writes through the server's S3 door, so any session on any cluster can do it. `s3a_settings` returns the
-settings alone. Sessions that run collections are made elsewhere (`lakebed.gc.spark`).
+settings alone. Sessions that run collections are made elsewhere (`lakebed.gc.engines`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lakebed.base import Invalid
-from lakebed.gc.spark import java
+from lakebed.gc.engines import java
 from lakebed.settings import Settings, effective_settings
 
 if TYPE_CHECKING:

@@ -339,7 +339,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of
     what is expiring. `listed` is the digest of the list it published, `recheck` of what it found still expiring, and
-    `plan` of the plan (lakebed.gc.protocol.Manifest). These name what may be deleted, so a plan from an earlier
+    `plan` of the plan (lakebed.gc.messages.Manifest). These name what may be deleted, so a plan from an earlier
     attempt is refused. `began`: an apply of a MARKED run began, so only this apply may end the run. `swept`: each
     commit that it takes has its SweptRecord, so it may end. `until_ms`: its deletes are deferred until then, for a
     `window` that an operator chose; `purging`: the window is over, and it deletes. `planned_ms`: when its plan was

@@ -1,6 +1,6 @@
 """Retention rules and what the contract calls preparing a garbage collection.
 
-What our own collectors say beyond the contract is `lakebed.gc.protocol`.
+What our own collectors say beyond the contract is `lakebed.gc.messages`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lakebed
-from lakebed.gc.protocol import decode_certificate
+from lakebed.gc.messages import decode_certificate
 from lakebed.lake.filesystem import LakebedFileSystem
 from tests.cli.conftest import Shell
 

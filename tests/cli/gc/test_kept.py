@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lakebed.cli.gc.text import report_text
-from lakebed.gc.protocol import RunKind, RunReport, RunState
+from lakebed.gc.messages import RunKind, RunReport, RunState
 
 REPORT = RunReport(
     run_id="r1",

@@ -10,10 +10,10 @@ import pytest
 
 from lakebed.base import Conflict
 from lakebed.cli.gc.text import missing_text
-from lakebed.cli.session import Session
+from lakebed.cli.kit.session import Session
 from lakebed.client import Client, Credentials, path_to
-from lakebed.gc import Collector, protocol
-from lakebed.gc.protocol import (
+from lakebed.gc import Collector, messages
+from lakebed.gc.messages import (
     ApplyRequest,
     CommitCounts,
     MissingCommit,
@@ -198,7 +198,7 @@ def test_supposed_rules_say_nothing_of_metadata(shell: Shell, lake: str, tmp_pat
 
 def write_plan(lake: str, data: Path, *, what_if: bool = False) -> None:
     """A finished plan of committed data, of which the server has no record before somebody applies it."""
-    manifest = protocol.manifest_of(protocol.COMMITS, "_lakefs/x/", [])
+    manifest = messages.manifest_of(messages.COMMITS, "_lakefs/x/", [])
     plan = Plan(
         run_id=PLANNED,
         kind=RunKind.COMMITTED,
@@ -214,7 +214,7 @@ def write_plan(lake: str, data: Path, *, what_if: bool = False) -> None:
         expired=manifest,
         commit_counts=CommitCounts(all=2, kept=1, expired=1, swept=0),
         range_counts=RangeCounts(live=1, expired=1),
-        garbage=protocol.manifest_of(protocol.GARBAGE, "_lakefs/x/", []),
+        garbage=messages.manifest_of(messages.GARBAGE, "_lakefs/x/", []),
         totals=Totals(all=Total(objects=3, size_bytes=2048)),
     )
     file = data / "objects" / lake.removeprefix("lakefs://") / plan_path(plan.kind, PLANNED)

@@ -11,7 +11,7 @@ import pytest
 from lakebed.cli.gc.why import progress_text
 from lakebed.client import Client, Credentials
 from lakebed.gc import Collector, UnknownAnswer
-from lakebed.gc.protocol import WhyProgress
+from lakebed.gc.messages import WhyProgress
 from lakebed.settings import read_settings
 from tests.cli.conftest import Shell
 

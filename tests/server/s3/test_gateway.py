@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from lakebed.server import App, AppState, ServerOptions, create_app, opened, options_of
-from lakebed.server.audit import AuditQuery
+from lakebed.server.operate.audit import AuditQuery
 from lakebed.server.s3.operations import BUCKET_SETTINGS, OBJECT_SETTINGS, OPERATIONS
 from lakebed.server.s3.options import InvalidGatewaySetting, S3Options
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from lakebed.base import OutcomeUnknown
-from lakebed.server.draining import Drain
+from lakebed.server.process.draining import Drain
 from lakebed.server.s3.multipart import SlowAnswer
 
 

@@ -19,13 +19,13 @@ import click
 import msgspec
 
 from lakebed.base import RUN_MOVES, Conflict, LakebedError, RunState, count_of, human_size
-from lakebed.cli.arguments import RepositoryArgument, YesOption
-from lakebed.cli.failures import FAILED, Misuse
-from lakebed.cli.output import human_time, json_record
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.session import Session, command
-from lakebed.cli.tree import noun
-from lakebed.cli.uris import parse_repository
+from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
+from lakebed.cli.kit.failures import FAILED, Misuse
+from lakebed.cli.kit.output import human_time, json_record
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import parse_repository
 
 from .aside import ledger, purge, purge_text, restore
 from .branches import swept_text
@@ -75,7 +75,7 @@ from .why import why
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
     from lakebed.gc import Collector, PurgeReport, RunStatus
-    from lakebed.gc.protocol import ApplyRequest, Plan, RunReport, RunView
+    from lakebed.gc.messages import ApplyRequest, Plan, RunReport, RunView
 
 __all__ = ["app", "apply_question", "plan_text"]
 
@@ -268,7 +268,7 @@ def run_all(
 ) -> None:
     """Finish what is unfinished, plan and apply, one kind after the other; then purge what was deferred."""
     from lakebed.gc import PurgeReport
-    from lakebed.gc.protocol import BranchesSwept, RunReport, is_open
+    from lakebed.gc.messages import BranchesSwept, RunReport, is_open
 
     request: Any = asked("run", looking, deleting, working, branches=branches or None)
     collector = checked_collector(session, uri, local_root)
@@ -383,7 +383,7 @@ def adopt(
 ) -> None:
     """Let this installation collect where collections stopped because another one uses the namespace."""
     from lakebed.gc import finish
-    from lakebed.gc.protocol import AdoptedSlices
+    from lakebed.gc.messages import AdoptedSlices
 
     if not slices:
         adopt_by(session, uri, yes=yes)

@@ -15,12 +15,12 @@ import click
 from msgspec.structs import replace
 
 from lakebed.base import Denied, NotFound, RunKind, RunState, count_of, human_size
-from lakebed.cli.arguments import RepositoryArgument, YesOption
-from lakebed.cli.failures import FAILED, Misuse
-from lakebed.cli.output import human_time, printable
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.session import Session, connect
-from lakebed.cli.uris import SCHEME, ObjectUri, RefUri, parse_prefix, parse_repository
+from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
+from lakebed.cli.kit.failures import FAILED, Misuse
+from lakebed.cli.kit.output import human_time, printable
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, connect
+from lakebed.cli.kit.uris import SCHEME, ObjectUri, RefUri, parse_prefix, parse_repository
 
 from .options import Working, asked
 from .session import LATEST, RootOption, check, check_run, checked_collector, run_named, with_spark
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
     from lakebed.client import Client
     from lakebed.gc import Collector, PurgeReport, RestoreReport
-    from lakebed.gc.protocol import Undone
+    from lakebed.gc.messages import Undone
 
 SHOWN: Final = 20
 OCCUPIED: Final = "another object is there"
@@ -184,7 +184,7 @@ def _place(client: Client, collector: Collector, target: ObjectUri, report: Rest
 
 
 def _restored(collector: Collector, *, path: str, **how: Any) -> RestoreReport:
-    from lakebed.gc.protocol import Restore
+    from lakebed.gc.messages import Restore
 
     try:
         return collector.restore(Restore(path=path, **how))
@@ -240,7 +240,7 @@ def _target(to: str, repository: str) -> ObjectUri:
 
 def _run_in(session: Session, collector: Collector, what: str) -> str:
     """Return the run that this names, or nothing. A path may look like one: a beginning needs PREFIX_MIN letters."""
-    from lakebed.gc.protocol import InvalidRunId
+    from lakebed.gc.messages import InvalidRunId
 
     if "/" in what or (len(what) < PREFIX_MIN and what != LATEST):
         return ""
@@ -252,7 +252,7 @@ def _run_in(session: Session, collector: Collector, what: str) -> str:
 
 
 def _state(text: str) -> Any:
-    from lakebed.gc.protocol import LedgerState
+    from lakebed.gc.messages import LedgerState
 
     if not text:
         return None

@@ -17,17 +17,17 @@ import msgspec
 from msgspec.structs import replace
 
 from lakebed.base import count_of
-from lakebed.cli.arguments import PrefixOption, RepositoryArgument, YesOption
-from lakebed.cli.failures import FAILED, Misuse, describe
-from lakebed.cli.output import hanging, human_time, json_record, table
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.session import Session, command
-from lakebed.cli.tree import noun
-from lakebed.cli.uris import SCHEME, parse_repository
+from lakebed.cli.kit.arguments import PrefixOption, RepositoryArgument, YesOption
+from lakebed.cli.kit.failures import FAILED, Misuse, describe
+from lakebed.cli.kit.output import hanging, human_time, json_record, table
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import SCHEME, parse_repository
 
 if TYPE_CHECKING:
     # At run time only in the commands: it loads Arrow, for which `--help` need not wait.
-    from lakebed.gc.protocol import BranchesPlan, BranchesSwept, PlannedBranch, SweptBranch
+    from lakebed.gc.messages import BranchesPlan, BranchesSwept, PlannedBranch, SweptBranch
 
 app = noun("Show and delete the branches that go by the lifecycle policy. They can come back for a while.")
 
@@ -68,7 +68,7 @@ def apply(
 ) -> None:
     """Delete the branches that a plan names, as far as they still may go. `branch undelete` brings one back."""
     from lakebed.gc import plan_branches, sweep_branches
-    from lakebed.gc.protocol import BRANCH_GONE
+    from lakebed.gc.messages import BRANCH_GONE
 
     if file is not None and prefix:
         raise Misuse("give a plan or --prefix, not both")
@@ -104,7 +104,7 @@ def _read(file: Path, repository: str) -> BranchesPlan:
     Raises:
         Misuse: no file that can be read, no plan, or the plan of another repository.
     """
-    from lakebed.gc.protocol import BranchesPlan
+    from lakebed.gc.messages import BranchesPlan
 
     try:
         found = msgspec.json.decode(file.read_bytes(), type=BranchesPlan)
@@ -181,7 +181,7 @@ def swept_text(found: BranchesSwept) -> Iterator[str]:
 
 
 def _became(one: SweptBranch) -> str:
-    from lakebed.gc.protocol import BRANCH_GONE, is_open
+    from lakebed.gc.messages import BRANCH_GONE, is_open
 
     if one.is_deleted:
         return "deleted"

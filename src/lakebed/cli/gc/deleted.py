@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from lakebed.base import Conflict, count_of
-from lakebed.cli.arguments import RepositoryArgument, UidOption, YesOption
-from lakebed.cli.failures import FAILED, Misuse
-from lakebed.cli.output import human_time
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.session import Session, command
-from lakebed.cli.tree import noun
-from lakebed.cli.uris import parse_repository
+from lakebed.cli.kit.arguments import RepositoryArgument, UidOption, YesOption
+from lakebed.cli.kit.failures import FAILED, Misuse
+from lakebed.cli.kit.output import human_time
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import parse_repository
 
 from .options import Working, asked
 from .session import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lakebed.gc import Collector
-    from lakebed.gc.protocol import Plan
+    from lakebed.gc.messages import Plan
 
 app = noun("Collect the objects of a deleted repository.")
 

@@ -20,12 +20,12 @@ import click
 from msgspec.structs import replace
 
 from lakebed.base import Denied, LakebedError, count_of
-from lakebed.cli.arguments import RepositoryArgument, YesOption
-from lakebed.cli.failures import FAILED, Failed, Misuse, describe
-from lakebed.cli.output import human_time
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.session import Session, command
-from lakebed.cli.tree import noun_that_runs
+from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
+from lakebed.cli.kit.failures import FAILED, Failed, Misuse, describe
+from lakebed.cli.kit.output import human_time
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun_that_runs
 
 from .options import GraceOption, Working, asked
 from .report import certificate_html
@@ -35,7 +35,7 @@ from .text import amount, collected_text, plan_text, plan_texts, remaining_texts
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
     from lakebed.gc import Collector, ListedRun
-    from lakebed.gc.protocol import ApplyRequest, Certificate, ErasureOrder, Plan, PlanRequest
+    from lakebed.gc.messages import ApplyRequest, Certificate, ErasureOrder, Plan, PlanRequest
     from lakebed.gc.rules import Selection
 
 app = noun_that_runs(
@@ -81,7 +81,7 @@ class Choosing:
         Raises:
             Misuse: there is no reason, or what is selected cannot be read.
         """
-        from lakebed.gc.protocol import ErasureOrder
+        from lakebed.gc.messages import ErasureOrder
 
         selection = _selection(self.paths or [], self.file, self.digests or [], self.metadata or [])
         if not self.why.strip():
@@ -148,7 +148,7 @@ def run(
     local_root: RootOption = None,
 ) -> None:
     """Plan, show the plan, apply it once you agree, and certify. `lakebed erase lakefs://…` does the same."""
-    from lakebed.gc.protocol import grace_seconds
+    from lakebed.gc.messages import grace_seconds
 
     planning: Any = asked("plan", working, kinds=[])
     if readers_grace is not None:
@@ -185,7 +185,7 @@ def _carried_out(
 ) -> Certificate:
     """Apply this plan, unless that was done; with `everywhere` collect what the certificate needs; then certify."""
     from lakebed.gc import HeldBack
-    from lakebed.gc.protocol import Mode, PlanRequest, RunKind
+    from lakebed.gc.messages import Mode, PlanRequest, RunKind
 
     is_done = collector.finished(found.run_id) is not None
     known = collector.certificate(found.run_id)
@@ -222,7 +222,7 @@ def _collect(
     session: Session, collector: Collector, erasure: str, request: PlanRequest, *, readers_grace: str | None
 ) -> None:
     """Plan and apply it. What fails is noted, and the certificate says what stands."""
-    from lakebed.gc.protocol import ApplyRequest
+    from lakebed.gc.messages import ApplyRequest
 
     again = f"`{_command_everywhere(collector, erasure)}` goes on"
     plans: list[Plan] = []
@@ -250,7 +250,7 @@ def _collect(
 
 
 def _command_everywhere(collector: Collector, run_id: str) -> str:
-    from lakebed.gc.protocol import RunKind
+    from lakebed.gc.messages import RunKind
 
     return f"{collector.command(run_id, RunKind.ERASURE)} --everywhere"
 
@@ -269,7 +269,7 @@ def verify(
     local_root: RootOption = None,
 ) -> None:
     """Ask again what a certificate says: is each object absent, and what stands now."""
-    from lakebed.gc.protocol import decode_certificate
+    from lakebed.gc.messages import decode_certificate
 
     _check_files(out, html)
     request: Any = asked("plan", working, kinds=[])
@@ -284,7 +284,7 @@ def verify(
 
 
 def _tell(session: Session, collector: Collector, made: Certificate, out: Path | None, html: Path | None) -> None:
-    from lakebed.gc.protocol import RunKind, encode_certificate
+    from lakebed.gc.messages import RunKind, encode_certificate
 
     session.show(made, _certificate_text)
     if advice := _advice(collector, made):
@@ -307,7 +307,7 @@ def _advice(collector: Collector, made: Certificate) -> str:
     hold keeps all that no entry names, nor while a deferred run keeps it.
     """
     from lakebed.gc import HeldBack
-    from lakebed.gc.protocol import RunKind
+    from lakebed.gc.messages import RunKind
 
     stands = {one.what for one in made.stands}
     if not stands & {"garbage", "deferred"}:

@@ -6,13 +6,13 @@ from functools import partial
 from typing import Annotated
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.arguments import RepositoryArgument
-from lakebed.cli.failures import Misuse
-from lakebed.cli.output import human_time, table
-from lakebed.cli.parameters import Option
-from lakebed.cli.session import Session, command
-from lakebed.cli.tree import noun
-from lakebed.cli.uris import parse_repository
+from lakebed.cli.kit.arguments import RepositoryArgument
+from lakebed.cli.kit.failures import Misuse
+from lakebed.cli.kit.output import human_time, table
+from lakebed.cli.kit.parameters import Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import parse_repository
 from lakebed.wire import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 
 app = noun("Delete replaced objects at once, without a collection.")
@@ -89,7 +89,7 @@ def _change(session: Session, uri: str, body: SetHardDelete) -> None:
 
 
 def _seconds(grace: str | None) -> int | None:
-    from lakebed.gc.protocol import grace_seconds
+    from lakebed.gc.messages import grace_seconds
 
     return None if grace is None else -1 if grace == "default" else grace_seconds(grace)
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
-from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
-from lakebed.cli.failures import Misuse
-from lakebed.cli.output import human_time, table
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.session import Session, command
-from lakebed.cli.tree import noun
-from lakebed.cli.uris import parse_repository
+from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
+from lakebed.cli.kit.failures import Misuse
+from lakebed.cli.kit.output import human_time, table
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import parse_repository
 
 from .session import versions_of
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.protocol import HoldsVersion
+    from lakebed.gc.messages import HoldsVersion
     from lakebed.gc.rules import Hold
 
 app = noun(
@@ -52,7 +52,7 @@ def add(
     ] = False,
 ) -> None:
     """Hold paths, commits or tags: no collection deletes what they name."""
-    from lakebed.gc.protocol import NewHold
+    from lakebed.gc.messages import NewHold
     from lakebed.operations import holds
 
     if not (paths or commits or tags):

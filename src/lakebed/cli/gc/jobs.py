@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import click
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.arguments import RepositoryArgument, UidOption, YesOption
-from lakebed.cli.failures import FAILED
-from lakebed.cli.output import fields, human_time, printable
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.session import Session, command
-from lakebed.cli.tree import noun
-from lakebed.cli.uris import parse_repository
+from lakebed.cli.kit.arguments import RepositoryArgument, UidOption, YesOption
+from lakebed.cli.kit.failures import FAILED
+from lakebed.cli.kit.output import fields, human_time, printable
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import parse_repository
 
 from .options import BranchesOption, Deleting, Looking, Working, asked
 from .session import ONLY, rules_file
 
 if TYPE_CHECKING:
     # At run time only in the commands: what says these loads Arrow, for which `--help` need not wait.
-    from lakebed.gc.protocol import JobResult, JobView
+    from lakebed.gc.messages import JobResult, JobView
 
 app = noun("Run collections on the server's machine.")
 
@@ -58,7 +58,7 @@ def start(
     yes: YesOption = False,
 ) -> None:
     """Start a collection on the server."""
-    from lakebed.gc.protocol import StartJob
+    from lakebed.gc.messages import StartJob
     from lakebed.operations import collectors
 
     supposed = None if rules is None else rules_file(rules)
@@ -140,7 +140,7 @@ def _get(session: Session, place: _Place, job: str) -> JobView:
 
 def _watched(session: Session, place: _Place, job: JobView) -> JobView:
     """Show new lines as they come, and return the job when it has ended."""
-    from lakebed.gc.protocol import JobState
+    from lakebed.gc.messages import JobState
 
     shown: tuple[str, ...] = ()
     while True:
@@ -162,7 +162,7 @@ def _new_lines(shown: tuple[str, ...], lines: tuple[str, ...]) -> tuple[str, ...
 
 
 def _show(session: Session, job: JobView) -> None:
-    from lakebed.gc.protocol import JobState
+    from lakebed.gc.messages import JobState
 
     session.show(job, _describe)
     if job.state not in {JobState.RUNNING, JobState.DONE}:
@@ -183,7 +183,7 @@ def _describe(job: JobView) -> Iterator[str]:
 
 
 def _what(job: JobView) -> str:
-    from lakebed.gc.protocol import ApplyRequest, PlanRequest, RunRequest, action_of
+    from lakebed.gc.messages import ApplyRequest, PlanRequest, RunRequest, action_of
 
     request = job.request
     words = [request.run_id] if isinstance(request, ApplyRequest) else []
@@ -195,7 +195,7 @@ def _what(job: JobView) -> str:
 
 
 def _result(one: JobResult) -> str:
-    from lakebed.gc.protocol import JobDeed
+    from lakebed.gc.messages import JobDeed
 
     if one.deed is JobDeed.SWEPT:
         left_open = f"; of {one.objects_failed:,} it is not known, or they were not tried" if one.objects_failed else ""

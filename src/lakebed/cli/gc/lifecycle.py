@@ -18,13 +18,13 @@ import click
 import msgspec
 
 from lakebed.base import Invalid, count_of, human_size
-from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
-from lakebed.cli.failures import FAILED, Misuse, describe
-from lakebed.cli.output import hanging, human_time, table
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.session import Session, command
-from lakebed.cli.tree import noun
-from lakebed.cli.uris import parse_repository
+from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
+from lakebed.cli.kit.failures import FAILED, Misuse, describe
+from lakebed.cli.kit.output import hanging, human_time, table
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import parse_repository
 
 from . import apply
 from .branches import app as branches
@@ -35,7 +35,7 @@ from .why import lifecycle_why
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.protocol import PolicyCheck, PolicyVersion, RunView, SetPolicy, Simulation
+    from lakebed.gc.messages import PolicyCheck, PolicyVersion, RunView, SetPolicy, Simulation
     from lakebed.gc.rules.lifecycle import Problem
 
 BAR = 40
@@ -175,7 +175,7 @@ app.command("why")(command(lifecycle_why))
 @command
 def status(session: Session, uri: RepositoryArgument) -> None:
     """Show the policy in force and the runs by it, newest first: what waits, what has ended."""
-    from lakebed.gc.protocol import RunKind
+    from lakebed.gc.messages import RunKind
     from lakebed.operations import collectors, lifecycle
 
     repository = parse_repository(uri)
@@ -193,7 +193,7 @@ class LifecycleStatus(msgspec.Struct, kw_only=True):
 
 
 def _read(file: Path) -> SetPolicy:
-    from lakebed.gc.protocol import SetPolicy
+    from lakebed.gc.messages import SetPolicy
 
     try:
         data = file.read_bytes()

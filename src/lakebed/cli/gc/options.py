@@ -1,6 +1,6 @@
 """Declare the options of collections once, for every command that takes them, and make requests of them.
 
-Which options go together is not decided here: `lakebed.gc.protocol.request_of` checks the request.
+Which options go together is not decided here: `lakebed.gc.messages.request_of` checks the request.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from lakebed.cli.failures import Misuse
-from lakebed.cli.parameters import Option
+from lakebed.cli.kit.failures import Misuse
+from lakebed.cli.kit.parameters import Option
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.protocol import Request
+    from lakebed.gc.messages import Request
 
 CommittedOption = Annotated[bool, Option("--committed", help="Only data of commits that expired by the rules.")]
 UncommittedOption = Annotated[bool, Option("--uncommitted", help="Only data that is in no commit.")]
@@ -133,7 +133,7 @@ def asked(action: str, *options: Looking | Deleting | Working, **more: object) -
     Raises:
         InvalidRequest, …: see `request_of`.
     """
-    from lakebed.gc.protocol import UnknownChoice, request_of
+    from lakebed.gc.messages import UnknownChoice, request_of
 
     for option in options:
         more |= option.words()

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.output import human_time, printable
+from lakebed.cli.kit.output import human_time, printable
 
 from .text import collected_text, in_order_of_age, open_text, selection_text, state_text
 
 if TYPE_CHECKING:
-    from lakebed.gc.protocol import Certificate, ExpiringCommit, Manifest, Plan, RunReport, Total
+    from lakebed.gc.messages import Certificate, ExpiringCommit, Manifest, Plan, RunReport, Total
 
 TOP: Final = 25
 """How many names of a way are drawn; the others are summed."""
@@ -162,7 +162,7 @@ def _sums(plan: Plan) -> Iterator[str]:
 
 def _ages(plan: Plan) -> Iterator[str]:
     """Columns of bytes by age; the table below them has the numbers."""
-    from lakebed.gc.protocol import AGES, Total
+    from lakebed.gc.messages import AGES, Total
 
     if not plan.totals.by_age:
         return
@@ -252,7 +252,7 @@ def _number(count: int) -> str:
 
 
 def _stays(plan: Plan) -> Iterator[str]:
-    from lakebed.gc.protocol import RunKind
+    from lakebed.gc.messages import RunKind
 
     counts = plan.commit_counts
     rows: list[tuple[str, int, int, Callable[[int], str]]] = [("commits", counts.kept, counts.expired, _number)]

@@ -15,13 +15,13 @@ import msgspec
 from msgspec.structs import replace
 
 from lakebed.base import NotFound, count_of
-from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
-from lakebed.cli.failures import Misuse
-from lakebed.cli.output import fields, human_time, table
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.session import Session, command
-from lakebed.cli.tree import noun
-from lakebed.cli.uris import RefUri, parse_ref, parse_repository
+from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
+from lakebed.cli.kit.failures import Misuse
+from lakebed.cli.kit.output import fields, human_time, table
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import RefUri, parse_ref, parse_repository
 
 from .options import Working, asked
 from .session import RootOption, check, checked_collector, rules_file, versions_of, with_spark
@@ -29,7 +29,7 @@ from .text import diff_text
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.protocol import PlanDiff, RulesVersion
+    from lakebed.gc.messages import PlanDiff, RulesVersion
     from lakebed.gc.rules import Considered, Explanation, RuleChange, Rules
 
 SAVE: Final = "Save these rules?"
@@ -327,7 +327,7 @@ def planned_change(
     limit: int = 20,
 ) -> PlannedChange:
     """Plan committed data by both, and compare. Deletes nothing and saves no rules; no rules keep everything."""
-    from lakebed.gc.protocol import RunKind
+    from lakebed.gc.messages import RunKind
     from lakebed.gc.rules import FOREVER, Rules, diff_rules
 
     collector = checked_collector(session, uri, local_root)

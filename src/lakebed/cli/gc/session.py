@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
 from lakebed.base import NotFound, count_of
-from lakebed.cli.completion import complete_run
-from lakebed.cli.failures import Misuse, describe
-from lakebed.cli.output import human_duration
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.progress import CLEAR, Line
-from lakebed.cli.session import Session
-from lakebed.cli.uris import parse_repository
+from lakebed.cli.kit.completion import complete_run
+from lakebed.cli.kit.failures import Misuse, describe
+from lakebed.cli.kit.output import human_duration
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.progress import CLEAR, Line
+from lakebed.cli.kit.session import Session
+from lakebed.cli.kit.uris import parse_repository
 
 from .text import unfinished_text
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
     from lakebed.client import Client
     from lakebed.gc import Collector, LocalSession, RunStatus
-    from lakebed.gc.protocol import Plan, Request, Service
+    from lakebed.gc.messages import Plan, Request, Service
     from lakebed.gc.rules import Rules
     from lakebed.operations import Operation
 
@@ -86,7 +86,7 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None, *, 
     leave_pandas_out()  # before the collector makes its first Arrow arrays
 
     from lakebed.gc import Collector, session_options
-    from lakebed.gc.protocol import engine_from
+    from lakebed.gc.messages import engine_from
     from lakebed.objectstore import options_from_environment
 
     repository = parse_repository(uri)
@@ -114,7 +114,7 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None, *, 
 def service_of(client: Client, repository: str, *, deleted: str = "") -> Service:
     """Ask the server only, without a collector: a plain install can."""
     from lakebed.gc import HttpRequests
-    from lakebed.gc.protocol import Service
+    from lakebed.gc.messages import Service
 
     return Service(HttpRequests(client, repository, deleted=deleted))
 

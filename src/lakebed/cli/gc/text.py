@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.output import fields, hanging, human_minute, human_time, printable, table, terminal_width
+from lakebed.cli.kit.output import fields, hanging, human_minute, human_time, printable, table, terminal_width
 
 if TYPE_CHECKING:
     from lakebed.gc import ListedRun, RunStatus, UnfinishedRun
-    from lakebed.gc.protocol import (
+    from lakebed.gc.messages import (
         Collected,
         ExpiringCommit,
         GarbageObject,
@@ -70,7 +70,7 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
     """Yield what goes and why, then what that rests on. `width` in characters, else that of the terminal. `state` says
     what came of the plan."""
-    from lakebed.gc.protocol import RunKind
+    from lakebed.gc.messages import RunKind
 
     commits, ranges = plan.commit_counts, plan.range_counts
     facts: list[tuple[str, str]] = [
@@ -193,7 +193,7 @@ def open_text(slices: int) -> str:
 
 def in_order_of_age(sums: Mapping[str, Total]) -> dict[str, Total]:
     """Youngest first."""
-    from lakebed.gc.protocol import AGES
+    from lakebed.gc.messages import AGES
 
     return {name: sums[name] for name, _ in AGES if name in sums}
 

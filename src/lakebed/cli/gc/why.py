@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec.structs import replace
 
 from lakebed.base import LakebedError, NotFound, count_of, human_size
-from lakebed.cli.arguments import UidOption
-from lakebed.cli.failures import Misuse
-from lakebed.cli.output import fields, human_time, printable, table
-from lakebed.cli.parameters import Argument, Option
-from lakebed.cli.progress import Line
-from lakebed.cli.session import Session, connect
-from lakebed.cli.uris import SCHEME, parse_object, parse_repository
+from lakebed.cli.kit.arguments import UidOption
+from lakebed.cli.kit.failures import Misuse
+from lakebed.cli.kit.output import fields, human_time, printable, table
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.progress import Line
+from lakebed.cli.kit.session import Session, connect
+from lakebed.cli.kit.uris import SCHEME, parse_object, parse_repository
 
 from .session import ONLY, service_of
 
 if TYPE_CHECKING:
-    from lakebed.gc.protocol import DueName, LedgerRow, WhyAnswer, WhyObject, WhyProgress
+    from lakebed.gc.messages import DueName, LedgerRow, WhyAnswer, WhyObject, WhyProgress
     from lakebed.gc.rules import Stay
     from lakebed.wire import DeletedRef
 
@@ -74,7 +74,7 @@ def deleted_why(session: Session, uri: WhyArgument, address: AddressArgument = "
 
 def _ask(session: Session, uri: str, address: str, text: Callable[..., Iterator[str]], *, deleted: str = "") -> None:
     from lakebed.gc import finish
-    from lakebed.gc.protocol import Question
+    from lakebed.gc.messages import Question
 
     if address:
         repository, asked = parse_repository(uri), {"address": address}

@@ -19,7 +19,7 @@ from lakebed.base import LakebedError, count_of, human_size
 from lakebed.cli import bar
 from lakebed.cli.gc import plan_text
 from lakebed.client import Client
-from lakebed.gc.protocol import ApplyRequest, PlanRequest, RunKind, RunReport
+from lakebed.gc.messages import ApplyRequest, PlanRequest, RunKind, RunReport
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.wire import GarbageCollectionRule, GarbageCollectionRules, ObjectStats
 

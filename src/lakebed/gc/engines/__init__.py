@@ -1,4 +1,6 @@
-"""Engines: where the work of a collection runs, in this process or in Spark's tasks. Importing this loads no Spark."""
+"""Engines: where the work of a collection runs, in this process or in Spark's tasks; a Spark session of our own
+(session, java). Importing this loads no Spark.
+"""
 
 from .engine import ROWS_PER_PART, Effort, Engine, LocalEngine, Task, Work
 

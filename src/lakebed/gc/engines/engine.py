@@ -17,8 +17,9 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from lakebed.base import Ports
-from lakebed.gc.tables import Table
 from lakebed.objectstore import Deleter, ObjectStore
+
+from .tables import Table
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from lakebed.base import Conflict, Corrupt, LakebedError, Unavailable
-from lakebed.gc.engines.package import NEEDED
+
+from .package import NEEDED
 
 _MARK: Final = re.compile(r"lakebed task error \((\w+)\): (.*)")
 

@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.gc.files import Lake
-from lakebed.gc.protocol import BadInput, EngineName
-from lakebed.gc.tables import Table
+from lakebed.gc.messages import BadInput, EngineName
 from lakebed.objectstore import ObjectStore, open_deleter
 from lakebed.runtime import live_ports
 
 from .engine import DeletingWork, Effort, Engine, LocalEngine, Task, Work
 from .failures import marked, translated
+from .files import Lake
+from .tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,18 +1,18 @@
-"""The kinds of collections. The flow knows none of them by name."""
+"""The kinds of collections, a folder each. The flow knows none of them by name."""
 
 from __future__ import annotations
 
-from lakebed.gc.protocol import InvalidRequest, Mode, Plan, RunKind, RunMode, UncommittedOptions
+from lakebed.gc.messages import InvalidRequest, Mode, Plan, RunKind, RunMode, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
 
-from .committed import Committed
-from .deleted import Deleted
-from .erasure import Erasure
+from .committed.plan import Committed
+from .deleted.plan import Deleted
+from .erasure.plan import Erasure
 from .kind import Kind, Look, SweepRule
-from .lifecycle import Lifecycle
-from .metadata import Metadata
-from .old_layout import OldLayout
-from .uncommitted import Uncommitted
+from .lifecycle.plan import Lifecycle
+from .metadata.plan import Metadata
+from .uncommitted.old_layout import OldLayout
+from .uncommitted.plan import Uncommitted
 
 __all__ = ["Kind", "Look", "SweepRule", "kind_of_plan", "kind_to_plan"]
 

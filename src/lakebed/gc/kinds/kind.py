@@ -1,6 +1,6 @@
 """A kind of collection: what may go, what it is compared with, and what must be asked again before it goes.
 
-The flow (flow.py) plans and applies every kind alike. A new kind is a file beside this one and a line in `__init__.py`.
+The flow (gc/machine/flow.py) plans and applies every kind alike. A new kind is a folder beside this file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from lakebed.gc.protocol import Apply, Plan, RunKind, StartedRun
+from lakebed.gc.messages import Apply, Plan, RunKind, StartedRun
 from lakebed.gc.runs.context import Cleared, RunContext
 
 

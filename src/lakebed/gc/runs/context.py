@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import Corrupt, NotFound, Ports, RunId, Tasks, count_of, parse_slice_name
-from lakebed.gc import protocol
+from lakebed.gc import messages
 from lakebed.gc.engines import Engine
-from lakebed.gc.protocol import (
+from lakebed.gc.engines.tables import Table, check_table, encode
+from lakebed.gc.messages import (
     BadInput,
     Manifest,
     Part,
@@ -33,7 +34,6 @@ from lakebed.gc.protocol import (
     plan_path,
     run_folder,
 )
-from lakebed.gc.tables import Table, check_table, encode
 from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
 
 A = TypeVar("A")
@@ -54,7 +54,7 @@ class RunContext:
     ports: Ports
     progress: Progress
 
-    async def read(self, manifest: Manifest, table: protocol.Table) -> pa.Table:
+    async def read(self, manifest: Manifest, table: messages.Table) -> pa.Table:
         """`read_input` from the run's namespace."""
         return await read_input(self.store, self.ports.tasks, manifest, table)
 
@@ -84,9 +84,9 @@ class RunContext:
                 return await work(answer)
             except Corrupt as error:
                 # Asked again, the service may write its table over the one that was read.
-                before = _there(await self.read(commits_of(answer), protocol.COMMITS))
+                before = _there(await self.read(commits_of(answer), messages.COMMITS))
                 answer = await ask()
-                now = _there(await self.read(commits_of(answer), protocol.COMMITS))
+                now = _there(await self.read(commits_of(answer), messages.COMMITS))
                 gone = len(before) - pc.sum(pc.is_in(before, value_set=now), min_count=0).as_py()
                 if not gone:
                     raise
@@ -117,7 +117,7 @@ def whole(answer: RecheckInputs) -> tuple[Manifest, Manifest]:
     return answer.commits, answer.uncommitted
 
 
-async def read_input(store: ObjectStore, tasks: Tasks, manifest: Manifest, table: protocol.Table) -> pa.Table:
+async def read_input(store: ObjectStore, tasks: Tasks, manifest: Manifest, table: messages.Table) -> pa.Table:
     """Read a whole table of the protocol, checked against its manifest to the last byte. For commits, refs and the
     like: the driver holds it.
 
@@ -125,27 +125,27 @@ async def read_input(store: ObjectStore, tasks: Tasks, manifest: Manifest, table
         BadInput: it is another table; a part is missing, short or changed.
     """
     check_table(manifest, table)
-    protocol.check_listing(manifest, await sizes(store, manifest.folder))
+    messages.check_listing(manifest, await sizes(store, manifest.folder))
     data = await read_all(store, tasks, [manifest.folder + part.name for part in manifest.parts])
     parts = [
-        protocol.read_part(manifest, table, part, bytes_) for part, bytes_ in zip(manifest.parts, data, strict=True)
+        messages.read_part(manifest, table, part, bytes_) for part, bytes_ in zip(manifest.parts, data, strict=True)
     ]
-    return protocol.join_parts(manifest, table, parts)
+    return messages.join_parts(manifest, table, parts)
 
 
-async def write_input(store: ObjectStore, folder: str, table: protocol.Table, rows: pa.Table) -> Manifest:
+async def write_input(store: ObjectStore, folder: str, table: messages.Table, rows: pa.Table) -> Manifest:
     """Write a table of the protocol as one part."""
-    data = protocol.encode_part(table, rows)
-    name = protocol.part_name(0)
+    data = messages.encode_part(table, rows)
+    name = messages.part_name(0)
     await store.put(folder + name, data)
-    return protocol.manifest_of(table, folder, [protocol.part_of(name, data, rows=rows.num_rows)])
+    return messages.manifest_of(table, folder, [messages.part_of(name, data, rows=rows.num_rows)])
 
 
 async def write_piece(store: ObjectStore, folder: str, name: str, table: Table, rows: pa.Table) -> Pieces:
     """Write rows of a collector's own table as the one part of a folder."""
     data = encode(table, rows)
     await store.put(folder + name, data)
-    return Pieces(folder=folder, parts=(protocol.part_of(name, data, rows=rows.num_rows),))
+    return Pieces(folder=folder, parts=(messages.part_of(name, data, rows=rows.num_rows),))
 
 
 async def read_garbage(store: ObjectStore, plan: Plan, part: Part) -> pa.Table:
@@ -157,7 +157,7 @@ async def read_garbage(store: ObjectStore, plan: Plan, part: Part) -> pa.Table:
     data = await find(store, plan.garbage.folder + part.name)
     if data is None:
         raise BadInput(f"{plan.garbage.folder}{part.name} is missing", part=part.name)
-    return protocol.read_part(plan.garbage, protocol.GARBAGE, part, data)
+    return messages.read_part(plan.garbage, messages.GARBAGE, part, data)
 
 
 def folder_in(run: StartedRun | Plan, name: str) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lakebed.base import Clock, Conflict
-from lakebed.gc.protocol import (
+from lakebed.gc.messages import (
     APPLYING_PREFIX,
     CLAIM_ATTEMPTS_MAX,
     Claim,

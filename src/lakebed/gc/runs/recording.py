@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import NotFound
-from lakebed.gc import protocol
-from lakebed.gc.protocol import LEDGER_PREFIX, LedgerState, Total, fold, ledger_name
+from lakebed.gc import messages
+from lakebed.gc.messages import LEDGER_PREFIX, LedgerState, Total, fold, ledger_name
 from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
 
 ATTEMPTS_MAX: Final = 8
@@ -100,12 +100,12 @@ def ledger_rows(objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: i
     errors, states = pa.repeat("", count), pa.repeat(LedgerState.DELETED.value, count)
     if outcomes.errors or outcomes.states:
         addresses: Sequence[str] = objects["address"].to_pylist()
-        messages = [outcomes.errors.get(key, "") for key in addresses]
+        texts = [outcomes.errors.get(key, "") for key in addresses]
         what = [
             LedgerState.FAILED.value if error else outcomes.states.get(key, LedgerState.DELETED).value
-            for key, error in zip(addresses, messages, strict=True)
+            for key, error in zip(addresses, texts, strict=True)
         ]
-        errors, states = pa.array(messages, pa.string()), pa.array(what, pa.string())
+        errors, states = pa.array(texts, pa.string()), pa.array(what, pa.string())
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id), count),
         "address": objects["address"],
@@ -118,7 +118,7 @@ def ledger_rows(objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: i
         "state": states,
         "last_seen_at": objects["last_seen_at"],
     }
-    return pa.table(columns).cast(protocol.arrow_schema(protocol.LEDGER))
+    return pa.table(columns).cast(messages.arrow_schema(messages.LEDGER))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +157,8 @@ async def read_recorded(store: ObjectStore, ledger: Ledger, part: str, objects: 
             data = await store.get(key)
         except NotFound:
             break
-        files.append(protocol.decode_ledger(data, name=key))
-    rows = fold(files) if files else protocol.arrow_schema(protocol.LEDGER).empty_table()
+        files.append(messages.decode_ledger(data, name=key))
+    rows = fold(files) if files else messages.arrow_schema(messages.LEDGER).empty_table()
     return Recorded(rows=only(rows, objects["address"]), next_number=len(files))
 
 
@@ -176,7 +176,7 @@ async def record(
             return before.rows
         key = ledger.key(part, before.next_number)
         try:
-            await store.put(key, protocol.encode_ledger(news), if_absent=True)
+            await store.put(key, messages.encode_ledger(news), if_absent=True)
         except (ObjectExists, ObjectOutcomeUnknown):
             # Another apply put this number, or this one did and did not learn of it: look, and add what is missing.
             before = await read_recorded(store, ledger, part, objects)

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, Tasks
 from lakebed.gc.engines.failures import TaskStopped
-from lakebed.gc.protocol import (
+from lakebed.gc.messages import (
     COMMITS,
     DELETES_ALLOWED,
     EXPIRED,

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from lakebed.base import LakebedError, OutcomeUnknown, RunId, Tasks, Unavailable, count_of
-from lakebed.gc.protocol import (
+from lakebed.gc.messages import (
     DELETES_ALLOWED,
     Manifest,
     Plan,

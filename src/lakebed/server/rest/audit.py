@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from lakebed.operations import operators
-from lakebed.server.audit import AuditLog, AuditQuery, query_time
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import page_of
-from lakebed.server.routing import Route
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import page_of
+from lakebed.server.http.routing import Route
+from lakebed.server.operate.audit import AuditLog, AuditQuery, query_time
 from lakebed.server.state import AppState
 from lakebed.wire import AuditRecordList
 

@@ -12,11 +12,11 @@ from lakebed.base import CommitId, Conflict, Corrupt, InvalidName, NotFound, Una
 from lakebed.catalog import Repository
 from lakebed.gc.rules import parse_duration
 from lakebed.operations import history
-from lakebed.server.errors import Answer, InvalidParameter
-from lakebed.server.gate import CANONICAL, refuse_denied, require
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import page_of
-from lakebed.server.routing import Route
+from lakebed.server.http.errors import Answer, InvalidParameter
+from lakebed.server.http.gate import CANONICAL, refuse_denied, require
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import page_of
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Branch, BranchNotFound, CommitNotFound, RefKind, RefNotFound
 

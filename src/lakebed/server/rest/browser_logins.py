@@ -17,11 +17,11 @@ from starlette.responses import Response
 
 from lakebed.auth import NotAuthenticated
 from lakebed.operations import API_ROOT, installation, sessions
-from lakebed.server.login_attempts import ATTEMPT_S, LoginAttempt, LoginAttempts, LoginRefused
-from lakebed.server.login_page import FRESH, LOGIN_PAGE
-from lakebed.server.providers import CALLBACK, NoProvider
-from lakebed.server.requests import RestRequest
-from lakebed.server.routing import Route
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
+from lakebed.server.identity.login_attempts import ATTEMPT_S, LoginAttempt, LoginAttempts, LoginRefused
+from lakebed.server.identity.login_page import FRESH, LOGIN_PAGE
+from lakebed.server.identity.providers import CALLBACK, NoProvider
 from lakebed.server.state import AppState
 
 from .identity import PRINCIPAL_LIFETIME_MAX_S, keep_session

@@ -14,10 +14,10 @@ from lakebed.base import CommitId, MetarangeId, path_to_key
 from lakebed.catalog import Repository
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.operations import history
-from lakebed.server.errors import Answer, InvalidParameter
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import StreamedResponse, page_of, raw_headers
-from lakebed.server.routing import Route
+from lakebed.server.http.errors import Answer, InvalidParameter
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import StreamedResponse, page_of, raw_headers
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, Note, RefNotFound
 

@@ -18,11 +18,11 @@ from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, LakebedError
 from lakebed.catalog import Repository, check_user_metadata
 from lakebed.objectstore import Body, ObjectMissing
 from lakebed.operations import objects
-from lakebed.server.errors import Answer, InvalidParameter, message_response
-from lakebed.server.forms import open_form
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import RawResponse, StreamedResponse, raw_headers
-from lakebed.server.routing import Route
+from lakebed.server.http.errors import Answer, InvalidParameter, message_response
+from lakebed.server.http.forms import open_form
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import RawResponse, StreamedResponse, raw_headers
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.server.validators import has_same_bytes, names_etag
 from lakebed.versions import CommitExpired

@@ -8,10 +8,10 @@ from typing import TypeVar
 from lakebed import wire
 from lakebed.catalog import DeletedRepository
 from lakebed.operations import deleted
-from lakebed.server.gate import require
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import page_of
-from lakebed.server.routing import Route
+from lakebed.server.http.gate import require
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import page_of
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import RefKind
 

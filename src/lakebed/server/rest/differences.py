@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from lakebed import wire
 from lakebed.base import decode_metadata, key_to_path
 from lakebed.operations import history
-from lakebed.server.errors import Answer, expired_by
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import page_of
-from lakebed.server.routing import Route
+from lakebed.server.http.errors import Answer, expired_by
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import page_of
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Difference, Note, Strategy, TakenBy
 

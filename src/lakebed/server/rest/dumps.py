@@ -8,8 +8,8 @@ from typing import Final
 from lakebed import wire
 from lakebed.catalog import DumpIds, Repository, TaskKind, TaskRecord
 from lakebed.operations import repositories
-from lakebed.server.requests import RestRequest
-from lakebed.server.routing import Route
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
 _BRANCHES: Final = "branches"

@@ -9,11 +9,11 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.auth import SESSION_COOKIE, TOKEN_LIFETIME_S, PrincipalRecord, UserRecord
 from lakebed.operations import accounts, sessions
-from lakebed.server.errors import InvalidParameter
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, nothing, page_of
-from lakebed.server.routing import Route
-from lakebed.server.setting_up import check_origin
+from lakebed.server.http.errors import InvalidParameter
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import answer, nothing, page_of
+from lakebed.server.http.routing import Route
+from lakebed.server.identity.setting_up import check_origin
 from lakebed.server.state import AppState
 
 PRINCIPAL_LIFETIME_S: Final = 3600

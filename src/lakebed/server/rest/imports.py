@@ -10,9 +10,9 @@ from lakebed import wire
 from lakebed.auth import NotPermitted
 from lakebed.catalog import ImportRecord, ImportState, InvalidImport, Location, Repository
 from lakebed.operations import objects
-from lakebed.server.gate import refuse_denied, require
-from lakebed.server.requests import RestRequest
-from lakebed.server.routing import Route
+from lakebed.server.http.gate import refuse_denied, require
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Note
 

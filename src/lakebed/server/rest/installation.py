@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from lakebed.auth import SESSION_COOKIE
 from lakebed.operations import API_ROOT, installation, sessions
-from lakebed.server.requests import RestRequest
-from lakebed.server.routing import Route
-from lakebed.server.setting_up import check_set_up
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
+from lakebed.server.identity.setting_up import check_set_up
 from lakebed.server.state import AppState
 from lakebed.wire import (
     Config,

@@ -17,11 +17,11 @@ from lakebed import wire
 from lakebed.base import CONTENT_TYPE_DEFAULT, Invalid, path_to_key
 from lakebed.catalog import Multipart, Repository, check_user_metadata, etag_of_parts
 from lakebed.operations import objects
-from lakebed.server.errors import Answer, InvalidParameter
-from lakebed.server.gate import require
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import nothing
-from lakebed.server.routing import Route
+from lakebed.server.http.errors import Answer, InvalidParameter
+from lakebed.server.http.gate import require
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import nothing
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, MultipartNotFound, PartRecord
 

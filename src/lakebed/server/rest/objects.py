@@ -9,11 +9,11 @@ from lakebed.auth import NotPermitted
 from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, from_row
 from lakebed.catalog import ProtectedBranch, ReadOnly, Repository
 from lakebed.operations import moves, objects
-from lakebed.server.errors import status_and_message
-from lakebed.server.gate import require
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import page_of
-from lakebed.server.routing import Route
+from lakebed.server.http.errors import status_and_message
+from lakebed.server.http.gate import require
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import page_of
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
 from .stats import stats_of_entry, stats_of_page

@@ -9,11 +9,11 @@ import msgspec
 from lakebed import wire
 from lakebed.catalog import PullRecord
 from lakebed.operations import history, repositories
-from lakebed.server.errors import Answer
-from lakebed.server.gate import require
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import page_of
-from lakebed.server.routing import Route
+from lakebed.server.http.errors import Answer
+from lakebed.server.http.gate import require
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import page_of
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound
 

@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, RepositoryRecord, SettingChanged
-from lakebed.gc.service import CollectionService
+from lakebed.gc.live import CollectionService
 from lakebed.operations import repositories
-from lakebed.server.errors import Answer
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, page_of
-from lakebed.server.routing import Route
+from lakebed.server.http.errors import Answer
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import answer, page_of
+from lakebed.server.http.routing import Route
 from lakebed.server.sample_data import add_sample_data
 from lakebed.server.state import AppState
 from lakebed.versions import Versions

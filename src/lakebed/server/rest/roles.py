@@ -12,10 +12,10 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.auth import GroupRecord, NoAcl, PolicyRecord, Statement, UserRecord
 from lakebed.operations import accounts
-from lakebed.server.errors import InvalidBody
-from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, page_of
-from lakebed.server.routing import Route
+from lakebed.server.http.errors import InvalidBody
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import answer, page_of
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
 from .identity import user_record

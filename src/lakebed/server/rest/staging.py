@@ -6,9 +6,9 @@ from lakebed import wire
 from lakebed.base import CONTENT_TYPE_DEFAULT
 from lakebed.catalog import check_user_metadata
 from lakebed.operations import objects
-from lakebed.server.errors import InvalidParameter
-from lakebed.server.requests import RestRequest
-from lakebed.server.routing import Route
+from lakebed.server.http.errors import InvalidParameter
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
 from .stats import stats_of_entry

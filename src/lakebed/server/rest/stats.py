@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from lakebed.base import FOREIGN_SLICE, Entry, Row, decode_metadata, slice_name
 from lakebed.catalog import Repository
-from lakebed.server.errors import expired_by
+from lakebed.server.http.errors import expired_by
 from lakebed.versions import TakenBy
 from lakebed.wire import ObjectStats
 

@@ -13,7 +13,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed import auth, base, catalog, objectstore, versions
-from lakebed.server.errors import InvalidParameter, log_failure
+from lakebed.server.http.errors import InvalidParameter, log_failure
 
 from .documents import Element, document
 

@@ -18,8 +18,8 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from lakebed.operations import AnyOperation
-from lakebed.server.gate import require, require_below
-from lakebed.server.requests import RestRequest
+from lakebed.server.http.gate import require, require_below
+from lakebed.server.http.requests import RestRequest
 
 from .encoded_words import decode_words
 from .errors import NotImplementedByName, S3Error

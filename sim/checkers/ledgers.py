@@ -1,0 +1,48 @@
+"""Checks of the ledger, where each of its files is a step of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import cast
+
+from lakebed.gc.messages import LEDGER_PREFIX, LedgerState, decode_record, ledger_records
+from sim.ports.actors import Ending, Violation
+from sim.ports.disk import Disk
+
+
+def recorded(disk: Disk) -> list[tuple[str, str]]:
+    """Return address and state of each row of the ledger, as its readers see it."""
+    found = []
+    for names in ledger_records(_ledger(disk)):
+        rows = decode_record(names, [cast("bytes", disk.objectstore[name][0]) for name in names])
+        found += [*zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True)]
+    return found
+
+
+def _ledger(disk: Disk) -> list[str]:
+    return [key for key in disk.objectstore if key.startswith(LEDGER_PREFIX)]
+
+
+def parts_recorded(ending: Ending) -> int:
+    """Return how many parts are recorded as done."""
+    return len(ledger_records(_ledger(ending.disk)))
+
+
+def what_is_recorded_is_gone(ending: Ending) -> None:
+    """
+    Raises:
+        Violation: an object is there of which a ledger says that it was deleted. Its address was given once.
+    """
+    for key, state in recorded(ending.disk):
+        if state == LedgerState.DELETED and key in ending.disk.objectstore:
+            raise Violation(f"recorded as deleted, and still there: {key}")
+
+
+def deletions_count_once(ending: Ending) -> None:
+    """
+    Raises:
+        Violation: two rows of the ledger say of one object that it was deleted.
+    """
+    times = Counter(key for key, state in recorded(ending.disk) if state == LedgerState.DELETED)
+    if double := sorted(key for key, count in times.items() if count > 1):
+        raise Violation(f"recorded as deleted more than once: {double}")

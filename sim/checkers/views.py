@@ -1,0 +1,169 @@
+"""A repository as it lies on a simulated disk, decoded without running any flow: what checkers look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RepositoryUid, Row, RunState, StagingToken
+from lakebed.ranges import metarange_key
+from lakebed.versions import (
+    BranchRecord,
+    ClaimRecord,
+    Commit,
+    IntentRecord,
+    RefState,
+    RunRecord,
+    SweptRecord,
+    TagRecord,
+    decode_cell,
+    decode_record,
+    is_gone,
+    keys,
+)
+from sim.ports.actors import Violation
+from sim.ports.disk import Disk
+from sim.ports.files import pairs_in
+
+UID: Final = RepositoryUid("r")
+PARTITION: Final = keys.repository_partition(UID)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A commit in a branch's history: its record, what it holds, and what its first parent held. `is_gone`: it was
+    swept, or its parent was, and a collection of metadata took the tree; then nothing is known of it."""
+
+    id: CommitId
+    record: Commit
+    contents: dict[bytes, str]
+    before: dict[bytes, str]
+    is_gone: bool = False
+
+    def changes(self) -> set[bytes]:
+        """Return paths that it changed."""
+        if self.is_gone:
+            return set()
+        named = self.contents.keys() | self.before.keys()
+        return {key for key in named if self.contents.get(key) != self.before.get(key)}
+
+
+class View:
+    """Values stand for entries: an entry's checksum, which scenes make unique."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+
+    def branches(self) -> dict[str, BranchRecord]:
+        return {
+            key[len(keys.BRANCH) :].decode(): decode_record(BranchRecord, value)
+            for key, value in self._records(keys.BRANCH)
+        }
+
+    def branch(self, name: str) -> BranchRecord | None:
+        value = self.disk.value(PARTITION, keys.BRANCH + name.encode())
+        return None if value is None else decode_record(BranchRecord, value)
+
+    def is_active(self, name: str) -> bool:
+        """Return whether there is a branch or tag of this name, for all to see."""
+        held = self.disk.value(PARTITION, keys.TAG + name.encode())
+        refs = [self.branch(name), None if held is None else decode_record(TagRecord, held)]
+        return any(ref is not None and ref.state is RefState.ACTIVE for ref in refs)
+
+    def claims(self) -> list[ClaimRecord]:
+        return [decode_record(ClaimRecord, value) for _, value in self._records(keys.CLAIM)]
+
+    def held(self) -> set[CommitId]:
+        """Return commits that a hard reset is about to name, or was when it died."""
+        return {decode_record(IntentRecord, value).commit_id for _, value in self._records(keys.INTENT)}
+
+    def commit(self, commit_id: CommitId) -> Commit:
+        value = self.disk.value(PARTITION, keys.COMMIT + commit_id.encode())
+        if value is None:
+            raise Violation(f"commit {commit_id[:12]} is named and has no record")
+        return decode_record(Commit, value)
+
+    def commits(self) -> list[Commit]:
+        """Return every record, published or not."""
+        return [decode_record(Commit, value) for _, value in self._records(keys.COMMIT)]
+
+    def history(self, name: str) -> list[Made]:
+        """List commits by first parents, the head first."""
+        branch = self.branch(name)
+        found: list[Made] = []
+        commit_id = None if branch is None else branch.commit_id
+        while commit_id is not None:
+            record = self.commit(commit_id)
+            parent = record.parents[0] if record.parents else None
+            if self._is_gone(commit_id) or (parent is not None and self._is_gone(parent)):
+                found.append(Made(commit_id, record, {}, {}, is_gone=True))
+            else:
+                before = {} if parent is None else self.contents(self.commit(parent).metarange_id)
+                found.append(Made(commit_id, record, self.contents(record.metarange_id), before))
+            commit_id = parent
+        return found
+
+    def _is_gone(self, commit_id: CommitId) -> bool:
+        is_there = self.has_tree(self.commit(commit_id).metarange_id)
+        return not is_there and self.is_swept(commit_id)
+
+    def is_swept(self, commit_id: CommitId) -> bool:
+        """A run took it, and that run was not undone."""
+        swept = self.disk.value(PARTITION, keys.SWEPT + commit_id.encode())
+        run = None if swept is None else self.runs().get(decode_record(SweptRecord, swept).run)
+        return swept is not None and (run is None or run.state is not RunState.UNDONE)
+
+    def has_tree(self, metarange: MetarangeId) -> bool:
+        return metarange == EMPTY_METARANGE or metarange_key(metarange) in self.disk.objectstore
+
+    def contents(self, metarange: MetarangeId) -> dict[bytes, str]:
+        if metarange == EMPTY_METARANGE:
+            return {}
+        try:
+            return {key: row[5] for key, row in pairs_in(self.disk, metarange)}
+        except KeyError as error:
+            raise Violation(f"metarange {metarange[:12]} is named and does not exist") from error
+
+    def cells(self, token: StagingToken) -> dict[bytes, str | None]:
+        """Return cells by key; None for a tombstone."""
+        held = self.disk.cells.get(keys.token_partition(UID, token), {})
+        return {key: _value(*decode_cell(value)) for key, value in held.items()}
+
+    def staged(self, branch: BranchRecord) -> dict[bytes, str | None]:
+        """Return the overlay of all its tokens."""
+        found: dict[bytes, str | None] = {}
+        for token in reversed(branch.tokens()):
+            found.update(self.cells(token))
+        return found
+
+    def visible(self, branch: BranchRecord) -> dict[bytes, str]:
+        """Return what a reader of the branch should see."""
+        found: dict[bytes, str | None] = dict(self.contents(self.commit(branch.commit_id).metarange_id))
+        found.update(self.staged(branch))
+        return {key: value for key, value in found.items() if value is not None}
+
+    def token_partitions(self) -> set[bytes]:
+        """Return the partitions of all tokens that hold a cell."""
+        own = (keys.retired_partition(UID), keys.taken_partition(UID), keys.garbage_partition(UID))
+        others = (PARTITION + b"/run-", *own)  # Collections'.
+        return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(others)}
+
+    def runs(self) -> dict[str, RunRecord]:
+        return {
+            key[len(keys.RUN) :].decode(): decode_record(RunRecord, value) for key, value in self._records(keys.RUN)
+        }
+
+    def lists(self) -> dict[str, RunRecord | None]:
+        """Return the runs that have a list of what they expire, by id. None: no record tells of such a run."""
+        prefix = PARTITION + b"/run-"
+        names = sorted(one[len(prefix) :].decode() for one in self.disk.cells if one.startswith(prefix))
+        found = {name: self.disk.value(PARTITION, keys.RUN + name.encode()) for name in names}
+        return {name: None if held is None else decode_record(RunRecord, held) for name, held in found.items()}
+
+    def _records(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        held = self.disk.cells.get(PARTITION, {})
+        return sorted((key, value) for key, value in held.items() if key.startswith(prefix))
+
+
+def _value(flags: int, row: Row) -> str | None:
+    return None if is_gone(flags) else row[5]

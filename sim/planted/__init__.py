@@ -1,0 +1,1 @@
+"""Plant bugs in the shipped source, and look for them."""

@@ -1,0 +1,1 @@
+"""Scenes: what actors do to a repository, drawn small by hand or large from a seed."""

@@ -1,0 +1,488 @@
+"""Let clients of the larger scenes do more than write and commit: links, copies, refs, freezes, collections."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from msgspec.structs import replace
+
+from lakebed.base import Conflict, Entry, RunKind, RunState, from_row
+from lakebed.gc.live import CollectionService, ServiceOptions
+from lakebed.gc.live.records.rules import RuleBook
+from lakebed.gc.live.records.runs import RunBook
+from lakebed.gc.messages import End, Mode, Restore
+from lakebed.gc.rules import Rules
+from lakebed.objectstore import ObjectMissing
+from lakebed.ranges import overlay
+from lakebed.versions import (
+    Note,
+    Options,
+    PathExists,
+    PathNotFound,
+    UploadRecord,
+    UploadRefused,
+    UploadState,
+    Versions,
+    keys,
+)
+from sim.checkers.reachable import NAMED, PROMISES
+from sim.ports.actors import Violation
+from sim.ports.operations import Operation
+
+from .collecting import DAY_MS, FENCING, OPTIONS, READERS, Collecting
+from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do
+
+_PUBLISHED = frozenset({RunState.EXPIRING, RunState.SWEEPING, RunState.ENDED})
+
+
+def issue(name: str, *, branch: str = MAIN) -> Do:
+    """Hand an address out, and put bytes there as its client."""
+
+    async def act(repo: Versions) -> None:
+        await _issue(repo, name, branch)
+
+    return Do(Operation(name, "issue", branch), act)
+
+
+def link(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+    """Hand an address out, fill it and link it."""
+
+    async def act(repo: Versions) -> None:
+        await repo.uploads.link(branch, key.encode(), _entry(await _issue(repo, name, branch), value))
+
+    return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def link_issued(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+    """Link the first address that is open. The client knows it; here it looks it up, which is one step more."""
+
+    async def act(repo: Versions) -> None:
+        page = await repo.store.scan(repo.partition, keys.UPLOAD, 1)
+        if not page.keys or not page.keys[0].startswith(keys.UPLOAD):
+            raise UploadRefused("cleaned away")
+        address = page.keys[0][len(keys.UPLOAD) :].decode()
+        await repo.uploads.link(branch, key.encode(), _entry(address, value))
+
+    return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def expire(name: str) -> Do:
+    """Expire every address that is open, as a cleaner does when it is time."""
+
+    async def act(repo: Versions) -> None:
+        async for key, upload in repo.context.records(UploadRecord, keys.UPLOAD):  # a scan
+            if upload.state is UploadState.ISSUED:
+                await repo.uploads.expire(key[len(keys.UPLOAD) :].decode())
+
+    return Do(Operation(name, "expire"), act)
+
+
+def copy(name: str, source: str, key: str, value: str, *, ref: str = MAIN, branch: str = MAIN) -> Do:
+    """Copy without bytes. The entry differs from its source in its checksum: so its value is its own."""
+
+    async def act(repo: Versions) -> None:
+        def alter(entry: Entry) -> Entry:
+            return Entry(
+                address=entry.address, size_bytes=entry.size_bytes, checksum=value, modified_ms=entry.modified_ms
+            )
+
+        await repo.copies.copy(ref, source.encode(), branch, key.encode(), alter=alter, shallow=True)
+
+    return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
+    """Resolve a path, then read what is there: that must succeed, however late (invariant 7). With a `ref` it is read
+    through that, and no check asks what it shows."""
+
+    async def act(repo: Versions) -> str:
+        await repo.store.set(READERS, name.encode(), b"")
+        try:
+            entry = await repo.staging.open(ref or branch, key.encode())
+            if entry.address.startswith("data/"):
+                await repo.objectstore.get(entry.address)
+        except ObjectMissing as error:
+            raise Violation(f"{name} resolved {key}, and {entry.address} is gone") from error
+        finally:
+            await repo.store.delete(READERS, name.encode())
+        return entry.checksum
+
+    return Do(Operation(name, "peek" if ref else "read", branch, key.encode()), act)
+
+
+def close(name: str) -> Do:
+    """Shut down in order: this process's slices close."""
+
+    async def act(repo: Versions) -> None:
+        await repo.slices.end()
+
+    return Do(Operation(name, "close"), act)
+
+
+def fence(name: str) -> Do:
+    """Take every owner for dead: fence, freeze, close."""
+
+    async def act(repo: Versions) -> None:
+        await RunBook(repo, FENCING).closed_slices()
+
+    return Do(Operation(name, "fence"), act)
+
+
+def freeze(name: str, *, branch: str = MAIN) -> Do:
+    """Do the middle of fencing: every token of a branch is replaced by a frozen one."""
+
+    async def act(repo: Versions) -> None:
+        await repo.fencing.freeze(branch)
+
+    return Do(Operation(name, "fence", branch), act)
+
+
+def bump(name: str, *, branch: str = MAIN) -> Do:
+    """Bump a branch, as a run does where it reads in its tokens."""
+
+    async def act(repo: Versions) -> None:
+        await repo.fencing.bump(branch)
+
+    return Do(Operation(name, "run", branch), act)
+
+
+def abandon(name: str) -> Do:
+    """Take every run that marks for dead."""
+
+    async def act(repo: Versions) -> None:
+        await RunBook(repo, OPTIONS).abandon_dead()
+
+    return Do(Operation(name, "clean"), act)
+
+
+def end(name: str) -> Do:
+    """End every run that sweeps, whichever actor began it."""
+
+    async def act(repo: Versions) -> None:
+        service = CollectionService(repo, OPTIONS)
+        for run_id, record in await repo.retired.runs():
+            if record.state is RunState.SWEEPING:
+                await service.end(run_id, End(plan=record.plan))
+
+    return Do(Operation(name, "clean"), act)
+
+
+def clean_records(name: str, *, late_ms: int = 0) -> Do:
+    """Remove finished records as a cleaner does, whose clock is `late_ms` ahead."""
+
+    async def act(repo: Versions) -> None:
+        repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await repo.cleanup._clean_records()  # noqa: SLF001  # a part of it, for fewer states
+
+    return Do(Operation(name, "clean"), act)
+
+
+def clean_refs(name: str) -> Do:
+    """Remove refs half made as a cleaner does, which takes all of them for old."""
+
+    async def act(repo: Versions) -> None:
+        repo.ports.clock.ms += FAR_FUTURE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await repo.cleanup._clean_refs()  # noqa: SLF001  # a part of it, for fewer states
+
+    return Do(Operation(name, "clean"), act)
+
+
+# Collections
+
+
+def collect(
+    name: str,
+    kind: RunKind,
+    *,
+    mode: Mode = Mode.CLEAN,
+    options: ServiceOptions = OPTIONS,
+    has_grace: bool = False,
+    window: str | None = None,
+    between: Do | None = None,
+    elsewhere: bool = False,
+    days: int | None = None,
+    active_only: bool = False,
+) -> Do:
+    """Plan and apply; `between` the two this process does something else. Committed data goes `days` after
+    everything was made, ten by default. `elsewhere`: in another process than what else this actor does. `active_only`:
+    to a lifecycle run, commits that the retention rules let go keep nothing.
+    """
+
+    async def act(repo: Versions) -> None:
+        collecting = Collecting(_elsewhere(repo) if elsewhere else repo, options, has_grace=has_grace)
+        plan = await collecting.plan(kind, mode, active_only=active_only)
+        if between is not None:
+            with suppress(Conflict):
+                await between.act(repo)
+        await collecting.apply(plan.run_id, window=window)
+
+    if days is None:
+        days = 10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0
+    return run_later(name, act, days=days)
+
+
+def uncommitted_run(name: str, **how: Any) -> Do:
+    return collect(name, RunKind.UNCOMMITTED, **how)
+
+
+def committed_run(name: str, **how: Any) -> Do:
+    return collect(name, RunKind.COMMITTED, **how)
+
+
+def metadata_run(name: str) -> Do:
+    return collect(name, RunKind.METADATA)
+
+
+def plan_only(name: str, kind: RunKind) -> Do:
+    async def act(repo: Versions) -> None:
+        await Collecting(repo).plan(kind)
+
+    return run_later(name, act, days=10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0)
+
+
+def apply_planned(name: str, *, window: str | None = None) -> Do:
+    """Carry out every plan there is: another apply of each may be under way, or have died anywhere."""
+
+    async def act(repo: Versions) -> None:
+        await Collecting(repo).apply_all(window=window)
+
+    return run_later(name, act, days=10)
+
+
+def apply_one(name: str, number: int, *, window: str | None = None) -> Do:
+    """Carry out one plan, by its place among those there are."""
+
+    async def act(repo: Versions) -> None:
+        await Collecting(repo).apply_one(number, window=window)
+
+    return run_later(name, act, days=10)
+
+
+def resume(name: str) -> Do:
+    """Take every run that marks for dead, and go on with every run whose deletes began."""
+
+    async def act(repo: Versions) -> None:
+        await Collecting(repo).resume()
+
+    return run_later(name, act, days=10)
+
+
+def purge(name: str) -> Do:
+    """Apply every run whose window is over, which all are by then."""
+
+    async def act(repo: Versions) -> None:
+        await Collecting(repo).purge()
+
+    return run_later(name, act, days=30)
+
+
+def run_later(name: str, act: Callable[[Versions], Awaitable[None]], *, days: int) -> Do:
+    async def later(repo: Versions) -> None:
+        clock = repo.ports.clock
+        clock.ms += days * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        try:
+            await act(repo)
+        finally:
+            clock.ms -= days * DAY_MS  # type: ignore[attr-defined]  # as above: what else it does is done now
+
+    return Do(Operation(name, "run"), later)
+
+
+def _elsewhere(repo: Versions) -> Versions:
+    return Versions(
+        uid=repo.uid,
+        store=repo.store,
+        objectstore=repo.objectstore,
+        trees=repo.trees,
+        ports=repo.ports,
+        options=Options(owner="elsewhere"),
+    )
+
+
+def restore(name: str, *, key: str = "a", content: bytes, path: str = "", overwrite: bool = False) -> Do:
+    """Put back what the latest deferred run holds of this path (its own if none is given). It is a write of the bytes,
+    unless something was there or they were deleted.
+    """
+
+    async def act(repo: Versions) -> None:
+        service = CollectionService(repo, OPTIONS, continuation_key=b"sim")
+        body = Restore(path=path or key, overwrite=overwrite)
+        page = await service.restore(body)
+        while page.continuation_token is not None and not page.restored:
+            page = await service.restore(replace(body, continuation_token=page.continuation_token))
+        if not page.restored + page.present:
+            raise PathExists("another object is there, or it was deleted")
+
+    return Do(Operation(name, "write", MAIN, key.encode(), shown(content)), act)
+
+
+def shown(content: bytes) -> str:
+    """Return what a restore of these bytes shows as its value."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def behind(name: str) -> Do:
+    """Let this process's clock turn out to be an hour behind all others."""
+
+    async def act(repo: Versions) -> None:
+        repo.ports.clock.ms -= 3_600_000  # type: ignore[attr-defined]  # a SimClock, as in every scene
+
+    return Do(Operation(name, "close"), act)
+
+
+def hand_out(name: str) -> Do:
+    """Hand an address out; its client puts nothing there yet."""
+
+    async def act(repo: Versions) -> None:
+        await repo.uploads.issue("main")
+
+    return Do(Operation(name, "issue", "main"), act)
+
+
+def fill(name: str) -> Do:
+    """Put bytes at the first address that is open. The client knows it; here it looks it up."""
+
+    async def act(repo: Versions) -> None:
+        page = await repo.store.scan(repo.partition, keys.UPLOAD, 1)
+        if page.keys and page.keys[0].startswith(keys.UPLOAD):
+            await repo.objectstore.put(page.keys[0][len(keys.UPLOAD) :].decode(), name.encode())
+
+    return Do(Operation(name, "issue", "main"), act)
+
+
+def strand(name: str, *, branch: str = MAIN) -> Do:
+    """Write the files of the tree that a commit of the branch would make now, and nothing else."""
+
+    async def act(repo: Versions) -> None:
+        record = (await repo.context.branches.fresh(branch)).record  # the first half of a commit
+        found = repo.commits._layers(record.tokens())  # noqa: SLF001  # likewise
+        changes = overlay([one async for layers in found for one in layers])
+        head = await repo.context.commits.metarange(record.commit_id)
+        await repo.trees.apply(head, changes, retired_by=repo.retired.retired_by)
+
+    return Do(Operation(name, "run"), act)
+
+
+def strand_merge(name: str, source: str, *, branch: str = MAIN) -> Do:
+    """Merge as a strand."""
+
+    async def act(repo: Versions) -> None:
+        head, other = await repo.refs.resolve_commit(branch), await repo.refs.resolve_commit(source)
+        base = (await repo.history.merge_base(source, branch)).id
+        await repo.merges._three_way(base, other, head, "none")  # noqa: SLF001  # as above
+
+    return Do(Operation(name, "run"), act)
+
+
+# The rest
+
+
+def set_rules(name: str, period: str) -> Do:
+    """Set the period of all branches; if the answer is that it counts at once, a promise is noted for checkers."""
+
+    async def act(repo: Versions) -> None:
+        answer = await RuleBook(repo).write(Rules(default=period))
+        if not answer.counts_after:
+            await repo.store.set(PROMISES, name.encode(), str(answer.version).encode())
+
+    return Do(Operation(name, "rules"), act)
+
+
+def promised(do: Do, commit: str) -> Do:
+    """Do it, and note that this commit keeps what it names, unless a run was published by then that takes by what it
+    saw before: such a run is there to be seen.
+    """
+
+    async def act(repo: Versions) -> str | None:
+        commit_id = await repo.refs.resolve_commit(commit)
+        made = await do.act(repo)
+        if not any(record.state in _PUBLISHED for _, record in await repo.retired.runs()):
+            await repo.store.set(NAMED, commit_id.encode(), b"")
+        return made
+
+    return Do(do.operation, act)
+
+
+def create_branch(name: str, source: str = MAIN, *, branch: str = SIDE) -> Do:
+    async def act(repo: Versions) -> str:
+        return await repo.refs.create_branch(branch, source)
+
+    return Do(Operation(name, "create_branch", branch, value=source), act)
+
+
+def create_tag(name: str, source: str, *, tag: str = "tag") -> Do:
+    async def act(repo: Versions) -> str:
+        return await repo.refs.create_tag(tag, source)
+
+    return Do(Operation(name, "create_tag", tag, value=source), act)
+
+
+def delete_branch(name: str, *, branch: str = SIDE) -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.refs.delete_branch(branch)
+
+    return Do(Operation(name, "delete_branch", branch), act)
+
+
+def undelete_branch(name: str, *, branch: str = SIDE) -> Do:
+    async def act(repo: Versions) -> str:
+        return await repo.refs.undelete_branch(branch)
+
+    return Do(Operation(name, "undelete_branch", branch), act)
+
+
+def hard_reset(name: str, ref: str, *, branch: str = MAIN, force: bool = True) -> Do:
+    async def act(repo: Versions) -> str:
+        return await repo.resets.hard_reset(branch, ref, force=force)
+
+    return Do(Operation(name, "hard_reset" if force else "unforced_reset", branch), act)
+
+
+def revert(name: str, ref: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> str:
+        return (await repo.merges.revert(branch, ref, Note(message=name, committer="sim"))).id
+
+    return Do(Operation(name, "revert", branch), act)
+
+
+def cherry_pick(name: str, ref: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> str:
+        return (await repo.merges.cherry_pick(branch, ref, Note(message=name, committer="sim"))).id
+
+    return Do(Operation(name, "cherry_pick", branch), act)
+
+
+def read_listed(name: str, key: str, *, branch: str = MAIN) -> Do:
+    """Read by a listing in pages of one path."""
+
+    async def act(repo: Versions) -> str:
+        after, more = b"", True
+        while more:
+            page = await repo.staging.list(branch, after=after, limit=1)
+            for after, row in page.items:
+                if after == key.encode() and row is not None:
+                    return from_row(row).checksum
+            more = page.has_more
+        raise PathNotFound("not listed", key=key.encode())
+
+    return Do(Operation(name, "read", branch, key.encode()), act)
+
+
+def reset_object(name: str, key: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.resets.reset_object(branch, key.encode())
+
+    return Do(Operation(name, "reset_object", branch, key.encode()), act)
+
+
+async def _issue(repo: Versions, name: str, branch: str) -> str:
+    address = await repo.uploads.issue(branch)
+    await repo.objectstore.put(address, name.encode())
+    return address
+
+
+def _entry(address: str, value: str) -> Entry:
+    return Entry(address=address, size_bytes=1, checksum=value, modified_ms=0)

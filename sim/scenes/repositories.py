@@ -1,0 +1,465 @@
+"""A repository that is deleted, and made again under its name or brought back, while other processes still use it.
+
+Each actor is a process with a catalog of its own, whose handles stay: clocks do not move here. What is acknowledged
+after the deletion was is in the repository that has the name then. In the end a repository is in use, or kept as
+deleted, or forgotten, and of a forgotten one nothing is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from itertools import combinations
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from lakebed.base import EMPTY_METARANGE, Entry, RepositoryUid
+from lakebed.catalog import Catalog, CatalogOptions, Repository
+from lakebed.catalog.namespaces import overlap
+from lakebed.catalog.places import NAMESPACES
+from lakebed.catalog.records import (
+    DELETED_REPOSITORIES,
+    BranchProtection,
+    DeletedRecord,
+    DeletedState,
+    RepositoryRecord,
+)
+from lakebed.catalog.repositories import CREATING_AGE_MS
+from lakebed.objectstore import ObjectStat, ObjectStore
+from lakebed.ranges import metarange_key
+from lakebed.versions import (
+    BranchRecord,
+    Commit,
+    Note,
+    Options,
+    RefState,
+    Versions,
+    decode_cell,
+    decode_record,
+    is_gone,
+    keys,
+)
+from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
+from sim.ports.disk import Disk
+from sim.ports.operations import Operation
+from sim.ports.ports import SimObjectStore, SimPorts, SimStore
+from sim.ports.trees import SimTrees
+
+NAME: Final = "lake"
+OLD_MS: Final = 10_000_000
+"""Every request has ended by then."""
+
+Act = Callable[[Catalog, str], Coroutine[Any, Any, Any]]
+
+
+class Namespace(SimObjectStore):
+    """One of several namespaces on the disk: each key begins with its name."""
+
+    __slots__ = ("_folder", "uri")
+
+    def __init__(self, ports: SimPorts, uri: str) -> None:
+        super().__init__(ports.clock, ports.objectstore.own)
+        self.uri = uri
+        self._folder = f"{uri}/"
+
+    async def put_value(self, key: str, content: object, size_bytes: int, *, if_absent: bool = False) -> None:
+        await super().put_value(self._folder + key, content, size_bytes, if_absent=if_absent)
+
+    async def get_value(self, key: str) -> Any:
+        return await super().get_value(self._folder + key)
+
+    async def stat(self, key: str) -> ObjectStat:
+        return self._inside(await super().stat(self._folder + key))
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        after = self._folder + start_after if start_after else ""
+        async for page in super().list(self._folder + prefix, start_after=after):
+            yield [self._inside(stat) for stat in page]
+
+    def _inside(self, stat: ObjectStat) -> ObjectStat:
+        return replace(stat, key=stat.key.removeprefix(self._folder))
+
+
+def catalog_of(ports: SimPorts, store: SimStore | None = None, **options: Any) -> Catalog:
+    """Make a process's catalog, over this key-value store if there are two."""
+    store = ports.store if store is None else store
+
+    def open_namespace(uri: str) -> ObjectStore:
+        return Namespace(ports, uri)
+
+    def make_versions(uid: RepositoryUid, objectstore: ObjectStore, salt: str) -> Versions:
+        assert isinstance(objectstore, SimObjectStore)
+        return Versions(
+            uid=uid,
+            store=store,
+            objectstore=objectstore,
+            trees=SimTrees(objectstore, salt=salt),
+            ports=ports.ports,
+            options=Options(owner=ports.actor),
+        )
+
+    return Catalog(
+        store=store,
+        ports=ports.ports,
+        open_namespace=open_namespace,
+        make_versions=make_versions,
+        options=CatalogOptions(**options),
+    )
+
+
+def _doing(*deeds: tuple[str, Act], knows: bool = False, has_every: bool = False) -> Program:
+    """Do these, each named by its kind and a letter. `knows`: the process has used the repository before. `has_every`:
+    it made another lately, so it looks for notes of places, and not at all records.
+    """
+
+    async def program(ports: SimPorts) -> None:
+        catalog = catalog_of(ports)
+        catalog.places.checked_ms = ports.ports.clock.now_ms() if has_every else None
+        if knows:
+            await (await catalog.get(NAME)).versions.refs.get_branch("main")
+        for number, (kind, act) in enumerate(deeds):
+            name = f"{ports.actor}{ports.life}{number}"
+            await ports.operations.run(Operation(name, kind, value=name), act(catalog, name))
+
+    return program
+
+
+async def _delete(catalog: Catalog, _: str) -> None:
+    await catalog.delete(NAME)
+
+
+def _create(namespace: str, *, name: str = NAME) -> Act:
+    async def act(catalog: Catalog, _: str) -> None:
+        await catalog.create(name, storage_namespace=namespace)
+
+    return act
+
+
+async def _write(catalog: Catalog, name: str, branch: str = "main") -> None:
+    entry = Entry(address=f"s3://elsewhere/{name}", size_bytes=1, checksum=name, modified_ms=0)
+    await (await _handle(catalog)).versions.staging.put(branch, name.encode(), entry)
+
+
+async def _commit(catalog: Catalog, name: str, branch: str = "main") -> str:
+    return (await (await _handle(catalog)).versions.commits.commit(branch, Note(message=name, committer="sim"))).id
+
+
+async def _make_branch(catalog: Catalog, _: str) -> None:
+    await (await _handle(catalog)).versions.refs.create_branch("topic", "main")
+
+
+async def _protect(catalog: Catalog, name: str) -> None:
+    await (await _handle(catalog)).set_protection([name])
+
+
+async def _handle(catalog: Catalog) -> Repository:
+    return await catalog.get(NAME)
+
+
+async def _prepare(ports: SimPorts) -> None:
+    await _doing(("create", _create("sim://one")), ("write", _write))(ports)
+
+
+async def _undelete(catalog: Catalog, _: str) -> None:
+    await catalog.undelete(NAME)
+
+
+async def _forget(catalog: Catalog, _: str) -> None:
+    await catalog.deleted.forget(NAME)
+
+
+async def _tidy(ports: SimPorts) -> None:
+    """Finish what was begun, forget what stays deleted, and clean once more when every request has ended."""
+    catalog = catalog_of(ports)
+    await catalog.clean()
+    for one in await catalog.deleted.list():
+        if one.record.state is DeletedState.KEPT:
+            await catalog.deleted.forget(one.record.name, uid=one.uid)
+    for _ in range(2):
+        ports.clock.ms += OLD_MS
+        await catalog_of(ports).clean()
+
+
+async def _finish(ports: SimPorts) -> None:
+    """Finish what was begun, twice, because the first may meet what the second is to go on with."""
+    for _ in range(2):
+        ports.clock.ms += OLD_MS
+        await catalog_of(ports).clean()
+
+
+# Checks
+
+
+def repositories(disk: Disk) -> dict[str, RepositoryRecord]:
+    cells = disk.cells.get(keys.REPOSITORIES, {})
+    return {
+        name.decode(): decode_record(RepositoryRecord, disk.value(keys.REPOSITORIES, name) or b"") for name in cells
+    }
+
+
+def what_followed_the_deletion_is_there(ending: Ending) -> None:
+    """Check that the repository of now has what was acknowledged and began after an acknowledged deletion."""
+    deletions = {record.operation.name for record in ending.acknowledged("delete")}
+    for kind, there in (("write", _written), ("commit", _commits), ("protect", _protected)):
+        for record in ending.acknowledged(kind):
+            if deletions & (record.before or frozenset()):
+                now = repositories(ending.disk).get(NAME)
+                assert record.ended is not None
+                wanted = record.ended.value if kind == "commit" else record.operation.value
+                if now is None or wanted not in there(ending.disk, now):
+                    raise Violation(f"{record.operation.name} was acknowledged, and its repository was gone")
+
+
+def _written(disk: Disk, repository: RepositoryRecord) -> set[Any]:
+    """Return what is staged, and what the head has."""
+    value = disk.value(keys.repository_partition(repository.uid), keys.BRANCH + b"main")
+    if value is None:
+        return set()
+    branch = decode_record(BranchRecord, value)
+    partitions = [keys.token_partition(repository.uid, token) for token in branch.tokens()]
+    cells = [decode_cell(value) for one in partitions for value in _values(disk, one)]
+    commit = decode_record(
+        Commit, disk.value(keys.repository_partition(repository.uid), keys.COMMIT + branch.commit_id.encode()) or b""
+    )
+    head: Any = ()
+    if commit.metarange_id != EMPTY_METARANGE:
+        head = disk.objectstore[f"{repository.namespace_uri}/{metarange_key(commit.metarange_id)}"][0]
+    return {row[5] for _, row in head} | {row[5] for flags, row in cells if not is_gone(flags)}
+
+
+def _commits(disk: Disk, repository: RepositoryRecord) -> set[Any]:
+    partition = keys.repository_partition(repository.uid)
+    return {key[len(keys.COMMIT) :].decode() for key in disk.cells.get(partition, {}) if key.startswith(keys.COMMIT)}
+
+
+def _protected(disk: Disk, repository: RepositoryRecord) -> set[Any]:
+    value = disk.value(keys.repository_partition(repository.uid), keys.SETTING + b"branch_protection")
+    return set() if value is None else set(decode_record(BranchProtection, value).patterns)
+
+
+def _values(disk: Disk, partition: bytes) -> list[bytes]:
+    return [disk.value(partition, key) or b"" for key in disk.cells.get(partition, {})]
+
+
+def nothing_is_left_of_the_one_before(ending: Ending) -> None:
+    known = {record.uid for record in repositories(ending.disk).values()}
+    for partition, cells in ending.disk.cells.items():
+        uid = partition.decode().partition("/")[0]
+        if partition == NAMESPACES:
+            if any(note.rpartition(b"\0")[2].decode() not in known for note in cells):
+                raise Violation("the place of a deleted repository stays noted")
+        elif cells and partition not in (keys.REPOSITORIES, DELETED_REPOSITORIES) and uid not in known:
+            raise Violation(f"{len(cells)} records of a deleted repository stay in {partition.decode()}")
+
+
+def deleted_records(disk: Disk) -> dict[str, DeletedRecord]:
+    cells = disk.cells.get(DELETED_REPOSITORIES, {})
+    return {uid.decode(): decode_record(DeletedRecord, disk.value(DELETED_REPOSITORIES, uid) or b"") for uid in cells}
+
+
+def what_came_back_is_whole(ending: Ending) -> None:
+    """Check that a repository is in use, kept or forgotten. In use it has every branch and acknowledged write."""
+    in_use, deleted = repositories(ending.disk), deleted_records(ending.disk)
+    if wrong := {name: record.state.value for name, record in in_use.items() if record.state.value != "active"}:
+        raise Violation(f"unusable for ever: {wrong}")
+    live = [record.uid for record in in_use.values()]
+    if len(set(live)) < len(live):
+        raise Violation("one repository has two names")
+    for uid, record in deleted.items():
+        if (record.state is DeletedState.RESTORED) != (uid in live) or record.state is DeletedState.RESTORING:
+            raise Violation(f"a repository is {record.state}, and {'' if uid in live else 'not '}in use")
+        wanted = RefState.ACTIVE if uid in live else RefState.SUSPENDED
+        partition = uid.encode()
+        for key in ending.disk.cells.get(partition, {}):
+            if key.startswith(keys.BRANCH):
+                found = decode_record(BranchRecord, ending.disk.value(partition, key) or b"").state
+                if found is not wanted:
+                    raise Violation(f"{key.decode()} is {found} while its repository is {record.state}")
+    for repository in in_use.values():
+        lost = {record.operation.value for record in ending.acknowledged("write")} - _written(ending.disk, repository)
+        if lost:
+            raise Violation(f"acknowledged, and not in the repository that came back: {lost}")
+
+
+def what_was_acknowledged_last_counts(ending: Ending) -> None:
+    """Check that a repository that was brought back after every deletion is there; one that was forgotten is not."""
+    deletions = ending.of("delete")
+    for undone in ending.acknowledged("undelete"):
+        is_last = all(one.is_acknowledged and one.operation.name in (undone.before or ()) for one in deletions)
+        if is_last and NAME not in repositories(ending.disk):
+            raise Violation("a repository was acknowledged to be back, and it is not")
+        if ending.acknowledged("forget"):
+            raise Violation("a repository was brought back and forgotten")
+
+
+def namespaces_are_apart(ending: Ending) -> None:
+    """Check that no namespace of repositories that were made lies in another, and that one id was given out once."""
+    made = [record.namespace_uri for record in repositories(ending.disk).values() if record.state.value == "active"]
+    if any(overlap(one, other) for one, other in combinations(made, 2)):
+        raise Violation(f"namespaces of repositories overlap: {made}")
+    if len(ending.acknowledged("create")) > len(made) and not ending.of("delete"):
+        raise Violation("a repository was acknowledged that is not there")
+
+
+def what_is_in_use_or_kept_is_noted(ending: Ending) -> None:
+    """Check that each namespace that others must stay out of has a note, for some look at notes alone."""
+    noted = {note.rpartition(b"\0")[2].decode() for note in ending.disk.cells.get(NAMESPACES, {})}
+    wanted = {record.uid for record in repositories(ending.disk).values() if record.state.value == "active"}
+    for uid, record in deleted_records(ending.disk).items():
+        if record.state in (DeletedState.KEPT, DeletedState.RESTORED):
+            wanted.add(RepositoryUid(uid))
+    if wanted - noted:
+        raise Violation(f"the place of a repository that is in use or kept is not noted: {sorted(wanted - noted)}")
+
+
+# Scenes
+
+
+def repository_scenes() -> Iterator[Scene]:
+    again = _doing(("delete", _delete), ("create", _create("sim://two")))
+    resumed = _doing(("create", _create("sim://three")))
+    deleter = Actor("d", again, resumed)
+    actors = {
+        "writer of a repository, deleter that makes it again": [Actor("w", _doing(("write", _write), knows=True))],
+        "committer of a repository, deleter that makes it again": [Actor("c", _doing(("commit", _commit), knows=True))],
+        "setter of protection, deleter that makes it again": [Actor("s", _doing(("protect", _protect), knows=True))],
+        "writer that commits to a repository, deleter that makes it again": [
+            Actor("w", _doing(("write", _write), ("commit", _commit), knows=True))
+        ],
+        "committer of a repository that writes, deleter that makes it again": [
+            Actor("c", _doing(("commit", _commit), ("write", _write), knows=True))
+        ],
+        "writer, committer of a repository, deleter that makes it again": [
+            Actor("w", _doing(("write", _write), knows=True)),
+            Actor("c", _doing(("commit", _commit), knows=True)),
+        ],
+    }
+    for name, others in actors.items():
+        made = Scene(
+            name=name,
+            actors=(*others, deleter),
+            prepare=_prepare,
+            tidy=_tidy,
+            checks=(what_followed_the_deletion_is_there,),
+            tidy_checks=(nothing_is_left_of_the_one_before,),
+            quick=Quick.ALL if len(others) == 1 else Quick.NEVER,
+        )
+        yield made
+    yield from _deletions()
+    # A branch that is made through an old handle is usable while its repository is forgotten.
+    on_topic: tuple[tuple[str, Act], ...] = (
+        ("branch", _make_branch),
+        ("write to a branch", partial(_write, branch="topic")),
+        ("commit of a branch", partial(_commit, branch="topic")),
+    )
+    for name, deeds in (("writer", on_topic[:2]), ("committer", (on_topic[0], on_topic[2], on_topic[1]))):
+        made = Scene(
+            name=f"brancher and {name} of a repository, deleter that forgets it",
+            actors=(
+                Actor("b", _doing(*deeds, knows=True)),
+                Actor("d", _doing(("delete", _delete), ("forget", _forget))),
+            ),
+            prepare=_prepare,
+            tidy=_tidy,
+            tidy_checks=(nothing_is_left_of_the_one_before,),
+            quick=Quick.ALL,
+        )
+        yield made
+    creators = {
+        "two creators of one repository": (_create("sim://one"), _create("sim://two")),
+        "two creators, one inside the other": (_create("sim://one"), _create("sim://one/in", name="other")),
+    }
+    checks = (namespaces_are_apart, what_is_in_use_or_kept_is_noted)
+    for name, acts in creators.items():
+        for has_every in (False, True):
+            first, second = (
+                Actor(letter, _doing(("create", act), has_every=has_every))
+                for letter, act in zip("ab", acts, strict=True)
+            )
+            scene = f"{name}, in processes that made others" if has_every else name
+            made = Scene(name=scene, actors=(first, second), checks=checks, quick=Quick.ALL)
+            yield made
+    outer, inner = ("create", _create("sim://one")), ("create", _create("sim://one/in", name="other"))
+
+    async def later(ports: SimPorts) -> None:
+        ports.clock.ms += CREATING_AGE_MS
+        await _doing(outer, has_every=True)(ports)
+
+    def with_inner(*others: Actor, has_every: bool = True) -> tuple[Actor, ...]:
+        return (*others, Actor("b", _doing(inner, has_every=has_every)))
+
+    worlds = {
+        "two creators, one inside the other, of which the outer made others": (
+            None,
+            with_inner(Actor("a", _doing(outer, has_every=True)), has_every=False),
+        ),
+        "two creators, one inside the other, of which the inner made others": (
+            None,
+            with_inner(Actor("a", _doing(outer))),
+        ),
+        "creator that is taken over, creator inside": (
+            None,
+            with_inner(Actor("a", _doing(outer, has_every=True)), Actor("t", later)),
+        ),
+        "deleter that brings back, creator inside": (
+            _prepare,
+            with_inner(Actor("d", _doing(("delete", _delete), ("undelete", _undelete)))),
+        ),
+    }
+    for name, (prepare, pair) in worlds.items():
+        yield Scene(name=name, actors=pair, prepare=prepare, checks=checks, quick=Quick.ALL)
+
+
+def _deletions() -> Iterator[Scene]:
+    """Deleted and brought back. The repository holds a write that was acknowledged before."""
+
+    async def deleted(ports: SimPorts) -> None:
+        await _prepare(ports)
+        await catalog_of(ports).delete(NAME)
+
+    async def clean(catalog: Catalog, _: str) -> None:
+        await catalog.clean()
+
+    delete, undelete, upkeep = ("delete", _delete), ("undelete", _undelete), ("clean", clean)
+    writer = Actor("w", _doing(("write", _write), knows=True))
+    worlds: dict[str, tuple[Program, tuple[Actor, ...]]] = {
+        "two undeleters": (deleted, (Actor("u", _doing(undelete)), Actor("v", _doing(undelete)))),
+        "undeleter, forgetter": (deleted, (Actor("u", _doing(undelete)), Actor("f", _doing(("forget", _forget))))),
+        "undeleter that deletes again, cleaner": (
+            deleted,
+            (Actor("u", _doing(undelete, delete)), Actor("c", _doing(upkeep))),
+        ),
+        "two deleters, one of which brings back": (
+            _prepare,
+            (Actor("d", _doing(delete)), Actor("e", _doing(delete, undelete))),
+        ),
+        "writer of a repository, deleter that brings it back": (
+            _prepare,
+            (writer, Actor("d", _doing(delete, undelete))),
+        ),
+        "cleaner, deleter that brings back and deletes again": (
+            _prepare,
+            (Actor("c", _doing(upkeep)), Actor("d", _doing(delete, undelete, delete))),
+        ),
+        "two undeleters, one of which deletes again and brings back": (
+            deleted,
+            (Actor("u", _doing(undelete)), Actor("v", _doing(undelete, delete, undelete))),
+        ),
+    }
+    for name, (prepare, actors) in worlds.items():
+        made = Scene(
+            name=name,
+            actors=actors,
+            prepare=prepare,
+            tidy=_finish,
+            tidy_checks=(
+                what_came_back_is_whole,
+                what_was_acknowledged_last_counts,
+                what_is_in_use_or_kept_is_noted,
+            ),
+            quick=Quick.ALL,
+            # A cleaner of repositories meets each of them once, and may fail at each.
+            is_lock_free="cleaner" not in name,
+        )
+        yield made

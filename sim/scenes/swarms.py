@@ -1,0 +1,305 @@
+"""Swarms: 4 to 8 clients of all kinds, drawn from a seed, for the searches that are too large to walk."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from lakebed.base import RunKind
+from sim.checkers.reachable import nothing_queued_is_named, nothing_reachable_is_deleted, nothing_undue_is_deleted
+from sim.ports.actors import Scene
+from sim.search.scheduling import Faults
+from sim.worlds.erasure import erase_staged
+from sim.worlds.hard_delete import clean_claims, hard, turn_on, work
+from sim.worlds.lifecycle import DUE, set_policy
+from sim.worlds.moves import move
+
+from .collecting import FENCING, OPTIONS, PAGED, PRIVATE_BESIDE_TREES
+from .deeds import (
+    cherry_pick,
+    close,
+    collect,
+    committed_run,
+    copy,
+    create_branch,
+    create_tag,
+    delete_branch,
+    fence,
+    hard_reset,
+    link,
+    metadata_run,
+    purge,
+    read_bytes,
+    read_listed,
+    reset_object,
+    restore,
+    resume,
+    revert,
+    set_rules,
+    strand,
+    uncommitted_run,
+)
+from .flows import DEFERRED, RULED, deferring, optimised
+from .scenes import (
+    FAR_FUTURE_MS,
+    MAIN,
+    SIDE,
+    Do,
+    clean,
+    client,
+    commit,
+    delete,
+    merge,
+    read,
+    reset,
+    scene,
+    server,
+    upload,
+    write,
+)
+
+SWARM_FAULTS: Final = Faults(
+    refuse=0.005, lose_answer=0.02, lose_request=0.01, crash=0.007, late=0.006, delay=0.02, echo=0.2, clock_jump=0.01
+)
+
+
+def swarm(seed: int, *, has_due: bool = False) -> Scene:
+    """Return 4 to 8 clients, each with one to three operations on two paths, drawn from the seed.
+
+    `has_due`: what commits have at the first path is due, and clients run lifecycle and erasures of it. Its seeds are
+    its own; hard delete and moves are in half of them each.
+    """
+    drawn_from = f"due {seed}" if has_due else seed
+    paths = _WITH_DUE if has_due else _PATHS
+    rng = random.Random(drawn_from)
+    clocks_agree = rng.random() < 0.7
+    kinds = _KINDS | _TAKING if has_due else dict(_KINDS)
+    if is_graceful := rng.random() < 0.1:
+        # Bytes are read, and runs wait for readers: those that do not are left out.
+        kinds = {kind: share for kind, share in kinds.items() if kind not in _WITHOUT_GRACE}
+    if resets_objects := rng.random() < 0.2:
+        kinds["reset object"] = 1
+    if restores := rng.random() < 0.2 and not is_graceful and not has_due:
+        kinds |= {"restore": 1.5, "run deferring": 1, "purge": 0.5}
+    # Drawn apart, so that all other seeds stay what they are.
+    if restores_due := has_due and not is_graceful and random.Random(f"restore {seed}").random() < 0.3:
+        kinds |= {"restore of what was due": 2, "lifecycle run deferring": 1, "purge": 1}
+    if has_due and random.Random(f"policy {seed}").random() < 0.3:
+        # Refs are made and moved while what counts as due changes. Else these seldom meet a run (meetings.py).
+        kinds |= {"policy": 3, "side": 8, "lifecycle run": 4}
+    is_hard = random.Random(f"hard {drawn_from}").random() < (0.5 if has_due else 0.2)
+    # The worker waits for no reader here.
+    is_hard = is_hard and not (has_due and is_graceful)
+    clients = []
+    for number in range(rng.randint(4, 8)):
+        name = "abcdefgh"[number]
+        names = [f"{name}{count}" for count in range(rng.randint(1, 3))]
+        deeds = [_drawn(rng, one, clocks_agree, kinds, paths=paths, is_graceful=is_graceful) for one in names]
+        if is_hard:
+            deeds = [hard(do) if do.operation.kind in _LETTING_GO else do for do in deeds]
+        if len(deeds) == 3 and rng.random() < 0.5:
+            clients.append(server(name, deeds[:1], deeds[1:]))
+            continue
+        clients.append(
+            client(
+                name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree, kinds, paths=paths, is_graceful=is_graceful)]
+            )
+        )
+    if is_hard:
+        clients.append(client("i", *_worked(work("i0"), clean_claims("i1"), work("i2")), again=_worked(work("i9"))))
+    mover = random.Random(f"rename {drawn_from}")
+    if is_moving := mover.random() < (0.5 if has_due else 0.15):
+        moved = [_moved(mover, name, paths) for name in ("m1", "m2", "m9")]
+        clients.append(client("m", *moved[0], *moved[1], again=moved[2]))
+    put = upload if has_due else write
+    committed = [put("w0", paths[0], "w0"), put("v0", paths[-1], "v0")][: rng.randint(1 if has_due else 0, 2)]
+    made = scene(
+        f"swarm {drawn_from}",
+        *clients,
+        before=[
+            *(DEFERRED if restores else [RULED]),
+            *([turn_on("hd0")] if is_hard else []),
+            *([set_policy("q1")] if has_due else []),
+            *(_DEFERRED_BY_POLICY if restores_due else ()),
+        ],
+        committed=committed,
+        beside=[write("t0", "z", "t0", branch=SIDE)],
+        staged=[put("u0", paths[0], rng.choice(("u0", "w0")))],
+        clocks_agree=clocks_agree,
+        # A move may take its tombstone back, too, from a token that a commit has read.
+        resets_objects=resets_objects or is_moving,
+        private=PRIVATE_BESIDE_TREES,
+        others_look=True,
+    )
+    if is_hard:
+        made = replace(made, step_checks=(*made.step_checks, nothing_queued_is_named))
+    if has_due:
+        kept = nothing_undue_is_deleted(*_EVER_DUE)
+        made = replace(made, checks=[kept if one is nothing_reachable_is_deleted else one for one in made.checks])
+    if restores_due:
+        # An erasure also takes what a run holds for a window, where it holds it for the path of the order.
+        return deferring(made, due=_EVER_DUE, erased=DUE)
+    return deferring(made) if restores else made
+
+
+DEFERRED_DUE: Final = "ab"
+"""A path that is due, of which a lifecycle run holds an object until its window is over."""
+_NOTHING_DUE: Final = b'{"due": {"prefix": "q", "days": 1}}'
+_EVER_DUE: Final = (DUE, DEFERRED_DUE.encode())
+_DEFERRED_BY_POLICY: Final = (
+    upload("v1", DEFERRED_DUE, "1"),
+    commit("v2"),
+    collect("v3", RunKind.LIFECYCLE, window="7d"),
+)
+_PATHS: Final = "xxy"
+"""A client draws one of these. Of the first path there is a committed version that it may write again."""
+_WITH_DUE: Final = "aab"
+_TAKING: Final[dict[str, float]] = {
+    "upload": 5,
+    "copy": 5,
+    "lifecycle run": 2,
+    "lifecycle run deferring": 0.5,
+    "purge": 0.5,
+    "erasure": 2,
+}
+_KINDS: Final[dict[str, float]] = {
+    "write": 5,
+    "upload": 3,
+    "commit": 7,
+    "read": 4,
+    "delete": 2,
+    "clean": 1,
+    "merge": 1,
+    "reset": 1,
+    "link": 1,
+    "copy": 2,
+    "fence": 0.5,
+    "run": 2,
+    "committed run": 0.7,
+    "optimised run": 0.7,
+    "metadata run": 0.7,
+    "resume": 0.3,
+    "tag": 0.5,
+    "rules": 0.5,
+    "side": 2,
+}
+
+
+def _moved(rng: random.Random, name: str, paths: str) -> tuple[Do, Do]:
+    """Move within the branch, or to it from another one."""
+    first, second = paths[0], paths[-1]
+    source, branch = rng.choice(((first, MAIN), (second, MAIN), ("z", SIDE)))
+    copies, takes = move(name, source, rng.choice((first, second, "v")), branch=branch)
+    return copies.called("move"), takes.called("move")
+
+
+def _worked(*deeds: Do) -> Sequence[Do]:
+    return [do.called("hard delete") for do in deeds]
+
+
+_CALLED: Final = {"run": "uncommitted run"}
+_LETTING_GO: Final = frozenset({"write", "delete", "reset_object"})
+_WITHOUT_GRACE: Final = ("committed run", "optimised run", "metadata run", "resume", "purge")
+
+
+def _drawn(
+    rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, float], *, paths: str, is_graceful: bool
+) -> Do:
+    key = rng.choice(paths)
+    kind = rng.choices(list(kinds), list(kinds.values()))[0]
+    do = _made(rng, kind, name, clocks_agree, key=key, paths=paths, is_graceful=is_graceful)
+    return do if kind == "side" else do.called(_CALLED.get(kind, kind))
+
+
+def _made(
+    rng: random.Random, kind: str, name: str, clocks_agree: bool, *, key: str, paths: str, is_graceful: bool
+) -> Do:
+    first, second = paths[0], paths[-1]
+    match kind:
+        case "write":
+            # Now and then what may be there already: a write that changes nothing.
+            return write(name, key, name if rng.random() < 0.8 else {first: "w0", second: "v0"}[key])
+        case "upload":
+            return upload(name, key, name)
+        case "commit":
+            return commit(name)
+        case "read":
+            if is_graceful and rng.random() < 0.5:
+                return read_bytes(name, key)
+            return read(name, key) if rng.random() < 0.7 else read_listed(name, key)
+        case "delete":
+            return delete(name, key)
+        case "merge":
+            return merge(name, SIDE)
+        case "reset":
+            return reset(name)
+        case "link":
+            return link(name, key, name)
+        case "copy":
+            # The source is staged or committed, here or on the other branch; or it is not there.
+            source, ref = rng.choice(((first, "main"), (second, "main"), ("z", SIDE), (first, "main~1")))
+            return copy(name, source, key, name, ref=ref)
+        case "fence":
+            return fence(name)
+        case "run":
+            options = rng.choices((FENCING, PAGED, OPTIONS), (0.3, 0.2, 0.5))[0]
+            return uncommitted_run(name, options=options, has_grace=is_graceful)
+        case "optimised run":
+            return optimised(name)
+        case "metadata run":
+            return metadata_run(name) if rng.random() < 0.7 else strand(name)
+        case "resume":
+            return resume(name)
+        case "tag":
+            return create_tag(name, rng.choice(("main", "main~1", f"{SIDE}~1")))
+        case "restore":
+            return restore(name, key="a", content=b"1", overwrite=rng.random() < 0.5)
+        case "restore of what was due":
+            return restore(name, key=DEFERRED_DUE, content=b"1", overwrite=rng.random() < 0.5)
+        case "run deferring":
+            return committed_run(name, window="7d")
+        case "purge":
+            return purge(name)
+        case "rules":
+            return set_rules(name, rng.choice(("4d", "20d")))
+        case "committed run":
+            return committed_run(name)
+        case "reset object":
+            return reset_object(name, key)
+        case "lifecycle run":
+            return collect(name, RunKind.LIFECYCLE, has_grace=is_graceful)
+        case "lifecycle run deferring":
+            return collect(name, RunKind.LIFECYCLE, window="7d", has_grace=is_graceful)
+        case "policy":
+            # By the second one nothing is due that any path has.
+            return set_policy(name) if rng.random() < 0.5 else set_policy(name, _NOTHING_DUE)
+        case "erasure":
+            return erase_staged(name, has_grace=is_graceful)
+        case "side":
+            return _drawn_beside(rng, name)
+    return clean(name, late_ms=0 if clocks_agree else rng.choice((0, FAR_FUTURE_MS)))
+
+
+def _drawn_beside(rng: random.Random, name: str) -> Do:
+    """Do something on the other branch. Only its own path is written there, and its head may move anywhere."""
+    match rng.randrange(9):
+        case 0:
+            return delete_branch(name)
+        case 1:
+            return create_branch(name)
+        case 2:
+            where, force = rng.choice(("main", "main~1", f"{SIDE}~1")), rng.random() < 0.5
+            return hard_reset(name, where, branch=SIDE, force=force)
+        case 3:
+            return upload(name, "z", name, branch=SIDE)
+        case 4:
+            return delete(name, "z", branch=SIDE)
+        case 5:
+            return commit(name, branch=SIDE)
+        case 6:
+            return cherry_pick(name, rng.choice(("main", "main~1")), branch=SIDE)
+        case 7:
+            return revert(name, SIDE, branch=SIDE)
+    return close(name)

@@ -1,0 +1,1 @@
+"""Small worlds that the explorer walks, a file each subject; small.py lists them all."""

@@ -1,0 +1,322 @@
+"""Worlds of erasures: the shipped plan and apply, beside everyone who can come to name an object that they take.
+
+The order selects the path `a`. A cell that names the object, or a commit that has it at another path, keeps it. When
+all is quiet, one more erasure takes what the first had to leave.
+
+Some erasers then collect what no entry names, and certify. Where a certificate says that nothing stands, no object may
+be left that an acknowledged write had put at the path before that erasure began.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from lakebed.base import Entry, RunKind
+from lakebed.gc.kinds.erasure.certificate.certifying import NothingSelected, certify
+from lakebed.gc.kinds.erasure.plan import Erasure
+from lakebed.gc.machine import flow
+from lakebed.gc.messages import GARBAGE, ErasureOrder, Unstage, Unstaged, certificate_path
+from lakebed.gc.rules import Selection
+from lakebed.versions import PathNotFound, Versions
+from sim.checkers.reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted, reachable
+from sim.ports.actors import Actor, Ending, Scene, Violation
+from sim.ports.operations import Operation
+from sim.ports.ports import SimPorts
+from sim.scenes.collecting import FENCING, Collecting
+from sim.scenes.deeds import (
+    apply_planned,
+    clean_records,
+    collect,
+    committed_run,
+    copy,
+    create_branch,
+    create_tag,
+    delete_branch,
+    hard_reset,
+    purge,
+    read_bytes,
+    reset_object,
+    restore,
+    resume,
+    revert,
+    uncommitted_run,
+)
+from sim.scenes.flows import DEFERRED, RULED, deferring
+from sim.scenes.scenes import (
+    FAR_FUTURE_MS,
+    MAIN,
+    SIDE,
+    Do,
+    client,
+    commit,
+    delete,
+    merge,
+    reset,
+    scene,
+    upload,
+    versions,
+)
+
+from .hard_delete import hard, turn_on
+from .holds import add_hold, holding
+from .lifecycle import set_policy
+from .moves import move
+
+PATH: Final = b"a"
+HAD: Final = b"(had the path)"
+"""A partition of the simulation's own: addresses that acknowledged writes put at the path."""
+CERTIFIED: Final = b"(certified)"
+"""Likewise: those that had it before an erasure of which the certificate says that nothing stands."""
+_TOOK: Final = "took:"
+_PAST: Final = [upload("w1", "a", "1"), commit("p1")]
+_OLD: Final = [*_PAST, upload("w2", "a", "2"), commit("p2"), RULED, set_policy("q2")]
+
+
+def erase(name: str, *, shared: bool = False, has_grace: bool = False, plans_only: bool = False) -> Do:
+    async def act(repo: Versions) -> None:
+        await _erase(Collecting(repo, has_grace=has_grace), shared=shared, plans_only=plans_only)
+
+    return Do(Operation(name, "run"), act)
+
+
+def erase_alone(name: str) -> Do:
+    """Erase, and return the objects that the plan takes. It is for an actor who is alone."""
+
+    async def act(repo: Versions) -> str:
+        collecting = Collecting(repo)
+        order = ErasureOrder(selection=Selection(paths=(PATH.decode(),)), why="simulated")
+        plan = await flow.plan(collecting.context, Erasure(order))
+        await collecting.apply(plan.run_id)
+        taken = (await collecting.context.read(plan.garbage, GARBAGE))["address"].to_pylist()
+        return f"{_TOOK} {' '.join(taken)}"
+
+    return Do(Operation(name, "run"), act)
+
+
+def erase_staged(name: str, *, has_grace: bool = False, everywhere: bool = False) -> Do:
+    """Erase a staged path. To the checkers it is a delete, which fails where another write was faster.
+
+    `everywhere`: then collect what no entry names, and certify.
+    """
+
+    async def act(repo: Versions) -> None:
+        collecting = Collecting(repo, has_grace=has_grace)
+        unstage: Callable[..., Any] = collecting.service.unstage
+        counts: list[int] = []
+
+        async def counted(run_id: str, body: Unstage) -> Unstaged:
+            done: Unstaged = await unstage(run_id, body)
+            counts.append(done.count)
+            return done
+
+        setattr(collecting.service, "unstage", counted)  # noqa: B010  # mypy refuses to assign to a method
+        if everywhere:
+            await _erase_everywhere(repo, collecting)
+        else:
+            await _erase(collecting)
+        if not sum(counts):
+            raise PathNotFound("nothing was taken from the branch", key=PATH)
+
+    return Do(Operation(name, "delete", MAIN, PATH), act)
+
+
+async def _erase(collecting: Collecting, *, shared: bool = False, plans_only: bool = False) -> str:
+    """Return the run's id."""
+    order = ErasureOrder(selection=Selection(paths=(PATH.decode(),)), why="simulated", takes_shared=shared)
+    plan = await flow.plan(collecting.context, Erasure(order))
+    if not plans_only:
+        await collecting.apply(plan.run_id)
+    return plan.run_id
+
+
+async def _erase_everywhere(repo: Versions, collecting: Collecting) -> None:
+    had = (await repo.store.scan(HAD, b"", 100)).keys
+    run_id = await _erase(collecting)
+    await collecting.run(RunKind.UNCOMMITTED)
+    made = await certify(collecting.context, run_id, by="sim")
+    if not made.stands:
+        await repo.store.set_many(CERTIFIED, [(key, run_id.encode()) for key in had])
+
+
+def put(name: str, value: str) -> Do:
+    """Upload to the path, and note the address once the write is acknowledged."""
+
+    async def act(repo: Versions) -> None:
+        async def store_body(address: str) -> Entry:
+            stored = await repo.objectstore.put(address, value.encode())
+            return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=0)
+
+        entry = await repo.staging.upload(MAIN, PATH, store_body)
+        await repo.store.set(HAD, entry.address.encode(), b"")
+
+    return Do(Operation(name, "write", MAIN, PATH, value), act)
+
+
+def erasure_scenes() -> Iterator[Scene]:
+    r = client("r", erase("r1"))
+    c = client("c", commit("c1"))
+    copier = client("h", copy("w3", "a", "b", "3"))
+    yield _scene("copier from a commit, erasure", copier, r)
+    reader = client("b", read_bytes("b1", "a", ref=MAIN))
+    yield _scene("reader of bytes, erasure with grace", reader, client("r", erase("r1", has_grace=True)))
+    yield _scene("brancher, erasure", client("h", create_branch("h1", MAIN)), r)
+    copied = [copy("w3", "a", "b", "3")]
+    # A record of the copy would keep the object, too.
+    cleaned = client("c", commit("c1"), clean_records("k1"))
+    yield _scene("committer of a copy, erasure", cleaned, r, staged=copied)
+    both = client("r", erase("r1", shared=True))
+    yield _scene("committer of a copy, erasure of shared objects", cleaned, both, staged=copied, due=(PATH, b"b"))
+    back = client("s", reset_object("s1", "a"))
+    yield _scene("object resetter, erasure", back, r, staged=[delete("d1", "a")])
+    gone = [*_PAST, delete("d1", "a"), commit("p2")]
+    yield _scene("reverter, erasure", client("v", revert("v1", MAIN)), r, before=gone)
+    yield _scene("hard resetter, erasure", client("v", hard_reset("v1", "main~1")), r, before=gone)
+    beside = [copy("w3", "a", "b", "3", branch=SIDE)]
+    yield _scene("merger of a copy, erasure", client("m", merge("m1", SIDE)), r, beside=beside)
+    made = [*_PAST, create_branch("b0"), copy("w3", "a", "b", "3", branch=SIDE)]
+    dropper = client("d", delete_branch("d1"))
+    yield _scene("deleter of a branch with a copy, erasure", dropper, r, before=made)
+    m = client("m", *move("m1", "a", "b"))
+    yield _scene("mover, erasure", m, r, before=[turn_on("hd0"), *_PAST])
+    # Of what is staged at the path.
+    s = dataclasses.replace(client("r", erase_staged("r1")), collecting=1)
+    one = [upload("w1", "a", "1")]
+    yield _scene("overwriter, erasure of what is staged", client("w", upload("w2", "a", "2")), s, before=(), staged=one)
+    yield _scene("committer, erasure of what is staged", c, s, before=(), staged=one)
+    w = client("w", upload("w2", "a", "2"))
+    yield _scene("uploader, committer, erasure", w, c, s, before=(), staged=one)
+    yield _scene("copier, erasure of what is staged", copier, s, before=(), staged=one)
+    over = client("w", hard(upload("w2", "a", "2")))
+    yield _scene("hard overwriter, erasure of what is staged", over, s, before=[turn_on("hd0")], staged=one)
+    # Beside other runs, of the same objects.
+    for kind in (RunKind.COMMITTED, RunKind.LIFECYCLE):
+        other = client("q", collect("q9", kind))
+        yield _scene(f"{kind} run, erasure", other, r, before=_OLD)
+    yield _scene("uncommitted run, erasure", client("u", uncommitted_run("u1")), s, before=(), staged=one)
+    deferrer = client("q", committed_run("q9", window="7d"))
+    yield deferring(_scene("run that defers, erasure", deferrer, r, before=_OLD))
+    yield _scene("purger, erasure", client("p", purge("p9")), r, before=DEFERRED)
+    restorer = client("x", restore("x1", content=b"1"))
+    yield _scene("restorer, erasure", restorer, s, before=DEFERRED)
+    # A run that died is gone on with, by this process or another, and a plan is applied twice.
+    again = client("r", erase("r1"), again=[resume("r2")])
+    yield _scene("copier from a commit, erasure that comes back", copier, again)
+    planned = [*_PAST, erase("q1", plans_only=True)]
+    twice = client("q", apply_planned("q9")), client("r", apply_planned("r1"))
+    yield _scene("two applies of an erasure", *twice, before=planned)
+    yield _scene("copier from a commit, apply of an erasure", copier, twice[1], before=planned)
+    yield from _certified_scenes()
+    yield from _foreseen_scenes()
+    yield holding(scene("holder, erasure", client("h", add_hold("h1")), r, before=_PAST))
+    tagged = [*_PAST, create_tag("t0", MAIN)]
+    by_tag = client("h", add_hold("h1", tag="tag"))
+    yield holding(scene("holder of a tag, erasure that comes back", by_tag, again, before=tagged))
+
+
+def _certified_scenes() -> Iterator[Scene]:
+    """Yield scenes in which a path loses staged bytes: no erasure finds them, a collection takes them."""
+    r = dataclasses.replace(client("r", erase_staged("r1", everywhere=True)), collecting=1)
+    past, staged = [put("w1", "1"), commit("p1")], [put("w2", "2")]
+    kept = [*staged, put("w4", "4"), uncommitted_run("u1", window="7d")]
+    for made in (
+        _scene("overwriter, erasure everywhere", client("w", put("w3", "3")), r, before=past, staged=staged),
+        _scene("deleter, erasure everywhere", client("d", delete("d1", "a")), r, before=past, staged=staged),
+        _scene("resetter, erasure everywhere", client("s", reset("s1")), r, before=past, staged=staged),
+        _scene("erasure everywhere, after a run that defers", r, before=past, staged=kept),
+    ):
+        yield dataclasses.replace(
+            made,
+            private=(*made.private, certificate_path("").removesuffix(".json")),
+            checks=(*made.checks, what_is_certified_is_gone),
+        )
+
+
+def _foreseen_scenes() -> Iterator[Scene]:
+    """Yield scenes of an eraser alone: it deletes all that its plan names, and drops no other staged name."""
+    staged = [copy("w3", "a", "b", "3")]
+    gone = clean_records("k1")
+    for made in (
+        _scene("erasure of what a staged copy shares", client("r", erase_alone("r1")), staged=[*staged, gone]),
+        _scene(
+            "erasure of what is staged twice",
+            client("r", erase_alone("r1")),
+            before=(),
+            staged=[upload("w1", "a", "1"), *staged, gone],
+        ),
+    ):
+        yield dataclasses.replace(made, checks=(*made.checks, what_is_planned_is_gone))
+
+
+def what_is_planned_is_gone(ending: Ending) -> None:
+    """Check that an apply deleted all that its plan took.
+
+    Raises:
+        Violation: something is there.
+    """
+    for record in ending.acknowledged("run"):
+        answer = str(record.ended.value if record.ended else "")
+        if answer.startswith(_TOOK) and (left := set(answer.split()[1:]) & ending.disk.objectstore.keys()):
+            raise Violation(f"{record.operation.name} planned to take objects, and left {sorted(left)}")
+
+
+def what_is_certified_is_gone(ending: Ending) -> None:
+    """Check that of what a certificate speaks nothing is there but what a cell, or a commit at another path, names.
+
+    Raises:
+        Violation: something is.
+    """
+    certified = {key.decode() for key in ending.disk.cells.get(CERTIFIED, {})}
+    named = reachable(ending.disk, due=frozenset({PATH}))
+    if left := (certified & ending.disk.objectstore.keys()) - named:
+        raise Violation(f"certified as gone, and there: {sorted(left)}")
+
+
+def _scene(
+    name: str,
+    *actors: Actor,
+    before: Sequence[Do] = _PAST,
+    staged: Sequence[Do] = (),
+    beside: Sequence[Do] = (),
+    due: Sequence[bytes] = (PATH,),
+) -> Scene:
+    made = scene(name, *actors, before=before, staged=staged, beside=beside, others_look=True)
+    kept = nothing_undue_is_deleted(*due)
+    checks = tuple(kept if one is nothing_reachable_is_deleted else one for one in made.checks)
+
+    plain = made.tidy
+    assert plain is not None, "each scene is tidied"
+
+    async def tidy(ports: SimPorts) -> None:
+        await plain(ports)
+        ports.clock.ms += FAR_FUTURE_MS
+        repo = versions(ports)
+        collecting = Collecting(repo, FENCING)
+        # The checkers know no actor who would delete what is staged.
+        setattr(collecting.service, "unstage", _leave_staged)  # noqa: B010  # as above
+        with suppress(NothingSelected):
+            await _erase(collecting)
+        # It took owners for dead, which makes claims: the first pass finishes these, the others drop what they had.
+        for _ in range(3):
+            ports.clock.ms += FAR_FUTURE_MS
+            await repo.cleanup.clean()
+
+    return dataclasses.replace(made, checks=checks, tidy=tidy, tidy_checks=(*made.tidy_checks, nothing_erased_stays))
+
+
+async def _leave_staged(run_id: str, body: Unstage) -> Unstaged:
+    del run_id, body
+    return Unstaged(count=0)
+
+
+def nothing_erased_stays(ending: Ending) -> None:
+    """Check that an erasure leaves, when all is quiet, only what a cell, or a commit at another path, names.
+
+    Raises:
+        Violation: it left more.
+    """
+    named = reachable(ending.disk) - reachable(ending.disk, due=frozenset({PATH}))
+    if left := named & ending.disk.objectstore.keys():
+        raise Violation(f"an erasure left {sorted(left)}")

@@ -1,0 +1,214 @@
+"""Worlds of deleting at once: who takes names away, beside everyone who can come to name the address, or to read it.
+
+A step check holds for each state: no address that waits in the queue is named. So a worker may delete it at any
+moment, and a world needs one only where an actor would notice that the bytes are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from lakebed.base import Conflict, OutcomeUnknown, Unavailable
+from lakebed.gc.live import QueueWorker
+from lakebed.versions import Versions
+from sim.checkers.ledgers import deletions_count_once, recorded, what_is_recorded_is_gone
+from sim.checkers.reachable import nothing_queued_is_named, queued
+from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
+from sim.ports.operations import Operation
+from sim.ports.ports import SimDeleter, SimObjectStore
+from sim.scenes.collecting import PRIVATE, STEPS
+from sim.scenes.deeds import (
+    clean_records,
+    copy,
+    create_branch,
+    delete_branch,
+    freeze,
+    hard_reset,
+    link_issued,
+    reset_object,
+    uncommitted_run,
+)
+from sim.scenes.deeds import issue as hand_out_filled
+from sim.scenes.scenes import FAR_FUTURE_MS, SIDE, Do, client, commit, delete, read, reset, scene, upload, write
+
+
+def turn_on(name: str) -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.hard_delete.change(by="sim", is_on=True, grace_s=0)
+
+    return Do(Operation(name, "clean"), act)
+
+
+def hard(do: Do) -> Do:
+    """Act as a process that knows the setting, and writes down what it let go as soon as it is through."""
+
+    async def act(repo: Versions) -> str | None:
+        repo.hard_delete.is_on = True
+        try:
+            return await do.act(repo)
+        finally:
+            with suppress(Unavailable, OutcomeUnknown):
+                await repo.hard_delete.flush()
+
+    return Do(do.operation, act)
+
+
+def clean_claims(name: str, *, late_ms: int = 0) -> Do:
+    """Wipe retired tokens as a cleaner does, whose clock is `late_ms` ahead."""
+
+    async def act(repo: Versions) -> None:
+        repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await repo.cleanup._clean_claims()  # noqa: SLF001  # a part of it, for fewer states
+
+    return Do(Operation(name, "clean"), act)
+
+
+def work(name: str) -> Do:
+    """Delete what is in the queue."""
+
+    async def act(repo: Versions) -> None:
+        store: object = repo.objectstore
+        assert isinstance(store, SimObjectStore)
+        with suppress(Conflict):
+            await QueueWorker(repo, SimDeleter(store.own), linger_ms=0).work()
+
+    return Do(Operation(name, "clean"), act)
+
+
+def hard_delete_scenes() -> Iterator[Scene]:
+    a1, a2 = upload("w1", "a", "1"), hard(upload("w2", "a", "2"))
+    w, c, d = client("w", a2), client("c", commit("c1")), client("d", commit("d1"))
+    s, k, x = client("s", reset("s1")), client("k", clean_claims("k1")), client("x", work("x1"))
+    f, copier = client("f", freeze("f1")), client("h", copy("w3", "a", "b", "3"))
+    gone = client("e", hard(delete("e1", "a")))
+    yield _scene("overwriter, committer, queue", w, c, staged=[a1])
+    yield _scene("deleter, committer, queue", gone, c, staged=[a1], quick=Quick.NO_LOSS)
+    twice = client("w", hard(read("r0", "a")), a2)
+    yield _scene("overwriter that has read, committer, queue", twice, c, staged=[a1], quick=Quick.NO_FAULT)
+    yield _scene("overwriter, copier, queue", w, copier, staged=[a1], quick=Quick.NO_FAULT)
+    yield _scene("deleter, copier, queue", gone, copier, staged=[a1])
+    copies = client("h", copy("w3", "a", "b", "3"), commit("c1"))
+    yield _scene("overwriter, copier that commits, queue", w, copies, staged=[a1], quick=Quick.NO_FAULT)
+    other = client("v", hard(upload("v2", "a", "v2")))
+    yield _scene("two overwriters, queue", w, other, staged=[a1], alike=[("w", "v")])
+    yield _scene(
+        "two overwriters, committer, queue", w, other, c, staged=[a1], alike=[("w", "v")], quick=Quick.NO_FAULT
+    )
+    yield _scene("overwriter, deleter, queue", w, gone, staged=[a1])
+    back = client("o", hard(reset_object("o1", "a")))
+    yield _scene(
+        "resetter of an object, committer, queue", back, c, staged=[a1], resets_objects=True, quick=Quick.NO_FAULT
+    )
+    yield _scene(
+        "resetter of an object, overwriter, queue", back, w, staged=[a1], resets_objects=True, quick=Quick.NO_FAULT
+    )
+    yield _scene(
+        "resetter of an object, copier, queue", back, copier, staged=[a1], resets_objects=True, quick=Quick.NO_FAULT
+    )
+    # The cleaner finds in the claims which cells no commit took.
+    yield _scene("resetter, committer, queueing cleaner", s, c, k, staged=[a1], quick=Quick.NO_FAULT)
+    # As S3 clients rename: the delete owns nothing, for the copy took the mark off.
+    renames = client("h", copy("w3", "a", "b", "3"), hard(delete("e1", "a")))
+    yield _scene("copier that deletes the source, queue", renames, staged=[a1])
+    yield _scene("copier that deletes the source, overwriter, queue", renames, w, staged=[a1])
+    yield _scene("two committers, queueing cleaner", c, d, k, staged=[a1], alike=[("c", "d")], quick=Quick.NO_FAULT)
+    over = client("c", commit("c1"), a2, commit("c2"))
+    yield _scene("committer of two versions, committer, queueing cleaner", over, d, k, staged=[a1], quick=Quick.NEVER)
+    yield _scene("uploader, resetter, queueing cleaner", client("w", hard(upload("w2", "b", "2"))), s, k)
+    yield _scene(
+        "uploader, committer, queueing cleaner",
+        client("w", hard(upload("w2", "b", "2"))),
+        c,
+        k,
+        staged=[a1],
+        quick=Quick.NO_FAULT,
+    )
+    yield _scene("copier, resetter, queueing cleaner", copier, s, k, staged=[a1], quick=Quick.NO_FAULT)
+    yield _scene("freezer, committer, queueing cleaner", f, c, k, staged=[a1], quick=Quick.NO_FAULT)
+    yield _scene("freezer, resetter, queueing cleaner", f, s, k, staged=[a1], quick=Quick.NO_FAULT)
+    # Its first pass finds the tokens retired, its second drops the claims: each of the tokens was wiped by then.
+    impatient = client("k", clean_claims("k1"), clean_claims("k2", late_ms=FAR_FUTURE_MS))
+    yield _scene("committer, impatient queueing cleaner", c, impatient, staged=[a1], clocks_agree=False)
+    late = client("w", hard(read("r0", "a")), hard(upload("w2", "a", "2")))
+    yield _scene(
+        "late uploader, committer, impatient queueing cleaner",
+        late,
+        c,
+        impatient,
+        clocks_agree=False,
+        quick=Quick.NEVER,
+    )
+    there = hard(upload("w2", "a", "2", branch=SIDE))
+    made = [create_branch("b0"), upload("w1", "a", "1", branch=SIDE)]
+    drops = client("y", delete_branch("y1"), create_branch("y2"), clean_claims("y3"))
+    yield _scene(
+        "uploader, deleter of the branch that cleans", client("w", there), drops, before=made, quick=Quick.NO_FAULT
+    )
+    moves = client("g", hard_reset("g1", "main~1"), clean_claims("g2"))
+    yield _scene(
+        "committer, hard resetter that cleans",
+        c,
+        moves,
+        before=[write("p1", "z", "z"), commit("p2")],
+        staged=[a1],
+        quick=Quick.NO_FAULT,
+    )
+    # Bytes go while an actor is about to need them, or to list them.
+    yield _scene("overwriter, uploader that repeats, committer, worker", w, other, c, x, staged=[a1], quick=Quick.NEVER)
+    yield _scene("overwriter, copier, worker", w, copier, x, staged=[a1], quick=Quick.NO_FAULT)
+    linker = client("l", hard(link_issued("w4", "a", "4")))
+    yield _scene("linker, overwriter, worker", linker, w, x, before=[hand_out_filled("i0")], quick=Quick.NO_FAULT)
+    # Whose page is larger, for an object came to the queue, has the same number.
+    y, waiting = client("y", hard(upload("w3", "b", "3")), work("y1")), [a1, a2, upload("w0", "b", "0")]
+    both = _scene("worker, overwriter that works", x, y, staged=waiting, private=STEPS, quick=Quick.NO_FAULT)
+    counted = (what_is_recorded_is_gone, deletions_count_once, _what_went_is_recorded)
+    yield replace(both, checks=(*both.checks, *counted))
+    r = client("r", uncommitted_run("r1"))
+    yield _scene("overwriter, worker, run", client("w", a2, work("x1")), r, staged=[a1])
+    five = (copier, f, s, client("k", clean_claims("k1"), clean_records("k2")), x)
+    for name, actors in (
+        ("copier, freezer, resetter, cleaner, worker", five),
+        ("copier, overwriter, freezer, resetter, cleaner, worker", (*five, w)),
+    ):
+        whole = _scene(name, *actors, staged=[a1], quick=Quick.NEVER)
+        # That each ends alone is for the smaller ones of the same actors.
+        yield replace(whole, foresees=True, is_lock_free=False)
+
+
+def _what_went_is_recorded(ending: Ending) -> None:
+    """
+    Raises:
+        Violation: one of the two replaced objects is gone, and neither the ledger nor the queue has it.
+    """
+    there = {content for content, _, _ in ending.disk.objectstore.values()}
+    gone = {b"0", b"1"} - there
+    on_record = {key for key, _ in recorded(ending.disk)} | queued(ending.disk)
+    if len(on_record) < len(gone):
+        raise Violation(f"these objects are gone, and on record are {sorted(on_record)}: {sorted(gone)}")
+
+
+def _scene(
+    name: str,
+    *actors: Actor,
+    before: Sequence[Do] = (),
+    staged: Sequence[Do] = (),
+    clocks_agree: bool = True,
+    resets_objects: bool = False,
+    alike: Sequence[tuple[str, ...]] = (),
+    quick: Quick | None = None,
+    private: tuple[str, ...] = PRIVATE,
+) -> Scene:
+    made = scene(
+        name,
+        *actors,
+        before=[turn_on("q0"), *before],
+        staged=staged,
+        clocks_agree=clocks_agree,
+        resets_objects=resets_objects,
+        alike=alike,
+        quick=quick,
+        private=private,
+    )
+    return replace(made, step_checks=(*made.step_checks, nothing_queued_is_named))

@@ -1,0 +1,171 @@
+"""Worlds of legal holds: a hold by path, commit, branch or tag that is added beside the shipped runs of every kind.
+
+The answer names the runs that had begun to take data. If it names none, nothing that is held may go. A purge that
+begins after the answer takes nothing that is held, whatever the answer named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from lakebed.base import CommitId
+from lakebed.gc.live import HoldBook, HoldsRecord
+from lakebed.gc.messages import NewHold, RunKind
+from lakebed.gc.rules import Holds
+from lakebed.versions import Versions, decode_record, keys
+from sim.checkers.views import PARTITION
+from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
+from sim.ports.operations import Operation
+from sim.ports.ports import SimPorts
+from sim.scenes.deeds import collect, committed_run, create_tag, metadata_run, purge, set_rules, uncommitted_run
+from sim.scenes.flows import files_of_trees, metadata_scene
+from sim.scenes.repositories import NAME, catalog_of
+from sim.scenes.scenes import NARROW, Do, client, commit, delete, scene, upload
+
+from .deleted import ONE, PRIVATE, delete_and_collect, prepare_due
+from .hard_delete import hard, turn_on, work
+from .lifecycle import set_policy
+
+_WRITTEN: Final = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
+_RULED: Final = set_rules("q1", "1d")
+_PAST: Final = [*_WRITTEN, set_policy("q0"), _RULED]
+_DUE: Final = [upload("w1", "a", "1"), commit("p1"), create_tag("t0", "main"), set_policy("q0")]
+"""The object of the only commit is due, and a tag names the commit."""
+_GARBAGE: Final = [upload("w1", "a", "1"), delete("d1", "a")]
+_LATE: Final = "late"
+
+
+def add_hold(name: str, *, commit: str = "", tag: str = "") -> Do:
+    """Hold a commit or tag, or the path. The value is the objects that were there, behind `late` if runs were named."""
+
+    async def act(repo: Versions) -> str:
+        globs = () if commit or tag else ("a",)
+        hold = NewHold(
+            name="case",
+            globs=globs,
+            commits=(commit,) if commit else (),
+            tags=(tag,) if tag else (),
+            why="simulated",
+        )
+        told = (await HoldBook(repo).add(hold))[1]
+        # A run that ended before may have taken the object: then there is nothing to hold.
+        there = [stat.key async for page in repo.objectstore.list("data/") for stat in page]
+        return " ".join([_LATE, *there] if told else there)
+
+    return Do(Operation(name, "hold"), act)
+
+
+def what_is_held_stays(ending: Ending, *, root: str = "") -> None:
+    """
+    Raises:
+        Violation: a held object went, and the hold named no run for which it came too late. Or all who delete
+            began after the answer.
+    """
+    for record in ending.acknowledged("hold"):
+        assert record.ended is not None
+        words = str(record.ended.value).split()
+        there = {f"{root}{word}" for word in words if word != _LATE}
+        if not (gone := there - ending.disk.objectstore.keys()):
+            continue
+        if _LATE not in words:
+            raise Violation(f"{record.operation.name} was acknowledged and named no run, and {sorted(gone)} went")
+        purges = [one.before for one in ending.of("purge") if one.before is not None]
+        if purges and all(record.operation.name in before for before in purges):
+            raise Violation(
+                f"{record.operation.name} was acknowledged before each purge began, and {sorted(gone)} went"
+            )
+
+
+def held_trees_stay(ending: Ending) -> None:
+    """
+    Raises:
+        Violation: a file of a held commit's tree went, and the hold named no run for which it came too late.
+    """
+    told = [str(record.ended.value if record.ended else _LATE) for record in ending.acknowledged("hold")]
+    held = ending.disk.value(PARTITION, keys.LEGAL_HOLDS)
+    if held is not None and told and not any(_LATE in words.split() for words in told):
+        holds = Holds(holds=decode_record(HoldsRecord, held).holds)
+        files_of_trees(ending, [CommitId(id_) for id_ in sorted(holds.commit_ids())])
+
+
+def hold_scenes() -> Iterator[Scene]:
+    replaced = [turn_on("q0"), upload("w1", "a", "1"), hard(upload("w2", "a", "2"))]
+    by_path, first, tagged = add_hold("h1"), add_hold("h1", commit="main~1"), add_hold("h1", tag="tag")
+    yield _scene("holder, worker", by_path, client("x", work("x1")), before=replaced)
+    for kind in (RunKind.COMMITTED, RunKind.LIFECYCLE):
+        yield _scene(f"holder, {kind} run", by_path, client("r", collect("r1", kind)))
+    # A branch stands for its head.
+    run = client("r", collect("r1", RunKind.LIFECYCLE))
+    yield _scene("holder of a branch, lifecycle run", add_hold("h1", commit="main"), run, before=_DUE)
+    yield _scene("holder, uncommitted run", by_path, client("r", uncommitted_run("r1")), before=_GARBAGE)
+    # Runs that wait for the end of a window: the purge reads what is held, and its table is from before the hold.
+    old = [*_WRITTEN, _RULED]
+    yield _scene(
+        "holder of a commit, committed run that defers and purges", first, _deferrer(RunKind.COMMITTED), before=old
+    )
+    yield _scene(
+        "holder of a tag, lifecycle run that defers and purges", tagged, _deferrer(RunKind.LIFECYCLE), before=_DUE
+    )
+    name = "holder, uncommitted run that defers and purges"
+    yield _scene(name, by_path, _deferrer(RunKind.UNCOMMITTED), before=_GARBAGE)
+    yield _metadata_scene(first)
+    yield _deleted_scene()
+
+
+def _deferrer(kind: RunKind) -> Actor:
+    return client("r", collect("r1", kind, window="7d"), ordered(purge("p1")))
+
+
+def ordered(do: Do) -> Do:
+    """Let checks see what was acknowledged before this began, as they do of no run."""
+    return Do(replace(do.operation, kind="purge"), do.act)
+
+
+def _scene(name: str, hold: Do, *actors: Actor, before: Sequence[Do] = _PAST) -> Scene:
+    return holding(scene(name, client("h", hold), *actors, before=before))
+
+
+def holding(made: Scene, *checks: Callable[[Ending], None]) -> Scene:
+    """Check a scene with a holder, and nothing else of it: what is held is no leak, and no run may tidy up."""
+    return replace(made, checks=(what_is_held_stays, *checks), tidy=_leave, tidy_checks=())
+
+
+async def _leave(ports: SimPorts) -> None:
+    await ports.pause()
+
+
+def _metadata_scene(hold: Do) -> Scene:
+    """Let a run take the trees of what another run takes. The holder and both know real trees."""
+    both = client("t", committed_run("r1"), metadata_run("m1"), real_trees=NARROW)
+    holder = client("h", hold, real_trees=NARROW)
+    before = [*_WRITTEN, _RULED]
+    made = metadata_scene("holder of a commit, both runs", holder, both, before=before, sweeps=True)
+    return holding(made, held_trees_stay)
+
+
+def _deleted_scene() -> Scene:
+    """Hold as a server does that found the repository before it was deleted: without it there is no answer."""
+
+    async def hold(ports: SimPorts) -> None:
+        repository = await catalog_of(ports).get(NAME)
+        do = add_hold("h1")
+
+        async def act() -> str | None:
+            value = await do.awaited(repository.versions)
+            await repository.guards.confirm()
+            return value
+
+        await ports.act(do.operation, act())
+
+    return Scene(
+        name="holder in a repository, deleter that collects",
+        actors=(Actor("h", hold), Actor("d", delete_and_collect)),
+        prepare=prepare_due,
+        checks=(partial(what_is_held_stays, root=f"{ONE}/"),),
+        private=PRIVATE,
+        is_lock_free=False,
+        quick=Quick.NEVER,
+    )

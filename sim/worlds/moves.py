@@ -1,0 +1,263 @@
+"""Worlds of moves: beside writers, deletes, commits, merges, resets, freezes, other moves, and the queue.
+
+A move is two operations to the checkers: a write of its target, and a delete of its source that may fail. Their code is
+the two halves of the shipped move, one after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec.structs import replace
+
+from lakebed.base import Entry, OutcomeUnknown, from_row
+from lakebed.versions import MovedAsCopy, NoChanges, Note, PathNotFound, Versions, decode_cell, is_gone, keys
+from lakebed.versions.cells import version_digest
+from sim.checkers.reachable import nothing_queued_is_named
+from sim.checkers.views import UID, View
+from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
+from sim.ports.disk import Disk
+from sim.ports.files import pairs_in
+from sim.ports.operations import Operation
+from sim.ports.ports import SimPorts
+from sim.scenes.deeds import copy, freeze, uncommitted_run
+from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, merge, read, reset, scene, upload, versions, write
+
+from .hard_delete import clean_claims, hard, turn_on
+
+
+def move(name: str, source: str, key: str, *, branch: str = MAIN, to: str = MAIN) -> tuple[Do, Do]:
+    """The two halves. The target differs from what was moved in its checksum, so that its value is its own."""
+
+    async def copies(repo: Versions) -> None:
+        kept: Any = repo
+        shipped: Callable[..., Awaitable[Entry]] = repo.copies.copy
+        kept.moved = None
+
+        async def named(*where: Any, alter: Any, **how: Any) -> Entry:
+            def own(entry: Entry) -> Entry:
+                noted: Entry = alter(entry)
+                return replace(noted, checksum=name)
+
+            made: Entry = await shipped(*where, alter=own, **how)
+            return made
+
+        setattr(repo.copies, "copy", named)  # noqa: B010  # mypy refuses to assign to a method
+        try:
+            kept.moved = await repo.moves.copy_out(branch, source.encode(), to, key.encode())
+        finally:
+            setattr(repo.copies, "copy", shipped)  # noqa: B010  # as above
+
+    async def takes(repo: Versions) -> None:
+        kept: Any = repo
+        if kept.moved is None:
+            raise PathNotFound("nothing was moved")
+        await repo.moves.take_away(kept.moved)
+
+    return (
+        Do(Operation(name, "write", to, key.encode(), name), copies),
+        Do(Operation(name + "-", "delete", branch, source.encode()), takes),
+    )
+
+
+def moves_lose_nothing(ending: Ending) -> None:
+    """Check that each acknowledged version of the source is at a path, where no actor deletes or replaces it.
+
+    What a merge brought is not asked where the mover died or got no answer: until a commit its tombstone may hide that,
+    or it may have ended before the merge.
+    """
+    errors = [one.ended.error for one in ending.of("delete") if one.ended is not None]
+    is_known = "m" not in ending.crashed and not any(error and issubclass(error, OutcomeUnknown) for error in errors)
+    _lose_nothing(ending, _written(ending) + (_merged(ending) if is_known else []))
+
+
+def deaths_lose_nothing(ending: Ending) -> None:
+    """The same of dead movers, where a commit came after them.
+
+    Not asked where the mover died between its last tombstone and its answer: what a merge brought later is removed.
+    """
+    if "m" not in ending.crashed or not _is_settled(ending.disk):
+        _lose_nothing(ending, _written(ending) + _merged(ending))
+
+
+def _lose_nothing(ending: Ending, values: Sequence[str]) -> None:
+    if any(ending.of(kind) for kind in ("reset", "reset_object")):
+        return
+    if any(not one.operation.name.endswith("-") for one in ending.of("delete")):
+        return
+    named = {address for branch in View(ending.disk).branches() for address in _shown(ending.disk, branch).values()}
+    for value in values:
+        if not any(held[0] == value.encode() and key in named for key, held in ending.disk.objectstore.items()):
+            raise Violation(f"{value} was acknowledged, and no path names it")
+
+
+def _written(ending: Ending) -> list[str]:
+    """Return what an overwriter put; where there is none, and no merge, what was at the source: a move keeps it."""
+    newer = [one for one in ending.of("write") if one.operation.name == "w2"]
+    if not newer and not ending.of("merge"):
+        return ["1"]
+    return [str(one.operation.value) for one in newer if one.is_acknowledged]
+
+
+def _merged(ending: Ending) -> list[str]:
+    # A move that ended before the merge leaves a tombstone on top of it, as a delete does.
+    taken = next(iter(ending.of("delete")), None)
+    merges = [one.operation.name for one in ending.acknowledged("merge")]
+    return ["3" for name in merges if taken is None or not taken.is_acknowledged or name in (taken.before or ())]
+
+
+def tombstones_name_what_they_hide(
+    disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None
+) -> None:
+    """Check that a move's tombstone takes the place of a cell, or names the one version that it hides.
+
+    Raises:
+        Violation: it came over nothing, and hides whatever is beneath.
+    """
+    if old is not None or new is None or partition not in _branch_partitions(disk):
+        return
+    flags, row = decode_cell(new)
+    if is_gone(flags) and row[0] == 0 and row[5]:
+        raise Violation(f"the tombstone of a move hides whatever is beneath {key!r}, where nothing was staged")
+
+
+def _branch_partitions(disk: Disk) -> set[bytes]:
+    """Return the partitions of tokens without the one that a freeze is copying into."""
+    return {keys.token_partition(UID, token) for branch in View(disk).branches().values() for token in branch.tokens()}
+
+
+def what_was_moved_stays_away(ending: Ending) -> None:
+    """Check that no merge and no commit brings anything back to where an acknowledged move took it from."""
+    if any(one.is_acknowledged for one in ending.of("delete")) and b"a" in _shown(ending.disk):
+        raise Violation("a move was acknowledged, and something is at its source")
+
+
+def merges_are_read(ending: Ending) -> None:
+    """Check that a reader after a merge sees what it brought, unless that was moved itself, or a move ended before.
+
+    So also where a mover looked before the merge, and died with its tombstone on top. A move that ended as a copy may
+    have looked like a deletion for a moment: it lost the answer to its last tombstone.
+    """
+    ends = [one.ended.error for one in ending.of("delete") if one.ended is not None]
+    if any(error is not None and issubclass(error, MovedAsCopy) for error in ends):
+        return
+    reads = [one for one in ending.of("read") if one.ended is not None and one.ended.error is not None]
+    missed = any(one.ended is not None and issubclass(one.ended.error or Exception, PathNotFound) for one in reads)
+    if missed and ending.acknowledged("merge") and not (_is_settled(ending.disk) or _is_taken(ending.disk)):
+        raise Violation("a merge was acknowledged, and a read did not see what it brought")
+
+
+def _is_settled(disk: Disk) -> bool:
+    """Answer whether a cell of `a` is a move's tombstone that hides whatever is beneath."""
+    cells = [decode_cell(held[b"a"]) for held in disk.cells.values() if b"a" in held]
+    return any(is_gone(flags) and row[0] == 0 and row[5] for flags, row in cells)
+
+
+def _is_taken(disk: Disk) -> bool:
+    """Answer whether a move's tombstone names the very version that the head has of `a`."""
+    view = View(disk)
+    head = view.commit(view.branches()[MAIN].commit_id).metarange_id
+    versions_there = {version_digest(row) for path, row in (pairs_in(disk, head) if head else ()) if path == b"a"}
+    cells = [decode_cell(held[b"a"]) for held in disk.cells.values() if b"a" in held]
+    return any(is_gone(flags) and row[0] in versions_there for flags, row in cells)
+
+
+def _shown(disk: Disk, name: str = MAIN) -> dict[bytes, str]:
+    view = View(disk)
+    branch = view.branches()[name]
+    metarange = view.commit(branch.commit_id).metarange_id
+    found: dict[bytes, str | None] = {
+        path: from_row(row).address for path, row in (pairs_in(disk, metarange) if metarange else ())
+    }
+    for token in reversed(branch.tokens()):
+        for path, value in disk.cells.get(keys.token_partition(UID, token), {}).items():
+            flags, row = decode_cell(value)
+            found[path] = None if is_gone(flags) else from_row(row).address
+    return {path: address for path, address in found.items() if address is not None}
+
+
+def move_scenes() -> Iterator[Scene]:
+    a1, a2 = upload("w1", "a", "1"), hard(upload("w2", "a", "2"))
+    m, n = client("m", *move("m1", "a", "b")), client("n", *move("n1", "a", "c"))
+    c, w, d = client("c", commit("c1")), client("w", a2), client("d", hard(delete("d1", "a")))
+    yield _scene("mover, committer", m, c, staged=[a1])
+    yield _scene("mover, overwriter", m, w, staged=[a1])
+    yield _scene("mover, deleter", m, d, staged=[a1])
+    yield _scene("two movers", m, n, staged=[a1])
+    yield _scene("mover of what is committed, overwriter", m, w, before=[a1, commit("p1")])
+    # With a crash: a mover that lives beside one that died, and meets its tombstone.
+    yield _scene("two movers of what is committed", m, n, before=[a1, commit("p1")], alike=[("m", "n")])
+    # What is beneath the version that was moved must not come back.
+    older = [write("w0", "a", "0"), commit("p1")]
+    yield _scene("mover over an older version, committer", m, c, before=older, staged=[a1])
+    d1 = client("d", commit("d1"))
+    yield _scene("mover over an older version, two committers", m, c, d1, before=older, staged=[a1], quick=Quick.NEVER)
+    f = client("f", freeze("f1"))
+    yield _scene("mover over an older version, freezer", m, f, before=older, staged=[a1])
+    resets = client("s", reset("s1"), clean_claims("s2"))
+    yield _scene("mover, resetter that cleans", m, resets, staged=[a1])
+    yield _scene("mover, committer, resetter that cleans", m, c, resets, staged=[a1], quick=Quick.NEVER)
+    yield _scene("mover, freezer", m, f, staged=[a1])
+    yield _scene("mover, copier", m, client("h", copy("h1", "a", "c", "h")), staged=[a1])
+    away = client("m", *move("m1", "z", "a", branch=SIDE))
+    side = client("c", commit("c1", branch=SIDE))
+    yield _scene(
+        "mover between branches, committer",
+        away,
+        side,
+        beside=[upload("w1", "z", "1", branch=SIDE)],
+    )
+    merger = client("g", merge("g1", SIDE))
+    beside = [upload("w3", "a", "3", branch=SIDE)]
+    made = _scene("mover of what is committed, merger", m, merger, before=[a1, commit("p1")], beside=beside)
+    yield dataclasses.replace(made, checks=(*made.checks, what_was_moved_stays_away))
+    reads = client("g", merge("g1", SIDE), read("x1", "a"))
+    one = "mover of what is committed, merger that reads"
+    seen = _scene(one, m, reads, before=[a1, commit("p1")], beside=beside, quick=Quick.ALL)
+    yield dataclasses.replace(seen, checks=(*seen.checks, merges_are_read))
+    # No cleaner: the cells show how far a dead mover came.
+    one, checks = (
+        "mover of what is committed, merger, tidied by a commit",
+        (what_was_moved_stays_away, deaths_lose_nothing),
+    )
+    yield dataclasses.replace(made, name=one, tidy=_commit, tidy_checks=checks)
+    merges = client("g", merge("g1", SIDE), commit("g2"))
+    one = "mover of what is committed, merger that commits"
+    made = _scene(one, m, merges, before=[a1, commit("p1")], beside=beside, quick=Quick.NO_FAULT)
+    yield dataclasses.replace(made, checks=(*made.checks, what_was_moved_stays_away))
+    yield _scene("mover, run", m, client("r", uncommitted_run("r1")), staged=[a1])
+
+
+async def _commit(ports: SimPorts) -> None:
+    with suppress(NoChanges):
+        await versions(ports).commits.commit(MAIN, Note(message="tidied", committer="sim"))
+
+
+def _scene(
+    name: str,
+    *actors: Actor,
+    before: Sequence[Do] = (),
+    beside: Sequence[Do] = (),
+    staged: Sequence[Do] = (),
+    alike: Sequence[tuple[str, ...]] = (),
+    quick: Quick | None = None,
+) -> Scene:
+    # A tombstone may be taken back from a token that a commit has read, as a reset of an object does.
+    made = scene(
+        name,
+        *actors,
+        before=[turn_on("hd0"), *before],
+        beside=beside,
+        staged=staged,
+        resets_objects=bool(beside),
+        alike=alike,
+        quick=quick,
+    )
+    return dataclasses.replace(
+        made,
+        checks=(*made.checks, moves_lose_nothing),
+        step_checks=(*made.step_checks, nothing_queued_is_named, tombstones_name_what_they_hide),
+    )

@@ -1,0 +1,190 @@
+"""Worlds of uploads in parts: beside cleaners, commits, resets, fences, runs, and other requests of the same upload.
+
+The upload's record goes first, its parts after it, and these are given up once the object is there. So no cleaner and
+no run takes what an upload still needs, and when all is quiet nothing of it is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from lakebed.base import RepositoryId
+from lakebed.catalog import BranchQueue, Multipart, Namespaces, PartMissing, Repository, Settings
+from lakebed.catalog.records import RepositoryRecord, RepositoryState
+from lakebed.catalog.repository import Open
+from lakebed.objectstore import ObjectStore
+from lakebed.versions import MultipartNotFound, Versions, keys
+from lakebed.versions.staging.parts import AGE_MS_MAX
+from sim.checkers.views import PARTITION, UID
+from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
+from sim.ports.operations import Operation
+from sim.ports.ports import SimPorts
+from sim.scenes.collecting import FENCING
+from sim.scenes.deeds import clean_records, create_branch, delete_branch, uncommitted_run
+from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, reset, scene, versions, write
+
+NAME: Final = RepositoryId("lake")
+_BY_ID: Final = "by id"
+"""How statistics and checks tell requests of an upload that others may end."""
+
+
+def handle_of(repo: Versions) -> Repository:
+    """Return what a server has of the repository of a scene."""
+    record = RepositoryRecord(
+        uid=UID,
+        marker=UID,
+        state=RepositoryState.ACTIVE,
+        storage_namespace=repo.objectstore.uri,
+        namespace_uri=repo.objectstore.uri,
+        default_branch=MAIN,
+        created_ms=0,
+    )
+    opened = Open(
+        versions=repo,
+        objectstore=repo.objectstore,
+        settings=Settings(UID, repo.store, repo.ports),
+        queue=BranchQueue(repo.ports, wait_s_max=60.0),
+        store=repo.store,
+    )
+
+    def open_namespace(_: str) -> ObjectStore:
+        return repo.objectstore
+
+    return Repository(NAME, record, opened, Namespaces(open_namespace), repo.ports)
+
+
+async def _begin(uploads: Multipart, name: str, key: str, branch: str) -> str:
+    upload_id = await uploads.begin(branch, key, content_type="x/y", metadata={})
+    for number in (1, 2):
+        await uploads.put_part(upload_id, number, f"{name}.{number}".encode(), size_bytes=None, checksums={})
+    return upload_id
+
+
+async def _complete(repo: Versions, uploads: Multipart, upload_id: str, value: str) -> None:
+    parts = [part for _, part in await repo.parts.every(upload_id)]
+    size_bytes = sum(part.size_bytes for part in parts)
+    await uploads.complete(upload_id, uploads.stream(parts), size_bytes=size_bytes, checksum=value, metadata={})
+
+
+def send(name: str, key: str, *, branch: str = MAIN) -> Do:
+    """Upload in two parts, from the first request to the last."""
+
+    async def act(repo: Versions) -> None:
+        uploads = handle_of(repo).multipart
+        await _complete(repo, uploads, await _begin(uploads, name, key, branch), name)
+
+    return Do(Operation(name, "write", branch, key.encode(), name), act)
+
+
+def begin(name: str, key: str, *, branch: str = MAIN) -> Do:
+    """Do all but the last request."""
+
+    async def act(repo: Versions) -> None:
+        await _begin(handle_of(repo).multipart, name, key, branch)
+
+    return Do(Operation(name, "issue", branch, key.encode()), act)
+
+
+def complete(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+    """Complete the upload that was begun. The client knows its id; here it looks it up."""
+
+    async def act(repo: Versions) -> None:
+        async for upload_id, _ in repo.parts.begun():
+            await _complete(repo, handle_of(repo).multipart, upload_id, value)
+            return
+        raise MultipartNotFound("aborted")
+
+    return Do(Operation(name, "write", branch, key.encode(), value, _BY_ID), act)
+
+
+def abort(name: str) -> Do:
+    async def act(repo: Versions) -> None:
+        async for upload_id, _ in repo.parts.begun():
+            await handle_of(repo).multipart.abort(upload_id)
+
+    return Do(Operation(name, "clean"), act)
+
+
+def clean_parts(name: str, *, late_ms: int = 0) -> Do:
+    async def act(repo: Versions) -> None:
+        repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await repo.parts.clean()
+
+    return Do(Operation(name, "clean"), act)
+
+
+def uploads_are_not_lost(ending: Ending) -> None:
+    """Check that an upload that no client aborts, to a branch that stays, is never told that it or a part is gone."""
+    for record in ending.of("write"):
+        lost = record.ended is not None and record.ended.error in {MultipartNotFound, PartMissing}
+        if lost and record.operation.what != _BY_ID and not ending.of("delete_branch"):
+            raise Violation(f"{record.operation.name} lost its upload, or a part of it")
+
+
+def no_upload_is_left(ending: Ending) -> None:
+    """Check that cleaners leave no record of an upload, nor of a part."""
+    records = ending.disk.cells.get(PARTITION, {})
+    if left := [key for key in records if key.startswith((keys.MULTIPART, keys.PART))]:
+        raise Violation(f"records of uploads in parts stay: {sorted(left)}")
+
+
+def multipart_scenes() -> Iterator[Scene]:
+    u, k = client("u", send("w2", "a")), client("k", clean_parts("k1"))
+    yield _scene("uploader in parts, cleaner of parts", u, k, quick=Quick.NO_LOSS)
+    c, w = client("c", commit("c1")), client("w", write("w3", "a", "3"))
+    staged = [write("w1", "a", "1")]
+    yield _scene("uploader in parts, committer, cleaner of parts", u, c, k, staged=staged, quick=Quick.NEVER)
+    yield _scene("uploader in parts, writer, committer", u, w, c, staged=staged, quick=Quick.NEVER)
+    yield _scene("uploader in parts, resetter", u, client("s", reset("s1"), commit("c1")), staged=staged)
+    again = client("u", send("w2", "a"), again=[clean_parts("k2"), send("w4", "a")])
+    yield _scene("uploader in parts that comes back, cleaner of parts", again, k, quick=Quick.NO_FAULT)
+    r, late = client("r", uncommitted_run("r1")), client("r", uncommitted_run("r1", options=FENCING))
+    yield _scene("uploader in parts, run", u, r)
+    yield _scene("uploader in parts, cleaner of parts, run that fences", u, k, late)
+    deletes = client("u", send("w2", "a"), delete("d2", "a"))
+    yield _scene("uploader in parts that deletes, committer, run", deletes, c, r)
+    # Several requests of one upload.
+    begun = [begin("b0", "a")]
+    one, two = client("v", complete("w2", "a", "2")), client("w", complete("w3", "a", "2"))
+    yield _scene("two completions of an upload", one, two, before=begun, quick=Quick.NO_FAULT)
+    a = client("x", abort("x1"))
+    yield _scene("completion of an upload, aborter", one, a, before=begun, quick=Quick.NO_LOSS)
+    yield _scene("completion of an upload, aborter, run", one, a, r, before=begun)
+    records = client("k", clean_records("k1"), clean_parts("k2"))
+    yield _scene("completion of an upload, cleaner, run that fences", one, records, late, before=begun)
+    old = client("k", clean_parts("k1", late_ms=AGE_MS_MAX))
+    yield _scene("completion of an upload, impatient cleaner of parts", one, old, before=begun, clocks_agree=False)
+    # The branch of the upload is deleted, and made again.
+    side = [create_branch("b0")]
+    x = client("x", delete_branch("x1"), create_branch("x2"))
+    there = client("u", send("w2", "z", branch=SIDE))
+    yield _scene("uploader in parts to a branch made again", there, x, before=side)
+
+
+def _scene(
+    name: str,
+    *actors: Actor,
+    before: Sequence[Do] = (),
+    staged: Sequence[Do] = (),
+    clocks_agree: bool = True,
+    quick: Quick = Quick.NEVER,
+) -> Scene:
+    made = scene(name, *actors, before=before, staged=staged, clocks_agree=clocks_agree, quick=quick)
+    plain = made.tidy
+    assert plain is not None, "each scene is tidied"
+
+    async def tidy(ports: SimPorts) -> None:
+        ports.clock.ms += AGE_MS_MAX
+        await versions(ports).parts.clean()
+        await plain(ports)
+
+    return replace(
+        made,
+        tidy=tidy,
+        checks=(*made.checks, uploads_are_not_lost),
+        tidy_checks=(*made.tidy_checks, no_upload_is_left),
+        # Of two completions one waits for the other, and gives up in the end.
+        is_lock_free="two" not in name,
+    )

@@ -1,0 +1,209 @@
+"""Worlds of sweeps in parts: a part holds one object here, so that who dies or is overtaken can be between two.
+
+Each file of a run is a step, so that a process can die between a delete and its record. A sweep that is started again
+leaves out what is recorded: so no record may stand for what is still there. An apply that was overtaken begins no
+delete, and no further part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from lakebed.base import RunState
+from lakebed.gc.messages import APPLYING_PREFIX, LEDGER_PREFIX, LedgerState, RunKind
+from lakebed.objectstore import DeleteFailure
+from lakebed.versions import Versions
+from sim.checkers.ledgers import deletions_count_once, recorded, what_is_recorded_is_gone
+from sim.checkers.reachable import reachable
+from sim.checkers.views import View
+from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
+from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts
+from sim.scenes.collecting import STEPS, Collecting
+from sim.scenes.deeds import close, create_branch, run_later, set_rules
+from sim.scenes.scenes import Do, client, commit, delete, scene, upload, versions
+
+from .holds import add_hold, what_is_held_stays
+
+
+class _Watched(SimObjectStore):
+    """Looks, before a sweep reads a part, whether another apply has begun."""
+
+    __slots__ = ("_claim", "_is_open", "_was_overtaken")
+
+    def __init__(self, ports: SimPorts) -> None:
+        super().__init__(ports.clock, ports.objectstore.own)
+        self._claim = ""
+        self._is_open = self._was_overtaken = False
+
+    def open_deleter(self) -> _Deleter:
+        self._is_open, self._was_overtaken = True, False
+        return _Deleter(self)
+
+    def close_deleter(self) -> None:
+        self._is_open = False
+
+    async def put_value(self, key: str, content: object, size_bytes: int, *, if_absent: bool = False) -> None:
+        await super().put_value(key, content, size_bytes, if_absent=if_absent)
+        if key.startswith(APPLYING_PREFIX):
+            self._claim = key
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        if self._is_open and key.endswith(".parquet") and not key.startswith(LEDGER_PREFIX):
+            if self._was_overtaken:
+                raise Violation(f"an apply that was overtaken went on with {key}")
+            async for page in super().list(APPLYING_PREFIX, start_after=self._claim):
+                self._was_overtaken = bool(page)
+        return await super().get(key, start=start, end=end)
+
+    def check_delete(self, keys: Sequence[str]) -> None:
+        if self._was_overtaken:
+            raise Violation(f"an apply that was overtaken deleted {list(keys)}")
+
+
+class _Deleter(SimDeleter):
+    __slots__ = ("_store",)
+
+    def __init__(self, store: _Watched) -> None:
+        super().__init__(store.own)
+        self._store = store
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        self._store.check_delete(keys)
+        return await super().delete(keys)
+
+    async def close(self) -> None:
+        self._store.close_deleter()
+
+
+class _Refused(SimDeleter):
+    """Answers as a store that lets this process delete nothing."""
+
+    __slots__ = ()
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        return [DeleteFailure(key=key, reason="refused") for key in keys]
+
+
+def _in_parts(repo: Versions, *, may_delete: bool = True) -> Collecting:
+    store = repo.objectstore
+    if not may_delete:
+        return Collecting(repo, open_deleter=_Refused, rows_per_part=1)
+    opener = store.open_deleter if isinstance(store, _Watched) else None
+    return Collecting(repo, open_deleter=opener, rows_per_part=1)
+
+
+def _plan(name: str) -> Do:
+    async def act(repo: Versions) -> None:
+        await _in_parts(repo).plan(RunKind.UNCOMMITTED)
+
+    return run_later(name, act, days=0)
+
+
+def _collect(name: str) -> Do:
+    """Plan and apply a run of committed data."""
+
+    async def act(repo: Versions) -> None:
+        await _in_parts(repo).run(RunKind.COMMITTED)
+
+    return run_later(name, act, days=10)
+
+
+def _apply(name: str) -> Do:
+    """Apply every plan there is: also one of which another apply has recorded parts."""
+
+    async def act(repo: Versions) -> None:
+        await _in_parts(repo).apply_all()
+
+    return run_later(name, act, days=10)
+
+
+def _apply_in_vain(name: str) -> Do:
+    """Apply every plan there is by a process that may not delete: each object is recorded as failed."""
+
+    async def act(repo: Versions) -> None:
+        await _in_parts(repo, may_delete=False).apply_all()
+
+    return run_later(name, act, days=10)
+
+
+def _process(name: str, deed: Do, again: Do | None = None) -> Actor:
+    def doing(do: Do) -> Program:
+        async def program(ports: SimPorts) -> None:
+            ports.objectstore = _Watched(ports)
+            await ports.act(do.operation, do.awaited(versions(ports)))
+
+        return program
+
+    return Actor(name, doing(deed), None if again is None else doing(again), 1 if again is None else 2)
+
+
+def an_ended_run_took_all(ending: Ending) -> None:
+    """
+    Raises:
+        Violation: a run ended, and an object of its plan that nothing names is there, or is not recorded as gone.
+    """
+    if any(run.state is RunState.ENDED for run in View(ending.disk).runs().values()):
+        on_record = {key for key, _ in recorded(ending.disk)}
+        there = {
+            key
+            for key, (content, _, _) in ending.disk.objectstore.items()
+            if key.startswith("data/") and content in _GARBAGE
+        }
+        if left := there - reachable(ending.disk):
+            raise Violation(f"a run ended and left {sorted(left)}")
+        if len(on_record) < len(_GARBAGE):
+            raise Violation(f"a run ended and recorded {sorted(on_record)}")
+        # No delete fails here. An apply that was overtaken may not write over what the one after it recorded.
+        if failed := sorted(key for key, state in recorded(ending.disk) if state == LedgerState.FAILED):
+            raise Violation(f"a run ended, and its ledger says that these were not deleted: {failed}")
+
+
+_GARBAGE: Final = (b"1", b"2")
+_PLANNED: Final = (
+    upload("w1", "a", "1"),
+    upload("w2", "b", "2"),
+    delete("d1", "a"),
+    delete("d2", "b"),
+    close("x1"),
+    _plan("q1"),
+)
+"""A plan of two objects, and so of two parts."""
+_PAST: Final = (
+    upload("w1", "a", "1"),
+    commit("p1"),
+    upload("w2", "a", "2"),
+    commit("p2"),
+    upload("w3", "a", "3"),
+    commit("p3"),
+    set_rules("q0", "1d"),
+)
+"""Two commits that go, each with an object of its own."""
+
+
+def part_scenes() -> Iterator[Scene]:
+    w = client("w", upload("w9", "a", "9"))
+    again = _process("r", _apply("r1"), _apply("r2"))
+    yield _scene("uploader, apply in parts that comes back", w, again, before=_PLANNED)
+    r, z = _process("r", _apply("r1")), _process("z", _apply("z1"))
+    yield _scene("apply in parts, another apply of it", r, z, before=_PLANNED)
+    # Both try again what failed, and one of the two in vain: what it records last must not stand for the other's rows.
+    vain = _process("r", _apply_in_vain("r1"))
+    yield _scene("apply that may not delete, another apply of it", vain, z, before=(*_PLANNED, _apply_in_vain("r0")))
+    again = _process("r", _collect("r1"), _apply("r2"))
+    yield _scene("committed run in parts that comes back", again, before=_PAST)
+    brancher = client("h", create_branch("h1", "main~1"))
+    made = _scene("brancher, committed run in parts that comes back", brancher, again, before=_PAST)
+    # What a branch names or may come to name is in no part.
+    checks = tuple(check for check in made.checks if check is not an_ended_run_took_all)
+    yield replace(made, checks=checks, quick=Quick.NEVER)
+    holder, run = client("h", add_hold("h1")), _process("r", _collect("r1"))
+    made = _scene("holder, committed run in parts", holder, run, before=_PAST)
+    # What is held is no leak, and no run that tidies up may begin.
+    yield replace(made, checks=(what_is_recorded_is_gone, what_is_held_stays), tidy=None, tidy_checks=())
+
+
+def _scene(name: str, *actors: Actor, before: Sequence[Do]) -> Scene:
+    made = scene(name, *actors, before=before, private=STEPS, others_look=True, quick=Quick.NO_LOSS)
+    return replace(made, checks=(*made.checks, what_is_recorded_is_gone, deletions_count_once, an_ended_run_took_all))

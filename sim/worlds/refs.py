@@ -1,0 +1,184 @@
+"""Worlds of refs that come and go: made, deleted, brought back and made again, under every kind of run and beside
+fences. And commits of a tree by its name, and imports, which fill a branch of their own and merge it.
+
+A deletion is noted before its ref goes, and a ref is there before it can be used. So of two lists that a run reads one
+shows it, in this order alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from lakebed.base import RunKind
+from lakebed.versions import DeletedRefNotFound, DeletedRefRecord, Note, Versions, decode_record, keys
+from sim.checkers.reachable import nothing_active_is_deleted, nothing_reachable_is_deleted, nothing_undue_is_deleted
+from sim.checkers.views import PARTITION
+from sim.ports.actors import Actor, Ending, Scene, Violation
+from sim.ports.operations import Operation
+from sim.scenes.collecting import FENCING
+from sim.scenes.deeds import (
+    clean_records,
+    collect,
+    committed_run,
+    copy,
+    create_branch,
+    create_tag,
+    delete_branch,
+    fence,
+    issue,
+    link_issued,
+    metadata_run,
+    promised,
+    purge,
+    uncommitted_run,
+    undelete_branch,
+)
+from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene
+from sim.scenes.scenes import MAIN, NARROW, SIDE, Do, client, commit, scene, upload, write
+
+from .lifecycle import DUE, set_policy
+from .moves import move
+
+OLD: Final = "main~1"
+"""A commit that the rules let go, unless a ref keeps it."""
+_ON_SIDE: Final = (upload("w3", "b", "3", branch=SIDE), commit("p3", branch=SIDE))
+"""A commit that no other branch has."""
+_KEPT: Final = {"undelete_branch": "delete_branch", "undelete_tag": "delete_tag"}
+
+
+def delete_tag(name: str, *, tag: str = "tag") -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.refs.delete_tag(tag)
+
+    return Do(Operation(name, "delete_tag", tag), act)
+
+
+def undelete_tag(name: str, *, tag: str = "tag") -> Do:
+    async def act(repo: Versions) -> str:
+        return await repo.refs.undelete_tag(tag)
+
+    return Do(Operation(name, "undelete_tag", tag), act)
+
+
+def commit_tree(name: str, ref: str, *, branch: str = MAIN) -> Do:
+    """Commit the tree of a commit as it is. To the checkers it is a revert: any path may change."""
+
+    async def act(repo: Versions) -> str:
+        tree = await repo.context.commits.metarange(await repo.refs.resolve_commit(ref))
+        return (await repo.recorder.commit_tree(branch, tree, Note(message=name, committer="sim"))).id
+
+    return Do(Operation(name, "revert", branch), act)
+
+
+def what_was_deleted_comes_back(ending: Ending) -> None:
+    """Check that within the window no run takes the commit of a deleted branch or tag.
+
+    An undelete may be refused for a moment, while a run that published the commit has not let it off yet.
+    """
+    records = ending.disk.cells.get(PARTITION, {})
+    for undeletes, deletes in _KEPT.items():
+        if not ending.acknowledged(deletes):
+            continue
+        if any(one.ended is not None and one.ended.error is DeletedRefNotFound for one in ending.of(undeletes)):
+            raise Violation("a ref was deleted, and is not kept")
+    for key, value in records.items():
+        if key.startswith(keys.DELETED):
+            note = decode_record(DeletedRefRecord, value)
+            if keys.SWEPT + note.commit_id.encode() in records:
+                raise Violation(f"a run took the commit of {note.name}, which was deleted and is kept")
+
+
+def ref_scenes() -> Iterator[Scene]:
+    yield from _beside_runs()
+    yield from _beside_fences()
+    yield from _beside_several()
+    yield from _beside_metadata()
+
+
+_branch_again: Final = (create_branch("h1", OLD), delete_branch("h2"), undelete_branch("h3"))
+_tag_again: Final = (create_tag("g1", OLD), delete_tag("g2"), undelete_tag("g3"))
+
+
+def _beside_runs() -> Iterator[Scene]:
+    t = client("r", committed_run("r1"))
+    back = client("d", delete_branch("d1"), undelete_branch("u1"))
+    alone = [upload("w1", "a", "1"), commit("p1"), RULED, create_branch("b0"), *_ON_SIDE]
+    yield _kept("deleter that undeletes, committed run", back, t, before=alone)
+    h, g = client("h", *_branch_again), client("g", *_tag_again)
+    yield _kept("brancher that deletes and undeletes, committed run", h, t, before=PAST)
+    yield _kept("tagger that deletes and undeletes, committed run", g, t, before=PAST)
+    active = client("r", collect("r1", RunKind.LIFECYCLE, active_only=True))
+    twice = [upload("w1", "a", "1"), commit("p1"), copy("w3", "a", "b", "3"), commit("p2"), clean_records("k0")]
+    gone = [*twice, write("w4", "b", "4"), commit("p3"), RULED, set_policy("q2")]
+    h = client("h", promised(create_branch("h1", OLD), OLD), delete_branch("h2"), undelete_branch("h3"))
+    made = _kept("brancher that deletes and undeletes, lifecycle run over active commits", h, active, before=gone)
+    checks = [nothing_active_is_deleted(DUE) if one is nothing_reachable_is_deleted else one for one in made.checks]
+    yield replace(made, checks=checks)
+    # What is uploaded to a branch that is deleted, and to the next of its name.
+    again = (upload("w4", "z", "4", branch=SIDE), delete_branch("h2"), create_branch("h3"))
+    u = client("h", *again, upload("w5", "z", "5", branch=SIDE), commit("c5", branch=SIDE))
+    yield scene("uploader to a branch made again, run", u, client("r", uncommitted_run("r1")), before=_SIDE)
+
+
+_SIDE: Final = [create_branch("b0")]
+
+
+def _beside_fences() -> Iterator[Scene]:
+    """Let a branch come to be after a fence listed branches. Its uploader had its slice before."""
+    late = client("r", uncommitted_run("r1", options=FENCING))
+    first, then = upload("w1", "a", "1"), upload("w2", "b", "2", branch=SIDE)
+    yield scene("uploader that branches, run that fences", client("u", first, create_branch("h1"), then), late)
+    deleted = [*_SIDE, delete_branch("x0")]
+    back = client("u", first, undelete_branch("h1"), then)
+    yield scene("uploader that undeletes a branch, run that fences", back, late, before=deleted)
+    again = client("u", upload("w1", "b", "1", branch=SIDE), delete_branch("h0"), create_branch("h1"), then)
+    yield scene("uploader that makes its branch again, run that fences", again, late, before=_SIDE)
+    x = client("x", delete_branch("h0"), create_branch("h1"))
+    link = client("l", link_issued("w2", "b", "2", branch=SIDE))
+    open_ = [*_SIDE, issue("i0", branch=SIDE)]
+    yield scene("linker to a branch made again, run that fences", link, x, late, before=open_)
+    copier = client("l", copy("w2", "a", "b", "2", branch=SIDE))
+    source = [upload("w1", "a", "1"), *_SIDE]
+    drops = client("r", fence("g1"), clean_records("k1"), uncommitted_run("r1"))
+    yield scene("copier to a branch made again, run after fencing", copier, x, drops, before=source)
+    m = client("m", *move("m1", "a", "b", to=SIDE))
+    yield scene("mover to a branch made again, run after fencing", m, x, drops, before=source, resets_objects=True)
+
+
+def _beside_several() -> Iterator[Scene]:
+    """Several runs of several kinds, with windows and purges, beside one who names what they want."""
+    h = client("h", *_branch_again)
+    past = [*PAST, set_policy("q1")]
+    p, q = client("p", committed_run("p9", window="7d"), purge("p8")), client("q", collect("q9", RunKind.LIFECYCLE))
+    u = client("u", uncommitted_run("u1"))
+    made = scene("run that defers and purges, other runs, copier", p, q, u, _copier("b"), before=past)
+    kept = [nothing_undue_is_deleted(DUE) if one is nothing_reachable_is_deleted else one for one in made.checks]
+    yield deferring(replace(made, checks=kept), due=[DUE])
+    yield deferring(scene("brancher that deletes and undeletes, run that defers and purges", h, p, u, before=PAST))
+    two = client("q", committed_run("q9"))
+    yield deferring(scene("purger, two runs, brancher", client("p", purge("p9")), two, u, h, before=DEFERRED))
+
+
+def _copier(key: str) -> Actor:
+    return client("h", copy("w3", "a", key, "3", ref=OLD), commit("c1"))
+
+
+def _beside_metadata() -> Iterator[Scene]:
+    """The trees of what comes back, or is named by its tree."""
+
+    def real(name: str, *deeds: Do) -> Actor:
+        return client(name, *deeds, real_trees=NARROW)
+
+    both = real("t", committed_run("r1"), metadata_run("m1"))
+    h = real("h", *_branch_again, write("w4", "z", "4", branch=SIDE), commit("c4", branch=SIDE))
+    made = metadata_scene("brancher that deletes and undeletes, both runs", h, both, before=PAST, sweeps=True)
+    yield replace(made, checks=(*made.checks, what_was_deleted_comes_back))
+    by_tree = real("h", commit_tree("v1", OLD))
+    yield metadata_scene("committer of an old tree by name, both runs", by_tree, both, before=PAST, sweeps=True)
+
+
+def _kept(name: str, *actors: Actor, before: Sequence[Do]) -> Scene:
+    made = replace(scene(name, *actors, before=before), others_look=True)
+    return replace(made, checks=(*made.checks, what_was_deleted_comes_back))

@@ -1,0 +1,385 @@
+"""List the small scenes that the explorer walks, and their faults.
+
+A world's size is the product of what its actors do: so each has the smallest actors that can meet in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
+from sim.scenes.collecting import FENCING, PAGED
+from sim.scenes.deeds import (
+    abandon,
+    clean_records,
+    close,
+    committed_run,
+    copy,
+    create_branch,
+    delete_branch,
+    expire,
+    fence,
+    freeze,
+    hard_reset,
+    issue,
+    link_issued,
+    read_bytes,
+    reset_object,
+    revert,
+    set_rules,
+    uncommitted_run,
+)
+from sim.scenes.flows import RULED, both_come_back, metadata_scenes, optimised_scenes, restoring_scenes
+from sim.scenes.hazards import hazard_scenes
+from sim.scenes.installations import installation_scenes
+from sim.scenes.processes import process_scenes
+from sim.scenes.repositories import repository_scenes
+from sim.scenes.scenes import (
+    FAR_FUTURE_MS,
+    SIDE,
+    clean,
+    client,
+    commit,
+    delete,
+    fail_upload,
+    merge,
+    read,
+    reset,
+    scene,
+    server,
+    upload,
+    write,
+)
+from sim.search.exploring import NO_BUDGET, Budget
+
+from .branches import branch_scenes
+from .deleted import deleted_scenes
+from .erasure import erasure_scenes
+from .hard_delete import hard_delete_scenes
+from .holds import hold_scenes
+from .lifecycle import lifecycle_scenes
+from .made_again import made_again_scenes
+from .moves import move_scenes
+from .multipart import multipart_scenes
+from .parts import part_scenes
+from .refs import ref_scenes
+from .resets import reset_scenes
+from .undoing import undoing_scenes
+from .unlisted import unlisted_scenes
+
+A_CRASH: Final = Budget(crashes=1)
+A_LOSS: Final = Budget(losses=1)
+LATE: Final = Budget(late=1)
+SEEDS: Final = Budget(seeds=20)
+ALONE: Final = Budget(alone_max=400)
+"""What a plan and an apply take alone, or two of each."""
+
+
+def one_condition_holds(ending: Ending) -> None:
+    """Check that of the conditional writers `v` and `w`, whose success takes the condition away, one wins at most."""
+    if len([record for record in ending.acknowledged("write") if record.operation.name in {"v", "w"}]) > 1:
+        raise Violation("two conditional writers were both acknowledged")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """`is_quick`: the tests walk it; the rest is left to the command."""
+
+    scene: Scene
+    budget: Budget
+    is_quick: bool
+
+
+def small_worlds() -> Iterator[World]:
+    """Every small scene without faults, with a crash, with a lost answer or request, and with a write that comes late,
+    each at any step. Without faults, every actor must also be able to end alone, from every state.
+
+    Those of writers and committers come first, then those of collections, of data and of metadata, and of copies of
+    a store. Of scenes that the tests do not walk whole they draw seeds.
+    """
+    for one in _scenes():
+        for place, budget in enumerate((ALONE if one.is_lock_free else NO_BUDGET, A_CRASH, A_LOSS, LATE)):
+            yield World(one, budget, is_quick=place < one.quick)
+        if one.quick is Quick.NEVER or any(actor.collecting for actor in one.actors):
+            yield World(one, SEEDS, is_quick=True)
+    yield World(both_come_back(), Budget(crashes=2), is_quick=False)
+
+
+def _scenes() -> Iterator[Scene]:
+    yield from _small_scenes()
+    yield from _collecting_scenes()
+    for scenes in (
+        optimised_scenes,
+        hazard_scenes,
+        restoring_scenes,
+        lifecycle_scenes,
+        hold_scenes,
+        undoing_scenes,
+        hard_delete_scenes,
+        move_scenes,
+        erasure_scenes,
+        deleted_scenes,
+        made_again_scenes,
+        branch_scenes,
+        metadata_scenes,
+        installation_scenes,
+        repository_scenes,
+        process_scenes,
+        part_scenes,
+        unlisted_scenes,
+        multipart_scenes,
+        ref_scenes,
+        reset_scenes,
+    ):
+        yield from scenes()
+
+
+def _conditional_scenes(c: Actor) -> Iterator[Scene]:
+    """Two uploads that cannot both find what they ask for, beside a committer. Equal bytes make equal entries."""
+    a1 = write("w1", "a", "1")
+    other = [write("w0", "b", "0")]
+    for what, values, staged in (
+        ("creators of the same", ("2", "2"), other),
+        ("creators", ("2", "3"), other),
+    ):
+        v, w = (
+            client(name, upload(name, "a", value, if_none_match=True)) for name, value in zip("vw", values, strict=True)
+        )
+        one = scene(f"two {what}, committer", v, w, c, staged=staged, quick=Quick.NO_FAULT)
+        yield replace(one, checks=(*one.checks, one_condition_holds))
+    twice = client("c", commit("c1"), commit("c2"))
+    v, w = (client(name, upload(name, "a", "2", if_none_match=True)) for name in "vw")
+    one = scene("two creators of the same, committer of two commits", v, w, twice, quick=Quick.NEVER)
+    yield replace(one, checks=(*one.checks, one_condition_holds))
+    v, w = (client(name, upload(name, "a", "2", if_match="1")) for name in "vw")
+    one = scene("two replacers by the same, committer", v, w, c, committed=[a1], staged=other, quick=Quick.NO_FAULT)
+    yield replace(one, checks=(*one.checks, one_condition_holds))
+
+
+def _small_scenes() -> Iterator[Scene]:
+    a1, a2 = write("w1", "a", "1"), write("w2", "a", "2")
+    b0, beside = write("w0", "b", "0"), write("t0", "z", "t0", branch=SIDE)
+    w, c, d, r = client("w", a2), client("c", commit("c1")), client("d", commit("d1")), client("r", read("r1", "a"))
+    s, k, m = client("s", reset("s1")), client("k", clean("k1")), client("m", merge("m1", SIDE))
+    # The cheapest first: a bug shows in the first scene that has it.
+    yield scene("writer, committer", w, c, staged=[a1])
+    yield scene("committer, resetter", c, s, staged=[a1])
+    yield scene("committer, merger", c, m, beside=[beside], staged=[a1])
+    after = client("r", read("r1", "z"), read("r2", "z"))
+    yield scene("merger, reader that has read before", m, after, beside=[beside])
+    yield scene("committer that cleans, reader", client("c", commit("c1"), clean("c2")), r, staged=[a1])
+    yield scene("writer, committer that comes back", w, client("c", commit("c1"), again=[commit("c2")]))
+    yield scene("writer, resetter that commits", w, client("s", reset("s1"), commit("c1")), staged=[a1])
+    yield scene("writer, resetter, cleaner", w, s, k, staged=[a1])
+    yield scene("uploader, committer", client("w", upload("w2", "a", "2")), c, staged=[a1])
+    commits_twice = client("c", commit("c1"), write("w3", "a", "3"), commit("c2"))
+    yield scene("committer of two commits, cleaner", commits_twice, k, staged=[a1])
+    yield scene("writer, committer, reader", w, c, r)
+    yield scene("writer, committer, cleaner", w, c, k, staged=[a1])
+    yield scene("writer, committer, resetter", w, c, s, staged=[a1])
+    yield scene("committer, reader, cleaner", c, r, k, staged=[a1])
+    yield scene("deleter, committer, reader", client("w", delete("d0", "a")), c, r, committed=[a1])
+    yield scene("two writers, committer", client("v", a1), w, c, alike=[("v", "w")])
+    yield scene("writer, committer, merger", w, c, m, beside=[beside], staged=[a1], quick=Quick.NO_LOSS)
+    yield scene("writer, two committers", w, c, d, staged=[b0], alike=[("c", "d")], quick=Quick.NO_LOSS)
+    yield scene(
+        "writer of the same, two committers",
+        w,
+        c,
+        d,
+        committed=[a1],
+        staged=[write("w3", "a", "1")],
+        quick=Quick.NO_LOSS,
+    )
+    yield from _conditional_scenes(c)
+    yield scene("server of a writer and a reader", server("h", [a2], [read("r1", "a")]), staged=[a1])
+    twice = client("r", read("r1", "a"), read("r2", "a"))
+    yield scene("writer, committer, reader that has read before", w, c, twice, staged=[a1])
+    writer_too = client("w", a1, write("w2", "a", "2"))
+    yield scene("writer of two, committer, reader that has read before", writer_too, c, twice, quick=Quick.NEVER)
+    v_commits = client("v", a1, commit("c1"))
+    yield scene("two writers that commit", v_commits, client("w", a2, commit("d1")), quick=Quick.NO_LOSS)
+    yield scene("writer that commits, writer, committer", v_commits, w, d, quick=Quick.NEVER)
+    kinds = [("v", "w"), ("c", "d")]
+    yield scene("two writers, two committers", client("v", a1), w, c, d, alike=kinds, quick=Quick.NEVER)
+    # The branch `side` is deleted and made again; its paths are not those of `main`.
+    there = write("w2", "a", "2", branch=SIDE)
+    made = [create_branch("b0"), write("w1", "a", "1", branch=SIDE)]
+    x, on_side = client("x", delete_branch("x1"), create_branch("x2")), client("w", there)
+    yield scene("writer, deleter that creates again", on_side, x, before=made)
+    c_side = client("c", commit("c1", branch=SIDE))
+    yield scene("writer, committer, deleter that creates again", on_side, c_side, x, before=made, quick=Quick.NO_LOSS)
+    creator = client("y", create_branch("y1"))
+    yield scene("writer, deleter, creator", on_side, client("x", delete_branch("x1")), creator, before=made)
+    cleaning = client("x", delete_branch("x1"), create_branch("x2"), clean("x3"))
+    yield scene("writer, deleter that creates again and cleans", on_side, cleaning, before=made)
+
+
+def _collecting_scenes() -> Iterator[Scene]:
+    a1 = upload("w1", "a", "1")
+    w, c, r = client("w", write("w2", "a", "2")), client("c", commit("c1")), client("r", uncommitted_run("r1"))
+    yield scene("committer, run", c, r, staged=[a1])
+    yield scene(
+        "committer, run that comes back",
+        c,
+        client("r", uncommitted_run("r1"), again=[uncommitted_run("r2")]),
+        staged=[a1],
+    )
+    # The commit has read the cell that the write replaces, and the run finds neither the cell nor the commit.
+    w_runs = client("r", write("w2", "a", "2"), uncommitted_run("r1"))
+    yield scene("committer, writer that runs", c, w_runs, staged=[a1])
+    yield scene("writer, committer, run", w, c, r, staged=[a1])
+    yield scene("resetter, committer, run", client("s", reset("s1")), c, r, staged=[a1])
+    copies_it = client("v", copy("w3", "a", "b", "3"))
+    own = client("u", upload("w2", "a", "2"))
+    yield scene("uploader, copier of what it uploads", own, copies_it, staged=[write("w0", "c", "0")])
+    late = client("r", uncommitted_run("r1", options=FENCING))
+    u = client("u", upload("w2", "a", "2"))
+    yield scene("uploader, run that fences", u, late, staged=[write("w1", "a", "1")])
+    # A commit takes the token that the uploader knows, so his first cell is lost. The run fences his slice and reads.
+    # His second cell is in a token that was not frozen, and is committed before he looks at his slice once more.
+    commits = client("r", commit("c0"), uncommitted_run("r1", options=FENCING, between=commit("c9")))
+    yield scene("uploader, run that fences and commits", u, commits, staged=[write("w1", "a", "1")])
+    dies = client("r", uncommitted_run("r1", options=FENCING), again=[uncommitted_run("r2")])
+    yield scene("uploader, run that fences and comes back", u, dies, staged=[write("w1", "a", "1")])
+    yield scene("uploader, committer, freezer", u, c, client("r", fence("g1")), quick=Quick.NEVER)
+    yield scene("writer, committer, freezer", w, c, client("r", freeze("f1")), staged=[a1], quick=Quick.NO_FAULT)
+    closing = client("u", upload("w2", "a", "2"), close("x2"))
+    yield scene("uploader that closes, run", closing, r, quick=Quick.NO_FAULT)
+    for puts in (False, True):
+        broken = client("u", fail_upload("u2", "a", puts=puts), close("x2"))
+        name = "uploader who fails once the bytes are put, run" if puts else "uploader who fails, run that fences"
+        yield scene(name, broken, r if puts else late, quick=Quick.NO_FAULT)
+    yield scene("freezer that cleans, run", client("f", freeze("f1"), clean("k1")), r, staged=[a1])
+    soon = client("k", clean("k1", late_ms=FAR_FUTURE_MS))
+    f = client("f", freeze("f1"))
+    yield scene("freezer, impatient cleaner", f, soon, staged=[write("w1", "a", "1")], clocks_agree=False)
+    # Links: an address was handed out, and its slice has closed.
+    issued = [issue("i0")]
+    link = client("l", link_issued("w2", "a", "2"))
+    yield scene(
+        "linker, expirer that runs",
+        link,
+        client("r", expire("e1"), uncommitted_run("r1")),
+        before=issued,
+        quick=Quick.NO_FAULT,
+    )
+    freezing = client("r", fence("g1"), clean_records("k1"), uncommitted_run("r1"))
+    yield scene("linker, run after fencing and cleaning", link, freezing, before=issued, quick=Quick.NO_FAULT)
+    linking_again = client("l", link_issued("w2", "a", "2"), again=[link_issued("w3", "a", "3")])
+    yield scene("two linkers, run", linking_again, client("m", link_issued("w4", "b", "4")), r, before=issued)
+    k = client("k", clean_records("k1"))
+    yield scene("linker, record cleaner, run", link, k, r, before=issued)
+    k_abandons = client("k", abandon("x1"), clean_records("k1"))
+    yield scene("linker, run, cleaner that abandons it", link, r, k_abandons, before=issued)
+    yield scene("linker, committer, run", link, c, r, before=issued)
+    # A process that starts anew knows nothing of what it had under way.
+    late_u = client("u", upload("w2", "a", "2"), again=[close("x2"), upload("w3", "b", "3"), close("x3")])
+    yield scene("uploader that comes back, run", late_u, r, staged=[write("w1", "b", "1")], quick=Quick.NO_FAULT)
+    # Copies: from `side` to `main`, which a run reads first.
+    source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
+    copier = copy("w2", "z", "a", "2", ref=SIDE)
+    gone = delete("d2", "z", branch=SIDE)
+    yield scene("copier that deletes, run", client("w", copier, gone), r, before=source, quick=Quick.NO_FAULT)
+    yield scene("copier that deletes, cleaner, run", client("w", copier, gone), k, r, before=source)
+    q, kk = client("q", uncommitted_run("r2")), client("k", clean_records("k1"), clean_records("k2"))
+    yield scene("copier that deletes, cleaner, two runs", client("w", copier, gone), kk, r, q, before=source)
+    yield scene("copier, deleter, run", client("w", copier), client("d", gone), r, before=source)
+    # The same path is written again: the second look must see another row, not just that something is there.
+    again = client("d", upload("w3", "z", "3", branch=SIDE))
+    yield scene("copier, overwriter, run", client("w", copier), again, r, before=source)
+    # Records of copies behind the first page, and a branch whose name is longer than another's by a minus.
+    paged = client("r", uncommitted_run("r1", options=PAGED))
+    others = [copy(f"v{n}", "y", f"c{n}", f"v{n}", ref=SIDE) for n in range(3)]
+    copied = [*source, upload("v9", "y", "9", branch=SIDE), *others]
+    yield scene(
+        "copier that deletes, run in pages", client("w", copier, gone), paged, before=copied, quick=Quick.NO_FAULT
+    )
+    longer = [create_branch("b0", branch="main-b"), upload("w0", "z", "0", branch="main-b")]
+    yield scene("committer, run beside a longer name", c, r, before=longer, staged=[a1])
+    yield scene("copier, resetter, run", client("w", copier), client("s", reset("s1", branch=SIDE)), r, before=source)
+    yield scene(
+        "copier, run after fencing and cleaning",
+        client("w", copier),
+        client("r", gone, *_TAKE),
+        before=source,
+        quick=Quick.NO_FAULT,
+    )
+    # A reader reads bytes, and the run waits for those whom it saw reading when it had marked.
+    b, graceful = client("b", read_bytes("b1", "a")), client("r", uncommitted_run("r1", has_grace=True))
+    over = client("w", upload("w2", "a", "2"))
+    yield scene("reader of bytes, uploader, run with grace", b, over, graceful, staged=[a1], quick=Quick.NO_FAULT)
+    # A rename of the second path to the first while the cells are read one at a time.
+    paged = client("r", uncommitted_run("r1", options=PAGED))
+    both = [upload("w1", "b", "1"), upload("w0", "d", "0")]
+    renamer = client("w", copy("w2", "d", "a", "2"), delete("d2", "d"))
+    yield scene("renamer, run in pages", renamer, paged, staged=both)
+    # Committed data: the first of two commits, or what only an old reading of `main` names, expires.
+    past = [a1, commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED]
+    t = client("r", committed_run("r1"))
+    yield scene(
+        "brancher, committed run", client("h", create_branch("h1", "main~1")), t, before=past, quick=Quick.NO_FAULT
+    )
+    yield scene("hard resetter of its branch, committed run", client("h", hard_reset("h1", "main~1")), t, before=past)
+    # A reset of one object names what the branch's commit has there, and that commit goes.
+    resetter, sealed = client("s", reset_object("s1", "a")), [upload("w2", "a", "2")]
+    goes = client("r", commit("c1"), committed_run("r1"), commit("c2"))
+    one = "resetter of an object, committer that runs"
+    yield scene(one, resetter, goes, before=[a1, commit("p1"), RULED], staged=sealed, resets_objects=True)
+    one = "resetter of an object, committer, committed run"
+    yield scene(one, resetter, c, t, before=[a1, commit("p1"), RULED], staged=sealed, resets_objects=True)
+    reader, waiting = client("b", read_bytes("b1", "a", ref="main~1")), client("r", committed_run("r1", has_grace=True))
+    yield scene("reader of a commit, committed run with grace", reader, waiting, before=past, quick=Quick.NO_FAULT)
+    # Without force: what is staged meanwhile is refused or kept.
+    gentle = client("h", hard_reset("h1", "main~1", force=False))
+    late_w = write("w3", "a", "3")
+    yield scene("writer, gentle hard resetter", client("w", late_w), gentle, before=past)
+    w_commits = client("w", late_w, commit("c1"))
+    yield scene("writer that commits, gentle hard resetter", w_commits, gentle, before=past)
+    yield scene(
+        "writer, committer, gentle hard resetter", client("w", late_w), c, gentle, before=past, quick=Quick.NO_FAULT
+    )
+    freezer = client("f", freeze("f1"))
+    yield scene(
+        "writer, freezer, gentle hard resetter", client("w", late_w), freezer, gentle, before=past, quick=Quick.NO_FAULT
+    )
+    two = client("g", hard_reset("g1", "main~1", force=False))
+    yield scene(
+        "writer, two gentle hard resetters", client("w", late_w), two, gentle, before=past, quick=Quick.NO_FAULT
+    )
+    yield scene("gentle hard resetter, committed run", gentle, t, before=past)
+    # A run bumps the branch that its commits were made for; only the intent stands before another.
+    elsewhere = client("h", hard_reset("h1", "main~1", branch=SIDE))
+    beside = [*past, create_branch("b0")]
+    yield scene("hard resetter, committed run", elsewhere, t, before=beside)
+    yield scene("reverter, committed run", client("h", revert("h1", "main")), t, before=past)
+    from_past = client("h", copy("w3", "a", "b", "3", ref="main~1"))
+    yield scene("copier from a commit, committed run", from_past, t, before=past, quick=Quick.NO_FAULT)
+    by_rules = client("r", committed_run("r1"))
+    s = client("s", set_rules("q1", "20d"))
+    yield scene("setter of rules, run by rules", s, by_rules, before=past)
+    h = client("h", create_branch("h1", "main~1"))
+    yield scene("setter of rules, brancher, run by rules", s, h, by_rules, before=past)
+    # Several who name what is about to go, or work beside them.
+    reverter, brancher = client("v", revert("v1", "main")), client("h", create_branch("h1", "main~1"))
+    writer = client("w", upload("w3", "b", "3"), commit("c1"))
+    yield scene("brancher, reverter, committed run", brancher, reverter, t, before=past)
+    yield scene("writer that commits, brancher, committed run", writer, brancher, t, before=past)
+    yield scene("reverter, setter of rules, run by rules", reverter, s, by_rules, before=past)
+    # Both kinds at once, and an actor that needs what either wants.
+    u = client("u", uncommitted_run("r2"))
+    yield scene("uncommitted run, committed run", u, t, before=past, staged=[upload("w3", "b", "3")])
+    dropper = client("d", delete("d3", "b"))
+    yield scene("deleter, both runs", dropper, u, t, before=past, staged=[upload("w3", "b", "3")])
+    yield scene("copier from a commit, both runs", from_past, u, t, before=past)
+    # A run of uncommitted data that leaves out what was swept: only what was swept before it read staging.
+    beside_swept = client("u", uncommitted_run("r2"))
+    yield scene("copier from a commit, both runs as planned", from_past, beside_swept, t, before=past)
+    yield scene("brancher, both runs", h, u, t, before=past)
+    yield scene("committer, committed run", c, t, before=past, staged=[write("w3", "b", "3")])
+
+
+_TAKE: Final = (fence("g1"), clean_records("k1"), uncommitted_run("r1"))
+"""Take an owner for dead, remove the record that was his, and collect: what he still does may not count."""

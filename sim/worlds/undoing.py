@@ -1,0 +1,142 @@
+"""Worlds of an undo: the shipped undo of a deferred run, beside every run that could let go what comes back.
+
+What a run took is reachable again once its record says `undone`: then all that its commits name must be there, at
+whatever moment another run looked. Who undoes twice goes on where the first one died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from lakebed.gc.live import CollectionService
+from lakebed.gc.messages import RunKind, RunState, Undo
+from lakebed.versions import Versions
+from sim.checkers.reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted, what_was_undone_stays
+from sim.ports.actors import Actor, Quick, Scene
+from sim.ports.operations import Operation
+from sim.scenes.collecting import OPTIONS
+from sim.scenes.deeds import (
+    apply_planned,
+    clean_records,
+    collect,
+    committed_run,
+    copy,
+    create_branch,
+    metadata_run,
+    plan_only,
+    purge,
+    resume,
+    uncommitted_run,
+)
+from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene
+from sim.scenes.scenes import Do, client, commit, delete, scene, upload
+
+from .erasure import erase
+from .lifecycle import DUE, set_policy
+
+_SHARED: Final = (
+    upload("v1", "a", "1"),
+    upload("v2", "c", "2"),
+    commit("p1"),
+    delete("v3", "c"),
+    commit("p2"),
+    RULED,
+    committed_run("q1", window="7d"),
+    delete("v4", "a"),
+    commit("p3"),
+)
+"""A run took the first commit, and keeps what was at `c`. A later run takes the next commit, and the object at `a`."""
+_LET_OFF: Final = (
+    upload("v1", "a", "1"),
+    commit("p1"),
+    delete("v2", "a"),
+    commit("p2"),
+    copy("v3", "a", "b", "3", ref="main~1"),
+    RULED,
+    committed_run("q1", window="7d"),
+    clean_records("k1"),
+)
+"""A run took the first commit, and let its object off, for a cell named it."""
+_DUE: Final = (
+    upload("w1", "a", "1"),
+    commit("p1"),
+    set_policy("q0"),
+    collect("q1", RunKind.LIFECYCLE, window="7d"),
+)
+
+
+def undo(name: str) -> Do:
+    """Undo the oldest run that is deferred, or was undone already."""
+
+    async def act(repo: Versions) -> None:
+        service = CollectionService(repo, OPTIONS)
+        for run_id, record in await repo.retired.runs():
+            if record.until_ms or record.state is RunState.UNDONE:
+                await service.undo(run_id, Undo())
+                return
+
+    return Do(Operation(name, "undo"), act)
+
+
+def undoing_scenes() -> Iterator[Scene]:
+    undoer = client("x", undo("x1"), again=[undo("x2")])
+    uncommitted = client("u", uncommitted_run("u1"))
+    yield _scene("undoer, purger", undoer, client("p", purge("p9")), quick=Quick.ALL)
+    yield _scene("two undoers", undoer, client("y", undo("y1")), quick=Quick.ALL)
+    yield _scene("undoer, committed run", undoer, client("r", committed_run("r1")), before=_SHARED)
+    deferrer = client("r", committed_run("r1", window="7d"))
+    yield _scene("undoer, run that defers", undoer, deferrer, before=_SHARED, quick=Quick.NEVER)
+    dropper = client("d", delete("d1", "b"), uncommitted_run("u1"))
+    yield _scene("undoer, deleter that collects", undoer, dropper, before=_LET_OFF)
+    yield _scene("undoer, uncommitted run", undoer, uncommitted)
+    brancher = client("b", create_branch("b1", "main~1"))
+    yield _scene("undoer, brancher from an old commit", undoer, brancher)
+    yield _scene(
+        "undoer that branches, uncommitted run", client("x", undo("x1"), *_BRANCHES), uncommitted, quick=Quick.NEVER
+    )
+    eraser = client("e", erase("e1"))
+    yield _scene("undoer, eraser", undoer, eraser, due=[DUE], quick=Quick.NEVER)
+    first, second = client("r", apply_planned("r1", window="7d")), client("z", resume("z1"))
+    made = [*PAST, plan_only("q1", RunKind.COMMITTED)]
+    yield _scene(
+        "undoer, two applies of a run",
+        client("x", undo("x1"), undo("x2")),
+        first,
+        second,
+        before=made,
+        quick=Quick.NEVER,
+    )
+    yield _metadata_scene(undoer, client("m", metadata_run("m1")))
+    for name, actor in (
+        ("purger", client("p", purge("p9"))),
+        ("uncommitted run", uncommitted),
+        ("copier", client("h", copy("h1", "a", "b", "3"))),
+        ("other lifecycle run", client("r", collect("r1", RunKind.LIFECYCLE))),
+    ):
+        made_scene = _scene(
+            f"undoer of a lifecycle run, {name}", undoer, actor, before=_DUE, due=[DUE], quick=Quick.NEVER
+        )
+        yield replace(made_scene, checks=(*made_scene.checks, what_was_undone_stays))
+
+
+_BRANCHES: Final = (create_branch("b1", "main~1"),)
+
+
+def _scene(
+    name: str,
+    *actors: Actor,
+    before: Sequence[Do] = DEFERRED,
+    due: Sequence[bytes] = (),
+    quick: Quick | None = Quick.NO_FAULT,
+) -> Scene:
+    made = scene(name, *actors, before=before, others_look=True, quick=quick)
+    if due:
+        kept = nothing_undue_is_deleted(*due)
+        made = replace(made, checks=tuple(kept if one is nothing_reachable_is_deleted else one for one in made.checks))
+    return deferring(made, due=due, erased=DUE if due else b"")
+
+
+def _metadata_scene(*actors: Actor) -> Scene:
+    return metadata_scene("undoer, metadata run", *actors, before=DEFERRED, sweeps=True)

@@ -1,0 +1,73 @@
+"""Worlds of slices that lost their record, as where an older backup of the records is restored under a living server.
+
+Who put them on record again collects at once, and takes every owner for dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from lakebed.gc.live import CollectionService
+from lakebed.gc.live.installation.unlisted import ADOPTED_AGE_MS
+from lakebed.versions import Versions, keys
+from sim.ports.actors import Actor, Scene
+from sim.ports.operations import Operation
+from sim.ports.ports import LEVELS, SimPorts
+from sim.scenes.collecting import FENCING, PRIVATE
+from sim.scenes.deeds import close, uncommitted_run
+from sim.scenes.scenes import Do, client, commit, scene, upload, versions, write
+
+_PRIVATE: Final = tuple(one for one in PRIVATE if one != LEVELS)
+"""Who puts slices on record lists the folders of `data/`."""
+
+
+def lose_slices(name: str) -> Do:
+    """Lose the record of each slice."""
+
+    async def act(repo: Versions) -> None:
+        page = await repo.store.scan(repo.partition, keys.SLICE, 100)
+        lost = [key for key in page.keys if key.startswith(keys.SLICE)]
+        await repo.store.delete_many(repo.partition, lost)
+
+    return Do(Operation(name, "lose"), act)
+
+
+def adopt_slices(name: str) -> Do:
+    """Choose this installation, and put slices on record a day later."""
+
+    return Do(Operation(name, "adopt"), _adopt)
+
+
+async def _adopt(repo: Versions) -> None:
+    service, clock = CollectionService(repo, FENCING, user_id="sim"), repo.ports.clock
+    clock.ms += 1  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    await service.adopting()
+    clock.ms += ADOPTED_AGE_MS  # type: ignore[attr-defined]  # as above
+    await service.adopt_slices()
+
+
+def _scene(name: str, *actors: Actor, before: Sequence[Do] = (), staged: Sequence[Do] = ()) -> Scene:
+    made = scene(name, *actors, before=before, staged=staged, private=_PRIVATE)
+    plain = made.tidy
+    assert plain is not None, "each scene is tidied"
+
+    async def tidy(ports: SimPorts) -> None:
+        # What was opened since the choice is left until the next.
+        await _adopt(versions(ports))
+        await plain(ports)
+
+    return replace(made, tidy=tidy)
+
+
+def unlisted_scenes() -> Iterator[Scene]:
+    run = uncommitted_run("r1", options=FENCING)
+    r = client("r", lose_slices("x1"), adopt_slices("a1"), run)
+    u, staged = client("u", upload("w2", "a", "2")), [write("w1", "a", "1")]
+    yield _scene("uploader, adopter of its slice that runs", u, r, staged=staged)
+    closing = client("u", upload("w2", "a", "2"), close("x2"))
+    yield _scene("uploader that closes, adopter of its slice that runs", closing, r, staged=staged)
+    old = [upload("w0", "b", "0")]
+    c = client("c", commit("c1"))
+    yield _scene("committer, adopter of its slice that runs", c, r, before=old)

@@ -1,0 +1,1 @@
+"""Commands about data, a file each noun: repositories, refs, history, objects and checkouts."""

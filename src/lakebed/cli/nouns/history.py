@@ -1,0 +1,571 @@
+"""`lakebed commit`, `log`, `diff` and `merge`: what changed, and when."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Final
+
+import click
+import msgspec
+
+from lakebed.base import Conflict, LakebedError, NotFound, count_of, human_size
+from lakebed.cli.kit.arguments import (
+    BranchArgument,
+    EmptyOption,
+    LimitOption,
+    MessageOption,
+    MetaOption,
+    PathsOption,
+    RefArgument,
+    RefuseExpiredOption,
+    parse_meta,
+    ref_in,
+    same_repository,
+)
+from lakebed.cli.kit.completion import complete_object, complete_ref
+from lakebed.cli.kit.failures import Misuse, being_something
+from lakebed.cli.kit.output import fields, hanging, human_time, printable, terminal_width
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import ObjectUri, RefUri, parse_prefix, parse_ref
+from lakebed.wire import Commit, Diff, MergeResult, ObjectStats
+
+from .transfers import present
+
+if TYPE_CHECKING:
+    from lakebed.client import Client
+
+commit_app = noun("Commit what is uncommitted on a branch.")
+log_app = noun("Show the history of a ref.")
+diff_app = noun("Show what changed.")
+show_app = noun("Show a commit and what it changed.")
+blame_app = noun("Show the last commit of each path.")
+merge_app = noun("Merge one ref into a branch.")
+
+MARKS: Final = {
+    "added": ("+", "green"),
+    "removed": ("-", "red"),
+    "changed": ("~", "yellow"),
+    "conflict": ("!", "magenta"),
+}
+"""For each type of difference its mark and colour; `prefix_changed` has the mark of `changed`."""
+CONFLICTS_SHOWN: Final = 10
+NAMES_MAX: Final = 1000
+BLAMED_MAX: Final = 50
+"""Look at this many commits of a path for the one that wrote what is there."""
+
+StatOption = Annotated[bool, Option("--stat", help="Only count the changes.")]
+
+
+class StrategyName(StrEnum):
+    SOURCE_WINS = "source-wins"
+    DEST_WINS = "dest-wins"
+
+
+@commit_app.command()
+@command
+def commit(
+    session: Session,
+    uri: BranchArgument,
+    message: MessageOption,
+    meta: MetaOption = None,
+    date: Annotated[str, Option("--date", help="The commit's date instead of now: Unix seconds or ISO 8601.")] = "",
+    allow_empty: EmptyOption = False,
+) -> None:
+    """Commit what is uncommitted on a branch."""
+    branch = parse_ref(uri)
+    metadata, date_s = parse_meta(meta), parse_date(date) if date else None
+    with being_something(f"{branch} has no uncommitted changes. --allow-empty commits all the same"):
+        made = session.client.history.commit(
+            branch.repository, branch.ref, message, metadata=metadata, date_s=date_s, allow_empty=allow_empty
+        )
+    session.done(f"{made.id[:12]} on {branch}: {printable(made.message)}", made)
+
+
+def parse_date(text: str) -> int:
+    """Return Unix seconds of `1767225600`, `2026-01-01` or `2026-01-01T12:00:00+02:00`; UTC where no offset is given.
+
+    Raises:
+        Misuse: it is none of these.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Misuse(f"{text!r} is neither Unix seconds nor an ISO 8601 date") from error
+    return int((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp())
+
+
+@log_app.command()
+@command
+def log(
+    session: Session,
+    uri: RefArgument,
+    limit: LimitOption = None,
+    graph: Annotated[bool, Option("--graph", "-g", help="Show one line a commit, with its branches.")] = False,
+    first_parent: Annotated[bool, Option("--first-parent", help="Leave out the commits that merges brought.")] = False,
+    objects: Annotated[list[str] | None, Option("--object", help="Only commits that changed this path.")] = None,
+    prefixes: Annotated[
+        list[str] | None, Option("--prefix", help="Only commits that changed paths that begin with this.")
+    ] = None,
+    since: Annotated[str, Option("--since", metavar="DATE", help="End before commits older than this.")] = "",
+    stop_at: Annotated[str, Option("--stop-at", metavar="REF", help="End with this commit.")] = "",
+    no_merges: Annotated[bool, Option("--no-merges", help="Leave out commits with several parents.")] = False,
+) -> None:
+    """Show the history of a ref, newest first."""
+    ref = parse_ref(uri)
+    if graph and session.is_json:
+        raise Misuse("--graph draws for people: with -o json leave it out, each commit has its parents there")
+    found = session.client.history.log(
+        ref.repository,
+        ref.ref,
+        limit=None if no_merges else limit,
+        first_parent=first_parent,
+        objects=objects,
+        prefixes=prefixes,
+        since=datetime.fromtimestamp(parse_date(since), UTC).isoformat() if since else "",
+        stop_at=ref_in(ref.repository, stop_at),
+    )
+    commits = itertools.islice((one for one in found if not no_merges or len(one.parents) < 2), limit)
+    names = {} if session.is_json else _names_of(session, ref.repository)
+    is_whole = not (no_merges or objects or prefixes)
+    text = partial(graph_lines, names=names, is_whole=is_whole) if graph else partial(paragraphs, names=names)
+    session.show_all(commits, text, otherwise="no such commit")
+
+
+def _names_of(session: Session, repository: str) -> dict[str, list[str]]:
+    """Return the branches and tags of each commit that is a head, as far as the first thousand of each show."""
+    names: dict[str, list[str]] = {}
+    client = session.client
+    for branch in client.branches.list(repository, limit=NAMES_MAX):
+        names.setdefault(branch.commit_id, []).append(branch.id)
+    for tag in client.tags.list(repository, limit=NAMES_MAX):
+        names.setdefault(tag.commit_id, []).append(f"tag {tag.id}")
+    return names
+
+
+def _refs(names: Mapping[str, Sequence[str]], commit: Commit) -> str:
+    return f"({', '.join(map(printable, names[commit.id]))})" if commit.id in names else ""
+
+
+def _fits(line: str) -> bool:
+    return not sys.stdout.isatty() or len(click.unstyle(line)) <= terminal_width()
+
+
+def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
+    """Yield a paragraph for each commit. `names`: what stands beside the id, or below it on a narrow terminal."""
+    for number, commit in enumerate(commits):
+        if number:
+            yield ""
+        name, found = f"commit {commit.id}", _refs(names, commit)
+        is_wide = bool(found) and not _fits(f"{name}  {found}")
+        yield click.style(name, fg="yellow") + (click.style(f"  {found}", fg="cyan") if found and not is_wide else "")
+        refs = [("Refs", ", ".join(names[commit.id]))] if is_wide else []
+        parents = [("Merge", " ".join(parent[:12] for parent in commit.parents))] if len(commit.parents) > 1 else []
+        committer = [("Author", commit.committer)] if commit.committer else []
+        yield from fields([*refs, *parents, *committer, ("Date", human_time(commit.creation_date))])
+        yield ""
+        for line in commit.message.splitlines():
+            yield from hanging("    ", printable(line), indent=4)
+        for name, value in sorted(commit.metadata.items()):
+            yield f"    {printable(name)} = {printable(value)}"
+
+
+def graph_lines(
+    commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({}), *, is_whole: bool = True
+) -> Iterator[str]:
+    """Yield a line for each commit, its mark in the lane of the child that led to it, and below it how lanes turn.
+
+    A lane is a commit that is still to come: `*` marks the one that came, `|` those that wait. A merge opens a lane for
+    each further parent, at its right; where two lanes wait for one commit they join. A history with gaps (not
+    `is_whole`) has one lane: what connects its commits is not shown.
+    """
+    lanes: list[str] = []
+    turns: list[str] = []
+    for commit in commits:
+        yield from turns
+        if commit.id not in lanes:
+            lanes.append(commit.id)
+        place = lanes.index(commit.id)
+        marks = " ".join("*" if lane == place else "|" for lane in range(len(lanes)))
+        first_line = commit.message.partition("\n")[0]
+        name = click.style(commit.id[:12], fg="yellow")
+        label = f"{marks}  {name}  {human_time(commit.creation_date)}  "
+        first, *more = _beside(label, printable(first_line), _refs(names, commit))
+        yield first
+        waiting = marks.replace("*", "|" if commit.parents else " ")
+        yield from (f"{waiting}{line[len(waiting) :]}" for line in more)
+        if is_whole:
+            turns = _turn(lanes, place, commit.parents)
+        else:
+            lanes.clear()
+
+
+def _beside(label: str, message: str, refs: str) -> Iterator[str]:
+    """Yield the lines of a commit: its refs behind the message where they fit there, else below it."""
+    indent = len(click.unstyle(label))
+    *lines, last = hanging(label, message, indent=indent)
+    yield from lines
+    if not refs:
+        yield last
+        return
+    # Colours have no width, so text that has them is never wrapped.
+    if _fits(beside := f"{last}  {click.style(refs, fg='cyan')}"):
+        yield beside
+        return
+    yield last
+    for line in hanging(" " * indent, refs, indent=indent):
+        yield line[:indent] + click.style(line[indent:], fg="cyan")
+
+
+def _turn(lanes: list[str], place: int, parents: Sequence[str]) -> list[str]:
+    """Let lanes wait for the parents of the commit at `place`; return lines that draw how they turn, mostly none."""
+    if not parents:
+        del lanes[place]
+        return [_drawn(place, left=range(place + 1, len(lanes) + 1))] if place < len(lanes) else []
+    drawn = []
+    lanes[place] = parents[0]
+    for parent in parents[1:]:
+        if parent not in lanes:
+            lanes.insert(place + 1, parent)
+            drawn.append(_drawn(place + 1, right=range(place + 1, len(lanes))))
+        elif (other := lanes.index(parent)) < place:
+            drawn.append(_drawn(len(lanes), left=[place], across=range(other, place - 1)))
+        elif other > place:
+            drawn.append(_drawn(len(lanes), right=[place + 1], across=range(place + 1, other)))
+    low, *doubled = (lane for lane, waiting in enumerate(lanes) if waiting == parents[0])
+    for high in doubled:
+        drawn.append(_drawn(high, left=range(high, len(lanes)), across=range(low, high - 1)))
+        del lanes[high]
+    return drawn
+
+
+def _drawn(bars: int, *, left: Iterable[int] = (), right: Iterable[int] = (), across: Iterable[int] = ()) -> str:
+    """Draw `|` in the first lanes, a slash before those that turn left or right, and a line behind those it crosses."""
+    cells = {2 * lane: "|" for lane in range(bars)}
+    cells |= {2 * lane - 1: "/" for lane in left}
+    cells |= {2 * lane - 1: "\\" for lane in right}
+    cells |= {2 * lane + 1: "_" for lane in across}
+    return "".join(cells.get(column, " ") for column in range(max(cells) + 1))
+
+
+@diff_app.command()
+@command
+def diff(
+    session: Session,
+    uri: RefArgument,
+    right: Annotated[str, Argument(metavar="REF", help="Compare with this ref.", complete=complete_ref)] = "",
+    two_dot: Annotated[
+        bool, Option("--two-dot", help="Show all that differs, not only what the second changed.")
+    ] = False,
+    prefix: PathsOption = "",
+    delimiter: Annotated[str, Option("--delimiter", help="Sum up paths that go on after this.")] = "",
+    limit: LimitOption = None,
+    stat: StatOption = False,
+) -> None:
+    """Show what changed: + added, - removed, ~ changed, ! changed on both sides.
+
+    Of a branch: what is uncommitted on it. Of two refs: what the second changed since they parted.
+    """
+    left = parse_ref(uri)
+    history = session.client.history
+    if right:
+        repository = same_repository(left, other := parse_ref(right))
+        found = history.diff(
+            repository, left.ref, other.ref, two_dot=two_dot, prefix=prefix, delimiter=delimiter, limit=limit
+        )
+    else:
+        found = history.uncommitted(left.repository, left.ref, prefix=prefix, delimiter=delimiter, limit=limit)
+    _show_changes(session, found, stat=stat)
+
+
+def _show_changes(session: Session, found: Iterator[Diff], *, stat: bool) -> None:
+    if stat:
+        session.show(Summary.of(found), lambda summary: summary.lines())
+    else:
+        session.show_all(found, diff_lines, otherwise="no difference")
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """Count the paths that changed in each way. `bytes_added` counts the new content of added and changed paths."""
+
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    conflict: int = 0
+    bytes_added: int = 0
+
+    @classmethod
+    def of(cls, differences: Iterable[Diff]) -> Summary:
+        summary = cls()
+        for one in differences:
+            kind = one.type if one.type in MARKS else "changed"
+            setattr(summary, kind, getattr(summary, kind) + 1)
+            if kind in {"added", "changed"}:
+                summary.bytes_added += one.size_bytes or 0
+        return summary
+
+    def lines(self) -> Iterator[str]:
+        for kind, (mark, colour) in MARKS.items():
+            if count := getattr(self, kind):
+                size = f"  ({human_size(self.bytes_added)} with those changed)" if kind == "added" else ""
+                yield click.style(f"{mark} {count_of(count, 'path')} {kind}{size}", fg=colour)
+        if not (self.added or self.changed or self.removed or self.conflict):
+            yield "nothing changed"
+
+
+@show_app.command()
+@command
+def show(session: Session, uri: RefArgument, stat: StatOption = False) -> None:
+    """Show a commit, and what it changed against its first parent."""
+    ref = parse_ref(uri)
+    history = session.client.history
+    commit = history.get(ref.repository, ref.ref)
+    found = history.diff(ref.repository, commit.parents[0], commit.id, two_dot=True) if commit.parents else iter(())
+    changes = _naming_the_parent(commit, found)
+    if session.is_json:
+        session.show(ShownCommit(commit=commit, changes=Summary.of(changes) if stat else list(changes)), str)
+        return
+    for line in paragraphs([commit], _names_of(session, ref.repository)):
+        session.say(line)
+    session.say("")
+    _show_changes(session, changes, stat=stat)
+
+
+def _naming_the_parent(commit: Commit, found: Iterable[Diff]) -> Iterator[Diff]:
+    try:
+        yield from found
+    except NotFound as error:
+        # A collection takes a commit whose child stays.
+        if commit.parents[0][:12] not in str(error):
+            raise
+        raise NotFound(
+            f"what commit {commit.id[:12]} changed cannot be shown, for its parent is not there: {error}", **error.facts
+        ) from error
+
+
+class ShownCommit(msgspec.Struct, kw_only=True):
+    commit: Commit
+    changes: list[Diff] | Summary
+
+
+@blame_app.command()
+@command
+def blame(
+    session: Session,
+    uri: Annotated[str, Argument(metavar="URI", help="lakefs://repository/ref/prefix", complete=complete_object)],
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="Show at most this many paths.")] = 100,
+) -> None:
+    """Show for each path below a prefix the commit that wrote it. Asks the server twice for each path."""
+    place = parse_prefix(uri)
+    client = session.client
+
+    def lines() -> Iterator[Blamed]:
+        found = client.objects.list(place.repository, place.ref, prefix=place.path, limit=limit)
+        for one in present(found, place):
+            yield Blamed(path=one.path, commit=_writer_of(client, place, one))
+
+    session.show_all(lines(), _blame_lines, otherwise=f"no object at {place}")
+
+
+def _writer_of(client: Client, place: ObjectUri, shown: ObjectStats) -> Commit | None:
+    """Return the newest commit that has this very object, and is no merge: a merge only brought it along.
+
+    A path with an uncommitted change has no such commit. Return its last commit then.
+    """
+
+    def has_it(commit: Commit) -> bool:
+        try:
+            found = client.objects.stat(place.repository, commit.id, shown.path)
+        except NotFound:
+            return False
+        return found.physical_address == shown.physical_address
+
+    found: list[Commit] = []
+    for limit in (1, BLAMED_MAX):  # Mostly the first is the one, and a longer list costs the server more.
+        found = list(client.history.log(place.repository, place.ref, objects=[shown.path], limit=limit))
+        for commit in found:
+            if len(commit.parents) < 2 and has_it(commit):
+                return commit
+        if len(found) < limit:
+            break
+    return found[0] if found else None
+
+
+class Blamed(msgspec.Struct, kw_only=True):
+    """`commit` None: the path is not committed yet."""
+
+    path: str
+    commit: Commit | None
+
+
+def _blame_lines(found: Iterable[Blamed]) -> Iterator[str]:
+    for one in found:
+        if one.commit is None:
+            yield f"{'(uncommitted)':<12}  {'':20}  {printable(one.path)}"
+            continue
+        message = one.commit.message.partition("\n")[0]
+        name = click.style(one.commit.id[:12], fg="yellow")
+        author = f"{printable(one.commit.committer)}: " if one.commit.committer else ""
+        label = f"{name}  {human_time(one.commit.creation_date)}  "
+        text = f"{printable(one.path)}  {author}{printable(message)}"
+        yield from hanging(label, text, indent=len(click.unstyle(label)))
+
+
+def diff_lines(differences: Iterable[Diff]) -> Iterator[str]:
+    """Yield a line for each difference: mark, path, and the size of what was added or changed."""
+    for one in differences:
+        mark, colour = MARKS.get(one.type, MARKS["changed"])
+        size = (
+            f"  ({human_size(one.size_bytes)})"
+            if one.size_bytes is not None and one.type in {"added", "changed"}
+            else ""
+        )
+        expired = f"  ({one.expired.word})" if one.expired is not None else ""
+        yield click.style(f"{mark} {printable(one.path)}{size}{expired}", fg=colour)
+
+
+@merge_app.command()
+@command
+def merge(
+    session: Session,
+    source: RefArgument,
+    destination: BranchArgument,
+    message: MessageOption = "",
+    meta: MetaOption = None,
+    strategy: Annotated[
+        StrategyName | None, Option("--strategy", "-s", help="Which side wins where both changed a path.")
+    ] = None,
+    squash: Annotated[bool, Option("--squash", help="Make one commit, without the source's history.")] = False,
+    allow_empty: EmptyOption = False,
+    refuse_expired: RefuseExpiredOption = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what it would bring, and merge nothing.")] = False,
+) -> None:
+    """Bring what a ref changed into a branch. A conflict stops it and changes nothing, unless a strategy decides.
+
+    Where it conflicts, --dry-run marks the paths with ! and fails as the merge would.
+    """
+    left, right = parse_ref(source), parse_ref(destination)
+    if dry_run:
+        changes = [*session.client.history.diff(same_repository(left, right), right.ref, left.ref)]
+        session.show_all(changes, diff_lines, otherwise="no difference: a merge would bring nothing")
+        if strategy is None and any(one.type == "conflict" for one in changes):
+            paths = _conflicts(changes)
+            raise Conflict(_conflict_text(paths, left, right), paths=paths)
+        return
+    with explaining_merge(session, left, right, "--allow-empty makes a commit all the same"):
+        reference = session.client.history.merge(
+            same_repository(left, right),
+            left.ref,
+            right.ref,
+            message=message,
+            metadata=parse_meta(meta),
+            strategy=strategy.value if strategy else None,
+            squash=squash,
+            allow_empty=allow_empty,
+            refuse_expired=refuse_expired,
+        )
+    session.done(f"merged {left} into {right}: {reference[:12]}", MergeResult(reference=reference))
+    tell_expired(session, right.repository, f"{reference}~1", reference)
+
+
+@contextlib.contextmanager
+def explaining_merge(session: Session, source: RefUri, destination: RefUri, otherwise: str) -> Iterator[None]:
+    """Name the paths of a merge that conflicts. Where it brings nothing, say what can be done `otherwise`.
+
+    Raises:
+        Conflict: instead of the server's.
+    """
+    try:
+        with being_something(f"{destination} has all of {source}: there is nothing to merge. {otherwise}"):
+            yield
+    except Conflict as error:
+        paths: list[str] = []
+        with contextlib.suppress(LakebedError):  # The caller may lack the right to list: the conflict stays one.
+            if "conflict found" in str(error):
+                paths = _conflicts(session.client.history.diff(source.repository, destination.ref, source.ref))
+        if not paths:
+            raise
+        raise Conflict(_conflict_text(paths, source, destination), paths=paths, **error.facts) from error
+
+
+@contextlib.contextmanager
+def explaining_pick(session: Session, branch: RefUri, ref: str, parent_number: int) -> Iterator[None]:
+    """Name the paths where a commit cannot be repeated or undone: the branch has them as neither side of it.
+
+    Raises:
+        Conflict: instead of the server's.
+    """
+    try:
+        yield
+    except Conflict as error:
+        paths: list[str] = []
+        with contextlib.suppress(LakebedError):  # The caller may lack the right to list: the conflict stays one.
+            if "conflict found" in str(error):
+                paths = _pick_conflicts(session.client, branch, ref, parent_number)
+        if not paths:
+            raise
+        text = (
+            f"both sides changed {_named(paths)}: nothing was committed. "
+            f"`lakebed diff --two-dot {branch} {RefUri(branch.repository, ref)}` shows how they differ"
+        )
+        raise Conflict(text, paths=paths, **error.facts) from error
+
+
+def _pick_conflicts(client: Client, branch: RefUri, ref: str, parent_number: int) -> list[str]:
+    """Return the first paths that the commit changed and that the branch has as neither side; none without a parent."""
+    history = client.history
+    parents, number = history.get(branch.repository, ref).parents, max(parent_number, 1)
+    if len(parents) < number:
+        return []
+    parent = parents[number - 1]
+    pairs = ((parent, ref), (branch.ref, parent), (branch.ref, ref))
+    changed = (
+        (one.path for one in history.diff(branch.repository, left, right, two_dot=True)) for left, right in pairs
+    )
+    return list(itertools.islice(_in_all(*changed), CONFLICTS_SHOWN + 1))
+
+
+def _in_all(first: Iterable[str], *others: Iterator[str]) -> Iterator[str]:
+    """Yield what the first and all others have, which are sorted. Reads each no further than it must."""
+    heads = [next(other, None) for other in others]
+    for path in first:
+        for number, other in enumerate(others):
+            while (head := heads[number]) is not None and head < path:
+                heads[number] = next(other, None)
+        if all(head == path for head in heads):
+            yield path
+
+
+def tell_expired(session: Session, repository: str, before: str, after: str) -> None:
+    """Say how many entries a branch got whose objects a lifecycle policy let go."""
+    with contextlib.suppress(LakebedError):  # What was asked for is done.
+        if found := session.client.history.count_expired(repository, before, after):
+            session.note(
+                f"it brought {count_of(found, 'object')} that a lifecycle policy let go: reading these answers 410"
+            )
+
+
+def _conflicts(changes: Iterable[Diff]) -> list[str]:
+    """Return the first paths that both sides changed, and one more than are shown."""
+    return list(itertools.islice((one.path for one in changes if one.type == "conflict"), CONFLICTS_SHOWN + 1))
+
+
+def _conflict_text(paths: Sequence[str], source: RefUri, destination: RefUri) -> str:
+    return (
+        f"both sides changed {_named(paths)}: nothing was merged. "
+        f"`lakebed diff {destination} {source}` marks these with !, --strategy decides them"
+    )
+
+
+def _named(paths: Sequence[str]) -> str:
+    return ", ".join(map(printable, paths[:CONFLICTS_SHOWN])) + (", …" if len(paths) > CONFLICTS_SHOWN else "")

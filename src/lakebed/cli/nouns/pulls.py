@@ -1,0 +1,168 @@
+"""`lakebed pulls`: ask for a merge, look at what it would bring, and merge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from lakebed.base import NotFound
+from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption, same_repository
+from lakebed.cli.kit.completion import complete_ref
+from lakebed.cli.kit.output import human_date, printable
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import RefUri, parse_ref, parse_repository
+from lakebed.wire import MergeResult, PullRequest
+
+from .history import explaining_merge
+
+app = noun("Ask for a merge, and merge what was asked for.")
+
+PullArgument = Annotated[str, Argument(metavar="PULL", help="The id of a pull request.")]
+TitleOption = Annotated[str | None, Option("--title", "-t", help="What it is about, in one line.")]
+DescriptionOption = Annotated[str | None, Option("--description", "-d", help="Why, and what to look at.")]
+
+
+class Which(StrEnum):
+    OPEN = "open"
+    CLOSED = "closed"
+    ALL = "all"
+
+
+@app.command("list")
+@command
+def list_pulls(
+    session: Session,
+    uri: RepositoryArgument,
+    status: Annotated[Which, Option("--status", help="Merged ones count as closed.")] = Which.OPEN,
+    limit: LimitOption = None,
+) -> None:
+    """List pull requests, the newest first."""
+    columns: dict[str, Callable[[PullRequest], object]] = {
+        "pull": lambda pull: pull.id,
+        "status": lambda pull: pull.status,
+        "from": lambda pull: pull.source_branch,
+        "into": lambda pull: pull.destination_branch,
+        "author": lambda pull: pull.author,
+        "title": lambda pull: pull.title,
+    }
+    found = session.client.pulls.list(parse_repository(uri), status=status.value, limit=limit)
+    which = "" if status is Which.ALL else f"{status.value} "
+    session.show_table(found, columns, otherwise=f"no {which}pull request")
+
+
+@app.command("create")
+@command
+def create(
+    session: Session,
+    source: Annotated[str, Argument(metavar="SOURCE", help="lakefs://repository/branch", complete=complete_ref)],
+    destination: Annotated[
+        str, Argument(metavar="DESTINATION", help="lakefs://repository/branch", complete=complete_ref)
+    ],
+    title: Annotated[str, Option("--title", "-t", help="What it is about, in one line.")],
+    description: DescriptionOption = None,
+) -> None:
+    """Ask to merge a branch into another."""
+    left, right = parse_ref(source), parse_ref(destination)
+    repository = same_repository(left, right)
+    pulls = session.client.pulls
+    pull = pulls.get(
+        repository, pulls.create(repository, left.ref, right.ref, title=title, description=description or "")
+    )
+    # Quietly the id alone: nothing else says it, and a script goes on with it.
+    session.show(pull, lambda _: pull.id if session.is_quiet else f"{pull.id}: {left} into {right}")
+
+
+@app.command("show")
+@command
+def show(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
+    """Show a pull request. `lakebed diff DESTINATION SOURCE` shows what it would bring."""
+    found = session.client.pulls.get(parse_repository(uri), pull)
+    facts = [
+        ("Pull request", found.id),
+        ("Title", found.title),
+        ("Status", found.status),
+        ("From", found.source_branch),
+        ("Into", found.destination_branch),
+        ("Author", found.author),
+        ("Created", human_date(found.creation_date)),
+    ]
+    if found.closed_date is not msgspec.UNSET:
+        facts.append(("Closed", human_date(found.closed_date)))
+    if found.merged_commit_id is not msgspec.UNSET:
+        facts.append(("Commit", found.merged_commit_id))
+    if found.description:
+        facts.append(("Description", printable(found.description)))
+    session.show_fields(found, facts)
+
+
+@app.command("edit")
+@command
+def edit(
+    session: Session,
+    uri: RepositoryArgument,
+    pull: PullArgument,
+    title: TitleOption = None,
+    description: DescriptionOption = None,
+) -> None:
+    """Change the title or the description."""
+    _update(session, uri, pull, title=title, description=description)
+
+
+@app.command("close")
+@command
+def close(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
+    """Close a pull request without a merge."""
+    _update(session, uri, pull, status="closed")
+
+
+@app.command("reopen")
+@command
+def reopen(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
+    """Open a closed pull request again."""
+    _update(session, uri, pull, status="open")
+
+
+@app.command("merge")
+@command
+def merge(session: Session, uri: RepositoryArgument, pull: PullArgument, yes: YesOption = False) -> None:
+    """Merge the source of a pull request into its destination."""
+    repository = parse_repository(uri)
+    found = session.client.pulls.get(repository, pull)
+    session.confirm(f"Merge {found.source_branch} into {found.destination_branch}?", yes=yes)
+    source, destination = (RefUri(repository, name) for name in (found.source_branch, found.destination_branch))
+    with explaining_merge(session, source, destination, f"`lakebed pulls close {uri} {pull}` ends the request"):
+        try:
+            reference = session.client.pulls.merge(repository, pull)
+        except NotFound as error:
+            raise _missing_branch(session, uri, found, error) from error
+    session.done(
+        f"merged {found.source_branch} into {found.destination_branch}: {reference[:12]}",
+        MergeResult(reference=reference),
+    )
+
+
+def _missing_branch(session: Session, uri: str, found: PullRequest, error: NotFound) -> NotFound:
+    """Name the branch that a merge misses: servers say only that there is one."""
+    repository = parse_repository(uri)
+    for name in (found.source_branch, found.destination_branch):
+        try:
+            session.client.branches.get(repository, name)
+        except NotFound:
+            return NotFound(
+                f"{RefUri(repository, name)} was deleted: `lakebed branch undelete {RefUri(repository, name)}` "
+                f"brings it back, `lakebed pulls close {uri} {found.id}` ends the request",
+                **error.facts,
+            )
+    return error
+
+
+def _update(session: Session, uri: str, pull: str, **changes: str | None) -> None:
+    repository = parse_repository(uri)
+    session.client.pulls.update(repository, pull, **changes)
+    found = session.client.pulls.get(repository, pull)
+    session.done(f"{found.id}: {found.status}, {printable(found.title)}", found)

@@ -1,0 +1,207 @@
+"""`lakebed sync`: make a folder like another, where one of the two is in a repository. Moves only what differs.
+
+A file is as its object where both have the same size and the same MD5. An object may have another kind of checksum:
+then the side that is written must not be older than the side that is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from lakebed.base import Denied, count_of, human_size
+from lakebed.cli.kit.completion import complete_object
+from lakebed.cli.kit.failures import Misuse
+from lakebed.cli.kit.output import printable
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import ObjectUri, is_uri, parse_prefix
+from lakebed.wire import ObjectStats
+
+from .transfers import (
+    NotAFile,
+    delete_files,
+    delete_objects,
+    download_objects,
+    folder_of,
+    gone_text,
+    is_own,
+    local_files,
+    objects_below,
+    segments_of,
+    upload_files,
+)
+
+app = noun("Make a folder like another: one of this machine and one of a repository.")
+
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to do: `upload`, `download` or `delete`. `path` is below both folders."""
+
+    action: str
+    path: str
+    size_bytes: int = 0
+
+
+Side = Annotated[
+    str,
+    Argument(help="A folder, or lakefs://repository/ref/folder.", complete=complete_object, names_file=True),
+]
+Globs = list[str] | None
+
+
+@app.command()
+@command
+def sync(
+    session: Session,
+    source: Side,
+    target: Side,
+    *,
+    delete: Annotated[bool, Option("--delete", help="Delete from TARGET what SOURCE does not have.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    include: Annotated[
+        Globs, Option("--include", metavar="GLOB", help="Only paths that match: * also matches slashes.")
+    ] = None,
+    exclude: Annotated[Globs, Option("--exclude", metavar="GLOB", help="No paths that match.")] = None,
+    parallel: Annotated[int, Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")] = 8,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask before --delete.")] = False,
+) -> None:
+    """Make TARGET like SOURCE, and move only what differs. One of them is a folder, the other in a repository.
+
+    What a branch gets stays uncommitted. Paths that no glob selects are left alone on both sides.
+    """
+    if is_uri(source) == is_uri(target):
+        raise Misuse("one of SOURCE and TARGET must be a folder, and the other lakefs://repository/ref/folder")
+    uploads = is_uri(target)
+    folder, place = (Path(source), parse_prefix(target)) if uploads else (Path(target), parse_prefix(source))
+
+    if uploads:
+        with suppress(Denied):  # One may write what one may not look at.
+            session.client.branches.get(place.repository, place.ref)
+
+    def is_selected(name: str) -> bool:
+        return any(fnmatchcase(name, glob) for glob in include or ["*"]) and not any(
+            fnmatchcase(name, glob) for glob in exclude or []
+        )
+
+    here = local_files(session, folder, whole=uploads and delete) if uploads or folder.exists() else {}
+    files = {name: file for name, file in here.items() if is_selected(name)}
+    there = remote_objects(session, place, with_bytes=not uploads)
+    if delete and not (here if uploads else there):
+        raise Misuse(f"{source} has nothing at all: with --delete that would empty {target}")
+    if not (uploads or there):
+        objects_below(session, place)  # Refuses a mistyped folder.
+    objects = {name: one for name, one in there.items() if is_selected(name)}
+    differing = _differing(files, objects, uploads=uploads, parallel=parallel)
+    gone = sorted((objects.keys() - files.keys()) if uploads else (files.keys() - objects.keys())) if delete else []
+    steps = _steps(files, objects, differing, gone, uploads=uploads)
+    if dry_run:
+        session.show_all(
+            steps,
+            lambda found: [f"{step.action:8}  {printable(step.path)}" for step in found],
+            otherwise="nothing to do: both sides are equal",
+        )
+        return
+    if gone:
+        session.confirm(f"Delete {count_of(len(gone), 'file')} of {target} that {source} does not have?", yes=yes)
+    if uploads:
+        upload_files(session, folder, place, differing, parallel=parallel)
+        delete_objects(session, place, [objects[name].path for name in gone])
+    else:
+        download_objects(session, place, folder, [objects[name] for name in differing], parallel=parallel)
+        delete_files(folder, gone)
+    size_bytes = sum(step.size_bytes for step in steps)
+    deleted = f", {len(gone):,} deleted" if gone else ""
+    same = len(files if uploads else objects) - len(differing)
+    session.done(
+        f"{target}: {count_of(len(differing), 'file')} moved ({human_size(size_bytes)}), {same:,} unchanged{deleted}",
+        moved=len(differing),
+        unchanged=same,
+        deleted=len(gone),
+        size_bytes=size_bytes,
+    )
+
+
+def remote_objects(session: Session, place: ObjectUri, *, with_bytes: bool) -> dict[str, ObjectStats]:
+    """Return the objects below a folder by their path from there. Those that cannot be files are noted.
+
+    `with_bytes`: leave out, and note, those whose bytes a lifecycle run or an erasure took.
+    """
+    folder = folder_of(place.path)
+    found: dict[str, ObjectStats] = {}
+    for one in session.client.objects.list(place.repository, place.ref, prefix=folder):
+        if not can_be_file(session, name := one.path.removeprefix(folder)):
+            continue
+        if with_bytes and one.expired is not None:
+            session.warn(gone_text(one))
+            continue
+        found[name] = one
+    return found
+
+
+def can_be_file(session: Session, name: str) -> bool:
+    """Return whether the object at this path below a folder can be a file; note why not."""
+    try:
+        segments_of(name)
+    except NotAFile as error:
+        session.warn(f"skipped {printable(name)}: {error}")
+        return False
+    if is_own(name):
+        session.warn(f"skipped {printable(name)}: the name is kept for `lakebed local`")
+        return False
+    return True
+
+
+def md5_of(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+
+
+def is_md5(checksum: str) -> bool:
+    return _MD5.fullmatch(checksum) is not None
+
+
+def _differing(
+    files: Mapping[str, Path], objects: Mapping[str, ObjectStats], *, uploads: bool, parallel: int
+) -> list[str]:
+    """Return the paths of the source that the target lacks or has otherwise. Reads a file only where sizes agree."""
+
+    def is_same(name: str) -> bool:
+        file, one = files.get(name), objects.get(name)
+        if file is None or one is None or one.expired is not None or file.stat().st_size != one.size_bytes:
+            return False
+        if is_md5(one.checksum):
+            return md5_of(file) == one.checksum
+        modified_s = file.stat().st_mtime
+        return modified_s <= one.mtime if uploads else modified_s >= one.mtime
+
+    names = sorted(files if uploads else objects)
+    with ThreadPoolExecutor(parallel) as pool:
+        return [name for name, same in zip(names, pool.map(is_same, names), strict=True) if not same]
+
+
+def _steps(
+    files: Mapping[str, Path],
+    objects: Mapping[str, ObjectStats],
+    differing: Iterable[str],
+    gone: Iterable[str],
+    *,
+    uploads: bool,
+) -> list[Step]:
+    if uploads:
+        moves = [Step(action="upload", path=name, size_bytes=files[name].stat().st_size) for name in differing]
+    else:
+        moves = [Step(action="download", path=name, size_bytes=objects[name].size_bytes or 0) for name in differing]
+    return [*moves, *(Step(action="delete", path=name) for name in gone)]

@@ -1,0 +1,374 @@
+"""Whole folders to and from a repository, several files at a time.
+
+A file that cannot be moved does not stop the others: it is noted, and the command fails at the end. What stops
+everything is an error that the next file would meet too: no server, no permission, Ctrl-C.
+
+A path that would not be a file below the target folder (`a//b`, `../a`, one that ends in `/`) is not downloaded: it is
+noted like any other failure. Nothing is ever written outside the target folder on the word of a path.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Final
+
+from lakebed.base import (
+    CONTENT_TYPE_DEFAULT,
+    Denied,
+    Invalid,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    count_of,
+    human_size,
+)
+from lakebed.cli.kit.failures import Failed, Misuse, describe
+from lakebed.cli.kit.output import printable
+from lakebed.cli.kit.progress import Bar
+from lakebed.cli.kit.session import Session
+from lakebed.cli.kit.uris import ObjectUri
+from lakebed.wire import ObjectStats
+
+DELETE_BATCH: Final = 1000
+OWN_PREFIX: Final = ".lakebed-"
+"""Files of `lakebed local` in a folder begin so. They are no data: nothing sends, fetches or deletes them."""
+EXTRA_TYPES: Final = {
+    ".parquet": "application/vnd.apache.parquet",
+    ".jsonl": "application/jsonl",
+    ".ndjson": "application/x-ndjson",
+    ".csv": "text/csv",
+    ".md": "text/markdown",
+    ".yaml": "application/yaml",
+    ".yml": "application/yaml",
+}
+"""Types that Python takes from the machine's own tables, or does not know: the same file has one type everywhere."""
+
+
+class NotAFile(Invalid):
+    """The path cannot be a file below the target folder, or the file's name no path."""
+
+
+class _Stopped(LakebedError):
+    """Another file failed in a way that ends everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """The sum of the files that were moved."""
+
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """One file to move; `move` takes a progress callback and returns the size in bytes."""
+
+    name: str
+    size_bytes: int
+    move: Callable[[Callable[[int], None]], int]
+
+
+def upload_files(
+    session: Session,
+    folder: Path,
+    target: ObjectUri,
+    names: Iterable[str],
+    *,
+    parallel: int,
+    content_type: str = "",
+    metadata: Mapping[str, str] | None = None,
+    if_absent: bool = False,
+    presigned: bool = False,
+) -> Moved:
+    """Upload files to the same places below the target. `names` are their paths from the folder.
+
+    Raises:
+        Failed: some files could not be read or written.
+    """
+    files, prefix = session.client.files, folder_of(target.path)
+
+    def send(name: str, advance: Callable[[int], None]) -> int:
+        check_encodable(name)
+        stats = files.upload(
+            target.repository,
+            target.ref,
+            prefix + name,
+            folder / name,
+            content_type=content_type or type_of(name),
+            metadata=metadata,
+            if_absent=if_absent,
+            presigned=presigned,
+            progress=advance,
+        )
+        return stats.size_bytes or 0
+
+    # Listed to the end first, so that the bar knows how much there is.
+    tasks = [
+        _Task(name=str(folder / name), size_bytes=(folder / name).stat().st_size, move=partial(send, name))
+        for name in names
+    ]
+    return _move_all(session, f"uploading {folder.name}", tasks, parallel)
+
+
+def download_objects(
+    session: Session,
+    source: ObjectUri,
+    target: Path,
+    objects: Iterable[ObjectStats],
+    *,
+    parallel: int,
+    presigned: bool = False,
+) -> Moved:
+    """Download objects that lie below a folder to the same places below the target, which is made where missing.
+
+    Raises:
+        Failed: some objects could not be read, or cannot be files.
+    """
+    files, folder = session.client.files, folder_of(source.path)
+
+    def fetch(path: str, advance: Callable[[int], None]) -> int:
+        file = file_below(target, path.removeprefix(folder))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return files.download(source.repository, source.ref, path, file, presigned=presigned, progress=advance)
+
+    target.mkdir(parents=True, exist_ok=True)
+    tasks = (
+        _Task(name=found.path, size_bytes=found.size_bytes or 0, move=partial(fetch, found.path))
+        for found in _with_bytes(session, objects)
+    )
+    return _move_all(
+        session,
+        f"downloading {folder or source.ref}",
+        [*tasks] if isinstance(objects, Sequence) else tasks,
+        parallel,
+    )
+
+
+def objects_below(session: Session, place: ObjectUri) -> Iterator[ObjectStats]:
+    """List the objects below a folder.
+
+    Raises:
+        NotFound: nothing lies there. A ref may be empty; a folder that is named is mistyped then.
+    """
+    folder = folder_of(place.path)
+    found = session.client.objects.list(place.repository, place.ref, prefix=folder)
+    return present(found, ObjectUri(place.repository, place.ref, folder))
+
+
+def present(found: Iterable[ObjectStats], place: ObjectUri) -> Iterator[ObjectStats]:
+    """Yield what was found at a place, asking for the first of it at once.
+
+    Raises:
+        NotFound: it is nothing, and the place names a path.
+    """
+    left = iter(found)
+    first = list(islice(left, 1))
+    if place.path and not first:
+        raise NotFound(f"nothing lies {'below' if place.path.endswith('/') else 'at'} {place}")
+    return chain(first, left)
+
+
+def _with_bytes(session: Session, objects: Iterable[ObjectStats]) -> Iterator[ObjectStats]:
+    for one in objects:
+        if one.expired is None:
+            yield one
+        else:
+            session.warn(gone_text(one))
+
+
+def gone_text(one: ObjectStats) -> str:
+    return f"skipped {printable(one.path)}: a lifecycle run or an erasure took its bytes"
+
+
+def delete_objects(session: Session, place: ObjectUri, paths: Iterable[str]) -> int:
+    """Delete objects of the branch, and return how many there were.
+
+    Raises:
+        Failed: one could not be deleted.
+    """
+    left, deleted = iter(paths), 0
+    while batch := [*islice(left, DELETE_BATCH)]:
+        errors = session.client.objects.delete_many(place.repository, place.ref, batch)
+        deleted += len(batch) - len(errors)
+        if errors:
+            raise Failed(f"{printable(errors[0].path)}: {errors[0].message}; {count_of(deleted, 'object')} deleted")
+    return deleted
+
+
+def delete_files(folder: Path, names: Iterable[str]) -> None:
+    """Delete files by their paths from the folder, and the folders in it that this leaves empty."""
+    for name in names:
+        file = file_below(folder, name)
+        file.unlink(missing_ok=True)
+        for above in file.parents:
+            if above == folder or not above.is_dir() or any(above.iterdir()):
+                break
+            above.rmdir()
+
+
+def local_files(session: Session, folder: Path, *, whole: bool = False) -> dict[str, Path]:
+    """Return the regular files below a folder by their paths from there. Others, such as dead links, are noted.
+
+    `whole`: where the result says what is gone, so that nothing may be left out. Files of our own are not data.
+
+    Raises:
+        Misuse: it is no folder; or, `whole`, something below it is neither a file nor a folder.
+        OSError: a folder cannot be read.
+    """
+    if not folder.is_dir():
+        raise Misuse(f"{folder} is not a folder")
+
+    def skip(file: Path) -> None:
+        if whole:
+            raise Misuse(f"{file} is neither a file nor a folder: what it stands for would count as deleted")
+        session.warn(f"skipped {file}: no regular file")
+
+    return {name: file for file, name in files_below(folder, skipped=skip) if not is_own(name)}
+
+
+def is_own(name: str) -> bool:
+    """Return whether this is a file that `lakebed local` keeps in a folder."""
+    return name.startswith(OWN_PREFIX)
+
+
+def type_of(name: str) -> str:
+    """The content type that a file's name stands for."""
+    return EXTRA_TYPES.get(Path(name).suffix.lower()) or mimetypes.guess_type(name)[0] or CONTENT_TYPE_DEFAULT
+
+
+def folder_of(path: str) -> str:
+    """The prefix of all that is below a path taken as a folder: `data` means `data/`, nothing means everything."""
+    return path if not path or path.endswith("/") else path + "/"
+
+
+def files_below(folder: Path, *, skipped: Callable[[Path], None]) -> Iterator[tuple[Path, str]]:
+    """Yield the regular files below a folder, each with its path from there, in a stable order.
+
+    `skipped` is called with what is none, such as a link to nothing, or to a folder, which is not followed.
+
+    Raises:
+        OSError: a folder cannot be read. It is not an empty one.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for here, folders, names in os.walk(folder, onerror=fail):
+        folders.sort()
+        for name in folders:
+            if (linked := Path(here, name)).is_symlink():
+                skipped(linked)
+        for name in sorted(names):
+            file = Path(here, name)
+            if file.is_file():
+                yield file, file.relative_to(folder).as_posix()
+            else:
+                skipped(file)
+
+
+def check_encodable(name: str) -> None:
+    """
+    Raises:
+        NotAFile: the name holds bytes that are no Unicode.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise NotAFile("the name is not valid Unicode, so it cannot be a path") from error
+
+
+def file_below(target: Path, path: str) -> Path:
+    """Return where below `target` the object at this path goes. A link there leads no write out of the target.
+
+    Raises:
+        NotAFile: see `segments_of`; or a folder on the way is a link.
+    """
+    *folders, name = segments_of(path)
+    folder = target
+    for segment in folders:
+        folder /= segment
+        if folder.is_symlink():
+            raise NotAFile(f"{folder} is a link, and may lead out of {target}: remove it first")
+    return folder / name
+
+
+def segments_of(path: str) -> list[str]:
+    """
+    Raises:
+        NotAFile: the path has an empty segment, `.` or `..`, or a zero byte.
+    """
+    segments = path.split("/")
+    if any(segment in {"", ".", ".."} for segment in segments) or "\0" in path:
+        raise NotAFile("the path cannot be a file below a folder")
+    return segments
+
+
+def _move_all(session: Session, description: str, tasks: Iterable[_Task], parallel: int) -> Moved:
+    with session.bar(description) as shown:
+        mover = _Mover(shown)
+        mover.run(tasks, parallel)
+    for name, error in mover.failures:
+        session.warn(f"error: {printable(name)}: {describe(error)}")
+    done = f"{count_of(mover.files, 'file')}, {human_size(mover.size_bytes)}"
+    if mover.failures:
+        raise Failed(f"{count_of(len(mover.failures), 'file')} failed; {done} were moved")
+    return Moved(files=mover.files, size_bytes=mover.size_bytes)
+
+
+class _Mover:
+    """Runs tasks in threads, a bounded number ahead, and sums up what came of them."""
+
+    def __init__(self, shown: Bar) -> None:
+        self._shown = shown
+        self._stop = threading.Event()
+        self.files = 0
+        self.size_bytes = 0
+        self.failures: list[tuple[str, LakebedError | OSError]] = []
+
+    def run(self, tasks: Iterable[_Task], parallel: int) -> None:
+        running: dict[Future[int], str] = {}
+        if isinstance(tasks, Sequence):
+            self._shown.expect(sum(task.size_bytes for task in tasks), files=len(tasks))
+        with ThreadPoolExecutor(parallel) as pool:
+            try:
+                for task in tasks:
+                    if not isinstance(tasks, Sequence):
+                        self._shown.expect(task.size_bytes, files=1)
+                    running[pool.submit(task.move, self._advance)] = task.name
+                    if len(running) >= 2 * parallel:
+                        self._collect(running)
+                while running:
+                    self._collect(running)
+            except BaseException:
+                # Files on their way notice at their next chunk; those that wait never begin.
+                self._stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _advance(self, amount: int) -> None:
+        if self._stop.is_set():
+            raise _Stopped("stopped")
+        self._shown.advance(amount)
+
+    def _collect(self, running: dict[Future[int], str]) -> None:
+        """Wait for the next task to end, and count it."""
+        for ended in wait(running, return_when=FIRST_COMPLETED).done:
+            name = running.pop(ended)
+            self._shown.end_file()
+            try:
+                self.size_bytes += ended.result()
+                self.files += 1
+            except (Unavailable, OutcomeUnknown, Denied):
+                raise
+            except (LakebedError, OSError) as error:
+                self.failures.append((name, error))

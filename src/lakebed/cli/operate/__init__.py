@@ -1,0 +1,1 @@
+"""Commands for operators and for setting up: servers, users, backups, configuration."""

@@ -1,0 +1,71 @@
+"""`lakebed audit`: who did what to what, when, from where, and whether it was allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Annotated
+
+from lakebed.cli.kit.output import human_date, printable, table
+from lakebed.cli.kit.parameters import Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.nouns.history import parse_date
+from lakebed.wire import AuditRecord
+
+app = noun("Show the audit log.")
+
+
+@app.command()
+@command
+def audit(
+    session: Session,
+    since: Annotated[str, Option("--since", metavar="DATE", help="A date, or date and time (ISO 8601, UTC).")] = "",
+    until: Annotated[str, Option("--until", metavar="DATE", help="The same: only what was before.")] = "",
+    user: Annotated[str, Option("--user", help="Only requests of this user.")] = "",
+    operation: Annotated[str, Option("--operation", metavar="ID", help="Only this operation.")] = "",
+    repository: Annotated[str, Option("--repository", metavar="NAME", help="Only this repository.")] = "",
+    denied: Annotated[
+        bool,
+        Option("--denied", help="Only refusals: no login, no permission, or a protected branch."),
+    ] = False,
+    limit: Annotated[int, Option("--limit", "-n", min=1, help="At most this many.")] = 100,
+) -> None:
+    """Show the audit log of the server, newest first: changes, and what was refused."""
+    found = session.client.audit.list(
+        since=_date(since),
+        until=_date(until),
+        user=user,
+        operation=operation,
+        repository=repository,
+        is_denied=denied,
+        limit=limit,
+    )
+    session.show_all(found, _text, otherwise="nothing in the audit log")
+
+
+def _date(text: str) -> str:
+    return datetime.fromtimestamp(parse_date(text), UTC).isoformat() if text else ""
+
+
+def _text(records: Iterable[AuditRecord]) -> Iterator[str]:
+    return table(
+        ["time", "user", "from", "operation", "what", "result"],
+        [
+            [
+                human_date(record.time),
+                printable(record.user) or "-",
+                record.address or record.through,
+                record.operation or "-",
+                printable(_subject(record)),
+                f"{record.status}" if record.allowed else f"{record.status} denied",
+            ]
+            for record in records
+        ],
+    )
+
+
+def _subject(record: AuditRecord) -> str:
+    return " ".join(
+        f"{name}={value if isinstance(value, str) else ','.join(value)}" for name, value in record.what.items()
+    )

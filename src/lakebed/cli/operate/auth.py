@@ -1,0 +1,396 @@
+"""`lakebed auth`: users, groups and policies, and which user or group has which policy (docs/guide/server.md).
+
+A file of a policy holds its statements as JSON: a list of them, or a whole policy as `show -o json` prints it.
+
+    [{"effect": "allow", "action": ["fs:Read*", "fs:List*"], "resource": "arn:lakefs:fs:::repository/lake*"}]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from lakebed.base import NotFound
+from lakebed.cli.kit.arguments import LimitOption, PrefixOption, YesOption, no_such
+from lakebed.cli.kit.failures import Misuse, being_new
+from lakebed.cli.kit.output import columns_of, human_time
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.wire import CredentialsWithSecret, Statement
+
+from .serve import recover
+
+app = noun("Say who may do what: users, groups and policies.")
+users = noun("Create, list, show and delete users, their keys and their policies.")
+groups = noun("Create, list, show and delete groups, their members and their policies.")
+policies = noun("Create, list, show, change and delete policies.")
+principals = noun("Let identities of other providers stand for users.")
+app.add_command(users, "users")
+app.add_command(groups, "groups")
+app.add_command(policies, "policies")
+app.add_command(principals, "principals")
+app.command()(recover)
+
+UserArgument = Annotated[str, Argument(metavar="USER", help="A user's id.")]
+GroupArgument = Annotated[str, Argument(metavar="GROUP", help="A group's id.")]
+PolicyArgument = Annotated[str, Argument(metavar="POLICY", help="A policy's id.")]
+KeyArgument = Annotated[str, Argument(metavar="KEY", help="An access key id.")]
+PrincipalArgument = Annotated[
+    str,
+    Argument(metavar="PRINCIPAL", help="ISSUER#SUBJECT of OpenID Connect, or aws:sts::NUMBER:assumed-role/ROLE."),
+]
+LevelArgument = Annotated[str, Argument(metavar="LEVEL", help="Read, Write, Super or Admin.")]
+FileArgument = Annotated[Path, Argument(metavar="FILE", help="Statements as JSON; - is standard input.")]
+
+
+class ShownUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's groups and policies. `effective` are all policies in force, those of groups too."""
+
+    id: str
+    creation_date: int
+    groups: list[str]
+    policies: list[str]
+    effective: list[str]
+
+
+class ShownGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's members and policies."""
+
+    id: str
+    description: str
+    creation_date: int
+    members: list[str]
+    policies: list[str]
+
+
+class _Statements(msgspec.Struct, frozen=True, kw_only=True):
+    statement: list[Statement]
+
+
+@users.command("create")
+@command
+def create_user(
+    session: Session,
+    user: UserArgument,
+    member_of: Annotated[
+        list[str] | None, Option("--group", "-g", metavar="GROUP", help="Add to this group; may be repeated.")
+    ] = None,
+    key: Annotated[bool, Option("--key/--no-key", help="Make a key pair too, and show it.")] = True,
+) -> None:
+    """Create a user. Without a group they may do nothing. The secret key is shown only now."""
+    for group in member_of or []:
+        session.client.groups.get(group)  # A mistake in a name is found before anything is made.
+    with being_new(f"user {user}"):
+        created = session.client.users.create(user)
+    for group in member_of or []:
+        session.client.groups.add(group, user)
+    if key:
+        _show_key(session, user, session.client.users.create_key(user))
+    else:
+        session.done(f"created user {user}", created)
+
+
+@users.command("list")
+@command
+def list_users(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
+    """List users."""
+    found = session.client.users.list(prefix=prefix, limit=limit)
+    columns: dict[str, Callable[[Any], object]] = {
+        "user": lambda one: one.id,
+        "created": lambda one: human_time(one.creation_date),
+    }
+    session.show_table(found, columns, otherwise=no_such("user", prefix))
+
+
+@users.command("show")
+@command
+def show_user(session: Session, user: UserArgument) -> None:
+    """Show a user's groups and policies."""
+    of = session.client.users
+    found = of.get(user)
+    shown = ShownUser(
+        id=found.id,
+        creation_date=found.creation_date,
+        groups=[group.id for group in of.groups(user)],
+        policies=[policy.id for policy in of.policies(user)],
+        effective=[policy.id for policy in of.policies(user, is_effective=True)],
+    )
+    session.show_fields(
+        shown,
+        [
+            ("User", shown.id),
+            ("Created", human_time(shown.creation_date)),
+            ("Groups", _listed(shown.groups)),
+            ("Policies", _listed(shown.policies)),
+            ("Effective", _listed(shown.effective)),
+        ],
+    )
+
+
+@users.command("delete")
+@command
+def delete_user(session: Session, user: UserArgument, yes: YesOption = False) -> None:
+    """Delete a user with their keys."""
+    _delete(session, "user", user, session.client.users.delete, yes=yes)
+
+
+@users.command("attach")
+@command
+def attach_to_user(session: Session, user: UserArgument, policy: PolicyArgument) -> None:
+    """Attach a policy to a user."""
+    session.client.users.attach(user, policy)
+    session.done(f"attached policy {policy} to user {user}", user=user, attached=policy)
+
+
+@users.command("detach")
+@command
+def detach_from_user(session: Session, user: UserArgument, policy: PolicyArgument) -> None:
+    """Detach a policy from a user."""
+    session.client.users.detach(user, policy)
+    session.done(f"detached policy {policy} from user {user}", user=user, detached=policy)
+
+
+@users.command("keys")
+@command
+def keys(session: Session, user: UserArgument) -> None:
+    """List a user's access keys."""
+    columns: dict[str, Callable[[Any], object]] = {
+        "access key id": lambda one: one.access_key_id,
+        "created": lambda one: human_time(one.creation_date),
+    }
+    session.show_table(session.client.users.keys(user), columns, otherwise=f"{user} has no access key")
+
+
+@users.command("create-key")
+@command
+def create_key(session: Session, user: UserArgument) -> None:
+    """Make a key pair for a user. The secret key is shown only now."""
+    _show_key(session, user, session.client.users.create_key(user))
+
+
+@users.command("delete-key")
+@command
+def delete_key(session: Session, user: UserArgument, key: KeyArgument, yes: YesOption = False) -> None:
+    """Delete an access key: requests signed with it are refused within seconds."""
+    session.confirm(f"Delete the access key {key} of {user}?", yes=yes)
+    session.client.users.delete_key(user, key)
+    session.done(f"deleted access key {key}", deleted=key)
+
+
+@groups.command("create")
+@command
+def create_group(
+    session: Session,
+    group: GroupArgument,
+    description: Annotated[str, Option("--description", help="What it is for.")] = "",
+) -> None:
+    """Create a group."""
+    with being_new(f"group {group}"):
+        created = session.client.groups.create(group, description=description)
+    session.done(f"created group {group}", created)
+
+
+@groups.command("list")
+@command
+def list_groups(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
+    """List groups, also those that come with every server."""
+    found = session.client.groups.list(prefix=prefix, limit=limit)
+    columns: dict[str, Callable[[Any], object]] = {
+        "group": lambda one: one.id,
+        "description": lambda one: one.description,
+    }
+    session.show_table(found, columns, otherwise=no_such("group", prefix))
+
+
+@groups.command("show")
+@command
+def show_group(session: Session, group: GroupArgument) -> None:
+    """Show the members of a group, and its policies."""
+    of = session.client.groups
+    found = of.get(group)
+    shown = ShownGroup(
+        id=found.id,
+        description=found.description,
+        creation_date=found.creation_date,
+        members=[user.id for user in of.members(group)],
+        policies=[policy.id for policy in of.policies(group)],
+    )
+    session.show_fields(
+        shown,
+        [
+            ("Group", shown.id),
+            ("Description", shown.description),
+            ("Members", _listed(shown.members)),
+            ("Policies", _listed(shown.policies)),
+        ],
+    )
+
+
+@groups.command("delete")
+@command
+def delete_group(session: Session, group: GroupArgument, yes: YesOption = False) -> None:
+    """Delete a group. Its members stay, and lose what only the group allowed."""
+    _delete(session, "group", group, session.client.groups.delete, yes=yes)
+
+
+@groups.command("add")
+@command
+def add(session: Session, group: GroupArgument, user: UserArgument) -> None:
+    """Add a user to a group."""
+    try:
+        session.client.groups.add(group, user)
+    except NotFound as error:
+        missing = f"user {user}" if "user" in str(error) else f"group {group}"
+        raise NotFound(
+            f"{missing}: not found. `lakebed auth {missing.split()[0]}s list` lists those there are"
+        ) from error
+    session.done(f"added user {user} to group {group}", group=group, added=user)
+
+
+@groups.command("remove")
+@command
+def remove(session: Session, group: GroupArgument, user: UserArgument) -> None:
+    """Remove a user from a group."""
+    session.client.groups.remove(group, user)
+    session.done(f"removed user {user} from group {group}", group=group, removed=user)
+
+
+@groups.command("attach")
+@command
+def attach_to_group(session: Session, group: GroupArgument, policy: PolicyArgument) -> None:
+    """Attach a policy to a group."""
+    session.client.groups.attach(group, policy)
+    session.done(f"attached policy {policy} to group {group}", group=group, attached=policy)
+
+
+@groups.command("detach")
+@command
+def detach_from_group(session: Session, group: GroupArgument, policy: PolicyArgument) -> None:
+    """Detach a policy from a group."""
+    session.client.groups.detach(group, policy)
+    session.done(f"detached policy {policy} from group {group}", group=group, detached=policy)
+
+
+@groups.command("level")
+@command
+def level(session: Session, group: GroupArgument, level: LevelArgument) -> None:
+    """Give a group the policies of an access level, in place of those of its former one."""
+    session.client.groups.set_level(group, level)
+    session.done(f"gave group {group} access level {level}", group=group, level=level)
+
+
+@policies.command("create")
+@command
+def create_policy(session: Session, policy: PolicyArgument, file: FileArgument) -> None:
+    """Create a policy from a file of statements."""
+    with being_new(f"policy {policy}"):
+        created = session.client.policies.create(policy, _read(file))
+    session.done(f"created policy {policy}", created)
+
+
+@policies.command("list")
+@command
+def list_policies(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
+    """List policies, also those that come with every server."""
+    found = session.client.policies.list(prefix=prefix, limit=limit)
+    columns: dict[str, Callable[[Any], object]] = {
+        "policy": lambda one: one.id,
+        "statements": lambda one: len(one.statement),
+    }
+    session.show_table(found, columns, otherwise=no_such("policy", prefix))
+
+
+@policies.command("show")
+@command
+def show_policy(session: Session, policy: PolicyArgument) -> None:
+    """Show a policy's statements. With -o json as `create` and `update` read them."""
+    columns: dict[str, Callable[[Statement], object]] = {
+        "effect": lambda one: one.effect,
+        "actions": lambda one: " ".join(one.action),
+        "resource": lambda one: one.resource,
+    }
+    session.show(session.client.policies.get(policy), lambda found: columns_of(found.statement, columns))
+
+
+@policies.command("update")
+@command
+def update_policy(session: Session, policy: PolicyArgument, file: FileArgument) -> None:
+    """Replace a policy's statements by those of a file. It takes effect within seconds."""
+    session.done(f"updated policy {policy}", session.client.policies.update(policy, _read(file)))
+
+
+@policies.command("delete")
+@command
+def delete_policy(session: Session, policy: PolicyArgument, yes: YesOption = False) -> None:
+    """Delete a policy, and detach it everywhere. What it denied is denied no longer."""
+    _delete(session, "policy", policy, session.client.policies.delete, yes=yes)
+
+
+def _delete(session: Session, kind: str, name: str, delete: Callable[[str], None], *, yes: bool) -> None:
+    session.confirm(f"Delete the {kind} {name}?", yes=yes)
+    delete(name)
+    session.done(f"deleted {kind} {name}", deleted=name)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _show_key(session: Session, user: str, made: CredentialsWithSecret) -> None:
+    facts = [("User", user), ("Access key id", made.access_key_id), ("Secret access key", made.secret_access_key)]
+    session.show_fields(made, facts)
+
+
+def _read(file: Path) -> list[Statement]:
+    """
+    Raises:
+        Misuse: the file holds no statements.
+    """
+    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    try:
+        if data.lstrip().startswith(b"["):
+            return msgspec.json.decode(data, type=list[Statement])
+        return msgspec.json.decode(data, type=_Statements).statement
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Misuse(f"{file} holds no statements: {error}") from error
+
+
+@principals.command("attach")
+@command
+def attach_principal(session: Session, user: UserArgument, principal: PrincipalArgument) -> None:
+    """Let an identity of another provider stand for a user: it may do what the user may."""
+    with being_new(f"principal {principal}"):
+        session.client.users.attach_principal(user, principal)
+    session.done(f"{principal} stands for {user}", user=user, principal=principal)
+
+
+@principals.command("detach")
+@command
+def detach_principal(
+    session: Session, user: UserArgument, principal: PrincipalArgument, yes: YesOption = False
+) -> None:
+    """Let it stand for the user no more, and end its logins."""
+    session.confirm(f"Detach {principal} from {user}?", yes=yes)
+    session.client.users.detach_principal(user, principal)
+    session.done(f"{principal} stands for {user} no more", user=user, principal=principal)
+
+
+@principals.command("list")
+@command
+def list_principals(session: Session, user: UserArgument) -> None:
+    """List the identities that stand for a user."""
+    found = session.client.users.principals(user)
+    session.show_table(found, {"principal": lambda one: one.id}, otherwise=f"no identity stands for {user}")
+
+
+@principals.command("show")
+@command
+def show_principal(session: Session, principal: PrincipalArgument) -> None:
+    """Show which user an identity stands for."""
+    found = session.client.users.principal(principal)
+    session.show_fields(found, [("Principal", found.id), ("User", found.user_id)])

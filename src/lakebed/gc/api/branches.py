@@ -1,0 +1,74 @@
+"""Ask a server for a sweep of branches: all pages of its plan, then the deletions in turn.
+
+The server decides both; docs/design/0003-lifecycle.md, "Branches". Needs neither Spark nor the object store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlencode
+
+from msgspec.structs import replace
+
+from lakebed.base import Conflict
+from lakebed.client import path_to
+from lakebed.gc.messages import (
+    SWEEP_MAX,
+    BranchesPlan,
+    BranchesSwept,
+    BranchToGo,
+    SweepBranches,
+    SweptBranch,
+    not_tried,
+    was_not_tried,
+)
+from lakebed.operations import lifecycle
+
+from .http_requests import convert
+
+if TYPE_CHECKING:
+    from .http_requests import Caller
+
+PAGE: Final = 1_000
+
+
+class PolicyChanged(Conflict):
+    """Parts of an answer are by several versions of the policy: ask again."""
+
+
+def plan_branches(client: Caller, repository: str, *, prefix: str = "") -> BranchesPlan:
+    """Read all pages of a plan. Deletes nothing.
+
+    Raises:
+        PolicyChanged: the policy changed meanwhile.
+        NotFound, Denied, Unavailable: no such repository, no permission to plan, no answer.
+    """
+    path = path_to(lifecycle.PLAN_BRANCH_SWEEP, repository)
+    pages: list[BranchesPlan] = []
+    while not pages or pages[-1].next_after:
+        asked = {"prefix": prefix, "after": pages[-1].next_after if pages else "", "amount": str(PAGE)}
+        query = urlencode({name: text for name, text in asked.items() if text}, quote_via=quote, safe="")
+        pages.append(convert(client.call("GET", f"{path}?{query}"), BranchesPlan))
+        if pages[-1].policy_version != pages[0].policy_version:
+            raise PolicyChanged("the policy changed while its plan was read; plan again")
+    return replace(pages[-1], branches=tuple(one for page in pages for one in page.branches))
+
+
+def sweep_branches(client: Caller, repository: str, plan: BranchesPlan) -> BranchesSwept:
+    """Delete the branches that a plan lets go, as far as they still may go. Stops where the server's store is away.
+
+    Raises:
+        Conflict: the policy is of another version than the plan. Branches of earlier requests are gone.
+        Denied: the caller may not apply, or not delete one of the branches. The same.
+    """
+    going = [BranchToGo(branch=one.branch, state=one.state) for one in plan.branches if one.goes]
+    swept: list[SweptBranch] = []
+    for at in range(0, len(going), SWEEP_MAX):
+        body = SweepBranches(policy_version=plan.policy_version, branches=tuple(going[at : at + SWEEP_MAX]))
+        path = path_to(lifecycle.SWEEP_BRANCHES, repository)
+        answer = convert(client.call(lifecycle.SWEEP_BRANCHES.method, path, json=body), BranchesSwept)
+        swept += answer.branches
+        if any(was_not_tried(one) for one in answer.branches):
+            break
+    swept += [not_tried(one.branch) for one in going[len(swept) :]]
+    return BranchesSwept(branches=tuple(swept))

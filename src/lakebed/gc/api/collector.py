@@ -1,0 +1,732 @@
+"""Plan, show, apply and run collections of one repository from Python.
+
+    with local_session(SessionOptions(), os.environ) as session, Client(…) as client:
+        store = ObjectStoreOptions(…)
+        lake = Collector(client=client, repository="lake", objectstore=store, session=lambda: session.spark)
+        for plan in lake.plan(PlanRequest(kinds=(RunKind.COMMITTED,))):
+            print(plan.totals.all)
+            report = lake.apply(ApplyRequest(run_id=plan.run_id))
+
+A request (`lakebed.gc.messages`, requests.py) says what to do, and the collector does it. `session` is called when
+Spark is needed, and not before; it may return any session, also one of a cluster or of Spark Connect. `objectstore`
+says how the storage namespace is reached from where the tasks run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.base import Corrupt, Denied, Invalid, LakebedError, NotFound, OutcomeUnknown, Unavailable, count_of
+from lakebed.gc import messages
+from lakebed.gc.engines.files import Files, Lake
+from lakebed.gc.engines.spark import frame, open_engine
+from lakebed.gc.engines.tables import GARBAGE, LEDGER, rows_of_parts
+from lakebed.gc.kinds import kind_to_plan
+from lakebed.gc.kinds.committed.plan import NoRules
+from lakebed.gc.kinds.erasure.certificate.certifying import certify, verify
+from lakebed.gc.kinds.erasure.plan import Erasure
+from lakebed.gc.machine import flow
+from lakebed.gc.machine.preflight import RunNotReady, check_apply, check_planning
+from lakebed.gc.mark.holding import HeldBack, check_uncommitted
+from lakebed.gc.mark.mark import read_rows
+from lakebed.gc.messages import (
+    AdoptedSlices,
+    Adopting,
+    ApplyRequest,
+    BranchesSwept,
+    Certificate,
+    EngineName,
+    ErasureOrder,
+    ExpiringCommit,
+    GarbageObject,
+    LedgerQuery,
+    MissingCommits,
+    Plan,
+    PlanDiff,
+    PlannedBy,
+    PlanRequest,
+    PurgeReport,
+    PurgeRequest,
+    Question,
+    Request,
+    Restore,
+    RestoreReport,
+    RunKind,
+    RunList,
+    RunReport,
+    RunRequest,
+    RunState,
+    RunView,
+    Service,
+    Simulation,
+    Undone,
+    WhyAnswer,
+    WhyProgress,
+    certificate_path,
+    check_run_id,
+    decode_certificate,
+    decode_report,
+    diff_plans,
+    grace_s_of,
+    grace_seconds,
+    report_path,
+)
+from lakebed.gc.rules import MetadataRule, check_selection
+from lakebed.gc.runs.context import Progress, RunContext, find, list_plans, read_input, read_plan
+from lakebed.gc.runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
+from lakebed.gc.runs.status import (
+    ListedRun,
+    RunStatus,
+    ended_without_deleting,
+    go_on_command,
+    list_runs,
+    reporting_where,
+    run_status_of,
+)
+from lakebed.objectstore import ObjectStore, ObjectStoreOptions
+from lakebed.runtime import LiveTasks, live_ports
+
+from .branches import PolicyChanged, plan_branches, sweep_branches
+from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
+from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
+from .simulate import check_days, simulate, simulate_branches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+ROWS_SHOWN: Final = 1000
+MARKER: Final = "_lakefs/dummy"
+"""Every namespace in use has this file."""
+
+
+class NoSession(Invalid):
+    """No Spark session was given, and none is active."""
+
+
+class NamespaceMissing(NotFound):
+    """The storage namespace is not where this process looks for it."""
+
+
+def silent(_: str) -> None:
+    """Show no progress."""
+
+
+def active_session() -> SparkSession:
+    """Return the session that is active in this process.
+
+    Raises:
+        NoSession: there is none.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise NoSession("no Spark session was given and none is active")
+    return spark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collector:
+    """Collect the garbage of one repository. `engine` and `tasks` are for requests that name none. `tasks`
+    None: as many as keep the session's cores busy.
+
+    `deleted` is the uid of a deleted repository that had this name, or ONLY where no other had it.
+    `command_options`: what the commands that it names must repeat, such as `--data DIR`.
+    """
+
+    client: Caller
+    repository: str
+    objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
+    session: Callable[[], SparkSession] = active_session
+    engine: EngineName = EngineName.SPARK
+    tasks: int | None = None
+    progress: Progress = silent
+    metadata: MetadataRule = field(default_factory=MetadataRule)
+    deleted: str = ""
+    command_options: tuple[str, ...] = ()
+
+    def command(self, run_id: str, kind: RunKind) -> str:
+        """Return the command that applies the run."""
+        return self.command_of_all([run_id], kind)
+
+    def command_of_all(self, run_ids: Sequence[str], kind: RunKind) -> str:
+        """Return the command that applies the runs, of one kind or of kinds with the same command."""
+        return go_on_command(self.repository, run_ids, kind, self.command_options)
+
+    def engine_of(self, request: Request) -> EngineName:
+        return request.engine or self.engine
+
+    def check_namespace(self) -> None:
+        """Find out whether the namespace is within reach: one request and one small read.
+
+        Raises:
+            NotFound: there is no such repository.
+            NamespaceMissing: its storage namespace is not where `objectstore` says.
+        """
+        lake = self._lake()
+        with Files(lake) as files:
+            if files.act(lambda store: find(store, MARKER)) is None:
+                root = self.objectstore.local_root
+                where = f"below {root}" if root is not None and lake.uri.startswith("local://") else "there"
+                raise NamespaceMissing(f"storage namespace {lake.uri} is not {where}: it has no {MARKER}", uri=lake.uri)
+
+    def check(self, request: Request) -> None:
+        """Run every check that can refuse the request before any slow, writing or deleting step. Starts no session.
+
+        Raises:
+            InvalidRequest, InvalidDuration, BadWindow, InvalidRules: see `check` of the request.
+            Denied: the caller may not plan, or not delete.
+            NoRules: committed data was asked for, and no rules are set.
+            PlanMissing, RunNotReady, NotTheRules: the run cannot be applied.
+        """
+        request.check()
+        service = self._service()
+        match request:
+            case PlanRequest():
+                finish(check_planning(service, request.kinds, request.rules))
+            case ApplyRequest(run_id=run_id):
+                grace_s_of(self._lake().uri, _grace_s(request))
+                self._read(lambda store: check_apply(service, store, run_id))
+            case RunRequest():
+                grace_s_of(self._lake().uri, _grace_s(request))
+                finish(check_planning(service, request.kinds, None))
+                finish(service.purging())
+            case PurgeRequest():
+                finish(service.purging())
+
+    def check_held(self, kind: RunKind) -> None:
+        """Find out whether legal holds let a run of this kind delete anything, as they are now.
+
+        Only for a run of uncommitted data is the server asked: of the others they keep some objects at most.
+
+        Raises:
+            HeldBack: they keep all that it would take.
+            Denied: the caller may not read them.
+        """
+        if kind is RunKind.UNCOMMITTED:
+            check_uncommitted(finish(self._service().holds()), kind)
+
+    def plan(self, request: PlanRequest) -> Iterator[Plan]:
+        """Decide what goes and why, and write it down: a plan of each kind, one after the other. Deletes nothing.
+
+        Without kinds: every kind. Committed data is then passed over with a word where no rules are set. With `rules`
+        metadata is left out, and the plans are ones to look at (preflight.py): of committed data one may be applied
+        once these are the repository's rules, of uncommitted data never.
+
+        Raises:
+            Denied, InvalidRequest, NoRules: see `check`. Nothing was planned.
+            NoSavedState: an optimised run was asked for, and there is nothing that it could go on from.
+            BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
+            RunAbandoned: another user ended the run meanwhile.
+        """
+        self.check(request)
+        for kind in _kinds(request):
+            plan = self._planned(request, kind)
+            if plan is None:
+                continue
+            # The plan is written. A failure now becomes a line of progress, and its apply asks again.
+            try:
+                self.check_held(kind)
+            except HeldBack as error:
+                self.progress(f"{error}: run {plan.run_id} cannot be applied before the hold is released")
+            except LakebedError as error:
+                self.progress(f"whether legal holds keep what run {plan.run_id} would take is unknown: {error}")
+            yield plan
+
+    def apply(self, request: ApplyRequest) -> RunReport:
+        """Carry out one plan, and nothing else. After a crash, or where objects failed: again.
+
+        Raises:
+            InvalidRequest, InvalidDuration, BadWindow: see `check`.
+            PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
+            RunNotReady, RunAbandoned: the run may not delete.
+            Overtaken, TaskStopped: another apply began in this repository.
+            OtherUnfinished: another run may hold the same objects, and one of the two has a window.
+        """
+        request.check()
+        run_id = request.run_id
+        with reporting_where(
+            lambda kind: self.command(run_id, kind), run_id, lambda: self.run_status(run_id), self.progress
+        ):
+            window, grace_s = request.window, _grace_s(request)
+            return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
+
+    def run(self, request: RunRequest) -> Iterator[RunReport | BranchesSwept | PurgeReport]:
+        """Finish what is unfinished, then plan and apply, one kind after the other, as in `plan`; at the end purge.
+
+        An unfinished run goes on as it was begun, or is deferred if the request asks for it. If it asks for that, the
+        branches that go by the lifecycle policy are deleted before the first plan.
+
+        Raises:
+            Denied: the caller may not plan, or not apply. Nothing was planned.
+            NotFinished: a run could not be finished, branches not be swept, or nothing be planned beside a run. All
+                else was done.
+        """
+        self.check(request)
+        purge = PurgeRequest(engine=request.engine, tasks=request.tasks)
+        yield from then_purge(self._collected(request), lambda: self.purge(purge), self.progress)
+
+    def purge(self, request: PurgeRequest = PurgeRequest()) -> PurgeReport:
+        """Delete what was deferred, where the window is over. After a crash, or where objects failed: again.
+
+        Raises:
+            Conflict, Corrupt, NotFound: a run could not be purged, and nothing of it was deleted. The others were.
+        """
+        return self._act(request, flow.purge)
+
+    def simulate(
+        self, *, days: int, policy: str = "", engine: EngineName | None = None, tasks: int | None = None
+    ) -> Simulation:
+        """Return what the lifecycle policy would take on each of the coming days, and which branches would go by it.
+
+        Deletes nothing. See `simulate`.
+
+        Raises:
+            Denied: the caller may not plan.
+            BadDays, NoPolicy, InvalidPolicy: nothing can be simulated. Nothing was read.
+            PolicyChanged: the policy changed meanwhile.
+            BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
+        """
+        check_days(days)
+        finish(check_planning(self._service(), (RunKind.LIFECYCLE,), None))
+        request = PlanRequest(kinds=(RunKind.LIFECYCLE,), engine=engine, tasks=tasks)
+        found = self._act(request, lambda context: simulate(context, days=days, policy=policy))
+        if policy:
+            return found
+        planned = plan_branches(self.client, self.repository)
+        if planned.policy_version != found.policy_version:
+            raise PolicyChanged("the policy changed while it was simulated; simulate again")
+        return msgspec.structs.replace(found, branches=simulate_branches(planned, days=days))
+
+    def plan_erasure(self, order: ErasureOrder, *, engine: EngineName | None = None, tasks: int | None = None) -> Plan:
+        """Plan to erase what the order selects, in every commit and on every branch. Deletes nothing.
+
+        Raises:
+            InvalidSelection: it selects nothing, or something malformed.
+            Denied: the caller may not plan, or not erase.
+            BadInput, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
+        """
+        order = msgspec.structs.replace(order, selection=check_selection(order.selection))
+        finish(check_planning(self._service(), (RunKind.ERASURE,), None))
+        request = PlanRequest(engine=engine, tasks=tasks)
+        return self._act(request, lambda context: flow.plan(context, Erasure(order)))
+
+    def certify(
+        self, run_id: str, *, by: str = "", engine: EngineName | None = None, tasks: int | None = None
+    ) -> Certificate:
+        """Certify an erasure that was applied: what is absent, what still stands and why. Writes the certificate.
+
+        Raises:
+            PlanMissing, BadInput: there is no plan of an erasure, or something of it is missing.
+        """
+        request = PlanRequest(engine=engine, tasks=tasks)
+        return self._act(request, lambda context: certify(context, check_run_id(run_id), by=by))
+
+    def verify(
+        self, certificate: Certificate, *, by: str = "", engine: EngineName | None = None, tasks: int | None = None
+    ) -> Certificate:
+        """Ask again what a certificate says, as things are now.
+
+        Raises:
+            BadInput: the certificate is of another namespace.
+        """
+        request = PlanRequest(engine=engine, tasks=tasks)
+        return self._act(request, lambda context: verify(context, certificate, by=by))
+
+    def certificate(self, run_id: str) -> Certificate | None:
+        """Return the certificate of a run, None where there is none."""
+        data = self._read(lambda store: find(store, certificate_path(check_run_id(run_id))))
+        return None if data is None else decode_certificate(data)
+
+    def _planned(self, request: PlanRequest | RunRequest, kind: RunKind) -> Plan | None:
+        rules = request.rules if isinstance(request, PlanRequest) else None
+        of_kind = kind_to_plan(kind, request.uncommitted(), self.metadata)
+        try:
+            return self._act(request, lambda context: flow.plan(context, of_kind, rules=rules))
+        except NoRules as error:
+            if request.kinds:
+                raise
+            self.progress(str(error))
+            return None
+
+    def _swept_branches(self, left: list[str]) -> Iterator[BranchesSwept]:
+        """An error is noted in `left`: objects are collected all the same."""
+        client = RetryingCaller(self.client, self.progress)
+        try:
+            plan = plan_branches(client, self.repository)
+            going = sum(one.goes for one in plan.branches)
+            self.progress(f"branches: {count_of(going, 'branch', 'branches')} of {len(plan.branches):,} to go")
+            yield sweep_branches(client, self.repository, plan)
+        except (Unavailable, OutcomeUnknown):
+            raise
+        except LakebedError as error:
+            left.append(f"branches: {error}")
+            self.progress(left[-1])
+
+    def _collected(self, request: RunRequest) -> Iterator[RunReport | BranchesSwept]:
+        def apply(run_id: str, window: str | None) -> RunReport:
+            return self.apply(
+                ApplyRequest(
+                    run_id=run_id,
+                    window=window,
+                    readers_grace=request.readers_grace,
+                    engine=request.engine,
+                    tasks=request.tasks,
+                )
+            )
+
+        left: list[str] = []
+        unfinished = self._unfinished_or_left(left)
+        yield from finish_each(unfinished, apply, self.progress, left, window=request.window)
+        if request.branches:
+            yield from self._swept_branches(left)
+        for kind in _kinds(request):
+            try:
+                self.check_held(kind)
+            except HeldBack as error:
+                self.progress(str(error))
+                continue
+            try:
+                plan = self._planned(request, kind)
+                if plan is not None:
+                    yield apply(plan.run_id, request.window)
+            except (Corrupt, OtherUnfinished) as error:
+                if not left:
+                    raise
+                left.append(f"{kind.data}: {error}")
+        if left:
+            raise NotFinished("; ".join(left))
+
+    def _unfinished_or_left(self, left: list[str]) -> list[UnfinishedRun]:
+        """Return none where they cannot be read: plans and applies look for them again."""
+        try:
+            return self.unfinished()
+        except Corrupt as error:
+            left.append(str(error))
+            self.progress(left[-1])
+            return []
+
+    def restore(self, request: Restore) -> RestoreReport:
+        """Stage what deferred runs hold again, under fresh addresses, each object read back before it is: all of a run,
+        or what has this path, is below it (with a slash at its end), or had this address. See `Restore`.
+
+        Of several versions of a path the one seen last, unless all are asked for. Repeated, it leaves alone what is
+        there already. Needs no session.
+
+        Raises:
+            NotFound: no deferred run holds it, or there is no such branch; the message says what became of it.
+        """
+        return finish(self._restored(request))
+
+    def undo(self, run_id: str, *, dry_run: bool = False) -> Undone:
+        """Undo a deferred run while nothing of it was purged: its commits, or what it took of them, can be read again.
+
+        With `dry_run` only say what would come back, and which rules would take it again. Needs no session.
+
+        Raises:
+            Conflict: it is not deferred, its purge began, or other runs count on what it took. Nothing changed.
+            NotFound: there is no such run.
+        """
+        return finish(self._service().undone(check_run_id(run_id), dry_run=dry_run))
+
+    async def _restored(self, request: Restore) -> RestoreReport:
+        report = RestoreReport(run_id=request.run_id)
+        async for page in self._service().restore(request):
+            report = report.plus(page)
+            if page.continuation_token is not None:
+                self.progress(f"restored {count_of(report.restored, 'object')} so far")
+        return report
+
+    def ledger(self, query: LedgerQuery = LedgerQuery()) -> DataFrame:
+        """LEDGER: one row for each object and what a run did with it."""
+        lake = self._lake()
+        with Files(lake) as files:
+            parts = files.act(lambda store: ledger_parts(store, query))
+        return frame(self.session(), lake, reading_ledger(query), parts, LEDGER, tasks=self.tasks)
+
+    def ledger_rows(
+        self, query: LedgerQuery = LedgerQuery(), *, newest_first: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """The same as plain rows, the oldest runs or the newest first, without Spark.
+
+        Raises:
+            BadInput: a file of the ledger is unreadable.
+        """
+        with Files(self._lake()) as files:
+            yield from files.each(lambda store: ledger_rows_of(store, LiveTasks(), query, newest_first=newest_first))
+
+    def show(self, run_id: str) -> Plan:
+        """
+        Raises:
+            PlanMissing: there is none.
+        """
+        check_run_id(run_id)
+        return self._read(lambda store: read_plan(store, run_id))
+
+    def objects(self, run_id: str, *, prefix: str = "") -> Iterator[GarbageObject]:
+        """The objects of a plan whose path or address begins with `prefix`, as they are read; without Spark.
+
+        Raises:
+            PlanMissing, BadInput: there is no such plan, or something of it is missing or changed.
+        """
+        plan = self.show(run_id)
+        with Files(self._lake()) as files:
+            yield from files.each(lambda store: objects_of(store, plan, prefix=prefix))
+
+    def expiring(self, run_id: str, *, limit: int = ROWS_SHOWN) -> list[ExpiringCommit]:
+        """The commits whose data a plan gives up, the newest first; none for uncommitted data. Without Spark: reads the
+        plan's commit records, and asks the server for each commit's message and author.
+
+        Raises:
+            PlanMissing, BadInput: there is no such plan, or something it rests on is missing or changed.
+        """
+        plan = self.show(run_id)
+        found = self._read(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
+        return [self._with_message(commit) for commit in found]
+
+    def garbage(self, run_id: str) -> DataFrame:
+        """GARBAGE: the objects of a plan, one row each."""
+        garbage = self.show(run_id).garbage
+        rows = rows_of_parts(garbage.parts)
+        return frame(self.session(), self._lake(), read_rows(garbage), rows, GARBAGE, tasks=self.tasks)
+
+    def report(self, run_id: str) -> RunReport | None:
+        """Return what came of a plan, and the state of its run; None where it was not applied.
+
+        Raises:
+            BadInput: the report is unreadable.
+        """
+        name = report_path(self.show(run_id).kind, check_run_id(run_id))
+        data = self._read(lambda store: find(store, name))
+        view = None if data is None else self.status(run_id)
+        if data is None or view is None:
+            return None
+        return msgspec.structs.replace(decode_report(data, name=name), state=view.state)
+
+    def finished(self, run_id: str) -> RunReport | None:
+        """The report of a run that is over; None where there is something left to apply. Without Spark.
+
+        Raises:
+            PlanMissing: there is no plan.
+            RunNotReady: the run is over, and deleted nothing: its plan can never be applied.
+        """
+        view = self.status(run_id)
+        if view is not None and (view.state is RunState.ABANDONED or ended_without_deleting(view)):
+            how = "was abandoned" if view.state is RunState.ABANDONED else "ended without deleting anything"
+            raise RunNotReady(f"run {run_id} {how}: plan again", run_id=run_id)
+        report = self.report(run_id)
+        return report if report is not None and report.state is RunState.ENDED else None
+
+    def expired(self, run_id: str) -> DataFrame:
+        """EXPIRED: the commits whose data a plan would give up; none for uncommitted data."""
+        return self.session().createDataFrame(self._commits_of(self.show(run_id)), "id string")
+
+    def diff(self, a: str, b: str, *, limit: int = ROWS_SHOWN) -> PlanDiff:
+        """Return what one of two plans takes, or both. Needs no Spark: both tables are read here, 40 bytes an object.
+
+        Raises:
+            PlanMissing, BadInput: there is no such plan, or something of it is missing or changed.
+            DifferentKinds: one is of committed data, the other of uncommitted data.
+        """
+        plans = self.show(a), self.show(b)
+        objects = self._objects_of(plans[0]), self._objects_of(plans[1])
+        commits = self._commits_of(plans[0]), self._commits_of(plans[1])
+        return diff_plans(*plans, objects, commits, limit=limit)
+
+    def differing(self, a: str, b: str) -> DataFrame:
+        """The objects of either plan, each once, as GARBAGE has them; `side` is a, b or both."""
+        from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
+
+        marked = [
+            self.garbage(run_id).withColumn("in_a", F.lit(place == 0)).withColumn("in_b", F.lit(place == 1))
+            for place, run_id in enumerate((a, b))
+        ]
+        facts = [name for name in messages.GARBAGE.names() if name != "address"]
+        each = marked[0].unionByName(marked[1]).groupBy("address")
+        row = F.max(F.struct(*facts)).alias("row")
+        either = each.agg(row, F.max("in_a").alias("in_a"), F.max("in_b").alias("in_b"))
+        side = F.when(F.col("in_a") & F.col("in_b"), "both").when(F.col("in_a"), "a").otherwise("b")
+        return either.select("address", "row.*", side.alias("side"))
+
+    def why(
+        self,
+        *,
+        address: str = "",
+        ref: str = "",
+        path: str = "",
+        progress: Callable[[WhyProgress], None] = lambda _: None,
+    ) -> WhyAnswer:
+        """Find out why an object is there and until when, or which run took it.
+
+        Name it by an address in either spelling, or by a path at a ref. The server looks: neither Spark nor access to
+        the object store is needed here.
+        """
+        return finish(self._service().why(Question(address=address, ref=ref, path=path), progress))
+
+    def listed(self, *, limit: int = 100) -> list[ListedRun]:
+        """Runs and plans with what they take, the newest first."""
+        answer = self.run_list()
+        listed = self._read(lambda store: list_runs(store, LiveTasks(), answer.runs, limit=limit))
+        known = {one.run_id: one for one in answer.planned}
+        return [
+            msgspec.structs.replace(run, planned_by=known[run.run_id].by, is_own=known[run.run_id].is_own)
+            if run.run_id in known
+            else run
+            for run in listed
+        ]
+
+    def _with_message(self, commit: ExpiringCommit) -> ExpiringCommit:
+        try:
+            message, author = message_of(self.client, self.repository, commit.id)
+        except (Denied, NotFound):
+            return commit
+        return msgspec.structs.replace(commit, message=message, author=author)
+
+    def _objects_of(self, plan: Plan) -> pa.Table:
+        return self._read(lambda store: read_input(store, LiveTasks(), plan.garbage, messages.GARBAGE))
+
+    def _commits_of(self, plan: Plan) -> pa.Table:
+        expiring = plan.expired
+        if expiring is None:
+            return messages.arrow_schema(messages.EXPIRED).empty_table()
+        return self._read(lambda store: read_input(store, LiveTasks(), expiring, messages.EXPIRED))
+
+    def planned_by(self, run_id: str) -> PlannedBy | None:
+        """Return who made the plan of a run, by the server's record; None where it has none."""
+        planned = self.run_list().planned
+        return next((one for one in planned if one.run_id == run_id), None)
+
+    def plans(self) -> list[str]:
+        """Ids of the runs with a finished plan, oldest first."""
+        return self._read(list_plans)
+
+    def run_list(self) -> RunList:
+        """The runs that the server knows, newest first, and who made which plan."""
+        return finish(self._service().run_list())
+
+    def runs(self) -> tuple[RunView, ...]:
+        """The runs that the server knows, newest first. A committed run is not among them before it is applied."""
+        return finish(self._service().runs())
+
+    def status(self, run_id: str) -> RunView | None:
+        """None where the server has no record: not applied yet, or no run at all."""
+        return finish(self._service().run(check_run_id(run_id)))
+
+    def unfinished(self) -> list[UnfinishedRun]:
+        """Runs whose deletes may have begun and that have not ended. Another process may be applying one just now."""
+        views = self.runs()
+        return self._read(lambda store: unfinished_runs(store, LiveTasks(), views))
+
+    def run_status(self, run_id: str) -> RunStatus:
+        """Return how far a run has come.
+
+        Raises:
+            PlanMissing: there is no such run.
+            BadInput: a file of it is unreadable.
+        """
+        view = self.status(run_id)
+        return self._read(lambda store: run_status_of(store, LiveTasks(), run_id, view))
+
+    def abandon(self, run_id: str) -> RunView:
+        """End a run that was left behind before its deletes began; it can never be applied.
+
+        Raises:
+            Conflict: its deletes may have begun: then it is resumed by `apply`, never abandoned.
+            NotFound: there is no such run.
+        """
+        return finish(self._service().abandoned(check_run_id(run_id)))
+
+    def adopt(self) -> Adopting:
+        """Let this installation collect again after another one was seen in the namespace; that one then stops."""
+        return finish(self._service().adopting())
+
+    def adopt_slices(self) -> AdoptedSlices:
+        """Put slices on record that have no record, a day after `adopt`. Runs look into them another day later.
+
+        Raises:
+            Conflict: this installation was not adopted a day ago, or another one writes to the namespace.
+        """
+        return finish(self._service().adopt_slices())
+
+    def missing(self, *, marks: bool = False) -> MissingCommits:
+        """Find commits whose trees lack files, as after a restore of an older backup.
+
+        `marks`: mark those that no ref names as gone, so that plans go on without them.
+
+        Raises:
+            Conflict: another installation uses the namespace: adopt first.
+        """
+        return finish(self._service().missing(marks=marks))
+
+    def _act(self, request: Request, work: Callable[[RunContext], Coroutine[Any, Any, T]]) -> T:
+        """Run a flow to its end, in this thread."""
+        lake = self._lake()
+
+        def with_store(store: ObjectStore) -> Coroutine[Any, Any, T]:
+            engine = open_engine(
+                self.engine_of(request), lake, store, session=self.session, tasks=request.tasks or self.tasks
+            )
+            context = RunContext(
+                repository=self.repository,
+                service=Service(
+                    HttpRequests(RetryingCaller(self.client, self.progress), self.repository, deleted=self.deleted)
+                ),
+                engine=engine,
+                store=store,
+                ports=live_ports(),
+                progress=self.progress,
+            )
+            return work(context)
+
+        with Files(lake) as files:
+            return files.act(with_store)
+
+    def _read(self, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
+        """Run work over the files of the namespace alone, in this thread."""
+        with Files(self._lake()) as files:
+            return files.act(work)
+
+    def _service(self) -> Service:
+        return Service(HttpRequests(self.client, self.repository, deleted=self.deleted))
+
+    def _lake(self) -> Lake:
+        return Lake(uri=finish(self._service().namespace()), options=self.objectstore)
+
+
+def then_purge(reports: Iterator[T], purge: Callable[[], PurgeReport], progress: Progress) -> Iterator[T | PurgeReport]:
+    """Yield the reports, then that of a purge, also where an error ended the reports: what could not be planned or
+    finished tonight may never be. The error is raised after the purge.
+
+    Raises:
+        Unavailable, OutcomeUnknown: no server answers; a purge would meet the same.
+    """
+    error: LakebedError | None = None
+    try:
+        yield from reports
+    except (Unavailable, OutcomeUnknown):
+        raise
+    except LakebedError as found:
+        error = found
+        progress(str(error))
+    yield purge()
+    if error is not None:
+        raise error
+
+
+def _kinds(request: PlanRequest | RunRequest) -> Sequence[RunKind]:
+    """Return the kinds in the order in which they are done, whatever the order they were named in."""
+    if request.kinds:
+        return [kind for kind in RunKind if kind in request.kinds]
+    has_rules = isinstance(request, PlanRequest) and request.rules is not None
+    unasked = {RunKind.LIFECYCLE, RunKind.ERASURE, RunKind.DELETED, *([RunKind.METADATA] if has_rules else [])}
+    return [kind for kind in RunKind if kind not in unasked]
+
+
+def _grace_s(request: ApplyRequest | RunRequest) -> int | None:
+    return None if request.readers_grace is None else grace_seconds(request.readers_grace)

@@ -1,0 +1,181 @@
+"""Run collections as functions that return DataFrames, for notebooks and jobs.
+
+    found = lakebed.gc.plan("lake", client=client, spark=spark, kind="committed")
+    found.objects.groupBy("reason").sum("size_bytes").show()
+    lakebed.gc.apply("lake", found.run_id, client=client, spark=spark)
+
+Each makes a request (`lakebed.gc.messages`, requests.py) and hands it to `Collector` (collector.py), which says what it
+raises. All take the same keywords (`Where`): `client` speaks to the server; `spark` is any session, by default the
+active one; `objectstore` says how the storage namespace is reached from where the tasks run, `tasks` into how many its
+files are dealt; `engine` is `spark`, `local` or `auto`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
+
+from lakebed.gc.mark.mark import WAYS
+from lakebed.gc.messages import LedgerQuery, Plan, PurgeReport, Restore, RestoreReport, RunReport, WhyAnswer, request_of
+from lakebed.gc.rules import Rules
+from lakebed.gc.runs.context import Progress
+from lakebed.objectstore import ObjectStoreOptions
+
+from .collector import Collector, active_session, silent
+from .http_requests import Caller
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Where(TypedDict, total=False):
+    """Say where to collect, and with what. Only `client` must be given."""
+
+    client: Required[Caller]
+    spark: SparkSession
+    objectstore: ObjectStoreOptions
+    tasks: int
+    engine: str
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan. Its tables need a session, and only when they are asked for."""
+
+    plan: Plan
+    collector: Collector
+
+    @property
+    def run_id(self) -> str:
+        return self.plan.run_id
+
+    @property
+    def objects(self) -> DataFrame:
+        """GARBAGE: address, size_bytes, reason, rule, last_seen_at, path."""
+        return self.collector.garbage(self.run_id)
+
+    @property
+    def commits(self) -> DataFrame:
+        """The `id` of each commit that would be given up."""
+        return self.collector.expired(self.run_id)
+
+    @property
+    def totals(self) -> DataFrame:
+        """Objects and bytes in every `way` (reason, rule, branch, prefix, slice, age), by `name`."""
+        rows = [
+            (way, name, total.objects, total.size_bytes)
+            for way in WAYS
+            for name, total in getattr(self.plan.totals, f"by_{way}").items()
+        ]
+        columns = "way string, name string, objects long, size_bytes long"
+        return self.collector.session().createDataFrame(rows, columns)
+
+
+def plan(
+    repository: str,
+    *,
+    kind: str = "committed",
+    mode: str = "automatic",
+    rules: Rules | None = None,
+    **where: Unpack[Where],
+) -> Planned:
+    """Decide what goes and why, and write it down. Deletes nothing. `mode` is for uncommitted data: `clean`,
+    `optimised`, `old-layout`. With `rules`: show what they would take of committed or uncommitted data.
+    """
+    collector = _collector(repository, where)
+    request = _asked("plan", where, kinds=[kind], mode=mode, rules=rules)
+    return Planned(plan=next(iter(collector.plan(request))), collector=collector)
+
+
+def show(repository: str, run_id: str, **where: Unpack[Where]) -> Planned:
+    """Return a plan that was made."""
+    collector = _collector(repository, where)
+    return Planned(plan=collector.show(run_id), collector=collector)
+
+
+def diff(repository: str, a: str, b: str, **where: Unpack[Where]) -> DataFrame:
+    """Return the objects of either plan, each once; `side` is a, b or both."""
+    return _collector(repository, where).differing(a, b)
+
+
+def apply(
+    repository: str,
+    run_id: str,
+    *,
+    window: str | None = None,
+    readers_grace: str | None = None,
+    **where: Unpack[Where],
+) -> RunReport:
+    """Carry out one plan, and nothing else. After a crash, or where objects failed: again. With `window` (`7d`)
+    nothing is deleted for so long."""
+    request = _asked("apply", where, run_id=run_id, window=window, readers_grace=readers_grace)
+    return _collector(repository, where).apply(request)
+
+
+def run(
+    repository: str,
+    *,
+    kinds: Iterable[str] = (),
+    mode: str = "automatic",
+    window: str | None = None,
+    readers_grace: str | None = None,
+    **where: Unpack[Where],
+) -> list[RunReport]:
+    """Finish what is unfinished, plan and apply, one kind after the other, and purge. Without kinds all, but committed
+    data only where rules are set. `mode` as for `plan`."""
+    how: dict[str, Any] = {"mode": mode, "window": window, "readers_grace": readers_grace}
+    reports = _collector(repository, where).run(_asked("run", where, kinds=[*kinds], **how))
+    return [report for report in reports if isinstance(report, RunReport)]
+
+
+def purge(repository: str, **where: Unpack[Where]) -> PurgeReport:
+    """Delete what was deferred, where the window is over."""
+    return _collector(repository, where).purge(_asked("purge", where))
+
+
+def restore(
+    repository: str,
+    *,
+    run_id: str = "",
+    path: str = "",
+    branch: str = "",
+    prefix: str = "",
+    overwrite: bool = False,
+    all_versions: bool = False,
+    **where: Unpack[Where],
+) -> RestoreReport:
+    """Stage what deferred runs hold again, each object read back before it is: see `Collector.restore`. Needs no
+    session."""
+    request = Restore(
+        branch=branch, run_id=run_id, path=path, prefix=prefix, overwrite=overwrite, all_versions=all_versions
+    )
+    return _collector(repository, where).restore(request)
+
+
+def ledger(repository: str, query: LedgerQuery = LedgerQuery(), **where: Unpack[Where]) -> DataFrame:
+    """Return what runs did with objects, a row each."""
+    return _collector(repository, where).ledger(query)
+
+
+def why(repository: str, *, address: str = "", ref: str = "", path: str = "", **where: Unpack[Where]) -> WhyAnswer:
+    """Say why an object is there and until when, or which run took it. Needs no session."""
+    return _collector(repository, where).why(address=address, ref=ref, path=path)
+
+
+def _asked(action: str, where: Where, **options: object) -> Any:
+    """Make the request of this action."""
+    return request_of(action, engine=where.get("engine"), tasks=where.get("tasks"), **options)
+
+
+def _collector(repository: str, where: Where) -> Collector:
+    given = where.get("spark")
+    return Collector(
+        client=where["client"],
+        repository=repository,
+        objectstore=where.get("objectstore", ObjectStoreOptions()),
+        session=active_session if given is None else lambda: given,
+        tasks=where.get("tasks"),
+        progress=where.get("progress", silent),
+    )

@@ -1,0 +1,85 @@
+"""The repository's storage namespace as a collection reaches it.
+
+A `Lake` says where the bytes lie; it is small, so it is sent to every task. `Files` is a blocking face for callers that
+have no event loop: the Python API and the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from lakebed import objectstore
+from lakebed.gc.messages import CLOCK_KEY
+from lakebed.objectstore import (
+    ObjectStore,
+    ObjectStoreOptions,
+    open_objectstore,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    """A storage namespace, and what its URI leaves open: credentials, the root of local folders."""
+
+    uri: str
+    options: ObjectStoreOptions
+
+    def open(self) -> ObjectStore:
+        return open_objectstore(self.uri, self.options)
+
+
+class Files:
+    """A namespace for callers without an event loop. A context manager; keys are relative to the namespace."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._store = lake.open()
+        self._loop = asyncio.new_event_loop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._wait(self._store.close())
+        self._wait(self._loop.shutdown_asyncgens())
+        self._wait(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def act(self, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` to its end. Ctrl-C ends it at once, whatever it waits for."""
+        return self._wait(work(self._store))
+
+    def _wait(self, done: Awaitable[T]) -> T:
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public question is an exception
+            # A notebook's own loop: beside it another one runs in a thread of its own.
+            with ThreadPoolExecutor(1) as thread:
+                return thread.submit(self._loop.run_until_complete, done).result()
+        # A plain loop and no asyncio.Runner: that one turns the first Ctrl-C into a cancellation, which a blocking job
+        # of Spark does not see before its end.
+        return self._loop.run_until_complete(done)
+
+    def each(self, rows: Callable[[ObjectStore], AsyncIterator[T]]) -> Iterator[T]:
+        """Yield what `rows` does, one at a time."""
+        found = rows(self._store)
+        while (row := self._wait(anext(found, None))) is not None:
+            yield row
+
+    def read(self, key: str) -> bytes:
+        return self.act(lambda store: store.get(key))
+
+    def write(self, key: str, data: bytes) -> None:
+        self.act(lambda store: store.put(key, data))
+
+
+async def store_clock_ms(store: ObjectStore) -> int:
+    """The object store's time. It dates objects, so ask it where a date that it gave is compared with a time.
+
+    Costs a put and a look.
+    """
+    return await objectstore.store_clock_ms(store, CLOCK_KEY)

@@ -1,0 +1,1 @@
+"""Objects that only expired commits name."""

@@ -1,0 +1,164 @@
+"""A collection of committed data: objects that only expired commits name.
+
+A plan publishes nothing and makes no writer wait. Commit records and rules give the commits that stay and those that
+go; their ranges give the objects. It may be stale when it is applied, so it is published first and then asked once more
+(docs/design/protocols.md, "Naming a commit while a collection of committed data runs"):
+
+1. the service publishes the commits, bumps branches, writes down what is staged, uploaded or copied, and reads refs,
+   commits and rules again; a commit that something names is taken out
+2. of the plan's objects, those are let off that any of this names, or a commit that stays now and did not stay when the
+   plan was made; the rest is a second table, `garbage.<recheck>`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import Invalid, count_of, human_size
+from lakebed.gc import messages
+from lakebed.gc.kinds.kind import Look, SweepRule
+from lakebed.gc.mark.holding import keep_held
+from lakebed.gc.mark.inputs.history import check_live, judge, spare
+from lakebed.gc.mark.inputs.ranges import deal_expired, deal_ranges, read_ranges
+from lakebed.gc.mark.inputs.special import find_unknown_files
+from lakebed.gc.mark.mark import look_again, mark_expired
+from lakebed.gc.mark.sets.places import may_be_swept
+from lakebed.gc.messages import (
+    CommitCounts,
+    Expire,
+    Plan,
+    PreparedCommits,
+    RangeCounts,
+    RecheckInputs,
+    RunKind,
+    StartedRun,
+)
+from lakebed.gc.rules import Rules, check_rules
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
+
+NO_RULES: Final = "no retention rules are set: `lakebed gc rules set-default` says how long committed data stays"
+
+
+class NoRules(Invalid):
+    """No retention rules are set, so nothing of the committed data may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """`among`: expire no commit but these, as another plan of the same run does. None: any."""
+
+    among: frozenset[str] | None = None
+
+    @property
+    def name(self) -> RunKind:
+        return RunKind.COMMITTED
+
+    @property
+    def rule(self) -> SweepRule:
+        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        """docs/design/0004-committed-retention.md, steps 1 to 6. Staged data is looked at when the plan is applied."""
+
+        async def decide(prepared: PreparedCommits) -> Plan:
+            return await _plan(context, run, prepared, self.among)
+
+        return await context.reread(lambda: context.service.commits(run.run_id), decide)
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+        assert plan.expired is not None, "committed plans have one"
+        request = Expire(
+            commits=plan.expired, rules_version=rules_version, holds_version=plan.holds_version, uid=plan.uid
+        )
+        context.progress(f"expiring {count_of(plan.expired.rows, 'commit')}")
+
+        async def look_again(answer: RecheckInputs) -> Cleared:
+            return await _recheck(context, plan, answer)
+
+        return await context.reread(
+            lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
+        )
+
+
+async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits, among: frozenset[str] | None) -> Plan:
+    rules = _rules_of(prepared)
+    commits = await context.read(prepared.commits, messages.COMMITS)
+    refs = await context.read(prepared.refs, messages.REFS)
+    judged = await keep_held(context, run, judge(commits, refs, rules, now_ms=run.now_ms), prepared.holds)
+    if among is not None:
+        judged = spare(judged, set(judged.expired_ids().to_pylist()) - among)
+    expired_commits = int(judged.expired.sum())
+    context.progress(f"{expired_commits:,} of {count_of(commits.num_rows, 'commit')} expired; reading their ranges")
+    ranges = await read_ranges(context.engine, judged.metaranges, folder=folder_in(run, "ranges.tasks"))
+    live, expired = ranges.of(live=True), ranges.of(live=False)
+    check_live(judged.metaranges, live.count)
+    context.progress(f"marking {count_of(expired.count, 'expired range')} against {live.count:,} live")
+    candidates = await deal_expired(
+        context.engine,
+        expired,
+        uri=run.namespace,
+        folder=folder_in(run, "expired.tasks"),
+        closed=slice_numbers(run.closed_slices),
+    )
+    named = await deal_ranges(context, run, live, folder=folder_in(run, "live.tasks"))
+    garbage, totals = await mark_expired(
+        context.engine,
+        candidates,
+        [named],
+        into=folder_in(run, messages.GARBAGE.name),
+        now_ms=run.now_ms,
+        all_names=True,
+    )
+    objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
+    context.progress(f"{objects}, {size}, to go; writing the plan")
+    ids = pa.table({"id": judged.expired_ids()})
+    unknown = await find_unknown_files(context.engine, context.store)
+    return Plan(
+        **plan_frame(context, run, prepared),
+        expired=await write_input(context.store, folder_in(run, messages.EXPIRED.name), messages.EXPIRED, ids),
+        commit_counts=CommitCounts(
+            all=commits.num_rows,
+            kept=int(judged.kept.sum()),
+            expired=expired_commits,
+            swept=int((~judged.kept & ~judged.expired).sum()),
+        ),
+        range_counts=RangeCounts(live=live.count, expired=expired.count),
+        garbage=garbage,
+        totals=totals,
+        **unknown.facts(),
+    )
+
+
+def _rules_of(prepared: PreparedCommits) -> Rules:
+    if prepared.rules is None:
+        raise NoRules(NO_RULES)
+    return check_rules(prepared.rules)
+
+
+async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cleared:
+    """Keep of the plan's objects those that nothing names now either, under a name of this recheck."""
+    commits, uncommitted = whole(answer)
+    garbage, totals = await look_again(
+        context,
+        plan,
+        plan.garbage,
+        kept=await _kept_by(context, plan),
+        commits=commits,
+        uncommitted=uncommitted,
+        closed=slice_numbers(answer.closed_slices),
+    )
+    size_bytes = totals.all.size_bytes
+    return Cleared(garbage=garbage, commits=commits, expiring=answer.expiring, size_bytes=size_bytes)
+
+
+async def _kept_by(context: RunContext, plan: Plan) -> pa.Table:
+    """The ids of the commits whose objects the plan counted as live."""
+    assert plan.expired is not None, "committed plans have one"
+    commits = await context.read(plan.commits, messages.COMMITS)
+    expiring = (await context.read(plan.expired, messages.EXPIRED))["id"].combine_chunks()
+    stays = pc.invert(pc.or_(commits["swept"], pc.is_in(commits["id"], value_set=expiring)))
+    return commits.filter(stays)

@@ -1,0 +1,1 @@
+"""Everything that a deleted repository has by record."""

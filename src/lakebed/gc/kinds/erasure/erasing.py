@@ -1,0 +1,240 @@
+"""From a selection to objects: which ranges may have selected entries, and which of their objects go. Deletes nothing.
+
+1. Read the metaranges of every commit that was not swept. A range whose span meets no selected path is read at its end
+   only, for the objects that its entries keep.
+2. Read the others. A selected row is a candidate, and every other row keeps its object.
+3. Add what is staged, and what deferred runs keep at these paths. Their tables name each path of an object: a legal
+   hold on any keeps it, and so does one that is not selected, unless shared objects go too.
+
+`gc/rules/erasure.py` is the specification; a property test holds both equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import FOREIGN_SLICE, RangeId, RunKind, RunState, key_inside, parse_address, path_to_key
+from lakebed.gc import messages
+from lakebed.gc.engines import Engine, Task
+from lakebed.gc.engines.tables import CANDIDATES, LIVE, PARTS, rows_of_parts
+from lakebed.gc.mark.holding import metaranges_of
+from lakebed.gc.mark.inputs.named import LiveSet
+from lakebed.gc.mark.inputs.ranges import (
+    ListedRanges,
+    first_folders,
+    get_range,
+    in_closed_slices,
+    pack_rows,
+    ranges_in,
+    read_ranges,
+)
+from lakebed.gc.mark.inputs.selecting import Flags, read_rows, selected, selected_objects
+from lakebed.gc.mark.mark import pack_garbage, with_others
+from lakebed.gc.mark.mark import read_rows as read_garbage
+from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of, in_side, side_of
+from lakebed.gc.mark.sets.packing import Cause
+from lakebed.gc.mark.sets.places import Namespace
+from lakebed.gc.messages import Manifest, StagedEntry, StartedRun
+from lakebed.gc.rules import EmptyLiveSet, Holds, Selection, Spans
+from lakebed.gc.runs.context import RunContext, folder_in
+from lakebed.gc.runs.resume import garbage_of
+
+ERASURE: Final = Cause(reason="erasure", rule="erasure")
+_DUE: Final = "due/"
+_STAYS: Final = "stays/"
+
+
+class RangesBySpan(NamedTuple):
+    """All ranges of some commits. In `all`, those that are marked live have no selected entry."""
+
+    all: ListedRanges
+
+    @property
+    def meeting(self) -> ListedRanges:
+        """Those that may have selected entries."""
+        return self.all.of(live=False)
+
+    @property
+    def apart(self) -> ListedRanges:
+        """All others."""
+        return self.all.of(live=True)
+
+
+async def read_ranges_by_span(engine: Engine, commits: pa.Table, selection: Selection, *, folder: str) -> RangesBySpan:
+    """Return the ranges of these COMMITS, each once. Tasks write into `folder`.
+
+    Raises:
+        EmptyLiveSet: commits have entries, and yet no range was read.
+    """
+    spans = Spans(selection)
+    there = pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
+    trees = sorted(set(commits.filter(there)["metarange_id"].to_pylist()))
+
+    def is_apart(min_key: bytes, max_key: bytes, _: bool) -> bool:
+        return not spans.meets(min_key, max_key)
+
+    found = await read_ranges(engine, metaranges_of(dict.fromkeys(trees, True)), folder=folder, sort=is_apart)
+    if trees and not found.count:
+        raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
+    return RangesBySpan(found)
+
+
+async def deal_selected(
+    engine: Engine, ranges: ListedRanges, selection: Selection, *, uri: str, folder: str, closed: Collection[int]
+) -> tuple[Bucketed, Bucketed]:
+    """Write the objects of selected rows as CANDIDATES, and those of all others as LIVE, into folders in `folder`.
+
+    Of a slice that is not closed nothing may go.
+    """
+    namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        due, stays, live = Dealer(CANDIDATES), Dealer(LIVE), LiveSet()
+        rows = await ranges_in(task, share)
+        counts = dict(zip(rows["range_id"].to_pylist(), rows["count"].to_pylist(), strict=True))
+        async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
+            rows = read_rows(RangeId(name), data, counts[name], selection, also=("size_bytes", "modified_ms"))
+            chosen = selected(rows, selection)
+            for packed in _pack(rows.filter(pa.array(chosen)), namespace):
+                due.add(in_closed_slices(packed, slices))
+            live.add_entries(rows.filter(pa.array(~chosen)), namespace)
+            if due.held >= HELD_MAX:
+                yield in_side(_DUE, await due.write(task.store, folder + _DUE))
+            if live.keys_held >= HELD_MAX:
+                stays.add(live.take_keys())
+                yield in_side(_STAYS, await stays.write(task.store, folder + _STAYS))
+        stays.add(live.rows())
+        for side, dealer in ((_DUE, due), (_STAYS, stays)):
+            if dealer.has_rows:
+                yield in_side(side, await dealer.write(task.store, folder + side))
+
+    written = await engine.run(work, ranges.rows, PARTS, effort=ranges.effort_of_whole)
+    return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
+
+
+def _pack(rows: pa.Table, namespace: Namespace) -> Sequence[pa.Table]:
+    return list(pack_rows(rows, ERASURE, rows["modified_ms"].to_numpy(), namespace)) if rows.num_rows else ()
+
+
+class DeferredRun(NamedTuple):
+    """Name a run whose objects wait for the end of a window, or are being deleted after it; `table` (GARBAGE) has them.
+
+    Where the table may lack paths, nothing is known of the objects by path: they all may be selected, or held.
+    """
+
+    run_id: str
+    table: Manifest
+    has_all_paths: bool
+
+
+async def deferred_runs(context: RunContext) -> list[DeferredRun]:
+    runs = await context.service.runs()
+    views = [view for view in runs if view.until_ms is not None and view.state is not RunState.ENDED]
+    tables = [(view, await garbage_of(context.store, view)) for view in views]
+    return [
+        # No commit had what an uncommitted run takes, under any path.
+        DeferredRun(
+            view.run_id, table, view.kind is RunKind.UNCOMMITTED or table.table_version >= messages.ALL_PATHS_SINCE
+        )
+        for view, table in tables
+    ]
+
+
+async def at_selected_paths(context: RunContext, run: DeferredRun, selection: Selection) -> AsyncIterator[pa.Table]:
+    """Yield the rows (GARBAGE) of a deferred run of which a path is selected by itself; none if it may lack paths."""
+    task = Task(store=context.store, ports=context.ports)
+    parts = run.table.parts if run.has_all_paths else ()
+    async for rows in read_garbage(run.table)(task, rows_of_parts(parts)):
+        yield rows.filter(pa.array(selected_objects(rows, selection)))
+
+
+def held_objects(rows: pa.Table, holds: Holds) -> Flags:
+    """Return for each row (GARBAGE) whether a legal hold keeps it by any of its paths."""
+    return selected_objects(rows, holds.paths() or Selection())
+
+
+async def add_others(
+    context: RunContext,
+    dealt: Bucketed,
+    staged: Sequence[StagedEntry],
+    deferred: Sequence[DeferredRun],
+    selection: Selection,
+    *,
+    takes_shared: bool,
+    holds: Holds,
+    uri: str,
+    closed: Collection[int],
+) -> Bucketed:
+    """Return `dealt` with staged objects, and those at selected paths that deferred runs hold (tables GARBAGE).
+
+    Those tables know neither digests nor metadata: by these nothing is taken of them, and the certificate says so.
+    Neither a commit nor a tag keeps these, so a legal hold keeps them by their paths alone.
+    """
+    slices = pa.array(sorted(closed), pa.int64())
+    dealer = Dealer(CANDIDATES)
+    free = [one for one in staged if not holds.of(path=one.path)]
+    for packed in _pack(_rows_of(free), Namespace(uri)):
+        dealer.add(in_closed_slices(packed, slices))
+    # Metadata narrows a path down, so an object at a selected path may be one that was not selected.
+    for run in () if selection.metadata else deferred:
+        async for chosen in at_selected_paths(context, run, selection):
+            goes = ~held_objects(chosen, holds)
+            if not takes_shared:
+                goes &= selected_objects(chosen, selection, wholly=True)
+            # With all their paths, for the sweep asks the holds once more.
+            rows = with_others(chosen.filter(pa.array(goes))).sort_by("path")
+            folders = first_folders(rows["path"].cast(pa.binary())) if rows.num_rows else ()
+            for prefix, start, stop in folders:
+                for packed in pack_garbage(rows.slice(start, stop - start), ERASURE, prefix):
+                    dealer.add(in_closed_slices(packed, slices))
+    if not dealer.has_rows:
+        return dealt
+    more = files_of(dealt.folder, await dealer.write(context.store, dealt.folder))
+    return Bucketed(folder=dealt.folder, files=(*dealt.files, *more.files))
+
+
+async def deal_staying(
+    context: RunContext, run: StartedRun, staged: Sequence[StagedEntry], holds: Holds, *, closed: Collection[int]
+) -> Bucketed:
+    """Deal the objects of selected staged entries that an apply does not take from their branches (table LIVE).
+
+    A legal hold keeps an entry by its path. An upload in parts ends as a whole: where one part stays, all do.
+    """
+    slices = frozenset(closed)
+
+    def stays(entry: StagedEntry) -> bool:
+        slice_, _ = parse_address(key_of(entry, run.namespace)) or (FOREIGN_SLICE, 0)
+        return bool(holds.of(path=entry.path)) or slice_ not in slices
+
+    uploads = {entry.multipart_id for entry in staged if entry.multipart_id and stays(entry)}
+    left = [entry for entry in staged if entry.multipart_id in uploads or holds.of(path=entry.path)]
+    folder, dealer, live = folder_in(run, "staying.tasks"), Dealer(LIVE), LiveSet()
+    if not left:
+        return Bucketed(folder=folder, files=())
+    live.add_entries(_rows_of(left), Namespace(run.namespace))
+    dealer.add(live.rows())
+    return files_of(folder, await dealer.write(context.store, folder))
+
+
+def key_of(one: StagedEntry, uri: str) -> str:
+    """Return the address of its object as tables have it: a key, or a full URI outside of the namespace."""
+    return key_inside(one.address, uri.rstrip("/")) or one.address
+
+
+def _rows_of(staged: Sequence[StagedEntry]) -> pa.Table:
+    """Rows as ranges have them."""
+    entries = sorted(staged, key=lambda one: path_to_key(one.path))
+    places = [parse_address(one.address) or (FOREIGN_SLICE, 0) for one in entries]
+    columns = {
+        "key": pa.array([path_to_key(one.path) for one in entries], pa.binary()),
+        "slice": pa.array([place[0] for place in places], pa.int64()),
+        "sequence": pa.array([place[1] for place in places], pa.int32()),
+        "address": pa.array([one.address for one in entries], pa.string()),
+        "size_bytes": pa.array([one.size_bytes for one in entries], pa.int64()),
+        "modified_ms": pa.array([one.modified_ms for one in entries], pa.int64()),
+    }
+    return pa.table(columns)

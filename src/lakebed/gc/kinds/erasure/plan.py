@@ -1,0 +1,249 @@
+"""An erasure: every object that selected entries ever named, in any commit and on any branch, goes for good.
+
+Applied as a lifecycle run is (docs/design/protocols.md, "A lifecycle run"), with an order in place of the policy:
+
+1. staged entries whose objects the plan takes are deleted from their branches, where they still are what they were;
+   uploads in parts, all of whose parts it takes, are given up
+2. the service publishes the run, writes down what is staged, uploaded or copied, and reads refs and commits again
+3. of the plan's objects, those are let off that any of this names, an entry that is not selected (unless shared objects
+   go too), or a legal hold; the rest is a second table, `garbage.<recheck>`
+
+Entries stay where they are, and reading one says that it was erased. What a deferred run keeps for a window, or
+waits in the queue of hard delete, goes too, where its paths alone select it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from lakebed.base import Conflict, count_of, human_size, parse_slice_name
+from lakebed.gc import messages
+from lakebed.gc.engines.tables import CLOSED
+from lakebed.gc.kinds.erasure.certificate.certifying import foresee, queued_of
+from lakebed.gc.kinds.kind import Look, SweepRule
+from lakebed.gc.mark.holding import deal_held
+from lakebed.gc.mark.inputs.named import deal_tables
+from lakebed.gc.mark.inputs.ranges import deal_ranges
+from lakebed.gc.mark.mark import deal_again, mark_expired
+from lakebed.gc.mark.sets.places import may_be_swept
+from lakebed.gc.messages import (
+    DATA_PREFIX,
+    CommitCounts,
+    ErasureOrder,
+    Expire,
+    Manifest,
+    Pieces,
+    Plan,
+    PreparedCommits,
+    RangeCounts,
+    RecheckInputs,
+    RunKind,
+    StagedEntry,
+    StartedRun,
+)
+from lakebed.gc.rules import Holds
+from lakebed.gc.runs.context import (
+    Cleared,
+    RunContext,
+    folder_in,
+    plan_frame,
+    slice_numbers,
+    whole,
+    write_input,
+    write_piece,
+)
+
+from .erasing import (
+    add_others,
+    deal_selected,
+    deal_staying,
+    deferred_runs,
+    key_of,
+    read_ranges_by_span,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    order: ErasureOrder
+
+    @property
+    def name(self) -> RunKind:
+        return RunKind.ERASURE
+
+    @property
+    def rule(self) -> SweepRule:
+        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        # Before the commits: a name that is committed meanwhile would be in neither.
+        staged, others = await context.service.staged_and_others(run.run_id, self.order.selection)
+        order = replace(self.order, staged=staged)
+        queued = await queued_of(context, run.run_id, self.order.selection)
+
+        async def decide(prepared: PreparedCommits) -> Plan:
+            return await _plan(context, run, order, queued, others, prepared)
+
+        return await context.reread(lambda: context.service.commits_for_erasure(run.run_id), decide)
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+        holds = await context.service.holds()
+        if holds.version != plan.holds_version:
+            raise Conflict(f"the legal holds changed since run {plan.run_id} was planned; plan again")
+        staged = [one for one in self.order.staged if not one.is_sealed and not holds.of(path=one.path)]
+        going = await _that_go(context, plan, self.order, staged)
+        if going:
+            count = await context.service.unstage(plan.run_id, going, uid=plan.uid)
+            context.progress(f"deleted {count_of(count, 'staged entry', 'staged entries')}")
+        nothing = messages.arrow_schema(messages.EXPIRED).empty_table()
+        commits = await write_input(context.store, folder_in(plan, messages.EXPIRED.name), messages.EXPIRED, nothing)
+        request = Expire(
+            kind=RunKind.ERASURE,
+            commits=commits,
+            rules_version=rules_version,
+            holds_version=plan.holds_version,
+            uid=plan.uid,
+        )
+
+        async def look_again(answer: RecheckInputs) -> Cleared:
+            return await _recheck(context, plan, self.order, answer, holds)
+
+        return await context.reread(
+            lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
+        )
+
+
+async def _that_go(
+    context: RunContext, plan: Plan, order: ErasureOrder, staged: Sequence[StagedEntry]
+) -> Sequence[StagedEntry]:
+    """Return those whose objects the plan takes. Any other entry or upload stays, for a later plan to find its path."""
+    if not staged:
+        return ()
+    goes = frozenset((await context.read(plan.garbage, messages.GARBAGE))["address"].to_pylist())
+    in_parts = any(one.multipart_id for one in staged)
+    # An upload ends with all of its parts, so those that came after the plan count, too.
+    now = await context.service.staged(plan.run_id, order.selection) if in_parts else ()
+    kept = {one.multipart_id for one in (*staged, *now) if one.multipart_id and key_of(one, plan.namespace) not in goes}
+    return [one for one in staged if key_of(one, plan.namespace) in goes and one.multipart_id not in kept]
+
+
+async def _plan(
+    context: RunContext,
+    run: StartedRun,
+    order: ErasureOrder,
+    queued: Sequence[StagedEntry],
+    others: Manifest | None,
+    prepared: PreparedCommits,
+) -> Plan:
+    """`others` (UNCOMMITTED) are the objects that staged entries name which are not selected: an apply leaves these."""
+    commits = await context.read(prepared.commits, messages.COMMITS)
+    ranges = await read_ranges_by_span(context.engine, commits, order.selection, folder=folder_in(run, "ranges.tasks"))
+    meeting, apart = ranges.meeting, ranges.apart
+    context.progress(
+        f"reading {count_of(meeting.count, 'range')} that may have selected entries; {apart.count:,} have none"
+    )
+    closed = slice_numbers(run.closed_slices)
+    found, stays = await deal_selected(
+        context.engine,
+        meeting,
+        order.selection,
+        uri=run.namespace,
+        folder=folder_in(run, "due.tasks"),
+        closed=closed,
+    )
+    candidates = await add_others(
+        context,
+        found,
+        (*order.staged, *queued),
+        await deferred_runs(context),
+        order.selection,
+        takes_shared=order.takes_shared,
+        holds=prepared.holds,
+        uri=run.namespace,
+        closed=closed,
+    )
+    sides = [await deal_held(context, run, commits, prepared.holds, name="holds")]
+    sides += [await deal_staying(context, run, order.staged, prepared.holds, closed=closed)]
+    if others is not None:
+        sides += [await deal_tables(context, run, [others], messages.UNCOMMITTED, "others")]
+    if not order.takes_shared:
+        sides += [stays, await deal_ranges(context, run, apart, folder=folder_in(run, "live.tasks"))]
+    garbage, totals = await mark_expired(
+        context.engine,
+        candidates,
+        sides,
+        into=folder_in(run, messages.GARBAGE.name),
+        now_ms=run.now_ms,
+        all_names=True,
+        # An earlier erasure took objects whose entries stay. Bytes of what is staged may be under way.
+        unasked=frozenset(key_of(one, run.namespace) for one in order.staged),
+    )
+    objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
+    context.progress(f"{objects}, {size}, to go; writing the plan")
+    outlook, checksums = await foresee(context, run, order, prepared, queued=queued, ranges=ranges, garbage=garbage)
+    swept = int(commits["swept"].to_numpy().sum())
+    frame = plan_frame(context, run, prepared) | {"rules": None, "rules_version": 0}
+    return Plan(
+        **frame,
+        erasure=replace(order, checksums=checksums),
+        outlook=outlook,
+        slices=await _write_slices(context, run),
+        commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
+        range_counts=RangeCounts(live=apart.count, expired=meeting.count),
+        garbage=garbage,
+        totals=totals,
+    )
+
+
+async def _write_slices(context: RunContext, run: StartedRun) -> Pieces | None:
+    names = run.all_slices()
+    if names is None:
+        return None
+    # Also those without a record: one that a restore makes later must have been listed, too.
+    data = await context.store.level(DATA_PREFIX)
+    found = {folder[len(DATA_PREFIX) : -1] for folder in data.folders}
+    lying = {name for name in found if parse_slice_name(name) is not None}
+    rows = CLOSED.rows({"bucket": slice_numbers(sorted(lying.union(names)))})
+    return await write_piece(context.store, folder_in(run, "slices"), messages.part_name(0), CLOSED, rows)
+
+
+async def _recheck(
+    context: RunContext, plan: Plan, order: ErasureOrder, answer: RecheckInputs, holds: Holds
+) -> Cleared:
+    """Keep of the plan's objects those that nothing holds now either, under a name of this recheck."""
+    commits, uncommitted = whole(answer)
+    suffix, closed = f".{commits.digest()[:16]}", slice_numbers(answer.closed_slices)
+    rows = await context.read(commits, messages.COMMITS)
+    sides = [
+        await deal_tables(context, plan, [uncommitted], messages.UNCOMMITTED, f"uncommitted{suffix}"),
+        await deal_held(context, plan, rows, holds, name=f"holds{suffix}"),
+    ]
+    if not order.takes_shared:
+        ranges = await read_ranges_by_span(
+            context.engine, rows, order.selection, folder=folder_in(plan, f"ranges.tasks{suffix}")
+        )
+        _, stays = await deal_selected(
+            context.engine,
+            ranges.meeting,
+            order.selection,
+            uri=plan.namespace,
+            folder=folder_in(plan, f"due.tasks{suffix}"),
+            closed=closed,
+        )
+        unselected = folder_in(plan, f"live.tasks{suffix}")
+        sides += [stays, await deal_ranges(context, plan, ranges.apart, folder=unselected)]
+    candidates = await deal_again(
+        context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
+    )
+    garbage, totals = await mark_expired(
+        context.engine,
+        candidates,
+        sides,
+        into=folder_in(plan, f"{messages.GARBAGE.name}{suffix}"),
+        now_ms=plan.now_ms,
+        all_names=True,
+    )
+    return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)

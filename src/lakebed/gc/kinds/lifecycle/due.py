@@ -1,0 +1,438 @@
+"""Find what is due by a lifecycle policy in the ranges that reaching.py picks: from rows to objects.
+
+A row is due, or it stays. An object goes if it is due and stays nowhere (mark.py subtracts). A range of which nothing
+can be due is read at its end only: its slice summary says what stays.
+
+`gc/rules/lifecycle/due.py` is the specification; a property test holds both equal.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.base import FOREIGN_SLICE, RangeId, format_address
+from lakebed.gc.engines import Engine, Task
+from lakebed.gc.engines.tables import CANDIDATES, LIVE, PARTS, Table, required
+from lakebed.gc.mark.inputs.named import LiveSet, read_live
+from lakebed.gc.mark.inputs.ranges import (
+    ListedRanges,
+    effort_of_whole,
+    get_range,
+    in_closed_slices,
+    pack_rows,
+    texts_of,
+)
+from lakebed.gc.mark.inputs.selecting import matching, with_metadata
+from lakebed.gc.mark.sets.bucketed import (
+    HELD_MAX,
+    Bucketed,
+    Dealer,
+    effort_of,
+    in_shares,
+    in_side,
+    rows_of_shares,
+    side_of,
+)
+from lakebed.gc.mark.sets.packing import Cause, Integers, in_slices, is_set
+from lakebed.gc.mark.sets.places import Namespace
+from lakebed.gc.messages import BadInput, Pieces
+from lakebed.gc.rules.lifecycle import PathPattern, Policy, latest_due, parse_period
+from lakebed.objectstore import ObjectStore
+from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
+
+from .reaching import Terms
+from .sorting import due_in
+
+LIFECYCLE: Final = "lifecycle"
+"""The reason that plans give."""
+
+MIXED: Final = -2
+"""In place of a rule: it differs from row to row."""
+
+VERSIONS: Final = Table(
+    "a row of a range whose path has a rule that keeps versions; `rule` is -1 where the row is not due",
+    required(
+        ("path", pa.string()),
+        ("key", pa.binary()),
+        ("slice", pa.int64()),
+        ("sequence", pa.int32()),
+        ("address", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("modified_ms", pa.int64()),
+        ("rule", pa.int32()),
+        ("terms", pa.int32()),
+    ),
+)
+
+Bitmap = npt.NDArray[np.uint8]
+_NO_BITS: Final = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging:
+    """Give tasks what they need to judge rows. `until_ms`: judge as of then, and see candidates when they are due."""
+
+    policy: Policy
+    terms: Sequence[Terms]
+    namespace: Namespace
+    closed: pa.Array
+    now_ms: int
+    until_ms: int | None = None
+
+    def cutoffs(self, number: int) -> list[int | None]:
+        """Return by rule the instant before which a row of these terms was written that is due."""
+        at_ms = self.now_ms if self.until_ms is None else self.until_ms
+        return [
+            None if periods is None else min(parse_period(period).cutoff_ms(at_ms) for period in periods)
+            for periods in self.terms[number].periods
+        ]
+
+    def seen_ms(self, number: int, rule: int, written_ms: Integers) -> Integers:
+        if self.until_ms is None:
+            return written_ms
+        periods = self.terms[number].periods[rule] or ()
+        due: Integers = latest_due([parse_period(period) for period in periods], written_ms)
+        return due
+
+    def candidates(self, rows: pa.Table, rule_of: Integers, number: int) -> Iterator[pa.Table]:
+        """CANDIDATES of rows that are due, each by its rule."""
+        for rule in np.unique(rule_of).tolist():
+            part = rows.filter(pa.array(rule_of == rule))
+            branch = self.terms[number].branches[rule]
+            # Plans hold no branch, and a simulation needs no reason.
+            reason = LIFECYCLE if self.until_ms is None else branch
+            cause = Cause(reason=reason, rule=self.policy.rules[rule].text(), branch=branch)
+            seen_ms = self.seen_ms(number, rule, part["modified_ms"].to_numpy())
+            for packed in pack_rows(part, cause, seen_ms, self.namespace):
+                yield in_closed_slices(packed, self.closed)
+
+
+_OBJECT: Final = ["slice", "sequence", "address"]
+_DUE: Final = "due/"
+_STAYS: Final = "stays/"
+_VERSIONS: Final = "versions/"
+
+
+class _Sides:
+    """Hold what one task found: candidates, what stays, and rows whose versions are still to be counted."""
+
+    def __init__(self, judging: Judging, folder: str) -> None:
+        self._judging = judging
+        self._folder = folder
+        self._live = LiveSet()
+        self._dealers = {_DUE: Dealer(CANDIDATES), _STAYS: Dealer(LIVE), _VERSIONS: Dealer(VERSIONS)}
+
+    def add_due(self, rows: pa.Table, rule_of: Integers, number: int) -> None:
+        for packed in self._judging.candidates(rows, rule_of, number):
+            self._dealers[_DUE].add(packed)
+
+    def add_staying(self, rows: pa.Table) -> None:
+        self._live.add_entries(rows, self._judging.namespace)
+
+    def add_versions(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self._dealers[_VERSIONS].add(rows)
+
+    async def write(self, task: Task, *, held_max: int = 0) -> AsyncIterator[pa.Table]:
+        """Write what is more than this, everything by default, and yield rows of PARTS that name the side."""
+        stays = self._dealers[_STAYS]
+        if not held_max:
+            stays.add(self._live.rows())
+        elif self._live.keys_held >= held_max:
+            stays.add(self._live.take_keys())
+        for side, dealer in self._dealers.items():
+            if dealer.held >= held_max and dealer.has_rows:
+                yield in_side(side, await dealer.write(task.store, self._folder + side))
+
+
+async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder: str) -> tuple[Bucketed, Bucketed]:
+    """Write what is due of `Ranges.due` as CANDIDATES, and what stays as LIVE, into folders in `folder`.
+
+    Of a slice that is not closed nothing may go.
+    """
+    policy = judging.policy
+    counted = [rule.pattern for rule in policy.rules if rule.keep_versions]
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        sides = _Sides(judging, folder)
+        facts = {row["range_id"]: row for row in (await due_in(task, share)).to_pylist()}
+        async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
+            number = facts[name]["terms"]
+            rows = read_rows(RangeId(name), data, facts[name]["count"], policy)
+            rule_of = match_rules(rows, policy)
+            is_due = due_rows(rows, rule_of, judging.cutoffs(number))
+            if counted:
+                is_counted = _any_matches(rows, counted)
+                sides.add_versions(_versions(rows, rule_of, is_due, number, np.flatnonzero(is_counted)))
+                rest = pa.array(~is_counted)
+                rows, rule_of, is_due = rows.filter(rest), rule_of[~is_counted], is_due[~is_counted]
+            sides.add_staying(rows.select(_OBJECT).filter(pa.array(~is_due)))
+            sides.add_due(rows.filter(pa.array(is_due)), rule_of[is_due], number)
+            async for row in sides.write(task, held_max=HELD_MAX):
+                yield row
+        async for row in sides.write(task):
+            yield row
+
+    async def count_versions(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        sides = _Sides(judging, folder)
+        async for _, (tables,) in in_shares(task, share, ([versions], VERSIONS)):
+            for due, rule_of, number in stale_versions(pa.concat_tables(tables), judging, sides.add_staying):
+                sides.add_due(due, rule_of, number)
+            async for row in sides.write(task, held_max=HELD_MAX):
+                yield row
+        async for row in sides.write(task):
+            yield row
+
+    written = await engine.run(work, ranges, PARTS, effort=ListedRanges(ranges).effort_of_whole)
+    if counted:
+        versions = side_of(written, folder, _VERSIONS)
+        more = await engine.run(count_versions, rows_of_shares(versions), PARTS, effort=effort_of(versions))
+        written = pa.concat_tables([written, more])
+    return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
+
+
+async def deal_going(
+    engine: Engine,
+    ranges: pa.Table,
+    judging: Judging,
+    *,
+    groups: Mapping[str, Sequence[int]],
+    going: Pieces,
+    folder: str,
+) -> tuple[Bucketed, Bucketed]:
+    """Write as CANDIDATES what of these row groups names objects that are `going`, a bitmap of LIVE for each slice.
+
+    Foreign keys are due or stay by these rows, as in `deal_due`; whatever stays is LIVE.
+    """
+    policy = judging.policy
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        sides = _Sides(judging, folder)
+        facts = {row["range_id"]: row for row in share.to_pylist()}
+        bitmaps = await read_going(task.store, going)
+        async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
+            number, file = facts[name]["terms"], open_range(RangeId(name), data, facts[name]["count"])
+            goes = _goes(file.table(_OBJECT, groups[name]), bitmaps, judging.namespace)
+            rows = rows_that_go(file, policy, groups[name], goes)
+            rule_of = match_rules(rows, policy)
+            is_due = due_rows(rows, rule_of, judging.cutoffs(number))
+            is_foreign = rows["slice"].to_numpy() == FOREIGN_SLICE
+            if not (is_due | is_foreign).all():
+                raise BadInput(f"range {name} has rows that stay, and hours say that they go", range_id=name)
+            sides.add_staying(rows.select(_OBJECT).filter(pa.array(~is_due)))
+            sides.add_due(rows.filter(pa.array(is_due)), rule_of[is_due], number)
+            async for row in sides.write(task, held_max=HELD_MAX):
+                yield row
+        async for row in sides.write(task):
+            yield row
+
+    written = await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges))
+    return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
+
+
+def rows_that_go(
+    file: RangeFile,
+    policy: Policy,
+    groups: Sequence[int],
+    goes: npt.NDArray[np.bool_],
+    *,
+    with_addresses: bool = True,
+) -> pa.Table:
+    """Return what a rule asks of those rows of these row groups that go: `goes` says it of each row of theirs."""
+    sizes = np.array([file.group_rows[group] for group in groups])
+    # Keys take longest to read, and most row groups have nothing, or little besides.
+    has = np.add.reduceat(goes, np.cumsum(sizes) - sizes) > 0
+    chosen = [group for group, some in zip(groups, has.tolist(), strict=True) if some]
+    rows = read_columns(file, policy, groups=chosen, with_addresses=with_addresses)
+    goes = goes[np.repeat(has, sizes)]
+    return rows if goes.all() else rows.filter(pa.array(goes))
+
+
+def _goes(rows: pa.Table, bitmaps: Mapping[int, Bitmap], namespace: Namespace) -> npt.NDArray[np.bool_]:
+    """Return for each row whether its bitmap has its object, and True for each foreign key."""
+    goes = goes_of(rows, bitmaps)
+    is_foreign = rows["slice"].to_numpy() == FOREIGN_SLICE
+    goes |= is_foreign
+    for at in np.flatnonzero(is_foreign).tolist():
+        place = namespace.place_of(rows["address"][at].as_py())
+        if isinstance(place, tuple):
+            goes[at] = is_set(bitmaps.get(place[0], _NO_BITS), np.array([place[1]]))[0]
+    return goes
+
+
+def goes_of(rows: pa.Table, bitmaps: Mapping[int, Bitmap]) -> npt.NDArray[np.bool_]:
+    """Return for each row whether the bitmap of its slice has its sequence."""
+    slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy()
+    goes = np.zeros(len(slices), np.bool_)
+    for slice_, part in in_slices(slices):
+        if slice_ in bitmaps:
+            goes[part] = is_set(bitmaps[slice_], sequences[part])
+    return goes
+
+
+async def read_going(store: ObjectStore, going: Pieces) -> dict[int, Bitmap]:
+    """Return the bitmap of each slice."""
+    rows = await read_live(store, going)
+    bitmaps = (np.frombuffer(bitmap, np.uint8) for bitmap in rows["bitmap"].to_pylist())
+    return dict(zip(rows["bucket"].to_pylist(), bitmaps, strict=True))
+
+
+def read_rows(id_: RangeId, data: bytes, count: int, policy: Policy) -> pa.Table:
+    """Return what a rule asks of the rows, their objects and paths."""
+    return read_columns(open_range(id_, data, count), policy)
+
+
+def open_range(id_: RangeId, data: bytes, count: int) -> RangeFile:
+    """Open a range with this number of entries."""
+    file = RangeFile(id_, data)
+    if len(file) != count:
+        raise RangeCorrupt(id_, f"has {len(file)} entries instead of {count}")
+    return file
+
+
+def read_columns(
+    file: RangeFile,
+    policy: Policy,
+    *,
+    groups: Sequence[int] | None = None,
+    rule: int = MIXED,
+    with_addresses: bool = True,
+) -> pa.Table:
+    """Read columns. Where the rule of all rows is known, neither their paths nor what tells rules apart is among them.
+
+    Addresses say something of foreign keys alone.
+    """
+    columns = ["slice", "sequence", "modified_ms", *(["address"] if with_addresses else [])]
+    if rule == MIXED:
+        columns += ["key", "size_bytes"]
+        if any(rule.metadata for rule in policy.rules):
+            columns.append("metadata")
+    return file.table(columns, groups)
+
+
+def rule_of_span(policy: Policy, first: bytes, last: bytes) -> int:
+    """Return the number of the rule that counts for all keys from the first to the last, -1 for none, or MIXED."""
+    for prefix in policy.pins.prefixes:
+        start = prefix.encode()
+        if first[: len(start)] <= start <= last[: len(start)]:
+            return MIXED
+    # The most specific comes first and wins.
+    for number, rule in enumerate(policy.rules):
+        start = rule.pattern.literal_beginning()
+        if first[: len(start)] <= start <= last[: len(start)]:
+            is_for_all = rule.pattern.is_prefix and not rule.min_size and not rule.metadata
+            return number if is_for_all and first.startswith(start) and last.startswith(start) else MIXED
+    return -1
+
+
+def match_rules(rows: pa.Table, policy: Policy) -> Integers:
+    """Return for each row the number of the rule that counts, -1 where none does. The keys ascend."""
+    keys = KeyColumn(chunk(rows, "key"))
+    found = np.full(rows.num_rows, -1, np.int64)
+    # The most specific comes first and wins, so it is written last.
+    for number in reversed(range(len(policy.rules))):
+        rule = policy.rules[number]
+        part = stretch(keys, rule.pattern)
+        chosen = _matching_in(rows, part, rule.pattern)
+        if rule.min_size:
+            chosen &= rows["size_bytes"].to_numpy()[part] >= rule.min_size
+        if rule.metadata and chosen.any():
+            chosen &= with_metadata(rows["metadata"].slice(part.start, len(chosen)), rule.metadata)
+        found[part][chosen] = number
+    for prefix in policy.pins.prefixes:
+        found[stretch(keys, PathPattern(prefix, True))] = -1
+    return found
+
+
+def stretch(keys: KeyColumn, pattern: PathPattern) -> slice:
+    """Return where the keys, which ascend, begin as all paths of the pattern do: of a prefix all that match."""
+    start = pattern.literal_beginning()
+    if not len(keys) or not keys[0][: len(start)] <= start <= keys[len(keys) - 1][: len(start)]:
+        return slice(0, 0)
+    first = bisect_left(keys, start)
+    return slice(first, bisect_right(keys, start, first, key=lambda key: key[: len(start)]))
+
+
+def _matching_in(rows: pa.Table, part: slice, pattern: PathPattern) -> npt.NDArray[np.bool_]:
+    count = part.stop - part.start
+    if pattern.is_prefix or not count:
+        return np.full(count, True)
+    return matching(texts_of(rows["key"].slice(part.start, count)), pattern)
+
+
+def due_rows(rows: pa.Table, rule_of: Integers, cutoffs: Sequence[int | None]) -> npt.NDArray[np.bool_]:
+    """Return for each row whether it is due: written before the cut-off of its rule."""
+    # Without a rule the last counts: written before the beginning of time.
+    limits = np.array([*(_BEFORE_ALL if one is None else one for one in cutoffs), _BEFORE_ALL], np.int64)
+    due: npt.NDArray[np.bool_] = rows["modified_ms"].to_numpy() < limits[rule_of]
+    return due
+
+
+_BEFORE_ALL: Final = -(1 << 63)
+
+
+def _any_matches(rows: pa.Table, patterns: Sequence[PathPattern]) -> npt.NDArray[np.bool_]:
+    paths = texts_of(rows["key"])
+    found: npt.NDArray[np.bool_] = np.any([matching(paths, pattern) for pattern in patterns], axis=0)
+    return found
+
+
+def _versions(
+    rows: pa.Table, rule_of: Integers, is_due: npt.NDArray[np.bool_], number: int, chosen: npt.NDArray[np.int64]
+) -> pa.Table:
+    part = rows.take(pa.array(chosen))
+    return VERSIONS.rows(
+        {
+            "path": texts_of(part["key"]),
+            **{name: part[name] for name in ("key", "slice", "sequence", "address", "size_bytes", "modified_ms")},
+            "rule": np.where(is_due[chosen], rule_of[chosen], -1).astype(np.int32),
+            "terms": np.full(len(chosen), number, np.int32),
+        }
+    )
+
+
+def stale_versions(
+    rows: pa.Table, judging: Judging, keep: Callable[[pa.Table], None]
+) -> Iterator[tuple[pa.Table, Integers, int]]:
+    """Yield the VERSIONS that are due and none of the newest of their path on any branch, by terms. `keep` the others.
+
+    `rows` are all there are of their paths.
+    """
+    objects = [_object_of(row, judging.namespace) for row in rows.select(_OBJECT).to_pylist()]
+    facts = [rows[name].to_pylist() for name in ("path", "modified_ms", "terms", "rule")]
+    dates: dict[tuple[str, int], dict[str, int]] = {}
+    for object_, path, modified_ms, number, _ in zip(objects, *facts, strict=True):
+        for class_ in judging.terms[number].classes:
+            of_path = dates.setdefault((path, class_), {})
+            of_path[object_] = max(modified_ms, of_path.get(object_, modified_ms))
+    newest = {place: sorted(found, key=lambda object_: (-found[object_], object_)) for place, found in dates.items()}
+    goes = np.zeros(rows.num_rows, np.bool_)
+    for at, (object_, path, _, number, rule) in enumerate(zip(objects, *facts, strict=True)):
+        if rule >= 0:
+            count, classes = judging.policy.rules[rule].keep_versions, judging.terms[number].classes
+            # Class 0 stands for branches that are not known: which versions are newer there is not known either.
+            goes[at] = not count or (
+                0 not in classes and not any(object_ in newest[path, class_][:count] for class_ in classes)
+            )
+    keep(rows.filter(pa.array(~goes)))
+    numbers, rules = rows["terms"].to_numpy(), rows["rule"].to_numpy()
+    for number in np.unique(numbers[goes]).tolist():
+        chosen = np.flatnonzero(goes & (numbers == number))
+        # Packing wants keys that ascend.
+        part = rows.take(pa.array(chosen)).append_column("place", pa.array(chosen)).sort_by("key")
+        yield part, rules[part["place"].to_numpy()], number
+
+
+def _object_of(row: dict[str, Any], namespace: Namespace) -> str:
+    """Both spellings of one address are one version."""
+    if row["slice"] != FOREIGN_SLICE:
+        return format_address(row["slice"], row["sequence"])
+    place = namespace.place_of(row["address"])
+    return format_address(*place) if isinstance(place, tuple) else place or str(row["address"])

@@ -1,0 +1,226 @@
+"""Learn what all commits name for a lifecycle run, from what changed since a run before, or from all of it.
+
+A clean run is one with nothing to go on from, so both are one function. dues.py and trees.py have the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import FOREIGN_SLICE, count_of
+from lakebed.gc import messages
+from lakebed.gc.engines.tables import LIVE, read_part
+from lakebed.gc.mark.inputs.ranges import ListedRanges
+from lakebed.gc.mark.sets.bucketed import Bucketed, Dealer, files_of
+from lakebed.gc.messages import BadInput, KnownDues, Manifest, Pieces, Plan, StartedRun
+from lakebed.gc.rules.lifecycle import Policy
+from lakebed.gc.runs.context import RunContext, folder_in, write_piece
+from lakebed.objectstore import ObjectStore
+
+from .due import MIXED, rule_of_span
+from .dues import (
+    HOURS,
+    READ_RANGES,
+    ROWS_MAX,
+    Dues,
+    ReadRange,
+    TooSparse,
+    known_ranges,
+    read_dues,
+    read_hours,
+    read_pieces,
+    rows_of_known,
+    to_read,
+    write_hours,
+)
+from .reaching import SPANS, Ranges, Reached, keeps_versions
+from .sorting import in_rows, sort_ranges
+from .trees import TreeParts
+
+CHANGED_MAX: Final = 0.5
+SPANS_HELD: Final = 65_536
+"""How many ranges are held as objects of Python at a time: a million would take 0.4 GiB."""
+
+
+@dataclass(slots=True)
+class Known:
+    """`taken` are the runs of which all that they took is marked in `dues`."""
+
+    trees: TreeParts
+    ranges: dict[str, ReadRange]
+    dues: Dues
+    taken: tuple[str, ...] = ()
+
+    @property
+    def has_foreign(self) -> bool:
+        return any(read.has_foreign for read in self.ranges.values())
+
+    async def take(self, context: RunContext, gone: Mapping[str, Manifest]) -> None:
+        """Mark what these runs took."""
+        for run_id, table in gone.items():
+            if run_id in self.taken:
+                continue
+            for part in table.parts:
+                data = await read_part(context.store, table.folder, part)
+                rows = messages.read_part(table, messages.GARBAGE, part, data, ["slice", "sequence"])
+                rows = rows.filter(pc.not_equal(rows["slice"], FOREIGN_SLICE))
+                self.dues.take(rows["slice"].to_numpy(), rows["sequence"].to_numpy())
+        self.taken = (*self.taken, *(run_id for run_id in gone if run_id not in self.taken))
+
+    async def write_going(self, context: RunContext, run: StartedRun, slices: Iterable[int], *, folder: str) -> Pieces:
+        """Write LIVE of all that is due in these slices at the run's now, and did not go yet."""
+        rows = self.dues.bitmaps(slices, run.now_ms).rows()
+        return await write_piece(context.store, folder, "going-all.parquet", LIVE, rows)
+
+    async def deal_staying(
+        self, context: RunContext, run: StartedRun | Plan, slices: Iterable[int], *, folder: str
+    ) -> Bucketed:
+        """Write LIVE of all that is not due in these slices at the run's now."""
+        dealer = Dealer(LIVE)
+        dealer.add(self.dues.staying(slices, run.now_ms).rows())
+        return files_of(folder, await dealer.write(context.store, folder))
+
+    async def keep(self, context: RunContext, run: StartedRun, base: Base | None) -> KnownDues:
+        """Write it into the run's folder, for the next run."""
+        folder = folder_in(run, "known")
+        trees = await self.trees.in_folder(context.store, folder)
+        rows, terms = rows_of_known(self.ranges)
+        return KnownDues(
+            trees=trees.narrow,
+            wide=trees.wide,
+            sublists=trees.sublists,
+            ranges=await write_piece(context.store, folder, "ranges-all.parquet", READ_RANGES, rows),
+            hours=await write_hours(context.store, folder, self.dues),
+            terms=terms,
+            taken=self.taken,
+            clean_run=run.run_id if base is None else base.clean_run,
+            runs_since_clean=0 if base is None else base.runs_since_clean + 1,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """Hold what a run before left, read."""
+
+    run_id: str
+    known: Known
+    clean_run: str
+    runs_since_clean: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """`known` None: hours cannot be known. `base` is what was gone on from in the end; `note` says why none was."""
+
+    ranges: Ranges
+    known: Known | None = None
+    base: Base | None = None
+    note: str = ""
+
+
+async def read_known(store: ObjectStore, run_id: str, saved: KnownDues) -> Base:
+    """
+    Raises:
+        BadInput: a part is missing or altered.
+    """
+    ranges: dict[str, ReadRange] = {}
+    async for rows in read_pieces(store, saved.ranges, READ_RANGES):
+        ranges |= known_ranges(rows, saved.terms)
+    trees = TreeParts(narrow=saved.trees, wide=saved.wide, sublists=saved.sublists)
+    known = Known(trees=trees, ranges=ranges, dues=await read_hours(store, saved.hours), taken=saved.taken)
+    return Base(run_id=run_id, known=known, clean_run=saved.clean_run, runs_since_clean=saved.runs_since_clean)
+
+
+async def learn(
+    context: RunContext,
+    run: StartedRun | Plan,
+    policy: Policy,
+    reached: Reached,
+    base: Base | None,
+    *,
+    reads_rows: bool = True,
+    changed_max: float = CHANGED_MAX,
+    suffix: str = "",
+) -> Learned:
+    """Return the ranges of the history, and from when each object is due. What `base` knows becomes part of it.
+
+    Where more than `changed_max` of all ranges have to be read, all are.
+
+    Raises:
+        BadInput, EmptyLiveSet, TaskCorrupt: something was not read, or is not what it was.
+    """
+    read = partial(
+        sort_ranges,
+        context.engine,
+        context.store,
+        reached,
+        policy,
+        folder=folder_in(run, f"known{suffix}"),
+        tell=context.progress,
+    )
+    note = ""
+    try:
+        trees, ranges = await read(TreeParts() if base is None else base.known.trees)
+    except BadInput as error:
+        if base is None:
+            raise
+        base, note = None, str(error)
+        trees, ranges = await read(TreeParts())
+    rows = sum(ListedRanges(some).entries for some in (ranges.due, ranges.whole))
+    if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:
+        return Learned(ranges=ranges, note=note)
+    # Hours are kept of so few rows that their ranges find room here.
+    ranges = await in_rows(context, ranges)
+    count = ranges.due.num_rows + ranges.whole.num_rows
+    known = Known(trees=trees, ranges={}, dues=Dues())
+
+    def rules_of(ids: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+        at = pc.index_in(ids, value_set=ranges.due["range_id"])
+        # Of whole ranges the rule does not matter.
+        found = np.full(len(at), MIXED, np.int32)
+        is_due = at.is_valid().to_numpy()
+        at, rules = at.filter(pa.array(is_due)), np.empty(int(is_due.sum()), np.int32)
+        for start in range(0, len(at), SPANS_HELD):
+            some = at.slice(start, SPANS_HELD)
+            spans = zip(*(ranges.spans[name].take(some).to_pylist() for name in SPANS.schema.names), strict=True)
+            rules[start : start + len(some)] = [rule_of_span(policy, *span) for span in spans]
+        found[is_due] = rules
+        return found
+
+    todo = to_read(ranges, {} if base is None else base.known.ranges, rules_of)
+    if base is not None and todo.ranges.num_rows > changed_max * count:
+        base, note = None, "most of what is named has changed"
+        todo = to_read(ranges, {}, rules_of)
+    if base is not None:
+        known.dues, known.taken = base.known.dues, base.known.taken
+        known.dues.begin_anew(todo.anew)
+    context.progress(f"reading {count_of(todo.ranges.num_rows, 'range')} of {count:,}")
+    periods = [terms.periods for terms in ranges.terms]
+    folder = folder_in(run, f"dues.tasks{suffix}")
+    dues, facts = await read_dues(
+        context.engine, todo.ranges, periods, policy, known=todo.groups, uri=run.namespace, folder=folder
+    )
+    try:
+        async for table in read_pieces(context.store, dues, HOURS):
+            known.dues.add_rows(table)
+    except TooSparse:
+        return Learned(ranges=ranges)
+    known.ranges |= todo.known
+    async for table in read_pieces(context.store, facts, READ_RANGES):
+        known.ranges |= known_ranges(table, periods)
+    return Learned(ranges=ranges, known=known, base=base, note=note)
+
+
+def only_ranges(ranges: Ranges, chosen: Collection[str]) -> Ranges:
+    """Return ranges to read by their rows, and whole ones with foreign keys: all that `with_due` chose."""
+    ids = pa.array(sorted(chosen), pa.string())
+    due, whole = (table.filter(pc.is_in(table["range_id"], value_set=ids)) for table in (ranges.due, ranges.whole))
+    return Ranges(due=due, terms=ranges.terms, whole=whole)

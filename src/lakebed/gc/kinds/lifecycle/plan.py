@@ -1,0 +1,380 @@
+"""A collection by the lifecycle policy: objects whose every occurrence is due, although commits name them.
+
+A plan publishes nothing and makes no writer wait. It may be stale when it is applied (docs/design/protocols.md, "A
+lifecycle run"). So:
+
+1. the service publishes the run, writes down what is staged, uploaded or copied, and reads refs, commits and the policy
+   again; another version of the policy ends the run
+2. of the plan's objects, those are let off that any of this names, or that have an occurrence which is not due by the
+   commits and refs as they are now; the rest is a second table, `garbage.<recheck>`
+
+What an earlier run took is in no later plan, although commits still name it.
+
+Together with retention, when asked (`active_only`): commits that the rules let go count as swept, in the plan and when
+it is applied, by the rules that there are then. Such a run is a clean one, and saves nothing for others.
+
+A run costs what changed since the last one: it goes on from the hours that this one saved (learning.py).
+Where anything about them is amiss, or the policy is another, it makes a clean run, and says why. A policy that keeps
+versions, and a lake with too many rows, know no hours: each of their runs reads everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from lakebed.base import Invalid, count_of, human_size
+from lakebed.gc import messages
+from lakebed.gc.kinds.committed.plan import NO_RULES, NoRules
+from lakebed.gc.kinds.kind import Look, SweepRule
+from lakebed.gc.kinds.uncommitted.saved import NoSavedState, read_saved_dues
+from lakebed.gc.mark.holding import deal_held
+from lakebed.gc.mark.inputs.history import only_active
+from lakebed.gc.mark.inputs.named import deal_tables
+from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_ranges
+from lakebed.gc.mark.mark import deal_again, mark_expired
+from lakebed.gc.mark.sets.bucketed import HELD_IN_JOIN, Bucketed
+from lakebed.gc.mark.sets.places import Namespace, may_be_swept
+from lakebed.gc.messages import (
+    BadInput,
+    CommitCounts,
+    Expire,
+    Manifest,
+    Mode,
+    Plan,
+    PreparedCommits,
+    RangeCounts,
+    RecheckInputs,
+    RunKind,
+    RunMode,
+    RunState,
+    RunView,
+    StartedRun,
+    Totals,
+)
+from lakebed.gc.rules import Rules, check_rules
+from lakebed.gc.rules.lifecycle import Policy, check_policy
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
+from lakebed.gc.runs.resume import garbage_of, held_tables, runs_over
+
+from .due import Judging, deal_due, deal_going
+from .dues import with_due
+from .going import mark_going, portions_of
+from .learning import Base, Learned, learn, only_ranges, read_known
+from .reaching import Ranges, Reached, pinned_commits, reach_metaranges
+
+CLEAN_EVERY: Final = 90
+"""Begin anew after this many runs: the saved files also know ranges and trees that are gone."""
+
+ACTIVE_ONLY: Final = "active commits only"
+NO_HOURS: Final = "the policy keeps versions, or there are too many rows"
+NO_POLICY: Final = "no lifecycle policy is set: `lakebed lifecycle policy set` says which objects go"
+
+
+class NoPolicy(Invalid):
+    """No lifecycle policy is set, so nothing goes by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    mode: Mode = Mode.AUTOMATIC
+    active_only: bool = False
+
+    @property
+    def name(self) -> RunKind:
+        return RunKind.LIFECYCLE
+
+    @property
+    def rule(self) -> SweepRule:
+        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        """docs/design/0003-lifecycle.md. Staged data is looked at when the plan is applied."""
+
+        async def decide(prepared: PreparedCommits) -> Plan:
+            return await _plan(context, run, prepared, self.mode, active_only=self.active_only)
+
+        return await context.reread(lambda: context.service.commits_and_policy(run.run_id), decide)
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+        nothing = messages.arrow_schema(messages.EXPIRED).empty_table()
+        commits = await write_input(context.store, folder_in(plan, messages.EXPIRED.name), messages.EXPIRED, nothing)
+        request = Expire(
+            kind=RunKind.LIFECYCLE,
+            commits=commits,
+            rules_version=rules_version,
+            planned_ms=plan.now_ms,
+            holds_version=plan.holds_version,
+            uid=plan.uid,
+        )
+
+        async def look_again(answer: RecheckInputs) -> Cleared:
+            return await _recheck(context, plan, answer)
+
+        return await context.reread(
+            lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
+        )
+
+
+async def _plan(
+    context: RunContext, run: StartedRun, prepared: PreparedCommits, mode: Mode, *, active_only: bool
+) -> Plan:
+    policy = policy_of(prepared)
+    rules = await _rules(context) if active_only else None
+    if active_only and rules is None:
+        raise NoRules(NO_RULES)
+    base, note = (None, ACTIVE_ONLY) if active_only else await _choose(context, run, prepared, mode)
+    commits, reached = await _reach(context, prepared.commits, prepared.refs, policy, rules, now_ms=run.now_ms)
+    learned = await learn(context, run, policy, reached, base, reads_rows=not active_only)
+    if base is not None and learned.base is None:
+        note = learned.note or NO_HOURS
+        if mode is Mode.OPTIMISED:
+            raise NoSavedState(f"no optimised run can be made: {note}")
+    views = await context.service.runs()
+    held = await held_tables(context, views, runs_over(views))
+    gone = await taken_tables(context, views, held)
+    besides = [*held.values()]
+    into, closed = folder_in(run, messages.GARBAGE.name), slice_numbers(run.closed_slices)
+    # Foreign keys have no hours.
+    if learned.known is None or learned.known.has_foreign:
+        besides += gone.values()
+    keeps = [
+        await deal_tables(context, run, besides, messages.GARBAGE, "held"),
+        await deal_held(context, run, commits, prepared.holds, name="holds"),
+    ]
+    if learned.known is None:
+        due, stays = await _deal(context, run, policy, learned.ranges, closed=closed)
+        garbage, totals = await mark_expired(
+            context.engine, due, [*stays, *keeps], into=into, now_ms=run.now_ms, all_names=True
+        )
+    else:
+        await learned.known.take(context, gone)
+        garbage, totals = await mark_known(context, run, policy, learned, keeps, closed=closed, into=into)
+    objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
+    context.progress(f"{objects}, {size}, to go; writing the plan")
+    swept = int(commits["swept"].to_numpy().sum())
+    return Plan(
+        **plan_frame(context, run, prepared),
+        policy=prepared.policy,
+        mode=RunMode.CLEAN if learned.base is None else RunMode.OPTIMISED,
+        mode_note=note,
+        based_on="" if learned.base is None else learned.base.run_id,
+        dues=None if learned.known is None else await learned.known.keep(context, run, learned.base),
+        active_only=active_only,
+        beside=tuple(held),
+        commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
+        range_counts=RangeCounts(
+            live=ListedRanges(learned.ranges.whole).count, expired=ListedRanges(learned.ranges.due).count
+        ),
+        garbage=garbage,
+        totals=totals,
+    )
+
+
+async def _choose(
+    context: RunContext, run: StartedRun, prepared: PreparedCommits, mode: Mode
+) -> tuple[Base | None, str]:
+    """Return what the run goes on from, if anything, and for people why.
+
+    Raises:
+        NoSavedState: nothing but an optimised run was asked for, and it cannot be made.
+    """
+    if mode is Mode.CLEAN:
+        return None, "asked for"
+    try:
+        saved = await read_saved_dues(context, run, prepared.policy)
+        base = await read_known(context.store, saved.run_id, saved.dues)
+    except BadInput as error:
+        if mode is Mode.OPTIMISED:
+            raise NoSavedState(f"no optimised run can be made: {error}") from error
+        return None, str(error)
+    if saved.dues.runs_since_clean + 1 >= CLEAN_EVERY and mode is not Mode.OPTIMISED:
+        return None, f"{saved.dues.runs_since_clean} optimised runs since clean run {saved.dues.clean_run}"
+    return base, f"goes on from run {saved.run_id}"
+
+
+def policy_of(prepared: PreparedCommits) -> Policy:
+    """
+    Raises:
+        NoPolicy: none is set.
+    """
+    if not prepared.policy:
+        raise NoPolicy(NO_POLICY)
+    return check_policy(prepared.policy.encode())
+
+
+async def _rules(context: RunContext) -> Rules | None:
+    found = (await context.service.rules()).rules
+    return None if found is None else check_rules(found)
+
+
+async def _reach(
+    context: RunContext,
+    commits: Manifest,
+    refs: Manifest,
+    policy: Policy,
+    rules: Rules | None = None,
+    *,
+    now_ms: int = 0,
+) -> tuple[pa.Table, Reached]:
+    """Return the rows of COMMITS, and what reaches their trees; with `rules`, of those that these keep now."""
+    rows = await context.read(commits, messages.COMMITS)
+    named = await context.read(refs, messages.REFS)
+    active = rows
+    if rules is not None:
+        active = only_active(rows, named, rules, pinned=pinned_commits(named, policy), now_ms=now_ms)
+    return rows, reach_metaranges(active, named, policy)
+
+
+async def mark_due(
+    context: RunContext,
+    run: StartedRun,
+    policy: Policy,
+    prepared: PreparedCommits,
+    *,
+    until_ms: int,
+) -> tuple[Manifest, Totals]:
+    """Write GARBAGE: what is due by `until_ms`, and neither stays anywhere, nor is held, nor went. See `Judging`."""
+    _, reached = await _reach(context, prepared.commits, prepared.refs, policy)
+    ranges = (await learn(context, run, policy, reached, None, reads_rows=False)).ranges
+    closed = slice_numbers(run.closed_slices)
+    due, stays = await _deal(context, run, policy, ranges, closed=closed, until_ms=until_ms)
+    gone = await taken_tables(context, await context.service.runs(), ())
+    return await mark_expired(
+        context.engine,
+        due,
+        [*stays, await deal_tables(context, run, [*gone.values()], messages.GARBAGE, "held")],
+        into=folder_in(run, messages.GARBAGE.name),
+        now_ms=run.now_ms,
+    )
+
+
+async def mark_known(
+    context: RunContext,
+    run: StartedRun,
+    policy: Policy,
+    learned: Learned,
+    keeps: Sequence[Bucketed],
+    *,
+    closed: Collection[int],
+    into: str,
+    held_max: int = HELD_IN_JOIN,
+) -> tuple[Manifest, Totals]:
+    """Write GARBAGE: what goes by the hours, read where these say so. `keeps` are sides of LIVE.
+
+    Joins where foreign keys or any of `keeps` count, or where objects that belong together have more than `held_max`
+    rows.
+    """
+    assert learned.known is not None, "the caller looked"
+    known, ranges = learned.known, learned.ranges
+    hours = known.dues.going(run.now_ms)
+    going = {slice_: hours[slice_] for slice_ in closed if slice_ in hours}
+    groups = with_due(known.ranges, going)
+    chosen = only_ranges(ranges, groups)
+    context.progress(f"reading {count_of(chosen.due.num_rows, 'range')} that something goes from")
+    written = await known.write_going(context, run, going, folder=folder_in(run, "hours.tasks"))
+    judging, engine = _judging(run, policy, ranges, closed=closed), context.engine
+    if not any(side.rows for side in keeps) and not any(known.ranges[id_].has_foreign for id_ in groups):
+        portions = portions_of({id_: [one for one in known.ranges[id_].slices if one in going] for id_ in groups})
+        counts = dict(zip(chosen.due["range_id"].to_pylist(), chosen.due["count"].to_pylist(), strict=True))
+        if max((sum(counts[id_] for id_ in portion) for portion in portions), default=0) <= held_max:
+            return await mark_going(
+                engine, chosen.due, judging, portions, groups=groups, going=written, into=into, now_ms=run.now_ms
+            )
+    due, stays = await deal_going(
+        engine, chosen.due, judging, groups=groups, going=written, folder=folder_in(run, "due.tasks")
+    )
+    whole = await deal_ranges(context, run, ListedRanges(chosen.whole), folder=folder_in(run, "live.tasks"))
+    return await mark_expired(engine, due, [stays, whole, *keeps], into=into, now_ms=run.now_ms, all_names=True)
+
+
+async def _deal(
+    context: RunContext,
+    run: StartedRun | Plan,
+    policy: Policy,
+    ranges: Ranges,
+    *,
+    closed: Collection[int],
+    until_ms: int | None = None,
+    suffix: str = "",
+) -> tuple[Bucketed, list[Bucketed]]:
+    """CANDIDATES that are due, and all sides of LIVE that stay."""
+    listed, whole = (ListedRanges(rows).count for rows in (ranges.due, ranges.whole))
+    stay = f"; of {whole:,} all stays" if whole else ""
+    context.progress(f"reading {count_of(listed, 'range')}{stay}")
+    judging = _judging(run, policy, ranges, closed=closed, until_ms=until_ms)
+    due, stays = await deal_due(context.engine, ranges.due, judging, folder=folder_in(run, f"due.tasks{suffix}"))
+    unread = await deal_ranges(context, run, ListedRanges(ranges.whole), folder=folder_in(run, f"live.tasks{suffix}"))
+    return due, [stays, unread]
+
+
+def _judging(
+    run: StartedRun | Plan, policy: Policy, ranges: Ranges, *, closed: Collection[int], until_ms: int | None = None
+) -> Judging:
+    return Judging(
+        policy=policy,
+        terms=ranges.terms,
+        namespace=Namespace(run.namespace),
+        closed=pa.array(sorted(closed), pa.int64()),
+        now_ms=run.now_ms,
+        until_ms=until_ms,
+    )
+
+
+async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cleared:
+    """Keep of the plan's objects those that nothing holds now either, under a name of this recheck.
+
+    Dates count from the plan's now: what was not due then is in no plan.
+    """
+    commits, uncommitted = whole(answer)
+    if answer.refs is None:
+        raise BadInput("the server did not say which refs there are", run_id=plan.run_id)
+    suffix = f".{commits.digest()[:16]}"
+    policy, closed = check_policy(plan.policy.encode()), slice_numbers(answer.closed_slices)
+    # Rules that are gone by now let no commit go.
+    rules = await _rules(context) if plan.active_only else None
+    _, reached = await _reach(context, commits, answer.refs, policy, rules, now_ms=plan.now_ms)
+    base = None if plan.dues is None else await read_known(context.store, plan.run_id, plan.dues)
+    slices = [] if base is None else [*base.known.dues.going(plan.now_ms)]
+    learned = await learn(context, plan, policy, reached, base, reads_rows=base is not None, suffix=suffix)
+    if learned.known is None:
+        _, stays = await _deal(context, plan, policy, learned.ranges, closed=closed, suffix=suffix)
+    else:
+        foreign = only_ranges(learned.ranges, with_due(learned.known.ranges, {}))
+        _, stays = await _deal(context, plan, policy, foreign, closed=closed, suffix=suffix)
+        folder = folder_in(plan, f"hours.tasks{suffix}")
+        stays.append(await learned.known.deal_staying(context, plan, slices, folder=folder))
+    views = [view for view in await context.service.runs() if view.run_id != plan.run_id]
+    held = [*(await held_tables(context, views, runs_over(views))).values()]
+    staged = await deal_tables(context, plan, [uncommitted], messages.UNCOMMITTED, f"uncommitted{suffix}")
+    candidates = await deal_again(
+        context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
+    )
+    garbage, totals = await mark_expired(
+        context.engine,
+        candidates,
+        [*stays, staged, await deal_tables(context, plan, held, messages.GARBAGE, f"held{suffix}")],
+        into=folder_in(plan, f"{messages.GARBAGE.name}{suffix}"),
+        now_ms=plan.now_ms,
+        all_names=True,
+    )
+    return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
+
+
+async def taken_tables(context: RunContext, views: Sequence[RunView], held: Collection[str]) -> dict[str, Manifest]:
+    """Return by run what ended lifecycle runs and erasures took: tables GARBAGE.
+
+    A table that is gone, with the folder of an old run, is left out: a later run finds these objects gone once more.
+    """
+    found: dict[str, Manifest] = {}
+    for view in views:
+        takes = view.kind in {RunKind.LIFECYCLE, RunKind.ERASURE}
+        if takes and view.state is RunState.ENDED and view.plan and view.run_id not in held:
+            try:
+                found[view.run_id] = await garbage_of(context.store, view)
+            except BadInput:
+                context.progress(f"what run {view.run_id} took is not known any more")
+    return found

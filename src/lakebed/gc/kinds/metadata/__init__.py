@@ -1,0 +1,1 @@
+"""Files of trees that no commit names, and folders of old runs."""

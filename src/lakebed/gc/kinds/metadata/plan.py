@@ -1,0 +1,341 @@
+"""A collection of metadata: files of trees that no commit names, folders of old runs, and old dumps of refs.
+
+What lies under `_lakefs/` is listed first, and only then is read what may name it: every commit record, and the
+metarange of each that was not swept. A plan publishes nothing and makes no writer wait.
+
+When it is applied, the service retires every id of the list for ever. It ends the plans in it that were never applied,
+and bumps every branch. Only then it reads every commit record again (docs/design/protocols.md, "A collection of
+metadata"). Only commits that stay now, and did not when the plan was made, can name a file of the plan: their
+metaranges are read, and what they name stays. So does the folder of a run that is at work.
+
+`lakebed.gc.rules` has the rule as a plain function (metadata.py); the tests hold the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, SublistId, count_of
+from lakebed.gc import messages
+from lakebed.gc.engines import Effort, Task
+from lakebed.gc.engines.tables import PARTS, RANGE_IDS, VERDICTS, no_others
+from lakebed.gc.kinds.kind import Look, SweepRule
+from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all, newly_kept
+from lakebed.gc.mark.inputs.ranges import ListedRanges, read_ranges, without
+from lakebed.gc.mark.inputs.special import (
+    DUMPS,
+    LAST_FILE,
+    SPECIAL_PREFIX,
+    TREE_FILES,
+    Special,
+    find_unknown_files_around,
+    is_metadata,
+    list_special,
+    run_file,
+)
+from lakebed.gc.mark.mark import sum_parts, write_portions
+from lakebed.gc.messages import (
+    GC_PREFIX,
+    LEFTOVERS,
+    CommitCounts,
+    LeftoversRetired,
+    Part,
+    Plan,
+    PreparedCommits,
+    RangeCounts,
+    RetireLeftovers,
+    RunKind,
+    RunView,
+    StartedRun,
+    run_folder,
+)
+from lakebed.gc.rules import MetadataRule, RunFacts, WrittenFacts, old_runs, old_written, unnamed_files
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, read_garbage, write_input
+from lakebed.objectstore import ObjectCorrupt, ObjectStat, ObjectStore
+from lakebed.ranges import metarange_key, range_key, sublist_key
+
+UNNAMED: Final = "unnamed"
+OLD_RUN: Final = "old-run"
+OLD_DUMP: Final = "old-dump"
+OLD_SYMLINKS: Final = "old-symlinks"
+_FILES_OF_A_DUMP: Final = 3
+HELD_MAX: Final = 2_000_000
+"""How many files of trees the driver looks up at a time."""
+_OF_TREES: Final = ("_lakefs/ranges/", "_lakefs/sublists/")
+"""Files in these folders are named by other files: those of a tree that cannot be read stay."""
+
+
+class SymlinksFile(msgspec.Struct, frozen=True):
+    """Read from the last file of symlinks what a collection needs (docs/formats/addresses.md)."""
+
+    branch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """`by` says how long a file must have gone unnamed. The folder of the run `spares` stays."""
+
+    by: MetadataRule
+    spares: str = ""
+
+    @property
+    def name(self) -> RunKind:
+        return RunKind.METADATA
+
+    @property
+    def rule(self) -> SweepRule:
+        return SweepRule(may_delete=is_metadata, look=Look.NONE)
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        """The plan, with the list of what it wants (table LEFTOVERS)."""
+        context.progress("listing ranges, metaranges and run folders")
+        special = await list_special(context.engine, context.store, folder=folder_in(run, "special"))
+
+        async def decide(prepared: PreparedCommits) -> Plan:
+            return await self._plan(context, run, special, prepared)
+
+        return await context.reread(lambda: context.service.commits_for_metadata(run.run_id), decide)
+
+    async def _plan(self, context: RunContext, run: StartedRun, special: Special, prepared: PreparedCommits) -> Plan:
+        commits = await context.read(prepared.commits, messages.COMMITS)
+        metaranges = metaranges_of_all(commits)
+        trees = count_of(metaranges.num_rows, "metarange")
+        context.progress(f"reading {trees} of {count_of(commits.num_rows, 'commit')}")
+        folder = folder_in(run, "ranges.tasks")
+        listed = await read_ranges(context.engine, metaranges, folder=folder, with_sublists=True)
+        ranges = listed.count
+        check_live(metaranges, ranges)
+        nameless = await without_ids(context, special, metaranges["metarange_id"], listed)
+        if prepared.has_lost_trees:
+            for folder in _OF_TREES:
+                nameless = nameless.filter(pc.invert(pc.starts_with(nameless["key"], folder)))
+        written_ms = dict(zip(nameless["id"].to_pylist(), nameless["modified_ms"].to_pylist(), strict=True))
+        ids = unnamed_files(written_ms, (), rule=self.by, now_ms=run.now_ms)
+        facts = facts_of(special, await context.service.runs())
+        runs = old_runs(facts, rule=self.by, now_ms=run.now_ms) - {run.run_id, self.spares}
+        refs = await context.read(prepared.refs, messages.REFS)
+        old = await self._old(context.store, special, refs, run.now_ms)
+        garbage, totals = await _write(context, run, _garbage(nameless, special, ids, runs, old))
+        swept = int(commits["swept"].to_numpy().sum())
+        around = await find_unknown_files_around(context.store)
+        return Plan(
+            **plan_frame(context, run, prepared),
+            leftovers=await _write_leftovers(context.store, run, sorted(ids), sorted(runs)),
+            commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
+            range_counts=RangeCounts(live=ranges, expired=len(ids)),
+            garbage=garbage,
+            totals=totals,
+            **around.plus(special.unknown_files).facts(),
+        )
+
+    async def _old(self, store: ObjectStore, special: Special, refs: pa.Table, now_ms: int) -> list[ObjectStat]:
+        """Return the files of dumps and symlinks that go. Their names are never given again, so there is no second
+        look: of a branch that is made again meanwhile, the symlinks are made again too.
+        """
+        branches = set(refs.filter(pc.equal(refs["kind"], "branch"))["name"].to_pylist())
+        facts = []
+        for (group, id_), stats in special.written.items():
+            last = next((stat for stat in stats if stat.key.endswith(f"/{id_}/{LAST_FILE}")), None)
+            touched_ms = max(stat.modified_ms for stat in stats)
+            is_old = touched_ms < now_ms - self.by.run_age_ms_min
+            facts.append(
+                WrittenFacts(
+                    group=group,
+                    id=id_,
+                    touched_ms=touched_ms,
+                    is_whole=last is not None or (group == DUMPS and len(stats) >= _FILES_OF_A_DUMP),
+                    is_wanted=not (is_old and last) or await _branch_of(store, last) in branches,
+                )
+            )
+        old = old_written(facts, rule=self.by, now_ms=now_ms)
+        return [stat for key in sorted(old) for stat in special.written[key]]
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:  # noqa: ARG002 - it goes by none
+        assert plan.leftovers is not None, "plans of metadata have one"
+        context.progress(f"retiring {count_of(plan.leftovers.rows, 'file or run', 'files and runs')}")
+        request = RetireLeftovers(leftovers=plan.leftovers, uid=plan.uid)
+
+        async def look_again(answer: LeftoversRetired) -> tuple[LeftoversRetired, pa.Array]:
+            return answer, await _named_since(context, plan, answer)
+
+        answer, spared = await context.reread(lambda: context.service.retire(plan.run_id, request), look_again)
+        folder = folder_in(plan, f"{messages.GARBAGE.name}.{answer.commits.digest()[:16]}")
+        alive = [run_folder(kind, RunId(run_id)) for kind in RunKind for run_id in answer.runs_alive]
+        alive += await _taken_up(context.store, plan)
+        if answer.has_lost_trees:
+            alive += _OF_TREES
+        parts = await _filter(context.store, plan, folder, spared, alive)
+        return Cleared(garbage=messages.manifest_of(messages.GARBAGE, folder, parts), commits=answer.commits)
+
+
+async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:
+    """Return the branch that symlinks are of.
+
+    Raises:
+        ObjectCorrupt: the file does not say so.
+    """
+    try:
+        return msgspec.json.decode(await store.get(last.key), type=SymlinksFile).branch
+    except msgspec.MsgspecError as error:
+        raise ObjectCorrupt(f"{last.key} does not say which branch it is of: {error}", key=last.key) from error
+
+
+async def without_ids(
+    context: RunContext, special: Special, metaranges: pa.ChunkedArray, ranges: ListedRanges
+) -> pa.Table:
+    """Return the TREE_FILES whose ids are none of these. Holds no more of the others than HELD_MAX at a time.
+
+    Raises:
+        BadInput: a part is missing or was changed.
+    """
+    left, held, count = [TREE_FILES.schema.empty_table()], list[pa.Table](), 0
+
+    async def sift() -> None:
+        files = without(pa.concat_tables(held), "id", metaranges)
+        async for some in ranges.each(context):
+            files = without(files, "id", some["range_id"])
+        left.append(files)
+
+    async for files in special.tree_files(context.store):
+        held.append(files)
+        count += files.num_rows
+        # A look-up table of the ids is made anew each time, so rarely.
+        if count >= HELD_MAX:
+            await sift()
+            held, count = [], 0
+    if held:
+        await sift()
+    return pa.concat_tables(left)
+
+
+def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
+    """Every run that has a folder or a record."""
+    known = {(view.kind.value, view.run_id): view for view in views}
+    facts = []
+    for kind, run_id in sorted({*known, *special.runs}):
+        stats, view = special.runs.get((kind, run_id), []), known.get((kind, run_id))
+        started_ms = [] if view is None else [view.started_ms]
+        facts.append(
+            RunFacts(
+                id=run_id,
+                kind=kind,
+                state="" if view is None else view.state.value,
+                touched_ms=max([*started_ms, *(stat.modified_ms for stat in stats)]),
+                has_begun=any(stat.key.endswith((f"/{run_id}/apply.json", f"/{run_id}/sweep.json")) for stat in stats),
+                has_saved=any(stat.key.endswith(f"/{run_id}/saved.json") for stat in stats),
+            )
+        )
+    return facts
+
+
+def _garbage(
+    files: pa.Table, special: Special, ids: Collection[str], runs: Collection[str], written: Sequence[ObjectStat]
+) -> pa.Table:
+    """VERDICTS: each file that goes, of these TREE_FILES, of these runs, and these that requests wrote."""
+    gone = (
+        files.filter(pc.is_in(files["id"], value_set=pa.array(sorted(ids), pa.string()))).drop_columns("id").to_pylist()
+    )
+    folders = [stat for (_, run_id), stats in special.runs.items() if run_id in runs for stat in stats]
+    verdicts = [(ObjectStat(**row), UNNAMED) for row in gone]
+    verdicts += [(stat, OLD_RUN) for stat in folders] + [
+        (stat, OLD_DUMP if stat.key.startswith(f"{SPECIAL_PREFIX}{DUMPS}/") else OLD_SYMLINKS) for stat in written
+    ]
+    stats = sorted(verdicts, key=_key)
+    count = len(stats)
+    columns: dict[str, Any] = {
+        "address": [stat.key for stat, _ in stats],
+        "slice": [FOREIGN_SLICE] * count,
+        "sequence": [0] * count,
+        "size_bytes": [stat.size_bytes for stat, _ in stats],
+        "reason": [reason for _, reason in stats],
+        "last_seen_at": pa.array([stat.modified_ms * 1000 for stat, _ in stats], pa.timestamp("us", tz="UTC")),
+        "prefix": [stat.key[: stat.key.index("/", len(SPECIAL_PREFIX)) + 1] for stat, _ in stats],
+    }
+    nothing = {name: [""] * count for name in VERDICTS.schema.names if name not in columns}
+    return VERDICTS.rows({**columns, **nothing, **no_others(count)})
+
+
+def _key(item: tuple[ObjectStat, str]) -> str:
+    return item[0].key
+
+
+async def _write(context: RunContext, run: StartedRun, garbage: pa.Table) -> tuple[messages.Manifest, messages.Totals]:
+    """The VERDICTS, written down as parts of the plan."""
+    folder = folder_in(run, messages.GARBAGE.name)
+
+    async def work(task: Task, _: pa.Table) -> AsyncIterator[pa.Table]:
+        async for part in write_portions(task, folder, _once(garbage), now_ms=run.now_ms):
+            yield part
+
+    # One row for all of it, and no effort: the rows are here already.
+    one = RANGE_IDS.rows({"range_id": [""]})
+    return sum_parts(await context.engine.run(work, one, PARTS, effort=Effort()), folder)
+
+
+async def _once(rows: pa.Table) -> AsyncIterator[pa.Table]:
+    yield rows
+
+
+async def _write_leftovers(
+    store: ObjectStore, run: StartedRun, ids: Sequence[str], runs: Sequence[str]
+) -> messages.Manifest:
+    rows = pa.table({"kind": ["file"] * len(ids) + ["run"] * len(runs), "id": pa.array([*ids, *runs], pa.string())})
+    rows = rows.cast(messages.arrow_schema(LEFTOVERS))
+    return await write_input(store, folder_in(run, LEFTOVERS.name), LEFTOVERS, rows)
+
+
+async def _named_since(context: RunContext, plan: Plan, answer: LeftoversRetired) -> pa.Array:
+    """Keys of the files that commits name which the plan did not know, or counted as swept."""
+    before = await context.read(plan.commits, messages.COMMITS)
+    now = await context.read(answer.commits, messages.COMMITS)
+    new, _ = newly_kept(before.filter(pc.invert(before["swept"])), now)
+    if not new.num_rows:
+        return pa.array([], pa.string())
+    context.progress(f"rechecking against {count_of(new.num_rows, 'new metarange')}")
+    folder = folder_in(plan, f"ranges.tasks.{answer.commits.digest()[:16]}")
+    listed = await read_ranges(context.engine, new, folder=folder, with_sublists=True)
+    found = [pa.array([metarange_key(MetarangeId(id_)) for id_ in new["metarange_id"].to_pylist()], pa.string())]
+    async for some in listed.each(context):
+        rows = zip(some["range_id"].to_pylist(), some["count"].to_pylist(), strict=True)
+        keys = [range_key(RangeId(id_)) if count else sublist_key(SublistId(id_)) for id_, count in rows]
+        found.append(pa.array(keys, pa.string()))
+    return pa.concat_arrays(found)
+
+
+async def _taken_up(store: ObjectStore, plan: Plan) -> list[str]:
+    """Folders of runs that wrote something since the plan."""
+    listed_ms: dict[str, int] = {}
+    for part in plan.garbage.parts:
+        rows = await read_garbage(store, plan, part)
+        folders = rows.filter(pc.starts_with(rows["address"], GC_PREFIX))
+        dates = folders["last_seen_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+        listed_ms |= dict(zip(folders["address"].to_pylist(), dates.to_pylist(), strict=True))
+    runs = sorted({run for run in map(run_file, listed_ms) if run is not None})
+    found = []
+    for folder in (run_folder(RunKind(kind), RunId(run_id)) for kind, run_id in runs):
+        stats = [stat async for page in store.list(folder) for stat in page]
+        if any(run_file(stat.key) and listed_ms.get(stat.key) != stat.modified_ms for stat in stats):
+            found.append(folder)
+    return found
+
+
+async def _filter(store: ObjectStore, plan: Plan, folder: str, spared: pa.Array, alive: list[str]) -> list[Part]:
+    """Write the plan's objects that nothing spares, part by part."""
+    written: list[Part] = []
+    for part in plan.garbage.parts:
+        rows = await read_garbage(store, plan, part)
+        stays = pc.is_in(rows["address"], value_set=spared)
+        for one in alive:
+            stays = pc.or_(stays, pc.starts_with(rows["address"], one))
+        left = rows.filter(pc.invert(stays))
+        if left.num_rows:
+            data = messages.encode_part(messages.GARBAGE, left)
+            await store.put(folder + part.name, data)
+            written.append(messages.part_of(part.name, data, rows=left.num_rows))
+    return written

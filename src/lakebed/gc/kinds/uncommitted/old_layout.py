@@ -1,0 +1,236 @@
+"""A collection of what lies outside slices: objects that an older system or another tool laid out elsewhere. For users
+it is a mode of uncommitted data.
+
+Nothing of ours writes there. Uploads and links go to slices, and an address inside the namespace cannot be staged
+(docs/design/0001-uncommitted-gc.md, "StageObject"); so such an object can only be named by what was imported, and that
+by a commit, a cell or a copy's record. Listed first and then read in the order of every run of uncommitted data, what
+none of them names is garbage to us.
+
+Whether it is garbage to others, Lakebed cannot know: the tool that wrote it may be about to import it. So here, and
+nowhere else, clocks decide: what was written within the age asked for stays, by the earlier of the server's clock and
+the object store's, which dated the objects. And unlike an address of ours such a key may be written again, so the sweep
+looks once more at each (sweep.py). Keys are compared as text (gc/mark/sets/bucketed.py).
+
+Another repository may lie inside this namespace, made by another installation or deleted since: nothing here names what
+it holds. A single key that can be one of it stops the plan.
+
+Listing is one request for each 1,000 keys and one for each folder that is passed over, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import Conflict, count_of, inner_namespace
+from lakebed.gc import messages
+from lakebed.gc.engines.files import store_clock_ms
+from lakebed.gc.kinds.kind import Look, SweepRule, begin_unpublished
+from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all
+from lakebed.gc.mark.inputs.listing import UNREFERENCED
+from lakebed.gc.mark.inputs.named import deal_keys, from_tables
+from lakebed.gc.mark.inputs.ranges import from_ranges, read_ranges
+from lakebed.gc.mark.inputs.special import unknown_files_of
+from lakebed.gc.mark.mark import mark_keys
+from lakebed.gc.mark.sets.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
+from lakebed.gc.mark.sets.places import is_elsewhere
+from lakebed.gc.messages import (
+    CommitCounts,
+    Found,
+    Plan,
+    PreparedCommits,
+    RangeCounts,
+    RunKind,
+    RunMode,
+    StartedRun,
+)
+from lakebed.gc.rules import DAY_MS, slice_of
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame
+from lakebed.gc.runs.resume import held_tables, runs_over
+from lakebed.objectstore import ObjectStat, ObjectStore
+
+GARBAGE_ELSEWHERE: Final = "garbage.elsewhere"
+"""The folder of a plan's table that may hold keys of an old layout, and nothing else."""
+
+HELD_MAX: Final = 200_000
+"""How many listed objects are held before they are written down: some 100 MB."""
+
+_BEHIND: Final = "\U0010ffff"
+"""Sorts behind every character that a key has."""
+
+
+class NamespaceInside(Conflict):
+    """Another repository's storage namespace lies, or may lie, inside this one. Facts: `namespace`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Committed:
+    """Hold what commits name, in how many ranges; and the answer that it was read by."""
+
+    prepared: PreparedCommits
+    commits: pa.Table
+    ranges: int
+    keys: Bucketed
+
+
+@dataclass(frozen=True, slots=True)
+class OldLayout:
+    """`age_ms`: how long ago an object must have been written before it may go."""
+
+    age_ms: int
+
+    @property
+    def name(self) -> RunKind:
+        return RunKind.UNCOMMITTED
+
+    @property
+    def rule(self) -> SweepRule:
+        return SweepRule(may_delete=is_elsewhere, look=Look.SAME)
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+        """Bind the run to this apply. Its garbage cannot come back, however old the plan is."""
+        return await begin_unpublished(context, plan, rules_version)
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        """Plan up to and with `marked`. Costs a listing of all but the slices, and reading every commit.
+
+        Raises:
+            NamespaceInside: there may be another repository's objects among what was listed.
+        """
+        dated_ms = min(run.now_ms, await store_clock_ms(context.store))
+        keys_in = folder_in(run, "keys")
+        over_before = runs_over(await context.service.runs())
+        context.progress("listing what lies outside slices")
+        listed, found = await self.listing(context, keys_in)
+        context.progress(f"reading what is not committed; {count_of(found.objects, 'object')} listed")
+        uncommitted = await context.service.uncommitted(run.run_id)
+
+        async def read_commits(answer: PreparedCommits) -> _Committed:
+            return await _read_commits(context, run, keys_in, answer)
+
+        committed = await context.reread(lambda: context.service.commits(run.run_id), read_commits)
+        held = await held_tables(context, await context.service.runs(), over_before)
+        garbage, totals = await mark_keys(
+            context.engine,
+            listed,
+            [
+                committed.keys,
+                await _keys_in(context, keys_in, [uncommitted], messages.UNCOMMITTED),
+                await _keys_in(context, keys_in, [*held.values()], messages.GARBAGE),
+            ],
+            into=folder_in(run, GARBAGE_ELSEWHERE),
+            cause=UNREFERENCED,
+            now_ms=run.now_ms,
+            young_since_ms=dated_ms - self.age_ms,
+        )
+        await context.service.marked(run.run_id, garbage)
+        count, swept = committed.commits.num_rows, int(pc.sum(committed.commits["swept"]).as_py() or 0)
+        return Plan(
+            **plan_frame(context, run, committed.prepared),
+            uncommitted=uncommitted,
+            listing=found,
+            mode=RunMode.OLD_LAYOUT,
+            beside=tuple(held),
+            mode_note=f"outside slices, written more than {self.age_ms / DAY_MS:g} days before",
+            commit_counts=CommitCounts(all=count, kept=count - swept, expired=0, swept=swept),
+            range_counts=RangeCounts(live=committed.ranges, expired=0),
+            garbage=garbage,
+            totals=totals,
+            **unknown_files_of(found).facts(),
+        )
+
+    async def listing(self, context: RunContext, folder: str) -> tuple[Bucketed, Found]:
+        return await list_elsewhere(context.store, folder)
+
+
+async def _read_commits(context: RunContext, run: StartedRun, keys_in: str, prepared: PreparedCommits) -> _Committed:
+    commits = await context.read(prepared.commits, messages.COMMITS)
+    metaranges = metaranges_of_all(commits)
+    ranges = await read_ranges(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
+    check_live(metaranges, ranges.count)
+    in_ranges = count_of(ranges.count, "range")
+    context.progress(f"marking against {count_of(commits.num_rows, 'commit')} in {in_ranges}")
+    effort = ranges.effort_of_ends
+    keys = await deal_keys(context.engine, from_ranges, ranges.rows, uri=run.namespace, folder=keys_in, effort=effort)
+    return _Committed(prepared=prepared, commits=commits, ranges=ranges.count, keys=keys)
+
+
+async def _keys_in(
+    context: RunContext, folder: str, tables: list[messages.Manifest], table: messages.Table
+) -> Bucketed:
+    source, rows, effort = from_tables(tables, table)
+    return await deal_keys(context.engine, source, rows, uri=context.store.uri, folder=folder, effort=effort)
+
+
+async def list_elsewhere(store: ObjectStore, folder: str) -> tuple[Bucketed, Found]:
+    """Files of LISTED (gc/mark/sets/bucketed.py) in `folder`. Slices and our own folders are passed, a request each.
+
+    Raises:
+        NamespaceInside: a key may be that of a namespace inside this one.
+    """
+    held: list[ObjectStat] = []
+    files: list[BucketFile] = []
+    found, start_after, ahead = Found(), "", ""
+    while True:
+        async with aclosing(_stats(store, start_after)) as stats:
+            async for stat in stats:
+                ahead = _behind_ours(stat.key)
+                if ahead > start_after:
+                    break
+                _check_outside(store, stat.key)
+                held.append(stat)
+                if len(held) >= HELD_MAX:
+                    found = found.plus(await _flush(store, folder, held, files))
+            else:
+                break
+        start_after = ahead
+    found = found.plus(await _flush(store, folder, held, files))
+    return Bucketed(folder=folder, files=tuple(files)), found
+
+
+async def _stats(store: ObjectStore, start_after: str) -> AsyncGenerator[ObjectStat, None]:
+    async for page in store.list("", start_after=start_after):
+        for stat in page:
+            yield stat
+
+
+def _check_outside(store: ObjectStore, key: str) -> None:
+    inner = inner_namespace(key)
+    if inner is not None:
+        uri = f"{store.uri}/{inner}"
+        raise NamespaceInside(f"{uri} may be another repository's namespace, for there is {key}", namespace=uri)
+
+
+def _behind_ours(key: str) -> str:
+    """Return where to go on if this key lies in a slice or a folder of ours; else empty."""
+    if key.startswith("_lakefs/"):
+        return f"_lakefs/{_BEHIND}"
+    name = slice_of(key)
+    return "" if name is None else f"{messages.DATA_PREFIX}{name}/{_BEHIND}"
+
+
+async def _flush(store: ObjectStore, folder: str, held: list[ObjectStat], files: list[BucketFile]) -> Found:
+    """Write down what is held, and hold nothing. What no plan may take is reported as unknown."""
+    ours: list[ObjectStat] = []
+    unknown_files: list[ObjectStat] = []
+    for stat in held:
+        (ours if is_elsewhere(stat.key) else unknown_files).append(stat)
+    columns = {
+        "key": pa.array([stat.key for stat in ours], pa.string()),
+        "size_bytes": [stat.size_bytes for stat in ours],
+        "seen_ms": [stat.modified_ms for stat in ours],
+    }
+    if ours:
+        files.append(await write_bucketed(store, folder, by_bucket(columns, LISTED)))
+    held.clear()
+    return Found(
+        objects=len(ours),
+        size_bytes=sum(stat.size_bytes for stat in ours),
+        unknown_files=tuple(stat.key for stat in unknown_files[: messages.UNKNOWN_FILES_MAX]),
+        unknown_files_count=len(unknown_files),
+    )

@@ -1,0 +1,331 @@
+"""A collection of uncommitted data: there, and named by nothing.
+
+The order of docs/design/protocols.md makes it safe:
+
+1. the run's record, the closed slices and the addresses handed out
+2. the listing of slices
+3. what is staged, uploaded and copied (the service reads these in an order of its own)
+4. every commit record, and the trees of the commits
+5. what unfinished runs hold: a commit that was swept by step 4 names nothing, and its run is seen to sweep
+6. the record says `marked`, unless the run was abandoned meanwhile: then all of this is thrown away
+
+A *clean* run lists every closed slice and reads every commit. An *optimised* one goes on from what an earlier run
+saved: it lists slices that are new, reads commits and ranges that are new, and looks again at what was kept
+(docs/design/0001-uncommitted-gc.md, "Flow 2"). A clean run is one with nothing to go on from, so both are one function.
+
+Candidates are addresses of slices and nothing else: what was listed, kept, or could not be deleted. So foreign keys
+that something names are left out where they are read; the full URI of an address of a slice counts as that address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import count_of, slice_name, slice_opened_at_ms
+from lakebed.gc import messages
+from lakebed.gc.engines.tables import CLOSED, RANGE_IDS, RANGES
+from lakebed.gc.kinds.kind import Look, SweepRule, begin_unpublished
+from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all
+from lakebed.gc.mark.inputs.listing import Issued, list_slices
+from lakebed.gc.mark.inputs.named import deal_live, from_tables, merge_live
+from lakebed.gc.mark.inputs.ranges import ListedRanges, from_ranges, read_ranges, without
+from lakebed.gc.mark.inputs.special import UnknownFiles, find_unknown_files, unknown_files_of
+from lakebed.gc.mark.mark import Live, mark_listed
+from lakebed.gc.mark.sets.places import may_be_swept
+from lakebed.gc.messages import (
+    BadInput,
+    CommitCounts,
+    Found,
+    Keeps,
+    Manifest,
+    Mode,
+    Pieces,
+    Plan,
+    PreparedCommits,
+    RangeCounts,
+    RunKind,
+    RunMode,
+    RunView,
+    StartedRun,
+    UncommittedOptions,
+)
+from lakebed.gc.rules import DAY_MS
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_piece
+from lakebed.gc.runs.resume import held_tables, runs_over
+
+from .saved import Base, NoSavedState, read_base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """`note` says, for people, why it is this mode. `base` is what an optimised run goes on from."""
+
+    mode: RunMode
+    note: str
+    base: Base | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    """Name those to be listed, and count the closed ones that are left to a later run for their age."""
+
+    listed: list[int]
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """Hold what commits name. `commits` are all records, `new_ranges` those that were read now."""
+
+    commits: pa.Table
+    new_ranges: ListedRanges
+    live: Pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Uncommitted:
+    options: UncommittedOptions
+
+    @property
+    def name(self) -> RunKind:
+        return RunKind.UNCOMMITTED
+
+    @property
+    def rule(self) -> SweepRule:
+        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+        """Bind the run to this apply. Its garbage cannot come back, however old the plan is."""
+        return await begin_unpublished(context, plan, rules_version)
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        """Plan up to and with `marked`.
+
+        Raises:
+            BadInput: also where what an unfinished run holds cannot be read.
+            NoSavedState: an optimised run was asked for and cannot be made.
+        """
+        choice = await choose(context, run, self.options)
+        context.progress(f"{choice.mode.value} run: {choice.note}")
+        base = choice.base
+        slices = slices_to_list(run, base, self.options)
+        before = await context.service.runs()
+        over_before = runs_over(before)
+        listed, found = await self.listing(context, run, slices.listed)
+        context.progress(f"reading what is not committed; {count_of(found.objects, 'object')} listed")
+        uncommitted = await context.service.uncommitted(run.run_id)
+
+        async def read_commits(answer: PreparedCommits) -> tuple[PreparedCommits, Committed]:
+            return answer, await _read_commits(context, run, base, answer)
+
+        prepared, committed = await context.reread(lambda: context.service.commits(run.run_id), read_commits)
+        # Once commits are read: of one that was swept by then, the run has begun.
+        held = await held_tables(context, await context.service.runs(), over_before)
+        earlier = [] if base is None else [base.saved.keeps.kept, base.saved.failed]
+        marked = await mark_listed(
+            context.engine,
+            [listed, *earlier],
+            Live(
+                committed=committed.live,
+                uncommitted=await _named_in(context, run, [uncommitted], messages.UNCOMMITTED),
+                held=await _named_in(context, run, [*held.values()], messages.GARBAGE),
+            ),
+            into=folder_in(run, "garbage"),
+            kept_into=folder_in(run, "kept"),
+            now_ms=run.now_ms,
+            young_since_ms=prepared.rules.uncommitted_since_ms(run.now_ms) if prepared.rules else None,
+        )
+        keeps = await _keep(context, run, base, slices.listed, prepared, committed, marked.kept)
+        await context.service.marked(run.run_id, marked.garbage)
+        swept = int(pc.sum(committed.commits["swept"]).as_py() or 0)
+        count = committed.commits.num_rows
+        # The special folders hold as much as all commits: clean runs look through them.
+        around = UnknownFiles() if base else await find_unknown_files(context.engine, context.store)
+        return Plan(
+            **plan_frame(context, run, prepared),
+            uncommitted=uncommitted,
+            listing=found,
+            mode=choice.mode,
+            mode_note=choice.note,
+            beside=tuple(held),
+            erasures=published_erasures(before),
+            based_on=base.saved.run_id if base else "",
+            keeps=keeps,
+            token_expiry_ms=self.options.token_expiry_ms,
+            slices_skipped=slices.skipped,
+            last_read_slice=_last_read_slice(base, slices.listed),
+            commit_counts=CommitCounts(all=count, kept=count - swept, expired=0, swept=swept),
+            range_counts=RangeCounts(live=committed.new_ranges.count, expired=0),
+            garbage=marked.garbage,
+            totals=marked.totals,
+            **unknown_files_of(found).plus(around).facts(),
+        )
+
+    async def listing(self, context: RunContext, run: StartedRun, slices: Sequence[int]) -> tuple[Pieces, Found]:
+        issued = await _issued(context, run, slices)
+        context.progress(f"listing {count_of(len(slices), 'closed slice')}")
+        return await list_slices(context.engine, slices, folder=folder_in(run, "listed"), issued=issued)
+
+
+async def choose(context: RunContext, run: StartedRun, options: UncommittedOptions) -> Choice:
+    """Clean or optimised.
+
+    An optimised run leaves a little behind: what a collection of committed data let go meanwhile, what came to an
+    address after it had expired, what a restore staged. A clean run finds it, so one is due now and then. Runs and days
+    are counted for people; no safety hangs on them.
+
+    Raises:
+        NoSavedState: nothing but an optimised run was asked for, and it cannot be made.
+    """
+    if options.mode is Mode.CLEAN:
+        return Choice(mode=RunMode.CLEAN, note="asked for")
+    try:
+        base = await read_base(context, run)
+    except BadInput as error:
+        if options.mode is Mode.OPTIMISED:
+            raise NoSavedState(f"no optimised run can be made: {error}") from error
+        return Choice(mode=RunMode.CLEAN, note=str(error))
+    due = _why_clean(base, run, options)
+    if due and options.mode is Mode.AUTOMATIC:
+        return Choice(mode=RunMode.CLEAN, note=due)
+    return Choice(mode=RunMode.OPTIMISED, note=f"goes on from run {base.saved.run_id}", base=base)
+
+
+def _why_clean(base: Base, run: StartedRun, options: UncommittedOptions) -> str:
+    """Empty: no clean run is due."""
+    keeps = base.saved.keeps
+    if keeps.runs_since_clean + 1 >= options.clean_every:
+        return f"{keeps.runs_since_clean} optimised runs since clean run {keeps.clean_run}"
+    if run.now_ms - keeps.clean_ms >= options.clean_after_ms:
+        return f"clean run {keeps.clean_run} is {(run.now_ms - keeps.clean_ms) // DAY_MS} days old"
+    return ""
+
+
+def published_erasures(views: Sequence[RunView]) -> tuple[str, ...]:
+    """Return the ids of erasures whose plans were complete by now: the proof of a certificate asks for them."""
+    return tuple(view.run_id for view in views if view.kind is RunKind.ERASURE)
+
+
+def slices_to_list(run: StartedRun, base: Base | None, options: UncommittedOptions) -> Slices:
+    """Return the closed slices that no run listed yet. Slices differ by name: their order says nothing of age."""
+    closed = np.array(slice_numbers(run.closed_slices), np.int64)
+    if base is not None:
+        closed = np.setdiff1d(closed, base.slices)
+    after_ms = run.now_ms - options.token_expiry_ms
+    listed = [
+        number for number in closed.tolist() if slice_opened_at_ms(number) <= after_ms or not options.token_expiry_ms
+    ]
+    return Slices(listed=listed, skipped=len(closed) - len(listed))
+
+
+async def _issued(context: RunContext, run: StartedRun, slices: Sequence[int]) -> Issued:
+    """The addresses that were handed out in these slices, as the service read them before they are listed.
+
+    Raises:
+        BadInput: it did not.
+    """
+    if run.uploads is None:
+        raise BadInput("the server did not say which addresses are handed out", input="uploads")
+    rows = await context.read(run.uploads, messages.UNCOMMITTED)
+    rows = rows.filter(pc.is_in(rows["slice"], value_set=pa.array(slices, pa.int64()))).sort_by("slice")
+    numbers, starts = np.unique(rows["slice"].to_numpy(), return_index=True)
+    sequences = np.split(rows["sequence"].to_numpy().astype(np.int64), starts[1:])
+    issued_ms = np.split(rows["creation_date"].cast(pa.int64()).to_numpy(), starts[1:])
+    found: Mapping[int, tuple[np.ndarray, np.ndarray]] = {
+        number: (of_it, at) for number, of_it, at in zip(numbers.tolist(), sequences, issued_ms, strict=False)
+    }
+    return found
+
+
+async def _named_in(context: RunContext, run: StartedRun, tables: Sequence[Manifest], table: messages.Table) -> Pieces:
+    """LIVE of what these tables name: what is staged, uploaded or copied; or what unfinished runs hold."""
+    folder = folder_in(run, "uncommitted.live" if table is messages.UNCOMMITTED else "held")
+    source, rows, effort = from_tables(tables, table)
+    dealt = await deal_live(
+        context.engine,
+        source,
+        rows,
+        uri=run.namespace,
+        folder=f"{folder.removesuffix('/')}.tasks/",
+        with_keys=False,
+        effort=effort,
+    )
+    return await merge_live(context.engine, dealt, folder=folder)
+
+
+async def _read_commits(
+    context: RunContext, run: StartedRun, base: Base | None, prepared: PreparedCommits
+) -> Committed:
+    commits = await context.read(prepared.commits, messages.COMMITS)
+    new = commits if base is None else commits.filter(pc.invert(pc.is_in(commits["id"], value_set=base.commits)))
+    metaranges = metaranges_of_all(new)
+    ranges = await read_ranges(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
+    check_live(metaranges, ranges.count)
+    if base is not None:
+        # Nearly all of them are known, so the others are few.
+        new_ranges = [without(some, "range_id", base.ranges) async for some in ranges.each(context)]
+        ranges = ListedRanges(pa.concat_tables([RANGES.schema.empty_table(), *new_ranges]))
+    context.progress(f"marking against {count_of(new.num_rows, 'commit')} in {count_of(ranges.count, 'range')}")
+    live = await _live_of(context, run, base, ranges)
+    return Committed(commits=commits, new_ranges=ranges, live=live)
+
+
+async def _live_of(context: RunContext, run: StartedRun, base: Base | None, ranges: ListedRanges) -> Pieces:
+    """LIVE of what these ranges name, and of what the base's commits do."""
+    folder = folder_in(run, "committed")
+    dealt = await deal_live(
+        context.engine,
+        from_ranges,
+        ranges.rows,
+        uri=run.namespace,
+        folder=folder_in(run, "committed.tasks"),
+        with_keys=False,
+        effort=ranges.effort_of_ends,
+    )
+    if base is None:
+        return await merge_live(context.engine, dealt, folder=folder)
+    merged = await merge_live(context.engine, dealt, folder=folder_in(run, "committed.new"))
+    return await base.joined_with(context.store, merged, folder=folder)
+
+
+async def _keep(
+    context: RunContext,
+    run: StartedRun,
+    base: Base | None,
+    listed: list[int],
+    prepared: PreparedCommits,
+    committed: Committed,
+    kept: Pieces,
+) -> Keeps:
+    """Save what a later run may go on from, once the plan is carried out."""
+    names = [some["range_id"] async for some in committed.new_ranges.each(context)]
+    slices = np.array(listed, np.int64)
+    clean_run, clean_ms, since = run.run_id, run.now_ms, 0
+    if base is not None:
+        before = base.saved.keeps
+        clean_run, clean_ms, since = before.clean_run, before.clean_ms, before.runs_since_clean + 1
+        names, slices = [base.ranges, *names], np.union1d(base.slices, slices)
+    ranges = pa.concat_tables([RANGE_IDS.schema.empty_table(), *(RANGE_IDS.rows({"range_id": some}) for some in names)])
+    numbers, part = CLOSED.rows({"bucket": slices}), messages.part_name(0)
+    return Keeps(
+        kept=kept,
+        committed=committed.live,
+        ranges=await write_piece(context.store, folder_in(run, "ranges"), part, RANGE_IDS, ranges),
+        slices=await write_piece(context.store, folder_in(run, "slices"), part, CLOSED, numbers),
+        commits=prepared.commits,
+        clean_run=clean_run,
+        clean_ms=clean_ms,
+        runs_since_clean=since,
+    )
+
+
+def _last_read_slice(base: Base | None, listed: list[int]) -> str:
+    """The newest by name: where the document's optimised run would stop. For people."""
+    if listed:
+        return slice_name(min(listed))
+    return base.saved.last_read_slice if base else ""

@@ -1,0 +1,111 @@
+"""Serve collections from the live side: runs, what is alive and uncommitted, commits, rules, and who may be named."""
+
+from .defer.deferring import WindowOpen
+from .defer.restorable import NotRestorable
+from .defer.restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
+from .defer.undoing import CountedOn
+from .deleted import DeletedCollections, DeletedOnly, open_deleted
+from .errors import (
+    BadContinuation,
+    NotRestored,
+    OtherInstallation,
+    OtherRepository,
+    OutOfOrder,
+    PolicyNotFound,
+    RulesChanged,
+    RulesMoved,
+    RulesNotFound,
+    RulesVersionNotFound,
+    RunMoved,
+    RunNotFound,
+    StalePlan,
+    WrongKind,
+)
+from .explain.searches import Searches, TooManySearches
+from .explain.why import NoQuestion
+from .installation.installation import Installation, InstallationRecord
+from .installation.unlisted import NotAdopted, SlicesInUse
+from .options import ServiceOptions
+from .publish.branch_sweep import BranchSweep, TooManyBranches
+from .publish.hard_delete import (
+    LINGER_MS,
+    REASONS,
+    Queued,
+    QueueWorker,
+    Worked,
+    count_queue,
+    find_deleted,
+    find_queued,
+)
+from .publish.potential import PotentialCommits, PotentialNotFound
+from .reading.commits import read_snapshot
+from .reading.continuing import Reader
+from .records.holds import HoldBook, HoldExists, HoldNotFound, HoldsRecord, InvalidHold
+from .records.jobs import JobBook, JobNotFound, JobRunning
+from .records.policies import PolicyBook, PolicyRecord
+from .records.rules import RuleBook, RulesRecord, RulesSet
+from .service import CollectionService, rules_version
+
+__all__ = [
+    "LINGER_MS",
+    "REASONS",
+    "BadContinuation",
+    "BranchSweep",
+    "CollectionService",
+    "CountedOn",
+    "DeletedCollections",
+    "DeletedOnly",
+    "HoldBook",
+    "HoldExists",
+    "HoldNotFound",
+    "HoldsRecord",
+    "Installation",
+    "InstallationRecord",
+    "InvalidHold",
+    "JobBook",
+    "JobNotFound",
+    "JobRunning",
+    "NoQuestion",
+    "NotAdopted",
+    "NotRestorable",
+    "NotRestored",
+    "OtherInstallation",
+    "OtherRepository",
+    "OutOfOrder",
+    "PolicyBook",
+    "PolicyNotFound",
+    "PolicyRecord",
+    "PotentialCommits",
+    "PotentialNotFound",
+    "QueueWorker",
+    "Queued",
+    "Reader",
+    "Refusal",
+    "RestoreDiffers",
+    "RestoreOutcome",
+    "Restoring",
+    "RuleBook",
+    "RulesChanged",
+    "RulesMoved",
+    "RulesNotFound",
+    "RulesRecord",
+    "RulesSet",
+    "RulesVersionNotFound",
+    "RunMoved",
+    "RunNotFound",
+    "Searches",
+    "ServiceOptions",
+    "SlicesInUse",
+    "StalePlan",
+    "TooManyBranches",
+    "TooManySearches",
+    "WindowOpen",
+    "Worked",
+    "WrongKind",
+    "count_queue",
+    "find_deleted",
+    "find_queued",
+    "open_deleted",
+    "read_snapshot",
+    "rules_version",
+]

@@ -1,0 +1,1 @@
+"""Deferred runs: their windows, what is restored from them, and their undo."""

@@ -1,0 +1,196 @@
+"""Deletes that wait for the end of a window, as the live side keeps them (docs/design/0010-deferred-delete.md).
+
+    defer    write down which objects wait, then set the end of the window in the run's record
+    purge    once both clocks show that the window is over, set `purging`; then read what is named now, page by page
+
+Each is one conditional write of the run's record, so a longer window and the deletes exclude each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from lakebed.base import Conflict, RunId
+from lakebed.gc.live.errors import RunMoved, StalePlan, WrongKind
+from lakebed.gc.live.publish.expiring import Expiring, read_garbage, uncommitted_name
+from lakebed.gc.live.reading.commits import read_snapshot, read_swept
+from lakebed.gc.live.reading.continuing import Continuations, Reader, fresh_secret
+from lakebed.gc.live.reading.inputs import Inputs
+from lakebed.gc.live.reading.reading import Cursor, Reading
+from lakebed.gc.live.records.runs import RunBook, moved
+from lakebed.gc.messages import (
+    CLOCK_KEY,
+    COMMITS,
+    REFS,
+    Defer,
+    Deferred,
+    Manifest,
+    Part,
+    Purge,
+    RecheckInputs,
+    RunKind,
+    RunState,
+    decode_deferred,
+    deferred_path,
+    encode_deferred,
+    window_end_ms,
+)
+from lakebed.objectstore import ObjectMissing, store_clock_ms
+from lakebed.versions import RunRecord, Versions
+
+_DELETING = (RunState.MARKED, RunState.SWEEPING)
+
+
+class WindowOpen(Conflict):
+    """The run's objects stay until its window is over. Facts: `run_id`, `until_ms`."""
+
+
+class Deferring:
+    def __init__(self, versions: Versions, runs: RunBook, reading: Reading, expiring: Expiring) -> None:
+        self._versions = versions
+        self._runs = runs
+        self._expiring = expiring
+        self._reading = reading
+
+    async def defer(self, run_id: RunId, body: Defer) -> RunRecord:
+        """Keep what the run may delete for a window from now, or for longer where it was deferred for longer.
+
+        Raises:
+            RunMoved: the run may not delete, or its window is over and it deletes.
+            StalePlan: it may delete another table.
+            WrongKind: a run of metadata, whose files no restore could use.
+            InvalidDuration, BadWindow: no window.
+        """
+        window_end_ms(body.window, 0)
+        record, held = await self._runs.read(run_id)
+        self._check_may_delete(run_id, record)
+        if body.plan.digest() not in {record.plan, record.sweeps}:
+            raise StalePlan(f"run {run_id} may delete another table", run_id=run_id)
+        if record.purging:
+            raise RunMoved(f"the window of run {run_id} is over: it deletes", run_id=run_id, state=record.state.value)
+        kind = record.kind
+        # Before the record: a reader that finds a deferred run finds its objects.
+        waiting = encode_deferred(Deferred(run_id=run_id, kind=kind, garbage=body.plan))
+        await self._versions.objectstore.put(deferred_path(kind, run_id), waiting)
+        # The later of two clocks begins the window, and the earlier ends it: a wrong one can only delay.
+        now_ms = max(await self._clocks_ms())
+        until_ms = max(window_end_ms(body.window, now_ms), record.until_ms)
+        window = body.window if until_ms > record.until_ms else record.window
+        record = replace(record, until_ms=until_ms, window=window, saved=body.saved or record.saved)
+        await self._runs.write(run_id, record, held)
+        # Each of its commits has its `swept/<commit>`, so no writer looks for it in this list any more.
+        await self._expiring.drop_expiring(run_id)
+        return record
+
+    async def purge(self, run_id: RunId, body: Purge) -> RecheckInputs:
+        """Let a deferred run delete, once its window is over, and write what is named now into its folder.
+
+        Raises:
+            RunMoved: the run is not deferred, or has ended.
+            WindowOpen: the window is not over by one of the clocks.
+            BadContinuation: the token is of another call, or none of ours.
+        """
+        if body.continuation_token is None:
+            record = await self._begin_purging(run_id)
+            cursor = Cursor(name=uncommitted_name(record.attempt))
+            swept = await read_swept(self._versions, for_good=_is_for_good(record.kind))
+            inputs = Inputs(self._versions.objectstore, record.kind, run_id)
+            await inputs.write_swept(swept.commits, attempt=record.attempt)
+        else:
+            record, _ = await self._runs.read(run_id)
+            self._check_may_delete(run_id, record)
+            cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
+        inputs = Inputs(self._versions.objectstore, record.kind, run_id)
+        page = await self._reading.read_page(inputs, cursor)
+        if page.cursor is not None:
+            token = Continuations(run_id, record, Reader.COLLECTOR).token(page.cursor)
+            return RecheckInputs(run_id=run_id, continuation_token=token)
+        # Slices never open again. One that seems open now belongs to older records: its objects stay.
+        closed, _ = await self._runs.closed_slices()
+        # Commits after what is staged, as everywhere: what is committed in between would be in neither.
+        known = await inputs.read_swept(attempt=record.attempt)
+        snapshot = await read_snapshot(self._versions, known=known, for_good=_is_for_good(record.kind))
+        return RecheckInputs(
+            run_id=run_id,
+            commits=await inputs.write_tables(
+                COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables(), self._versions.ports.tasks
+            ),
+            refs=await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table()),
+            uncommitted=page.whole,
+            closed_slices=closed,
+        )
+
+    async def _begin_purging(self, run_id: RunId) -> RunRecord:
+        record, held = await self._runs.read(run_id)
+        self._check_may_delete(run_id, record)
+        if not record.until_ms:
+            raise RunMoved(f"run {run_id} is not deferred", run_id=run_id, state=record.state.value)
+        # One that purges already goes on, whatever a clock that was set back says.
+        if not record.purging and min(await self._clocks_ms()) < record.until_ms:
+            what = f"the objects of run {run_id} stay until its window is over"
+            raise WindowOpen(what, run_id=run_id, until_ms=record.until_ms)
+        ids = self._versions.ports.ids
+        record = replace(record, purging=True, attempt=ids.fresh(), secret=fresh_secret(ids))
+        await self._runs.write(run_id, record, held)
+        return record
+
+    def _check_may_delete(self, run_id: RunId, record: RunRecord) -> None:
+        if not record.kind.can_wait:
+            raise WrongKind(f"run {run_id} is of kind {record.kind.value}, which is never deferred", run_id=run_id)
+        # A run of committed data that sweeps writes down what it takes first: until then its commits could be named.
+        is_bound = record.began if record.state is RunState.MARKED else record.swept
+        if record.state not in _DELETING or not is_bound:
+            raise moved(run_id, record)
+
+    async def _clocks_ms(self) -> tuple[int, int]:
+        return self._versions.ports.clock.now_ms(), await store_clock_ms(self._versions.objectstore, CLOCK_KEY)
+
+
+def _is_for_good(kind: RunKind) -> bool:
+    """A run that is on no other run's record counts on none that may be undone."""
+    return not kind.publishes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredRun:
+    run_id: RunId
+    kind: RunKind
+    until_ms: int
+
+
+class DeferredRuns:
+    """Read what deferred runs hold, for a restore or a question."""
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+
+    async def runs(self) -> list[DeferredRun]:
+        """Newest first; also those whose deletes began, for what is left of their objects."""
+        return [
+            DeferredRun(run_id=run_id, kind=record.kind, until_ms=record.until_ms)
+            for run_id, record in reversed(await self._versions.retired.runs())
+            if record.until_ms and record.state in _DELETING
+        ]
+
+    async def table_of(self, run: DeferredRun) -> Manifest | None:
+        """Return the table GARBAGE of a run; None where the run has ended meanwhile, and its folder is gone.
+
+        Raises:
+            BadInput: it is unreadable.
+        """
+        try:
+            data = await self._versions.objectstore.get(deferred_path(run.kind, run.run_id))
+        except ObjectMissing:
+            return None
+        return decode_deferred(data, run.run_id).garbage
+
+    async def part(self, garbage: Manifest, part: Part) -> pa.Table:
+        """Read one part of such a table, checked against its manifest.
+
+        Raises:
+            BadInput: it is missing or changed.
+        """
+        return await read_garbage(self._versions.objectstore, garbage, part)

@@ -1,0 +1,170 @@
+"""Undo a deferred run: give back what it took, while nothing of it was purged (docs/design/0010-deferred-delete.md).
+
+One conditional write decides: the run's record becomes `undone`. It is replaced as it was read, so a purge that begins
+meanwhile, a window that is made longer and a run that begins to count on this one (`RunBook.count_on`) each exclude it.
+
+    refuse    what is not deferred, what is being purged, and what another run counts on
+    undone    `set_if`; from here on readers, writers and collectors pass over what the run wrote down as taken
+    tidy      remove `swept/<commit>` of the run, or its part of `<uid>/taken`, and its list; again after a crash
+
+The record of an undone run is never removed, for a call that slept may write down once more what the run took.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.base import CommitId, Conflict, RunId
+from lakebed.gc.live.errors import RunMoved, RunNotFound, WrongKind
+from lakebed.gc.live.publish.expiring import Expiring
+from lakebed.gc.live.reading.commits import read_snapshot
+from lakebed.gc.live.records.policies import PolicyBook
+from lakebed.gc.live.records.rules import RuleBook
+from lakebed.gc.live.records.runs import RunBook
+from lakebed.gc.messages import RunKind, RunState, TakesAgain, Undo, Undone
+from lakebed.gc.rules import Rules
+from lakebed.gc.rules.lifecycle import check_policy
+from lakebed.versions import RunRecord, SweptRecord, Versions
+
+from .deferring import DeferredRun, DeferredRuns
+
+TIDIED: Final = 10_000
+"""One call removes at most as many records."""
+
+
+class CountedOn(Conflict):
+    """Other runs let objects go because of what this run took. Facts: `run_id`, `runs`."""
+
+
+class Undoing:
+    def __init__(self, versions: Versions, runs: RunBook, rules: RuleBook, expiring: Expiring) -> None:
+        self._versions = versions
+        self._runs = runs
+        self._rules = rules
+        self._expiring = expiring
+        self._deferred = DeferredRuns(versions)
+
+    async def undo(self, run_id: RunId, body: Undo) -> Undone:
+        """Undo the run, or go on with removing what one that is undone left.
+
+        Costs a scan of the commits and of what was swept, or of all that lifecycle runs took.
+
+        Raises:
+            RunNotFound: there is no such run.
+            WrongKind: a run of this kind is never deferred.
+            RunMoved: it is not deferred, or its purge began, or another call moved it just now.
+            CountedOn: other runs let objects go because of what it took.
+        """
+        record, held = await self._runs.read(run_id)
+        undone = Undone(run_id=run_id, kind=record.kind, state=record.state)
+        if record.state is not RunState.UNDONE:
+            self._check_deferred(run_id, record)
+            await self._check_uncounted(run_id, record)
+            undone = await self._look(run_id, record)
+            if body.dry_run:
+                return undone
+            # What it saved for a later run to go on from counts no more: that names what is no candidate of this run.
+            record = replace(record, state=RunState.UNDONE, until_ms=0, window="")
+            await self._runs.write(run_id, record, held)
+            undone = replace(undone, state=RunState.UNDONE)
+        return undone if body.dry_run else replace(undone, is_done=await self._tidy(run_id, record.kind))
+
+    def _check_deferred(self, run_id: RunId, record: RunRecord) -> None:
+        if not record.kind.can_wait:
+            raise WrongKind(
+                f"run {run_id} is of kind {record.kind.value}: only deferred runs are undone", run_id=run_id
+            )
+        if record.state is RunState.ENDED:
+            what = f"run {run_id} has ended, and its objects are deleted: it cannot be undone"
+            raise RunMoved(what, run_id=run_id, state=record.state.value)
+        if record.purging:
+            what = f"the purge of run {run_id} began, and objects may be gone: `gc restore` brings back what is left"
+            raise RunMoved(what, run_id=run_id, state=record.state.value)
+        if not record.may_be_undone or not record.until_ms:
+            what = (
+                f"run {run_id} is {record.state.value} and not deferred: only a run that waits for its window is undone"
+            )
+            raise RunMoved(what, run_id=run_id, state=record.state.value)
+
+    async def _check_uncounted(self, run_id: RunId, record: RunRecord) -> None:
+        """After the record was read. A run that is not on it by now finds the record changed."""
+        waiting: list[str] = []
+        lost: list[str] = []
+        for other in record.counted_by:
+            try:
+                its = (await self._runs.read(RunId(other)))[0]
+            except RunNotFound:
+                lost.append(other)
+                continue
+            if its.state in {RunState.ABANDONED, RunState.UNDONE} or (its.state is RunState.ENDED and not its.swept):
+                continue
+            (waiting if its.may_be_undone or its.state is RunState.EXPIRING else lost).append(other)
+        if lost:
+            what = (
+                f"run {run_id} cannot be undone: run {lost[-1]} deletes, or deleted, objects since it took its commits"
+            )
+        elif waiting:
+            runs = ", ".join(reversed(waiting))
+            what = (
+                f"later runs count on what run {run_id} took: undo them first, or abandon them, in this order: {runs}"
+            )
+        else:
+            return
+        raise CountedOn(what, run_id=run_id, runs=(*lost, *waiting))
+
+    async def _look(self, run_id: RunId, record: RunRecord) -> Undone:
+        """Say what comes back, and which rules take it again."""
+        table = await self._deferred.table_of(DeferredRun(run_id=run_id, kind=record.kind, until_ms=record.until_ms))
+        undone = Undone(run_id=run_id, kind=record.kind, state=record.state, objects=0 if table is None else table.rows)
+        if record.kind is RunKind.LIFECYCLE:
+            return replace(undone, again=await self._due_again(run_id))
+        if record.kind is RunKind.COMMITTED:
+            commits = [CommitId(n) async for n, one in self._versions.inventory.every(SweptRecord) if one.run == run_id]
+            return replace(undone, commits=len(commits), again=await self._expire_again(commits))
+        return undone
+
+    async def _expire_again(self, commits: Sequence[CommitId]) -> tuple[TakesAgain, ...]:
+        rules = (await self._rules.read()).rules
+        if rules is None:
+            return ()
+        snapshot = await read_snapshot(self._versions)
+        kept = snapshot.kept(rules, now_ms=self._versions.ports.clock.now_ms())
+        branches = {name for kind, name, _, _ in snapshot.refs if kind == "branch"}
+        counts: Counter[str] = Counter()
+        gone = [commit for commit in commits if commit not in kept]
+        for start in range(0, len(gone), 1_000):
+            for one in await self._versions.inventory.commits(gone[start : start + 1_000]):
+                branch = one.made_for if one is not None and one.made_for in branches else None
+                counts[_rule_text(rules, branch)] += 1
+        return tuple(TakesAgain(rule=rule, commits=count) for rule, count in counts.most_common())
+
+    async def _due_again(self, run_id: RunId) -> tuple[TakesAgain, ...]:
+        policy = (await PolicyBook(self._versions).read()).policy
+        taking = await self._versions.taken.find_run(run_id)
+        if policy is None or taking is None:
+            return ()
+        now = {rule.text() for rule in check_policy(policy).rules}
+        counts = await self._versions.taken.count(run_id)
+        return tuple(
+            TakesAgain(rule=text, objects=counts[number])
+            for number, text in enumerate(taking.rules)
+            if text in now and number in counts
+        )
+
+    async def _tidy(self, run_id: RunId, kind: RunKind) -> bool:
+        """Return whether all is removed."""
+        await self._expiring.drop_expiring(run_id)
+        if kind is RunKind.LIFECYCLE:
+            await self._versions.taken.withdraw(run_id)
+        if kind is RunKind.COMMITTED:
+            return await self._versions.retired.forget_swept(run_id, TIDIED) < TIDIED
+        return True
+
+
+def _rule_text(rules: Rules, branch: str | None) -> str:
+    rule = None if branch is None else rules.rule_of(branch)
+    return f"default: {rules.default}" if rule is None else f"{rule.pattern}: {rule.period}"

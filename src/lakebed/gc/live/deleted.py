@@ -1,0 +1,282 @@
+"""The live side of a deleted repository's collection. No request finds the repository, so nothing races with writers.
+
+    plan      may be made at any time: it lists what lies in slices that have a record, and Lakebed's own files
+    expire    the window is over: `set_if` kept -> collecting, and nothing comes back; then look through the other
+              repositories for names of its objects. Those stay
+    sweep     as other kinds
+    end       nothing was named and every object went: `set_if` collecting -> collected; the upkeep purges the records
+
+Names in other repositories are read after the repository is `collecting`, and before each apply deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+from msgspec.structs import replace
+
+from lakebed.base import Conflict, RepositoryUid, RunId
+from lakebed.catalog import Catalog
+from lakebed.gc.messages import (
+    CLOCK_KEY,
+    COMMITS,
+    REFS,
+    UNCOMMITTED,
+    Adopting,
+    Apply,
+    End,
+    Expire,
+    Manifest,
+    PartWriter,
+    PrepareCommits,
+    PreparedCommits,
+    Question,
+    ReadUncommitted,
+    RecheckInputs,
+    RunKind,
+    RunState,
+    RunView,
+    StartedRun,
+    StartRun,
+    Table,
+    UncommittedPage,
+    WhyPage,
+    arrow_schema,
+    check_run_id,
+    run_folder,
+)
+from lakebed.objectstore import store_clock_ms
+from lakebed.versions import RunRecord, SliceRecord, Versions
+
+from .errors import RunNotFound, StalePlan, WrongKind
+from .explain.searches import Searches
+from .explain.why_deleted import DeletedWhy
+from .options import ServiceOptions
+from .reading.continuing import Continuations, Reader, fresh_secret
+from .reading.elsewhere import Elsewhere
+from .reading.inputs import Inputs
+from .reading.reading import Cursor
+from .reading.rows import AddressRows, address_of
+from .records.runs import view
+from .service import CollectionService
+
+_KIND: Final = RunKind.DELETED
+
+
+class DeletedOnly(Conflict):
+    """The repository is deleted: it can be brought back or collected, and nothing else."""
+
+
+async def _refused(*_: object, **__: object) -> NoReturn:
+    raise DeletedOnly("the repository is deleted: it can be brought back (repo undelete) or collected (gc deleted)")
+
+
+class DeletedCollections(CollectionService):
+    """Make it with `open_deleted`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        uid: RepositoryUid,
+        versions: Versions,
+        options: ServiceOptions | None = None,
+        *,
+        user_id: str = "",
+        is_job: bool = False,
+        searches: Searches | None = None,
+    ) -> None:
+        super().__init__(versions, options, user_id=user_id, is_job=is_job, searches=searches)
+        self._uid = uid
+        self._deleted = catalog.deleted
+        self._elsewhere = Elsewhere(versions.objectstore.uri, lambda: catalog.others(uid), self._options)
+        self._deleted_why = DeletedWhy(self._deleted, uid, versions, self._why, self._elsewhere)
+
+    async def start(self, body: StartRun) -> StartedRun:
+        """Begin a run: every slice that has a record, open or not, for no upload into one can be acknowledged any more.
+
+        Raises:
+            WrongKind: a run of another kind.
+            DeletedNotFound: the repository was brought back, forgotten or collected.
+            OtherInstallation: see `CollectionService.start`.
+        """
+        if body.kind is not _KIND:
+            raise WrongKind(f"a deleted repository has no collection of {body.kind.data}")
+        delete_from_ms = await self._deleted.check_collectable(self._uid)
+        await self._installation.step()
+        slices = [name async for name, _ in self._versions.inventory.every(SliceRecord)]
+        run_id = RunId(self._versions.ports.ids.fresh())
+        return StartedRun(
+            run_id=run_id,
+            kind=_KIND,
+            state=RunState.PLANNING,
+            namespace=self._versions.objectstore.uri,
+            folder=run_folder(_KIND, run_id),
+            now_ms=self._versions.ports.clock.now_ms(),
+            closed_slices=tuple(sorted(slices)),
+            delete_from_ms=delete_from_ms,
+            uid=self._versions.uid,
+        )
+
+    async def adopting(self) -> Adopting:
+        """Choose this installation, as after a restored backup: no name leads to the repository's own route.
+
+        Raises:
+            DeletedNotFound: the repository was brought back, forgotten or collected.
+        """
+        await self._deleted.check_collectable(self._uid)
+        return await super().adopting()
+
+    async def read_uncommitted(
+        self,
+        run_id: str,
+        body: ReadUncommitted,
+        *,
+        reader: Reader = Reader.COLLECTOR,  # noqa: ARG002 - only our own collectors come here
+    ) -> UncommittedPage:
+        """Names of its objects in other repositories, for a plan. An apply looks again."""
+        id_ = check_run_id(run_id)
+        token, found = await self._searches.elsewhere(self._uid, id_, self._elsewhere, body.continuation_token)
+        inputs = Inputs(self._versions.objectstore, _KIND, id_)
+        location = inputs.folder(UNCOMMITTED.name)
+        if found is None:
+            return UncommittedPage(run_id=id_, location=location, parts=(), continuation_token=token)
+        manifest = await self._write_names(inputs, UNCOMMITTED.name, found.names)
+        return UncommittedPage(run_id=id_, location=location, parts=manifest.parts, manifest=manifest)
+
+    async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:  # noqa: ARG002 - none count
+        """No commit and no ref: nothing of the repository keeps its objects. And the legal holds, which do."""
+        inputs = Inputs(self._versions.objectstore, _KIND, check_run_id(run_id))
+        return PreparedCommits(
+            run_id=inputs.run_id,
+            commits=await _write_nothing(inputs, COMMITS, COMMITS.name),
+            refs=await _write_nothing(inputs, REFS, REFS.name),
+            rules=None,
+            rules_version=0,
+            holds=await self.holds.in_force(),
+        )
+
+    async def apply(self, run_id: str, body: Apply) -> RunView:
+        """
+        Raises:
+            DeletedNotFound: the repository was brought back, forgotten or collected.
+        """
+        await self._deleted.check_collectable(self._uid)
+        return await super().apply(run_id, body)
+
+    async def expire(self, run_id: str, body: Expire) -> RecheckInputs:
+        """A page of the look through the other repositories. The first makes the repository `collecting`.
+
+        Raises:
+            DeletedNotFound: it was brought back, forgotten or collected.
+            WindowNotOver: it can be brought back still, or could when this was planned.
+            DeleteProtected: legal holds are in force.
+            RunMoved: the run sweeps, ended or was abandoned.
+            BadContinuation: the token is of another attempt, or none of ours.
+        """
+        id_ = check_run_id(run_id)
+        if body.kind is not _KIND:
+            raise WrongKind(f"run {run_id} is one of a deleted repository", run_id=run_id)
+        await self._installation.check()
+        if body.continuation_token is None:
+            store_ms = await store_clock_ms(self._versions.objectstore, CLOCK_KEY)
+            await self._deleted.begin_collecting(self._uid, planned_ms=body.planned_ms, store_ms=store_ms)
+            record = await self._begin_attempt(id_, body)
+        else:
+            record, _ = await self._runs.read_as(id_, _KIND, RunState.EXPIRING)
+            Continuations(id_, record, Reader.COLLECTOR).cursor(body.continuation_token)
+        _, found = await self._searches.elsewhere(self._uid, id_, self._elsewhere, record.attempt)
+        if found is None:
+            token = Continuations(id_, record, Reader.COLLECTOR).token(Cursor(name=record.attempt))
+            return RecheckInputs(run_id=id_, continuation_token=token)
+        return await self._recheck(id_, record.attempt, found.names)
+
+    async def _begin_attempt(self, run_id: RunId, body: Expire) -> RunRecord:
+        ports = self._versions.ports
+        record = RunRecord(
+            kind=_KIND,
+            state=RunState.EXPIRING,
+            started_ms=ports.clock.now_ms(),
+            attempt=ports.ids.fresh(),
+            listed=body.commits.digest(),
+            planned_ms=body.planned_ms,
+            secret=fresh_secret(ports.ids),
+        )
+        try:
+            _, held = await self._runs.read_as(run_id, _KIND, RunState.EXPIRING)
+        except RunNotFound:
+            await self._runs.write(run_id, record, None)
+        else:
+            await self._runs.write(run_id, record, held)
+        return record
+
+    async def _recheck(self, run_id: RunId, attempt: str, found: Mapping[str, str]) -> RecheckInputs:
+        """The record is read first and replaced last, as in other kinds."""
+        record, held = await self._runs.read_as(run_id, _KIND, RunState.EXPIRING)
+        if record.attempt != attempt:
+            raise StalePlan(f"run {run_id} was published again", run_id=run_id)
+        inputs = Inputs(self._versions.objectstore, _KIND, run_id)
+        await self._deleted.note_named(self._uid, run_id, len(found))
+        commits = await _write_nothing(inputs, COMMITS, f"{COMMITS.name}.{attempt}")
+        names = await self._write_names(inputs, f"{UNCOMMITTED.name}.{attempt}", found)
+        refs = await _write_nothing(inputs, REFS, f"{REFS.name}.{attempt}")
+        slices = [name async for name, _ in self._versions.inventory.every(SliceRecord)]
+        await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
+        return RecheckInputs(
+            run_id=run_id, commits=commits, refs=refs, uncommitted=names, closed_slices=tuple(sorted(slices))
+        )
+
+    async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
+        """Search for a second or so, then answer or say how to go on. See `DeletedWhy.steps`."""
+        return await self._searches.page(self._versions, question, token, deleted=self._deleted_why)
+
+    async def end(self, run_id: str, body: End) -> RunView:
+        """End the run, and say that the repository is collected, where nothing is left of it.
+
+        Raises:
+            StalePlan: it is not by this plan that it sweeps.
+        """
+        id_ = check_run_id(run_id)
+        record, _ = await self._runs.read_as(id_, _KIND, RunState.SWEEPING, RunState.ENDED)
+        if record.plan != body.plan:
+            raise StalePlan(f"run {run_id} sweeps by another plan", run_id=run_id)
+        # Before the run ends: of one that has ended nothing would say that again.
+        await self._deleted.end_collecting(self._uid, id_)
+        return view(id_, await self._runs.move(id_, RunState.ENDED))
+
+    async def _write_names(self, inputs: Inputs, name: str, found: Mapping[str, str]) -> Manifest:
+        writer = PartWriter(UNCOMMITTED)
+        rows = AddressRows(writer, group_rows=self._options.group_rows)
+        for text in sorted(found):
+            address = address_of(text, namespace=self._versions.objectstore.uri, created_ms=0)
+            rows.add(address, source="repository", branch=found[text])
+        rows.flush()
+        count = writer.rows
+        parts = [await inputs.write_part(name, 0, writer.close(), rows=count)] if count else []
+        return await inputs.complete(UNCOMMITTED, name, parts)
+
+    # A collection of another kind would look for names in branches that are suspended, and restore into them.
+    mark = retire = defer = purge = find_staged = unstage = restore = mark_missing = adopt_slices = _refused
+    sign_certificate = check_certificate = certificate_key = _refused
+
+
+async def open_deleted(
+    catalog: Catalog,
+    name: str,
+    uid: str,
+    options: ServiceOptions | None = None,
+    *,
+    user_id: str = "",
+    is_job: bool = False,
+    searches: Searches | None = None,
+) -> DeletedCollections:
+    """
+    Raises:
+        DeletedNotFound, SeveralDeleted: see `DeletedRepositories.find`.
+    """
+    found, versions = await catalog.open_deleted(name, uid)
+    return DeletedCollections(catalog, found, versions, options, user_id=user_id, is_job=is_job, searches=searches)
+
+
+async def _write_nothing(inputs: Inputs, table: Table, name: str) -> Manifest:
+    return await inputs.write_table(table, name, arrow_schema(table).empty_table())

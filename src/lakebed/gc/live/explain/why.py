@@ -1,0 +1,503 @@
+"""Answer `lakebed gc why`: why an object is there and until when, or which run took it.
+
+For people: it takes no part in any run, changes nothing, and reads things one after the other while others write. What
+it says of dates is `lakebed.gc.rules`'s (lasting.py); who names the object is looked for in naming.py. Its cost is
+that of reading every distinct metarange, an end of every distinct range and all staged cells once; where an object is
+gone, the ledger's files too, newest first, until each is found. That may take minutes: it goes in steps, which
+searches.py puts into pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import (
+    CommitId,
+    Corrupt,
+    Invalid,
+    MetarangeId,
+    NotFound,
+    RunKind,
+    RunState,
+    from_row,
+    is_absolute,
+    key_inside,
+    parse_address,
+    path_to_key,
+    slice_name,
+)
+from lakebed.gc.live.defer.deferring import DeferredRun, DeferredRuns
+from lakebed.gc.live.defer.restorable import at_path
+from lakebed.gc.live.reading.commit_columns import CommitColumns, packed, texts
+from lakebed.gc.live.reading.commits import Snapshot, name_of_deleted, read_snapshot
+from lakebed.gc.live.reading.naming import Named, Search, Wanted, Work, batches
+from lakebed.gc.live.records.holds import HoldBook
+from lakebed.gc.live.records.policies import PolicyBook
+from lakebed.gc.live.records.rules import RuleBook
+from lakebed.gc.messages import (
+    LEDGER_PREFIX,
+    CommittedName,
+    Fate,
+    LedgerRow,
+    LedgerState,
+    UncommittedName,
+    WhyAnswer,
+    WhyObject,
+    WhyProgress,
+    decode_record,
+    is_special,
+    ledger_records,
+    plain_rows,
+)
+from lakebed.gc.rules import Ancestry, Holds, Rules, Stay, goes_ms, parse_duration, plain_name, stays_of
+from lakebed.gc.rules.lifecycle import check_policy
+from lakebed.objectstore import ObjectMissing, ObjectStat
+from lakebed.versions import (
+    CommitExpired,
+    ContentsGone,
+    DeletedRefRecord,
+    RefState,
+    SliceRecord,
+    SliceState,
+    Versions,
+)
+
+from .due_names import DueNames
+
+SHOWN: Final = 100
+"""How many reasons and names of an object an answer tells one by one."""
+OBJECTS_SHOWN: Final = 20
+
+_TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
+
+
+class NoQuestion(Invalid):
+    """Neither an address nor a ref and a path were given, or both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """Hold what was read once for all objects of an answer."""
+
+    snapshot: Snapshot
+    ancestry: Ancestry
+    rules: Rules | None
+    holds: Holds
+    now_ms: int
+    expiring_by: dict[CommitId, str]
+    deleted_until_ms: dict[str, int]
+    """The moment until which each deleted branch or tag is kept, by the name it has in the snapshot."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """Hold what a search puts together, of all objects of an answer."""
+
+    committed: dict[MetarangeId, list[Named]] = field(default_factory=dict)
+    uncommitted: dict[str, list[UncommittedName]] = field(default_factory=dict)
+    stats: dict[str, ObjectStat | None] = field(default_factory=dict)
+    taken: list[LedgerRow] = field(default_factory=list)
+    deferred: dict[str, DeferredRun] = field(default_factory=dict)
+    versions: dict[MetarangeId, list[Named]] = field(default_factory=dict)
+
+
+class Why:
+    def __init__(self, versions: Versions, rules: RuleBook) -> None:
+        self._versions = versions
+        self._policies = PolicyBook(versions)
+        self._rules = rules
+        self._search = Search(versions)
+        self._deferred = DeferredRuns(versions)
+
+    async def ask(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
+        """See `steps`, of which this is the last."""
+        async for step in self.steps(address=address, ref=ref, path=path):
+            if isinstance(step, WhyAnswer):
+                return step
+        raise AssertionError("the last step is the answer")
+
+    async def steps(
+        self, *, address: str = "", ref: str = "", path: str = ""
+    ) -> AsyncGenerator[WhyProgress | WhyAnswer, None]:
+        """Yield how far the search is, after each step of about PARALLEL files; then the answer. By an address,
+        relative or absolute; or by a ref and a path.
+
+        A path that names nothing at the ref, or a ref that is not there or was swept, is looked for in the whole
+        history and in the ledger.
+
+        Raises:
+            NoQuestion: not just one of the two was given.
+            Corrupt: a file of a commit is missing or altered; the message names it.
+        """
+        check_question(address=address, ref=ref, path=path)
+        trees, at_ref = await self._look(ref, path)
+        found = _Found()
+        if address or at_ref is not None:
+            addresses = {at_ref or self.canonical(address): None}
+        else:
+            addresses = {}
+            searching = self._search.addresses_at(path_to_key(path), trees, addresses)
+            async for step in reported("commits", searching, len(trees)):
+                yield step
+            async for step in reported("ledger", self.ledger(frozenset(), path, found.taken)):
+                yield step
+            async for step in reported("deferred", self._held(frozenset(), path, found.deferred)):
+                yield step
+            addresses |= dict.fromkeys([*found.deferred, *(row.address for row in found.taken)])
+        shown = list(addresses)[:OBJECTS_SHOWN]
+        async for step in self._find(shown, trees, found):
+            yield step
+        current = await self._rules.read()
+        known = await self._known(current.rules)
+        looked = frozenset(trees)
+        if late := [tree for tree in _metaranges(known.snapshot) if tree not in looked]:
+            async for step in self._find_committed(shown, late, found):
+                yield step
+        policy = await self._policies.read()
+        due = None if policy.policy is None else DueNames(check_policy(policy.policy), known.snapshot)
+        if due is not None:
+            every = _metaranges(known.snapshot)
+            searching = due.find_versions(self._search, found.committed, every, found.versions)
+            async for step in reported("commits", searching, len(every)):
+                yield step
+        yield WhyAnswer(
+            repository_uri=self._versions.objectstore.uri,
+            address=address,
+            ref=ref,
+            path=path,
+            at_ref=at_ref is not None,
+            now_ms=known.now_ms,
+            rules_version=current.version,
+            has_rules=current.rules is not None,
+            policy_version=None if due is None else policy.version,
+            objects=tuple([_with_due(await self._object(one, known, found), due, found) for one in shown]),
+            objects_count=len(addresses),
+        )
+
+    async def _look(self, ref: str, path: str) -> tuple[list[MetarangeId], str | None]:
+        """Return what is to be searched, the newest first; and the address at the ref, if that is asked for and there
+        is one.
+
+        Nothing else of the commits is held while the search lasts: there may be a million.
+        """
+        snapshot = await read_snapshot(self._versions)
+        return _metaranges(snapshot), await self.at_ref(ref, path, snapshot.swept) if path else None
+
+    def canonical(self, address: str) -> str:
+        """Return the spelling that answers have: relative to the namespace if it lies inside."""
+        key = key_inside(address, self._versions.objectstore.uri)
+        return address if key is None else key
+
+    async def at_ref(self, ref: str, path: str, swept: AbstractSet[CommitId]) -> str | None:
+        """Return the address that the path has at a ref, in one spelling; None where it names nothing there."""
+        try:
+            entry = await self._versions.staging.get(ref, path_to_key(path))
+        except NotFound:
+            return None
+        except ContentsGone as gone:
+            return await self._at_swept(CommitId(str(gone.facts["commit"])), path)
+        except (Corrupt, CommitExpired):
+            # Of a commit that was swept nothing need be there any more.
+            if await self._versions.refs.resolve_commit(ref) in swept:
+                return None
+            raise
+        return self.canonical(entry.address)
+
+    async def _at_swept(self, commit_id: CommitId, path: str) -> str | None:
+        """Read what a swept commit named while its files are there; users may not read through it."""
+        commit = await self._versions.history.get_commit(commit_id)
+        try:
+            row = await self._versions.trees.lookup(commit.metarange_id, path_to_key(path))
+        except Corrupt:
+            return None
+        return None if row is None else self.canonical(from_row(row).address)
+
+    async def _known(self, rules: Rules | None) -> _Known:
+        snapshot = _without_returned(await read_snapshot(self._versions))
+        return _Known(
+            snapshot=snapshot,
+            ancestry=ancestry_of(snapshot),
+            rules=rules,
+            holds=await HoldBook(self._versions).in_force(),
+            now_ms=self._versions.ports.clock.now_ms(),
+            expiring_by=await self._expiring(),
+            deleted_until_ms={
+                name_of_deleted(key, one): one.kept_until_ms
+                async for key, one in self._versions.inventory.every(DeletedRefRecord)
+            },
+        )
+
+    async def _expiring(self) -> dict[CommitId, str]:
+        """Return what runs are about to take."""
+        found: dict[CommitId, str] = {}
+        for run, record in await self._versions.retired.runs():
+            if record.state in _TAKING:
+                found |= dict.fromkeys(await self._versions.retired.expiring(run), run)
+        return found
+
+    # One object
+
+    async def _find(
+        self, addresses: Sequence[str], trees: Sequence[MetarangeId], found: _Found
+    ) -> AsyncIterator[WhyProgress]:
+        async for step in self._find_committed(addresses, trees, found):
+            yield step
+        if users := [address for address in addresses if not _is_own(address)]:
+            wanted = Wanted(self._versions.objectstore.uri, users)
+            async for step in reported("staging", self._search.uncommitted(wanted, found.uncommitted)):
+                yield step
+        for address in addresses:
+            if not is_absolute(address):
+                found.stats[address] = await self.stat(address)
+        there = frozenset(address for address, stat in found.stats.items() if stat is not None and not _is_own(address))
+        if not there <= found.deferred.keys():
+            async for step in reported("deferred", self._held(there, "", found.deferred)):
+                yield step
+        gone = frozenset(address for address, stat in found.stats.items() if stat is None)
+        if not gone <= {row.address for row in found.taken}:
+            found.taken.clear()
+            async for step in reported("ledger", self.ledger(gone, "", found.taken)):
+                yield step
+
+    async def _find_committed(
+        self, addresses: Sequence[str], trees: Sequence[MetarangeId], found: _Found
+    ) -> AsyncIterator[WhyProgress]:
+        own = [address for address in addresses if _is_own(address)]
+        wanted = Wanted(self._versions.objectstore.uri, [address for address in addresses if not _is_own(address)])
+        if wanted.addresses:
+            async for step in reported("commits", self._search.committed(wanted, trees, found.committed), len(trees)):
+                yield step
+        if own:
+            async for step in reported("commits", self._search.files(own, trees, found.committed), len(trees)):
+                yield step
+
+    async def _object(self, address: str, known: _Known, found: _Found) -> WhyObject:
+        uncommitted, stat = found.uncommitted.get(address, []), found.stats.get(address)
+        taken = tuple(row for row in found.taken if row.address == address)
+        names = _commits_naming(address, known, found.committed)
+        is_own = _is_own(address)
+        rows = [] if is_own else [row for row, _ in names]
+        stays = [
+            _ending(stay, known.deleted_until_ms.get(stay.name))
+            for stay in stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
+        ]
+        stays.sort(key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name))
+        held = () if is_own else _holds_on([name for _, name in names], known.holds)
+        goes: int | None = None
+        if is_absolute(address):
+            fate = Fate.OUTSIDE
+        elif stat is None:
+            went = [row for row in taken if row.state not in (LedgerState.FAILED, LedgerState.KEPT)]
+            # Only lifecycle runs and erasures take what commits go on naming.
+            was_taken = any(row.reason in {RunKind.LIFECYCLE, RunKind.ERASURE} for row in went) if names else bool(went)
+            is_missing = bool(uncommitted) or (bool(names) and not was_taken)
+            fate = Fate.MISSING if is_missing else Fate.TAKEN if was_taken else Fate.UNKNOWN
+        elif is_own:
+            fate = Fate.OWN
+        elif uncommitted or held:
+            fate = Fate.KEPT
+        elif names:
+            goes = None if known.rules is None else goes_ms(stays, now_ms=known.now_ms)
+            fate = Fate.KEPT if goes is None or goes > known.now_ms else Fate.EXPIRED
+        elif address in found.deferred:
+            goes, fate = found.deferred[address].until_ms, Fate.DEFERRED
+        else:
+            goes = _over_age(known, stat.modified_ms)
+            fate = Fate.UNREFERENCED if goes == known.now_ms else Fate.YOUNG
+        return WhyObject(
+            address=address,
+            fate=fate,
+            size_bytes=None if stat is None else stat.size_bytes,
+            modified_ms=None if stat is None else stat.modified_ms,
+            goes_ms=goes,
+            slice_closed=await self._is_closed(address),
+            stays=tuple(stays[:SHOWN]),
+            stays_count=len(stays),
+            commits=tuple(name for _, name in names[:SHOWN]),
+            commits_count=len(names),
+            uncommitted=tuple(uncommitted[:SHOWN]),
+            uncommitted_count=len(uncommitted),
+            taken=taken,
+            holds=held,
+            run=found.deferred[address].run_id if fate is Fate.DEFERRED else "",
+        )
+
+    async def stat(self, address: str) -> ObjectStat | None:
+        try:
+            return await self._versions.objectstore.stat(address)
+        except ObjectMissing:
+            return None
+
+    async def _is_closed(self, address: str) -> bool | None:
+        place = parse_address(address)
+        if place is None:
+            return None
+        record = await self._versions.inventory.find(SliceRecord, slice_name(place[0]))
+        return record is not None and record.state is SliceState.CLOSED
+
+    # What runs hold, and what was taken
+
+    async def _held(self, addresses: frozenset[str], path: str, found: dict[str, DeferredRun]) -> AsyncIterator[Work]:
+        """The deferred runs that hold these addresses or this path, the newest run first."""
+        for run in await self._deferred.runs():
+            if not path and addresses <= found.keys():
+                break
+            garbage = await self._deferred.table_of(run)
+            if garbage is None:
+                continue
+            for part in garbage.parts:
+                rows = await self._deferred.part(garbage, part)
+                for address in rows.filter(_asked(rows, addresses, path))["address"].to_pylist():
+                    found.setdefault(address, run)
+                # The server answers others between two parts.
+                await self._versions.ports.clock.sleep(0)
+                yield Work(1, 1)
+
+    async def ledger(self, addresses: frozenset[str], path: str, found: list[LedgerRow]) -> AsyncIterator[Work]:
+        """Rows of these addresses or of this path, the latest deed first. Days are read from the newest back, each as a
+        whole (what was restored may be deleted on the same), until each address is found.
+        """
+        listed = [stat.key async for page in self._versions.objectstore.list(LEDGER_PREFIX) for stat in page]
+        days: dict[str, list[tuple[str, ...]]] = {}
+        for names in ledger_records(listed):
+            days.setdefault(names[0].rpartition("/")[0], []).append(names)
+        for day in sorted(days, reverse=True):
+            for batch in batches(days[day]):
+                for rows in await self._records(batch):
+                    found += plain_rows(rows.filter(_asked(rows, addresses, path)))
+                yield Work(len(batch), len(batch))
+            if not path and addresses <= {row.address for row in found}:
+                break
+        found.sort(key=lambda row: (-row.deleted_ms, row.address))
+
+    async def _records(self, records: Sequence[Sequence[str]]) -> list[pa.Table]:
+        wanted = [self._versions.objectstore.get(name) for names in records for name in names]
+        files = iter(await self._versions.ports.tasks.gather(wanted))
+        # The server answers others between two batches.
+        await self._versions.ports.clock.sleep(0)
+        return [decode_record(names, [next(files) for _ in names]) for names in records]
+
+
+def check_question(*, address: str, ref: str, path: str) -> None:
+    """
+    Raises:
+        NoQuestion: neither an address nor a ref and a path, or both.
+    """
+    if bool(address) == bool(ref and path) or bool(address and (ref or path)):
+        raise NoQuestion("say an address, or a ref and a path")
+
+
+def _with_due(object_: WhyObject, due: DueNames | None, found: _Found) -> WhyObject:
+    """Add when it is due by the lifecycle policy. What lies elsewhere and our own files never are."""
+    if due is None or is_absolute(object_.address) or _is_own(object_.address):
+        return object_
+    names = due.of(object_.address, found.committed, found.versions)
+    return msgspec.structs.replace(
+        object_,
+        due_ms=names[0].due_ms if names else None,
+        due_names=tuple(names[:SHOWN]),
+        due_names_count=len(names),
+    )
+
+
+def _ending(stay: Stay, deleted_until_ms: int | None) -> Stay:
+    """A deleted branch or tag keeps an object no longer than it can come back."""
+    if deleted_until_ms is None:
+        return stay
+    until_ms = deleted_until_ms if stay.until_ms is None else min(stay.until_ms, deleted_until_ms)
+    return msgspec.structs.replace(stay, until_ms=until_ms)
+
+
+def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedArray:
+    """Return which rows are of these addresses, or of this path if there is one."""
+    asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
+    return pc.or_(asked, at_path(rows, path)) if path else asked
+
+
+async def reported(stage: str, works: AsyncIterator[Work], of: int = 0) -> AsyncIterator[WhyProgress]:
+    """Turn work into progress: how much of this stage is done."""
+    files = done = 0
+    async for work in works:
+        files, done = work.files, done + work.through
+        yield WhyProgress(stage=stage, done=done, of=of, files=files)
+
+
+def _is_own(address: str) -> bool:
+    return not is_absolute(address) and is_special(address)
+
+
+def ancestry_of(snapshot: Snapshot) -> Ancestry:
+    """Its commits as rows. A ref that is being made holds its commit, whatever the rules say."""
+    ids = [CommitId(id_) for id_ in texts(snapshot.commits.column("id")).to_pylist()]
+    rows = {id_: row for row, id_ in enumerate(ids)}
+    refs = [(kind, name, rows[commit], state) for kind, name, commit, state in snapshot.refs if commit in rows]
+    active = [(kind, name, row) for kind, name, row, state in refs if state == RefState.ACTIVE.value]
+    held = {name: row for kind, name, row in active if kind == "intent"}
+    held |= {f"{kind} {name}": row for kind, name, row, state in refs if state != RefState.ACTIVE.value}
+    return Ancestry(
+        ids=ids,
+        first_parent=[rows.get(commit.parents[0], -1) if commit.parents else -1 for _, commit in snapshot.commits],
+        created_ms=snapshot.commits.column("created_ms").to_pylist(),
+        heads={name: row for kind, name, row in active if kind == "branch"},
+        tags={name: row for kind, name, row in active if kind == "tag"},
+        held=held,
+    )
+
+
+def _without_returned(snapshot: Snapshot) -> Snapshot:
+    """Leave out a deleted ref whose name is back at the same commit: it keeps nothing that the live one does not.
+
+    Its note stays until its days are over, so that no collector can miss both (`read_snapshot`).
+    """
+    live = {(kind, name, commit) for kind, name, commit, state in snapshot.refs if state == RefState.ACTIVE.value}
+    return replace(
+        snapshot,
+        refs=[
+            one
+            for one in snapshot.refs
+            if plain_name(one[1]) == one[1] or (one[0], plain_name(one[1]), one[2]) not in live
+        ],
+    )
+
+
+def _metaranges(snapshot: Snapshot) -> list[MetarangeId]:
+    """Return the metaranges of commits that were not swept, each once, the newest first."""
+    there = texts(snapshot.commits.column("metarange_id").filter(snapshot.there()))
+    return [*dict.fromkeys(metarange for metarange in reversed(there.to_pylist()) if metarange)]
+
+
+def _holds_on(names: Sequence[CommittedName], holds: Holds) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(hold for name in names for hold in holds.of(path=name.path, commit=name.commit)))
+
+
+def _commits_naming(
+    address: str, known: _Known, committed: dict[MetarangeId, list[Named]]
+) -> list[tuple[int, CommittedName]]:
+    """Rows and names, the newest commit first."""
+    paths = {
+        metarange: min(row.path for row in rows if row.address == address)
+        for metarange, rows in committed.items()
+        if any(row.address == address for row in rows)
+    }
+    commits = known.snapshot.commits
+    named = pc.is_in(commits.column("metarange_id"), value_set=packed(sorted(paths)))
+    rows = np.flatnonzero(pc.and_(named, known.snapshot.there()).to_numpy(zero_copy_only=False))
+    found: list[tuple[int, CommittedName]] = []
+    for row, (id_, commit) in zip(rows.tolist(), CommitColumns(commits.table.take(pa.array(rows))), strict=True):
+        path, run = paths[commit.metarange_id], known.expiring_by.get(id_, "")
+        found.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
+    return found[::-1]
+
+
+def _over_age(known: _Known, modified_ms: int) -> int | None:
+    """Return when the rules let go an object that nothing names."""
+    age = None if known.rules is None else known.rules.uncommitted_min_age
+    return known.now_ms if age is None else parse_duration(age).over_ms(modified_ms, known.now_ms)

@@ -1,0 +1,133 @@
+"""Answer `lakebed gc deleted why`: why an object of a deleted repository is there, and until when.
+
+Neither commits nor rules keep anything of a deleted repository. Its collection takes what the repository wrote by
+record, from an instant on, unless legal holds are in force or another repository names the object. So no tree is read,
+but for a path at a ref: the trees of a repository that is being collected go as well. What went is in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import TypeAlias
+
+from lakebed.base import Corrupt, RepositoryUid, is_absolute, key_inside, parse_address, slice_name
+from lakebed.catalog import DeletedRepositories
+from lakebed.gc.live.reading.elsewhere import Elsewhere, NamedElsewhere
+from lakebed.gc.live.records.holds import HoldBook
+from lakebed.gc.messages import Fate, LedgerRow, LedgerState, Question, WhyAnswer, WhyObject, WhyProgress, is_special
+from lakebed.objectstore import ObjectStat
+from lakebed.versions import BranchRecord, SliceRecord, Versions
+
+from .why import OBJECTS_SHOWN, Why, check_question, reported
+
+Steps: TypeAlias = AsyncGenerator[WhyProgress | WhyAnswer, None]
+
+
+class DeletedWhy:
+    def __init__(
+        self, deleted: DeletedRepositories, uid: RepositoryUid, versions: Versions, why: Why, elsewhere: Elsewhere
+    ) -> None:
+        self._deleted = deleted
+        self._uid = uid
+        self._versions = versions
+        self._why = why
+        self._elsewhere = elsewhere
+        self._holds = HoldBook(versions)
+
+    async def steps(self, question: Question) -> Steps:
+        """Yield how far the search is, then the answer: by an address, or by a ref and a path.
+
+        A path that its commit does not have is looked for in the ledger. What was uncommitted is found by its address.
+
+        Raises:
+            NoQuestion: not just one of the two was given.
+            DeletedNotFound: the repository was brought back or forgotten.
+            Corrupt: a tree of another repository is missing or altered.
+        """
+        check_question(**question._asdict())
+        goes_ms = await self._deleted.delete_from_ms(self._uid)
+        taken: list[LedgerRow] = []
+        at_ref = await self._at_ref(question) if question.path else None
+        if question.address or at_ref is not None:
+            addresses = [at_ref or self._why.canonical(question.address)]
+        else:
+            async for step in reported("ledger", self._why.ledger(frozenset(), question.path, taken)):
+                yield step
+            addresses = list(dict.fromkeys(row.address for row in taken))
+        shown = addresses[:OBJECTS_SHOWN]
+        stats = {one: None if is_absolute(one) else await self._why.stat(one) for one in shown}
+        gone = frozenset(one for one in shown if stats[one] is None and not is_absolute(one))
+        if not gone <= {row.address for row in taken}:
+            taken.clear()
+            async for step in reported("ledger", self._why.ledger(gone, "", taken)):
+                yield step
+        names: Mapping[str, str] = {}
+        if any(stats.values()):
+            done = 0
+            async for found in self._elsewhere.steps():
+                if isinstance(found, NamedElsewhere):
+                    names = found.names
+                else:
+                    done += found.files
+                    yield WhyProgress(stage="elsewhere", done=done, files=found.files)
+        yield WhyAnswer(
+            repository_uri=self._versions.objectstore.uri,
+            **question._asdict(),
+            at_ref=at_ref is not None,
+            now_ms=self._versions.ports.clock.now_ms(),
+            rules_version=0,
+            has_rules=False,
+            deleted_uid=self._uid,
+            objects=tuple([await self._object(one, stats[one], taken, names, goes_ms=goes_ms) for one in shown]),
+            objects_count=len(addresses),
+        )
+
+    async def _at_ref(self, question: Question) -> str | None:
+        # A branch of a deleted repository cannot be used, and its record still names its head.
+        branch = await self._versions.inventory.find(BranchRecord, question.ref)
+        ref = question.ref if branch is None else branch.commit_id
+        try:
+            return await self._why.at_ref(ref, question.path, frozenset())
+        except Corrupt:
+            return None  # The collection took the tree already.
+
+    async def _object(
+        self,
+        address: str,
+        stat: ObjectStat | None,
+        taken: list[LedgerRow],
+        names: Mapping[str, str],
+        *,
+        goes_ms: int,
+    ) -> WhyObject:
+        rows = tuple(row for row in taken if row.address == address)
+        uri = self._versions.objectstore.uri
+        elsewhere = {name for text, name in names.items() if key_inside(text, uri) == address}
+        holds: tuple[str, ...] = ()
+        if is_absolute(address):
+            fate = Fate.OUTSIDE
+        elif stat is None:
+            went = any(row.state not in (LedgerState.FAILED, LedgerState.KEPT) for row in rows)
+            fate = Fate.TAKEN if went else Fate.UNKNOWN
+        elif is_special(address):
+            fate = Fate.OWN
+        elif not await self._is_recorded(address):
+            fate = Fate.UNRECORDED
+        else:
+            # Any hold stops the whole collection.
+            holds = tuple(hold.name for hold in (await self._holds.in_force()).holds)
+            fate = Fate.KEPT if holds or elsewhere else Fate.DELETED
+        return WhyObject(
+            address=address,
+            fate=fate,
+            size_bytes=None if stat is None else stat.size_bytes,
+            modified_ms=None if stat is None else stat.modified_ms,
+            goes_ms=goes_ms if fate is Fate.DELETED else None,
+            taken=rows,
+            holds=holds,
+            elsewhere=tuple(sorted(elsewhere)),
+        )
+
+    async def _is_recorded(self, address: str) -> bool:
+        place = parse_address(address)
+        return place is not None and await self._versions.inventory.find(SliceRecord, slice_name(place[0])) is not None

@@ -1,0 +1,366 @@
+"""Sweeps of branches: those that are idle, or older than they were made to last, by the lifecycle policy.
+
+A plan deletes nothing and publishes nothing; it is what the caller shows. A sweep of some of its branches decides each
+anew, when the branch is marked as leaving: then nothing is acknowledged on it without taking the mark off
+(docs/design/0003-lifecycle.md, "Branches"). So a branch goes only if the plan named it, nothing of it changed since,
+and the policy still says so. It goes the way of every deleted branch: hooks are asked, and for a while it
+can come back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.base import (
+    CommitId,
+    Conflict,
+    Corrupt,
+    Denied,
+    Invalid,
+    LakebedError,
+    OutcomeUnknown,
+    Unavailable,
+    from_row,
+    in_waves,
+    key_to_path,
+)
+from lakebed.catalog import PullState, Repository, matching
+from lakebed.gc.live.errors import RulesMoved
+from lakebed.gc.live.records.holds import HoldBook
+from lakebed.gc.live.records.policies import PolicyBook
+from lakebed.gc.messages import (
+    BRANCH_GONE,
+    BRANCH_IN_DOUBT,
+    SWEEP_MAX,
+    BranchesPlan,
+    BranchToGo,
+    PlannedBranch,
+    SweptBranch,
+    not_tried,
+)
+from lakebed.gc.rules import Holds
+from lakebed.gc.rules.lifecycle import (
+    BranchFacts,
+    IdleRule,
+    Pin,
+    Policy,
+    check_policy,
+    first_going_ms,
+    idle_rule_of,
+    judge_branch,
+)
+from lakebed.kv import StoreUnavailable
+from lakebed.versions import BranchNotFound, BranchRecord, RefState, decode_cell, encode_record, is_exclusive
+
+_PAGE: Final = 1_000
+_WALKED_AT_ONCE: Final = 500
+"""Commits that a walk reads before the server answers others: an embedded store reads without ever waiting."""
+
+IN_USE: Final = "used since it was planned"
+
+
+class TooManyBranches(Invalid):
+    """One request deletes no more branches than `SWEEP_MAX`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """All that may keep a branch beside its own record."""
+
+    version: int
+    policy: Policy
+    holds: Holds
+    default: str
+    protected: Sequence[str]
+    at_work: Collection[str]
+    pulled: Collection[str]
+
+    def pins(self, name: str, commit_id: CommitId) -> tuple[Pin, ...]:
+        kept = {
+            Pin.DEFAULT: name == self.default,
+            Pin.TARGET: any(name in rule.into for rule in self.policy.branches),
+            Pin.PROTECTED: matching(self.protected, name) is not None,
+            Pin.HELD: bool(self.holds.of(commit=commit_id)),
+            Pin.PINNED: commit_id in self.policy.pins.commits,
+            Pin.PULL: name in self.pulled,
+            Pin.WORK: name in self.at_work,
+        }
+        return tuple(pin for pin, is_kept in kept.items() if is_kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """Hold what is staged on a branch, as far as its rule asks. `digest` is of all cells, where the rule drops them.
+
+    `has_undated`: a cell has no date, so it counts as staged just now at each look.
+    """
+
+    has_any: bool = False
+    is_held: bool = False
+    has_undated: bool = False
+    active_ms: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """One walk of the history, from the heads of some branches: which of the commits `asked` they reach.
+
+    What a commit reaches never changes, so it holds for as long as these are the heads.
+    """
+
+    heads: Sequence[CommitId]
+    asked: Collection[CommitId]
+    reached: Collection[CommitId]
+
+
+_Walks = dict[tuple[str, ...], _Walk]
+"""Walks of one request, by the names of the branches that they began at."""
+
+
+class BranchSweep:
+    """One repository's. `Repository` is a handle as requests get it: open a fresh one for each sweep."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._versions = repository.versions
+
+    async def plan(self, *, prefix: str = "", after: str = "", limit: int = _PAGE) -> BranchesPlan:
+        """Judge a page of branches, by name. Where a rule asks what was merged, walk the history once for the page."""
+        around = await self._surroundings()
+        branches, has_more = await self._versions.refs.list_branches(prefix=prefix, after=after, limit=limit)
+        tasks, names = self._versions.ports.tasks, [str(one.name) for one in branches]
+
+        async def find(name: str) -> BranchRecord | None:
+            return await self._versions.inventory.find(BranchRecord, name)
+
+        records = dict(zip(names, await in_waves(tasks, names, find), strict=True))
+        there = {name: one for name, one in records.items() if one is not None and one.state is RefState.ACTIVE}
+        merged = await self._merged({name: record.commit_id for name, record in there.items()}, around, {})
+        now_ms = self._versions.ports.clock.now_ms()
+
+        async def judge(named: tuple[str, BranchRecord]) -> PlannedBranch:
+            return await self._judge(*named, around, now_ms, is_merged=merged.get(named[0], False))
+
+        planned = await in_waves(tasks, list(there.items()), judge)
+        return BranchesPlan(
+            repository=self._repository.id,
+            policy_version=around.version,
+            now_ms=now_ms,
+            branches=tuple(planned),
+            next_after=branches[-1].name if has_more else "",
+        )
+
+    async def sweep(self, version: int, wanted: Sequence[BranchToGo], *, by: str = "") -> list[SweptBranch]:
+        """Delete branches of a plan, one after the other, as far as they still may go.
+
+        An error at one of them is its row, and the others are tried; where the store is away, none after it is. The
+        history is walked once for all of them, and again where a branch moved that they may be merged into.
+
+        Raises:
+            TooManyBranches: see there. Nothing was deleted.
+            RulesMoved: the policy is of another version. Nothing was deleted.
+            ReadOnly: the repository is.
+        """
+        if len(wanted) > SWEEP_MAX:
+            raise TooManyBranches(f"{len(wanted):,} branches, at most {SWEEP_MAX} in one request")
+        self._repository.guards.check_writable()
+        around = await self._surroundings()
+        if around.version != version:
+            raise RulesMoved(
+                f"the lifecycle policy is of version {around.version}, not {version}: plan again",
+                version=around.version,
+                expected=version,
+            )
+        walks = await self._walks([one.branch for one in wanted], around)
+        swept: list[SweptBranch] = []
+        for at, one in enumerate(wanted):
+            try:
+                swept.append(await self._delete(one, version, by, walks))
+            except StoreUnavailable as error:
+                swept.append(_in_doubt(one, error))
+                return [*swept, *(not_tried(later.branch) for later in wanted[at + 1 :])]
+        return swept
+
+    async def _walks(self, names: Sequence[str], around: _Surroundings) -> _Walks:
+        """Walk the history once for all these branches. Decides nothing: it only spares each a walk of its own."""
+        walks: _Walks = {}
+        # A branch that cannot be read says so in its own row.
+        with suppress(LakebedError):
+            heads = {name: await self._head_of(name) for name in names}
+            await self._merged({name: head for name, head in heads.items() if head is not None}, around, walks)
+        return walks
+
+    async def _delete(self, wanted: BranchToGo, version: int, by: str, walks: _Walks) -> SweptBranch:
+        why = IN_USE
+
+        async def may_go(record: BranchRecord) -> bool:
+            nonlocal why
+            # Read anew for each branch: hooks may run for long, and a pull request may be opened meanwhile.
+            around = await self._surroundings()
+            if around.version != version:
+                return False
+            merged = await self._merged({wanted.branch: record.commit_id}, around, walks)
+            now_ms = self._versions.ports.clock.now_ms()
+            planned = await self._judge(
+                wanted.branch, record, around, now_ms, is_merged=merged.get(wanted.branch, False)
+            )
+            if planned.state == wanted.state and not planned.goes:
+                why = planned.why
+            return planned.state == wanted.state and planned.goes
+
+        try:
+            is_deleted = await self._repository.changes.delete_branch(wanted.branch, by=by, may_go=may_go)
+        except BranchNotFound:
+            return SweptBranch(branch=wanted.branch, is_deleted=False, why=BRANCH_GONE)
+        except (Conflict, Denied, Invalid) as error:
+            return SweptBranch(branch=wanted.branch, is_deleted=False, why=str(error))
+        except StoreUnavailable:
+            raise
+        except (Unavailable, OutcomeUnknown, Corrupt) as error:
+            return _in_doubt(wanted, error)
+        return SweptBranch(branch=wanted.branch, is_deleted=is_deleted, why="" if is_deleted else why)
+
+    async def _pulled(self) -> set[str]:
+        pulled: set[str] = set()
+        after, has_more = "", True
+        while has_more:
+            pulls, has_more = await self._repository.pulls.list(state=PullState.OPEN, after=after, limit=_PAGE)
+            pulled.update(name for _, pull in pulls for name in (pull.source, pull.destination))
+            after = pulls[-1][0] if pulls else after
+        return pulled
+
+    async def _surroundings(self) -> _Surroundings:
+        """Read what may keep a branch."""
+        repository = self._repository
+        record = await PolicyBook(self._versions).read()
+        patterns, _ = await repository.settings.protection_patterns()
+        return _Surroundings(
+            version=record.version,
+            policy=Policy() if record.policy is None else check_policy(record.policy),
+            holds=await HoldBook(self._versions).in_force(),
+            default=repository.record.default_branch,
+            protected=(*repository.record.protected_branches, *patterns),
+            at_work=await repository.settings.work_branches(),
+            pulled=await self._pulled(),
+        )
+
+    async def _judge(
+        self, name: str, record: BranchRecord, around: _Surroundings, now_ms: int, *, is_merged: bool | None
+    ) -> PlannedBranch:
+        rule = idle_rule_of(around.policy.branches, name)
+        staged = await self._staged(record, rule, around.holds, now_ms)
+        head = await self._versions.context.commits.read(record.commit_id)
+        # Records of earlier releases have no last move.
+        moved_ms = record.moved.at_ms if record.moved else max(head.created_ms, head.written_ms)
+        pins = around.pins(name, record.commit_id)
+        facts = BranchFacts(
+            name=name,
+            active_ms=max(record.created_ms, moved_ms, staged.active_ms),
+            expires_ms=record.expires_ms,
+            is_merged=is_merged,
+            has_uncommitted=staged.has_any,
+            pins=(*pins, Pin.HELD) if staged.is_held else pins,
+        )
+        verdict = judge_branch(rule, facts, now_ms)
+        return PlannedBranch(
+            branch=name,
+            commit_id=record.commit_id,
+            goes=verdict.goes,
+            why=verdict.why,
+            rule=verdict.rule,
+            active_ms=facts.active_ms,
+            expires_ms=record.expires_ms or None,
+            due_ms=verdict.due_ms,
+            goes_ms=first_going_ms(rule, replace(facts, active_ms=0) if staged.has_undated else facts, now_ms),
+            has_uncommitted=staged.has_any,
+            state=_state_of(record, staged),
+        )
+
+    async def _staged(self, record: BranchRecord, rule: IdleRule | None, holds: Holds, now_ms: int) -> _Staged:
+        """Look at what is staged: at one cell, where one is enough to keep the branch, else at all."""
+        drops = rule is not None and rule.drops_uncommitted
+        has_any, is_held, has_undated, active_ms, digest = False, False, False, 0, hashlib.sha256()
+        for token in record.tokens():
+            start: bytes | None = b""
+            while start is not None:
+                page = await self._versions.inventory.cells(token, start, _PAGE if drops else 1)
+                has_any = has_any or bool(page.keys)
+                if page.keys and not drops:
+                    return _Staged(has_any=True)
+                for key, value in zip(page.keys, page.values, strict=True):
+                    digest.update(b"%d %d " % (len(key), len(value)) + key + value)
+                    is_held = is_held or bool(holds.of(path=key_to_path(key)))
+                    flags, row = decode_cell(value)
+                    # Only an upload has the date at which it was staged. A deletion has none, and what was copied,
+                    # moved or linked has the date of its object: each may be of just now.
+                    has_undated = has_undated or not is_exclusive(flags)
+                    active_ms = max(active_ms, from_row(row).modified_ms if is_exclusive(flags) else now_ms)
+                start = page.next_start
+        return _Staged(
+            has_any=has_any,
+            is_held=is_held,
+            has_undated=has_undated,
+            active_ms=active_ms,
+            digest=digest.hexdigest() if drops else "",
+        )
+
+    async def _merged(self, heads: dict[str, CommitId], around: _Surroundings, walks: _Walks) -> dict[str, bool | None]:
+        """Return whether the branches are merged of which a rule asks. None: it cannot be known, for a branch that they
+        may be merged into is not there.
+
+        The heads of those are read in every call. `walks` are used where they are still of these heads, and kept.
+        """
+        asked: dict[tuple[str, ...], dict[str, CommitId]] = {}
+        for name, commit_id in heads.items():
+            rule = idle_rule_of(around.policy.branches, name)
+            if rule is not None and rule.merged is not None:
+                asked.setdefault(rule.into or (around.default,), {})[name] = commit_id
+        found: dict[str, bool | None] = {}
+        for into, candidates in asked.items():
+            commits, known = set(candidates.values()), walks.get(into)
+            targets = [await self._head_of(name) for name in into]
+            there = [commit_id for commit_id in targets if commit_id is not None]
+            if known is None or known.heads != there or not commits.issubset(known.asked):
+                known = await self._walk(there, commits.union(known.asked if known else ()))
+                walks[into] = known
+            otherwise = False if None not in targets else None
+            found |= {name: commit_id in known.reached or otherwise for name, commit_id in candidates.items()}
+        return found
+
+    async def _walk(self, heads: Sequence[CommitId], commits: set[CommitId]) -> _Walk:
+        """Find out which of the commits the heads have in their history, by any parent."""
+        records = self._versions.context.commits
+        oldest = min([(await records.read(commit)).generation for commit in commits])
+        reached: set[CommitId] = set()
+        count = 0
+        async for commit in self._versions.history.ancestry(heads):
+            if commit.generation < oldest or len(reached) == len(commits):
+                break
+            if commit.id in commits:
+                reached.add(commit.id)
+            count += 1
+            if count % _WALKED_AT_ONCE == 0:
+                await self._versions.ports.clock.sleep(0)
+        return _Walk(heads, commits, reached)
+
+    async def _head_of(self, name: str) -> CommitId | None:
+        record = await self._versions.inventory.find(BranchRecord, name)
+        return record.commit_id if record is not None and record.state is RefState.ACTIVE else None
+
+
+def _in_doubt(wanted: BranchToGo, error: LakebedError) -> SweptBranch:
+    # It may be of any step, also of one after the branch was gone.
+    return SweptBranch(branch=wanted.branch, is_deleted=False, why=f"{BRANCH_IN_DOUBT}: {error}")
+
+
+def _state_of(record: BranchRecord, staged: _Staged) -> str:
+    """Name what was seen of a branch. A collection that bumps it, and the mark of a sweep, are no change."""
+    data = encode_record(replace(record, epoch=0, leaving=""))
+    return hashlib.sha256(data + staged.digest.encode()).hexdigest()

@@ -1,0 +1,360 @@
+"""A collection of committed data, from publishing what it expires to the first delete (docs/design/protocols.md,
+"Naming a commit while a collection of committed data runs").
+
+An operation that names a commit writes where a run will look, then checks whether the commit is expiring. The run
+publishes first and looks then, in this order and no other:
+
+    publish   the run as `planning`, which takes nothing; the commits; then the run as `expiring`
+    bump     the branches that the expiring commits were made for: a `set_if` that slept fails now
+    read      staging and bump, then uploads and copies (reading.py)
+    look      holds, then branches and tags, then all commit records, then the rules, then the legal
+              holds. Changed rules or holds end the run
+    recheck   what something names, or what the rules keep as things are now, is taken out
+    sweeping  `set_if`, bound to this recheck; `swept/<commit>` for what is left; from here on deletes may begin
+    ended     only once the record says that each of these is written
+
+A lifecycle run goes the same way and expires no commits: it takes addresses. Instead of `swept/<commit>` it writes
+these into `<uid>/taken` (versions/taken.py). Until it has, a copy of an entry in a commit copies the bytes.
+
+Publishing again (an answer was lost, a server died) begins a new *attempt*: the run's record names it before any commit
+is added, so a plan from an earlier recheck cannot be swept. What was taken out stays published until the run sweeps: a
+commit that cannot be named for a moment longer does no harm, one that is let go too early would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from lakebed.base import AT_ONCE, FOREIGN_SLICE, CommitId, RunId, in_waves
+from lakebed.gc.live.errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan
+from lakebed.gc.live.reading.commits import Snapshot, read_snapshot, read_swept
+from lakebed.gc.live.reading.continuing import Continuations, Reader, fresh_secret
+from lakebed.gc.live.reading.inputs import Inputs
+from lakebed.gc.live.reading.reading import Cursor, Phase, Reading
+from lakebed.gc.live.records.holds import HoldBook
+from lakebed.gc.live.records.policies import PolicyBook
+from lakebed.gc.live.records.rules import RuleBook
+from lakebed.gc.live.records.runs import RunBook
+from lakebed.gc.messages import (
+    COMMITS,
+    EXPIRED,
+    GARBAGE,
+    REFS,
+    BadInput,
+    Expire,
+    Manifest,
+    Part,
+    RecheckInputs,
+    RunKind,
+    RunState,
+    Sweep,
+    check_manifest,
+    read_part,
+    run_folder,
+)
+from lakebed.gc.rules.lifecycle import check_policy
+from lakebed.objectstore import ObjectMissing, ObjectStore
+from lakebed.versions import ERASED, Numbers, RunRecord, TakingRecord, Versions, keys
+
+WRITE_BATCH = 1_000
+
+BUMPED_A_PAGE = 64 * AT_ONCE
+"""Branches bumped in one request. It ends before its caller gives up, also where each bump waits for a network."""
+
+
+class Expiring:
+    def __init__(self, versions: Versions, runs: RunBook, rules: RuleBook, reading: Reading) -> None:
+        self._versions = versions
+        self._runs = runs
+        self._rules = rules
+        self._reading = reading
+        self._policies = PolicyBook(versions)
+        self._holds = HoldBook(versions)
+
+    async def expire(self, run_id: RunId, body: Expire) -> RecheckInputs:
+        """One page: the first publishes, the first ones bump, then all read staging, the last looks again and says
+        what is left.
+
+        Raises:
+            RunMoved: the run sweeps, ended or was abandoned, or a collection of metadata retired its plan.
+            RulesChanged: the run ended because the rules are not those of the plan.
+            BadInput: the list of commits is not what its manifest says, or names what is no commit.
+            BadContinuation: the token is of another attempt, or none of ours.
+        """
+        inputs = Inputs(self._versions.objectstore, body.kind, run_id)
+        if body.continuation_token is None:
+            record = await self._publish(run_id, inputs, body)
+            await self._write_before_staging(inputs, record.attempt)
+            cursor = Cursor(name=uncommitted_name(record.attempt), phase=Phase.BUMP_FIRST)
+        else:
+            record, _ = await self._runs.read_as(run_id, body.kind, RunState.EXPIRING)
+            cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
+            if record.listed != body.commits.digest():
+                raise BadContinuation("this token is of another list of commits", run_id=run_id)
+        whole: Manifest | None = None
+        further: Cursor | None = cursor
+        if cursor.phase is Phase.BUMP_FIRST:
+            further = await self._bump_first(inputs, body, cursor)
+        if further is not None and further.phase is not Phase.BUMP_FIRST:
+            page = await self._reading.read_page(inputs, further)
+            further, whole = page.cursor, page.whole
+        if further is not None:
+            token = Continuations(run_id, record, Reader.COLLECTOR).token(further)
+            return RecheckInputs(run_id=run_id, continuation_token=token)
+        assert whole is not None
+        return await self._recheck(run_id, inputs, record.attempt, body, whole)
+
+    async def _publish(self, run_id: RunId, inputs: Inputs, body: Expire) -> RunRecord:
+        """Step 2."""
+        commits = await self._commits(inputs, body)
+        await self._made_for(commits)
+        return await self._begin_attempt(run_id, self._versions.ports.ids.fresh(), body, commits)
+
+    async def _write_before_staging(self, inputs: Inputs, attempt: str) -> None:
+        """Only the first page of an attempt does so. A later one may be repeated, and then others have read staging."""
+        # Before staging is read, not after: an upload that sets its cell again while we read is in no closed slice.
+        closed, _ = await self._runs.closed_slices()
+        await inputs.write_closed(attempt, closed)
+        # Nor after staging: what is swept later may have been copied from, by a copy that we do not see.
+        await inputs.write_swept((await read_swept(self._versions)).commits, attempt=attempt)
+
+    async def _commits(self, inputs: Inputs, body: Expire) -> list[CommitId]:
+        table = await inputs.read_table(EXPIRED, body.commits)
+        return [CommitId(id_) for id_ in table.column("id").to_pylist()]
+
+    async def _bump_first(self, inputs: Inputs, body: Expire, cursor: Cursor) -> Cursor:
+        """Step 3, of some branches behind `cursor.branch`. After the last of them the reading of staging begins."""
+        ahead = [name for name in await self._made_for(await self._commits(inputs, body)) if name > cursor.branch]
+        branches = ahead[:BUMPED_A_PAGE]
+        await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
+        if len(branches) < len(ahead):
+            return replace(cursor, branch=branches[-1])
+        return Cursor(name=cursor.name)
+
+    async def _begin_attempt(self, run_id: RunId, attempt: str, body: Expire, commits: list[CommitId]) -> RunRecord:
+        now_ms = self._versions.ports.clock.now_ms()
+        record = RunRecord(
+            kind=body.kind,
+            state=RunState.PLANNING,
+            started_ms=now_ms,
+            attempt=attempt,
+            listed=body.commits.digest(),
+            rules_version=str(body.rules_version),
+            planned_ms=body.planned_ms,
+            secret=fresh_secret(self._versions.ports.ids),
+        )
+        try:
+            before, held = await self._runs.read_as(run_id, body.kind, RunState.PLANNING, RunState.EXPIRING)
+        except RunNotFound:
+            held = await self._runs.write(run_id, record, None)
+            await self._runs.check_not_retired(run_id)
+        else:
+            record = replace(record, state=before.state, started_ms=before.started_ms)
+            held = await self._runs.write(run_id, record, held)
+        await self._versions.retired.expire(run_id, commits)
+        if record.state is RunState.PLANNING:
+            # Not before its list is whole: from here on every commit of it is expiring at once.
+            record = replace(record, state=RunState.EXPIRING)
+            await self._runs.write(run_id, record, held)
+        return record
+
+    async def _made_for(self, commits: list[CommitId]) -> list[str]:
+        """The branches that these commits were made for, each once.
+
+        Raises:
+            BadInput: one of them is no commit of this repository.
+        """
+        branches: set[str] = set()
+        for start in range(0, len(commits), WRITE_BATCH):
+            batch = commits[start : start + WRITE_BATCH]
+            found = await self._versions.inventory.commits(batch)
+            for commit, record in zip(batch, found, strict=True):
+                if record is None:
+                    raise BadInput(f"expiring commit {commit} does not exist", commit=commit)
+                branches.add(record.made_for)
+        return sorted(branches - {""})
+
+    async def _recheck(
+        self, run_id: RunId, inputs: Inputs, attempt: str, body: Expire, uncommitted: Manifest
+    ) -> RecheckInputs:
+        """Step 5. The record is read first and replaced last: whatever comes between makes this recheck void."""
+        record, held = await self._runs.read_as(run_id, body.kind, RunState.EXPIRING)
+        if record.attempt != attempt:
+            raise RunMoved(f"run {run_id} was published again", run_id=run_id, state=record.state.value)
+        # What another call for this run published beside ours was not touched by ours, so it is not ours to take.
+        ours = (await inputs.read_table(EXPIRED, body.commits)).column("id").to_pylist()
+        published = set(await self._versions.retired.expiring(run_id)).intersection(ours)
+        snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=attempt))
+        kept = await self._kept(run_id, record, snapshot)
+        holds = await self._holds.in_force()
+        if holds.version != body.holds_version:
+            await self._end_outdated(run_id, record, "legal holds", holds.version, by=body.holds_version)
+        expiring = published - kept - snapshot.swept - snapshot.late
+        commits = await inputs.write_tables(
+            COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(expiring), self._versions.ports.tasks
+        )
+        refs = await inputs.write_table(REFS, f"{REFS.name}.{attempt}", snapshot.refs_table())
+        await self._runs.write(run_id, replace(record, recheck=commits.digest(), counts=snapshot.counts), held)
+        return RecheckInputs(
+            run_id=run_id,
+            commits=commits,
+            refs=refs,
+            uncommitted=uncommitted,
+            closed_slices=await inputs.read_closed(attempt),
+            expiring=len(expiring),
+            taken_out=len(published) - len(expiring),
+        )
+
+    async def _kept(self, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> set[CommitId]:
+        """Return what the rules keep as things are now. They, or the policy, are read after everything else."""
+        if record.kind is RunKind.ERASURE:
+            return set()
+        if record.kind is RunKind.LIFECYCLE:
+            policy = await self._policies.read()
+            if policy.policy is None or str(policy.version) != record.rules_version:
+                await self._end_outdated(run_id, record, "lifecycle policy", policy.version)
+            return set()
+        current = await self._rules.read()
+        if current.rules is None or str(current.version) != record.rules_version:
+            await self._end_outdated(run_id, record, "retention rules", current.version)
+        assert current.rules is not None
+        now_ms = self._versions.ports.clock.now_ms()
+        return await self._versions.ports.tasks.apart(partial(snapshot.kept, current.rules, now_ms=now_ms))
+
+    async def _end_outdated(
+        self, run_id: RunId, record: RunRecord, what: str, now: int, *, by: int | None = None
+    ) -> NoReturn:
+        await self._runs.move(run_id, RunState.ENDED)
+        await self.drop_expiring(run_id)
+        raise RulesChanged(
+            f"the {what} changed since this run was planned; it has ended, plan again",
+            run_id=run_id,
+            planned_by=record.rules_version if by is None else by,
+            now=now,
+        )
+
+    async def sweep(self, run_id: RunId, body: Sweep) -> RunRecord:
+        """Steps 6 and 7: after this the plan may be carried out, and what is expiring stays so for ever. A run of
+        metadata, which expires no commits, goes the same way.
+
+        Raises:
+            RunMoved: the run is not expiring (or sweeping this very plan).
+            StalePlan: the plan was not made from the latest recheck, or a run was undone since then.
+            BadInput: an input is not what its manifest says.
+        """
+        check_manifest(body.plan, name="plan")
+        if body.plan.table != GARBAGE.name:
+            raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
+        found = (await self._runs.read(run_id))[0].kind
+        kind = found if found.publishes else RunKind.COMMITTED
+        record, held = await self._runs.read_as(run_id, kind, RunState.EXPIRING, RunState.SWEEPING)
+        if record.recheck != body.commits.digest():
+            raise StalePlan("the plan was not made from the latest recheck of this run", run_id=run_id)
+        inputs = Inputs(self._versions.objectstore, kind, run_id)
+        expiring = _expiring_in(await inputs.read_table(COMMITS, body.commits))
+        if record.state is RunState.EXPIRING:
+            # Who selects by paths has missed those of commits that were gone, however little it takes.
+            if body.plan.rows or kind is RunKind.ERASURE:
+                await self._runs.count_on(run_id, record.counts)
+            record = replace(record, state=RunState.SWEEPING, plan=body.plan.digest())
+            await self._runs.write(run_id, record, held)
+        elif record.plan != body.plan.digest():
+            raise StalePlan("the run sweeps by another plan", run_id=run_id)
+        if kind.takes_named and not record.swept:
+            await self._write_taken(run_id, record, body.plan)
+        await self._write_swept(run_id, expiring)
+        await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)) - set(expiring))
+        return record
+
+    async def _write_taken(self, run_id: RunId, record: RunRecord, plan: Manifest) -> None:
+        """Write for ever which objects the run takes, for readers and copies. Again from the start after a crash."""
+        if not plan.folder.startswith(run_folder(record.kind, run_id)):
+            raise BadInput(f"{plan.folder} is not in the folder of run {run_id}", input=plan.table)
+        version, rules = int(record.rules_version), [ERASED]
+        if record.kind is RunKind.LIFECYCLE:
+            policy = await self._policies.version(version)
+            rules = [rule.text() for rule in check_policy(policy.policy or b"").rules]
+        now_ms = self._versions.ports.clock.now_ms()
+        taken = self._versions.taken
+        taking = TakingRecord(policy_version=version, taken_ms=now_ms, rules=tuple(rules))
+        if record.kind is RunKind.ERASURE:
+            # Listings look for what was taken only where a policy or this record is there.
+            await self._versions.context.set(keys.ERASED, taking)
+        await taken.begin(run_id, taking)
+        for part in plan.parts:
+            rows = await read_garbage(self._versions.objectstore, plan, part)
+            await taken.add(run_id, _by_rule(rows, rules))
+
+    async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
+        # Another run that took one of them, too, keeps it taken: undone, it would give back what this one deletes.
+        while others := await self._versions.retired.note_swept(run_id, commits):
+            with suppress(StalePlan):
+                await self._runs.count_on(run_id, sorted(others))
+                break
+        await self._runs.note_swept(run_id)
+
+    async def drop_expiring(self, run_id: RunId) -> None:
+        """Empty the list of a run that neither expires nor sweeps any more. What it swept has records of its own."""
+        await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)))
+
+    async def drop_lists(self, *, old_age_ms: int) -> None:
+        """Drop what runs that have finished left of their lists. A collector that slept since before its run was
+        abandoned may write to it once more, so a list is looked at again until the run began `old_age_ms` ago.
+        """
+        now_ms = self._versions.ports.clock.now_ms()
+        for run_id, record in await self._versions.retired.runs():
+            is_over = record.state in (RunState.ENDED, RunState.ABANDONED, RunState.UNDONE)
+            # What a deferred run takes has `swept/<commit>`, as what an ended one took.
+            if not record.listed or not (is_over or record.until_ms):
+                continue
+            await self.drop_expiring(run_id)
+            if is_over and now_ms - record.started_ms >= old_age_ms:
+                with suppress(RunMoved):
+                    _, held = await self._runs.read(run_id)
+                    await self._runs.write(run_id, replace(record, listed=""), held)
+
+
+async def read_garbage(objectstore: ObjectStore, garbage: Manifest, part: Part) -> pa.Table:
+    """Read one part of a table GARBAGE, checked against its manifest.
+
+    Raises:
+        BadInput: it is missing or changed.
+    """
+    name = garbage.folder + part.name
+    try:
+        data = await objectstore.get(name)
+    except ObjectMissing as error:
+        raise BadInput(f"{name} is missing", part=part.name) from error
+    return read_part(garbage, GARBAGE, part, data)
+
+
+def _by_rule(rows: pa.Table, rules: Sequence[str]) -> Iterator[tuple[int, Numbers, Numbers, list[str]]]:
+    """Yield by rule: slices, a number in each, and keys in no slice.
+
+    Raises:
+        BadInput: the policy has no such rule.
+    """
+    for text in pc.unique(rows["rule"]).to_pylist():
+        if text not in rules:
+            raise BadInput(f"the plan names a rule that its policy does not have: {text}", rule=text)
+        mine = rows.filter(pc.equal(rows["rule"], text))
+        own = mine.filter(pc.not_equal(mine["slice"], FOREIGN_SLICE))
+        others = mine.filter(pc.equal(mine["slice"], FOREIGN_SLICE))["address"].to_pylist()
+        yield rules.index(text), own["slice"].to_numpy(), own["sequence"].to_numpy().astype(np.int64), others
+
+
+def uncommitted_name(attempt: str) -> str:
+    return f"uncommitted.{attempt}"
+
+
+def _expiring_in(table: pa.Table) -> list[CommitId]:
+    chosen = table.filter(pc.field("expiring")).column("id").to_pylist()
+    return [CommitId(id_) for id_ in chosen]

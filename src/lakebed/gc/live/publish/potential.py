@@ -1,0 +1,131 @@
+"""Potential commits: those that may name what the lifecycle policy has yet to take, by the design document's dates.
+
+They are computed and shown, and no run finds its candidates by them (gc/rules/lifecycle/document.py says why).
+There may be a million, so they are written into the folder of a run once, in parts, and each page is one part. That run
+has no record: a collection of metadata takes the folder once it is old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from lakebed.base import NotFound, RunId
+from lakebed.gc.live.reading.commits import Snapshot, read_snapshot
+from lakebed.gc.live.reading.inputs import Inputs
+from lakebed.gc.live.records.policies import PolicyBook
+from lakebed.gc.messages import (
+    POTENTIAL,
+    POTENTIAL_SETS,
+    Manifest,
+    PotentialBegun,
+    PotentialPage,
+    RunKind,
+    RunState,
+    arrow_schema,
+    check_run_id,
+    decode_manifest,
+    manifest_path,
+    read_part,
+)
+from lakebed.gc.rules.lifecycle import (
+    Potential,
+    check_policy,
+    current_rules,
+    earliest_by_branch,
+    policy_table,
+    potential_rows,
+)
+from lakebed.objectstore import ObjectMissing
+from lakebed.versions import Versions
+
+PAGE_COMMITS: Final = 10_000
+
+
+class PotentialNotFound(NotFound):
+    """No potential commits were found under this name, or fewer pages."""
+
+
+class PotentialCommits:
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._policies = PolicyBook(versions)
+
+    async def find(self) -> PotentialBegun:
+        """Find them by the policy in force and all runs that ended, and write them down.
+
+        Raises:
+            PolicyNotFound: none is set.
+            BrokenHistory: a commit that something names is missing.
+        """
+        earliest = await self._earliest()
+        snapshot = await read_snapshot(self._versions)
+        tasks = self._versions.ports.tasks
+        rows, found = await tasks.apart(partial(_find, snapshot, earliest))
+        run_id = RunId(self._versions.ports.ids.fresh())
+        inputs = Inputs(self._versions.objectstore, RunKind.LIFECYCLE, run_id)
+        numbers = sorted(set(found.set_of.tolist()))
+        sets = pa.table([numbers, [found.branches(number) for number in numbers]], schema=arrow_schema(POTENTIAL_SETS))
+        await inputs.write_table(POTENTIAL_SETS, POTENTIAL_SETS.name, sets)
+        pages = [rows.slice(start, PAGE_COMMITS) for start in range(0, rows.num_rows, PAGE_COMMITS)]
+        await inputs.write_tables(POTENTIAL, POTENTIAL.name, pages, tasks)
+        return PotentialBegun(run_id=run_id, commits=rows.num_rows, pages=len(pages))
+
+    async def page(self, run_id: str, page: int) -> PotentialPage:
+        """
+        Raises:
+            PotentialNotFound: there is no such page.
+            BadInput: a file is missing or altered.
+        """
+        id_ = check_run_id(run_id)
+        manifest = await self._manifest(id_, POTENTIAL.name)
+        if not 0 <= page < len(manifest.parts):
+            raise PotentialNotFound(f"there is no page {page} of {run_id}", run_id=run_id, page=page)
+        part = manifest.parts[page]
+        data = await self._versions.objectstore.get(manifest.folder + part.name)
+        rows = read_part(manifest, POTENTIAL, part, data)
+        inputs = Inputs(self._versions.objectstore, RunKind.LIFECYCLE, id_)
+        sets = await inputs.read_table(POTENTIAL_SETS, await self._manifest(id_, POTENTIAL_SETS.name))
+        here = set(rows["set"].to_pylist())
+        return PotentialPage(
+            commits=tuple(zip(rows["id"].to_pylist(), rows["set"].to_pylist(), strict=True)),
+            sets={row["set"]: tuple(row["branches"]) for row in sets.to_pylist() if row["set"] in here},
+        )
+
+    async def _manifest(self, run_id: RunId, name: str) -> Manifest:
+        path = manifest_path(RunKind.LIFECYCLE, run_id, name)
+        try:
+            return decode_manifest(await self._versions.objectstore.get(path), name=path)
+        except ObjectMissing as error:
+            raise PotentialNotFound(f"no potential commits were found as {run_id}", run_id=run_id) from error
+
+    async def _earliest(self) -> dict[str, int | None]:
+        """Return for each branch the earliest `last_deleted` of its rules."""
+        _, policy = await self._policies.in_force()
+        now_ms = self._versions.ports.clock.now_ms()
+        rows = policy_table(policy, run_id="", now_ms=now_ms)
+        ended: list[str] = []
+        for run_id, record in await self._versions.retired.runs():
+            has_deleted = record.kind is RunKind.LIFECYCLE and record.state is RunState.ENDED and record.swept
+            # Without the date of its plan a run counts as one that took nothing: more is potential.
+            if has_deleted and record.planned_ms:
+                former = await self._policies.version(int(record.rules_version))
+                if former.policy is not None:
+                    ended.append(run_id)
+                    rows += policy_table(check_policy(former.policy), run_id=run_id, now_ms=record.planned_ms)
+        return earliest_by_branch(current_rules(rows, run_id="", ended=ended))
+
+
+def _find(snapshot: Snapshot, earliest: Mapping[str, int | None]) -> tuple[pa.Table, Potential]:
+    """Return the rows of POTENTIAL by id, and what they were found as."""
+    found = potential_rows(
+        commits := pa.concat_tables(snapshot.commits_tables()),
+        branches={name: commit for kind, name, commit, _ in snapshot.refs if kind == "branch"},
+        held=[commit for kind, _, commit, state in snapshot.refs if kind == "intent" or state != "active"],
+        earliest=earliest,
+    )
+    ids = commits["id"].take(pa.array(found.rows))
+    return pa.table([ids, pa.array(found.set_of)], schema=arrow_schema(POTENTIAL)).sort_by("id"), found

@@ -1,0 +1,1 @@
+"""Read what is alive, page by page: uncommitted addresses, commits, and everything else that names an object."""

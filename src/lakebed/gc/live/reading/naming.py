@@ -1,0 +1,300 @@
+"""Find what names an object: in every commit that was not swept, every staged cell, every upload and copy.
+
+Each file is read once, PARALLEL at a time. A metarange says which ranges a commit has; of a range the end is enough
+(its summary has one bitmap a slice), unless it names what is looked for or has foreign addresses: then its rows say
+where. So a search reads each distinct metarange and the end of each distinct range, and holds the ids of these, nothing
+else. What it finds it puts where the caller says; between two steps it tells how much work it did, so that a long one
+can be cut into pages (searches.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import (
+    FOREIGN_SLICE,
+    ROW_FIELDS,
+    MetarangeId,
+    RangeId,
+    StagingToken,
+    format_address,
+    key_inside,
+    key_to_path,
+    parse_address,
+)
+from lakebed.gc.messages import UncommittedName
+from lakebed.objectstore import ObjectMissing
+from lakebed.ranges import (
+    MetarangeCorrupt,
+    RangeCorrupt,
+    RangeInfo,
+    RangeList,
+    SliceSummary,
+    decode_metarange,
+    decode_range,
+    metarange_key,
+    range_key,
+    read_end,
+    sublist_key,
+    summary_of,
+)
+from lakebed.versions import (
+    TOMBSTONE,
+    BranchRecord,
+    CopyRecord,
+    UploadRecord,
+    UploadState,
+    Versions,
+    cell_columns,
+)
+
+Numbers = npt.NDArray[np.int64]
+T = TypeVar("T")
+R = TypeVar("R")
+PARALLEL: Final = 32
+SCAN_CELLS: Final = 5_000
+CELLS_A_FILE: Final = 500
+"""Reading this many cells costs about what the end of a range does."""
+
+_COLUMNS: Final = ["key", "slice", "sequence", "address", "modified_ms", "size_bytes", "metadata"]
+_SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
+    1 + ROW_FIELDS.index(name) for name in ("slice", "sequence", "address", "modified_ms")
+)
+
+
+class Named(NamedTuple):
+    """A wanted address, the path that names it, and what its entry says besides: `metadata` as ranges have it."""
+
+    address: str
+    path: str
+    modified_ms: int = 0
+    size_bytes: int = 0
+    metadata: bytes = b""
+
+
+class Work(NamedTuple):
+    """Count what a search has done since it last reported: files read, or as much work as that; and trees, branches or
+    ledger files that it is through with.
+    """
+
+    files: int
+    through: int
+
+
+class Wanted:
+    """The addresses that are looked for: keys of the namespace `uri`, or absolute ones outside of it."""
+
+    def __init__(self, uri: str, addresses: Iterable[str]) -> None:
+        self._uri = uri
+        self.addresses = frozenset(addresses)
+        self._sequences: dict[int, set[int]] = {}
+        for slice_, sequence in filter(None, map(parse_address, sorted(self.addresses))):
+            self._sequences.setdefault(slice_, set()).add(sequence)
+
+    def is_in(self, summary: SliceSummary) -> bool:
+        """Return whether a range of this summary names one by its numbers."""
+        found = ((self._sequences.get(bitmap.slice), bitmap) for bitmap in summary.bitmaps)
+        return any(wanted and not wanted.isdisjoint(bitmap.sequences().tolist()) for wanted, bitmap in found)
+
+    def maybe(self, slices: Numbers, sequences: Numbers) -> list[int]:
+        """Return which of these entries may name one: those with its numbers, and all that are foreign."""
+        found = slices == FOREIGN_SLICE
+        for slice_, wanted in self._sequences.items():
+            found |= (slices == slice_) & np.isin(sequences, np.array(sorted(wanted), np.int64))
+        rows: list[int] = np.flatnonzero(found).tolist()
+        return rows
+
+    def find(self, slice_: int, sequence: int, address: str) -> str | None:
+        """The wanted address that an entry with these three names."""
+        named = canonical(slice_, sequence, address, self._uri)
+        return named if named in self.addresses else None
+
+
+def canonical(slice_: int, sequence: int, address: str, uri: str) -> str:
+    """One text for each object, however an entry spells its address."""
+    if slice_ != FOREIGN_SLICE:
+        return format_address(slice_, sequence)
+    key = key_inside(address, uri)
+    return address if key is None else key
+
+
+class Search:
+    """Missing or altered files of commits surface as Corrupt errors that name them."""
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._uri = versions.objectstore.uri
+
+    # In commits
+
+    async def addresses_at(
+        self, path: bytes, metaranges: Sequence[MetarangeId], found: dict[str, None]
+    ) -> AsyncIterator[Work]:
+        """Return the addresses that entries of this path have, each once, those of the first metarange first."""
+        entries: dict[MetarangeId, list[Named]] = {}
+        async for work in self.entries_at([path], metaranges, entries):
+            yield work
+        found |= dict.fromkeys(named.address for rows in entries.values() for named in rows)
+
+    async def entries_at(
+        self, paths: Collection[bytes], metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
+    ) -> AsyncIterator[Work]:
+        """Find the entries that these metaranges have at these paths."""
+        looked: dict[RangeId, list[Named]] = {}
+        async for id_, infos in self._metaranges(metaranges):
+            at_path = [info for info in infos if any(info.min_key <= path <= info.max_key for path in paths)]
+            fresh = [info for info in at_path if info.id not in looked]
+            for info in fresh:
+                rows = await self._rows(info)
+                wanted = pc.is_in(rows["key"], value_set=pa.array(sorted(paths), rows["key"].type))
+                looked[info.id] = [
+                    _named(canonical(row["slice"], row["sequence"], row["address"], self._uri), row)
+                    for row in rows.filter(wanted).to_pylist()
+                ]
+            found[id_] = [named for info in at_path for named in looked[info.id]]
+            yield Work(1 + len(fresh), 1)
+
+    async def committed(
+        self, wanted: Wanted, metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
+    ) -> AsyncIterator[Work]:
+        """Find which of these metaranges name what is wanted, and where."""
+        hits: dict[RangeId, list[Named]] = {}
+        async for id_, infos in self._metaranges(metaranges):
+            fresh = [info for info in infos if info.id not in hits]
+            for batch in batches(fresh):
+                looks = await self._together(batch, lambda info: self._look_into(info, wanted))
+                hits |= {info.id: rows for info, rows in zip(batch, looks, strict=True)}
+                yield Work(len(batch), 0)
+            rows = [row for info in infos for row in hits[info.id]]
+            if rows:
+                found[id_] = rows
+            yield Work(1, 1)
+
+    async def files(
+        self, names: Collection[str], metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
+    ) -> AsyncIterator[Work]:
+        """Find which of these metaranges lie in one of these files, or have a range that does.
+        There is no path to it.
+        """
+        async for id_, infos in self._metaranges(metaranges):
+            # A list that is no RangeList was put together from sublists.
+            sublists = () if isinstance(infos, RangeList) else await self._versions.trees.sublists(id_)
+            files = {metarange_key(id_), *(range_key(info.id) for info in infos)}
+            files |= {sublist_key(info.id) for info in sublists}
+            if not files.isdisjoint(names):
+                found[id_] = [Named(name, "") for name in sorted(files.intersection(names))]
+            yield Work(1, 1)
+
+    async def foreign(self, metaranges: Sequence[MetarangeId], found: dict[str, None]) -> AsyncIterator[Work]:
+        """Find every full URI that these metaranges name. Reads the ends of ranges, and the rows of those with any."""
+        looked: set[RangeId] = set()
+        async for _, infos in self._metaranges(metaranges):
+            for batch in batches([info for info in infos if info.id not in looked]):
+                looked.update(info.id for info in batch)
+                for addresses in await self._together(batch, self._foreign_in):
+                    found.update(dict.fromkeys(addresses))
+                yield Work(len(batch), 0)
+            yield Work(1, 1)
+
+    async def _foreign_in(self, info: RangeInfo) -> list[str]:
+        if not (await self._summary(info)).foreign:
+            return []
+        rows = await self._rows(info)
+        addresses: list[str] = rows.filter(pc.equal(rows["slice"], FOREIGN_SLICE))["address"].to_pylist()
+        return addresses
+
+    async def _summary(self, info: RangeInfo) -> SliceSummary:
+        return summary_of(
+            info.id, await read_end(info.id, info.file_bytes, lambda start: self._read_range(info, start=start))
+        )
+
+    async def _metaranges(self, ids: Sequence[MetarangeId]) -> AsyncIterator[tuple[MetarangeId, Sequence[RangeInfo]]]:
+        for batch in batches(ids):
+            files = await self._together(batch, self._read_metarange)
+            for id_, data in zip(batch, files, strict=True):
+                listed = decode_metarange(id_, data)
+                yield id_, listed if isinstance(listed, RangeList) else await self._versions.trees.ranges(id_)
+                # The server answers others between two files.
+                await self._versions.ports.clock.sleep(0)
+
+    async def _read_metarange(self, id_: MetarangeId) -> bytes:
+        try:
+            return await self._versions.objectstore.get(metarange_key(id_))
+        except ObjectMissing as error:
+            raise MetarangeCorrupt(id_, "the file is missing").in_namespace(self._uri) from error
+
+    async def _read_range(self, info: RangeInfo, *, start: int = 0) -> bytes:
+        try:
+            return await self._versions.objectstore.get(range_key(info.id), start=start)
+        except ObjectMissing as error:
+            raise RangeCorrupt(info.id, "the file is missing").in_namespace(self._uri) from error
+
+    async def _rows(self, info: RangeInfo) -> pa.Table:
+        return decode_range(info.id, await self._read_range(info), _COLUMNS)
+
+    async def _look_into(self, info: RangeInfo, wanted: Wanted) -> list[Named]:
+        summary = await self._summary(info)
+        if not summary.foreign and not wanted.is_in(summary):
+            return []
+        rows = await self._rows(info)
+        rows = rows.take(wanted.maybe(rows["slice"].to_numpy(), rows["sequence"].to_numpy()))
+        found = ((wanted.find(row["slice"], row["sequence"], row["address"]), row) for row in rows.to_pylist())
+        return [_named(address, row) for address, row in found if address is not None]
+
+    async def _together(self, items: Sequence[T], read: Callable[[T], Awaitable[R]]) -> list[R]:
+        return await self._versions.ports.tasks.gather([read(item) for item in items])
+
+    # In what is not committed
+
+    async def uncommitted(self, wanted: Wanted, found: dict[str, list[UncommittedName]]) -> AsyncIterator[Work]:
+        """Each name of each address: cells of all branches, then uploads, then copies."""
+        async for branch, record in self._versions.inventory.every(BranchRecord):
+            for token in record.tokens():
+                async for work in self._cells(branch, token, wanted, found):
+                    yield work
+            yield Work(0, 1)
+        for address in sorted(wanted.addresses):
+            upload = await self._versions.inventory.find(UploadRecord, address)
+            if upload is not None and upload.state is not UploadState.EXPIRED:
+                name = UncommittedName(source="upload", branch=upload.branch, since_ms=upload.issued_ms)
+                found.setdefault(address, []).append(name)
+        async for _, copy in self._versions.inventory.every(CopyRecord):
+            place = parse_address(copy.address) or (FOREIGN_SLICE, 0)
+            named = wanted.find(*place, copy.address)
+            if named is not None:
+                name = UncommittedName(source="copy", branch=copy.branch, since_ms=copy.started_ms)
+                found.setdefault(named, []).append(name)
+
+    async def _cells(
+        self, branch: str, token: StagingToken, wanted: Wanted, found: dict[str, list[UncommittedName]]
+    ) -> AsyncIterator[Work]:
+        start: bytes | None = b""
+        while start is not None:
+            page = await self._versions.inventory.cells(token, start, SCAN_CELLS)
+            start = page.next_start
+            if not page.keys:
+                continue
+            columns = cell_columns(page.values)
+            for row in wanted.maybe(*(np.array(columns[field], np.int64) for field in (_SLICE, _SEQUENCE))):
+                named = wanted.find(*(columns[field][row] for field in (_SLICE, _SEQUENCE, _ADDRESS)))
+                if named is not None and not columns[0][row] & TOMBSTONE:
+                    path, since_ms = key_to_path(page.keys[row]), columns[_MODIFIED][row]
+                    name = UncommittedName(source="staging", branch=branch, path=path, since_ms=since_ms)
+                    found.setdefault(named, []).append(name)
+            await self._versions.ports.clock.sleep(0)
+            yield Work(1 + len(page.keys) // CELLS_A_FILE, 0)
+
+
+def _named(address: str, row: Mapping[str, Any]) -> Named:
+    return Named(address, key_to_path(row["key"]), row["modified_ms"], row["size_bytes"], row["metadata"] or b"")
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), PARALLEL):
+        yield items[start : start + PARALLEL]

@@ -1,0 +1,239 @@
+"""Every address of a repository that is in no commit: PrepareUncommittedForGC (docs/design/0001-uncommitted-gc.md).
+
+In the order that the proof needs (docs/design/protocols.md, "A collection of uncommitted data", 5 to 7):
+
+    cells    each branch, and every cell of each of its tokens, even those equal to the commit
+    bump    each branch again: first what a freeze put in the place of tokens meanwhile, then, where tokens are sealed,
+             `epoch` + 1, because a commit in flight may hold an address that a later overwrite took out of its cell
+    uploads  addresses handed out, in whatever state but expired
+    copies   tracked copies, AFTER everything else: an object that is renamed while we read is in one or the other
+
+A `Cursor` says where a reading goes on; each step does one scan or looks at branches, and moves it. So a reading of any
+size can be cut into pages, and a page that is repeated writes the same place again. Repeated, it may end at another
+key; so a cursor also knows which pages it comes after, and a reading that went on from the other end of one stops.
+Outside it travels sealed (continuing.py).
+
+Branches are looked at in pages, not all at the start. That loses nothing: a branch that comes into being
+behind the cursor has a token without cells. An address that is put into it later lies in a slice that had not closed
+when the run began. Or it has an upload or copy record, or is in a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from lakebed.base import AT_ONCE, StagingToken, in_waves
+from lakebed.gc.live.options import ServiceOptions
+from lakebed.gc.messages import UNCOMMITTED, Manifest, PartWriter
+from lakebed.kv import Page
+from lakebed.versions import (
+    BranchRecord,
+    CopyRecord,
+    UploadRecord,
+    UploadState,
+    Versions,
+)
+
+from .inputs import Inputs, digest_of_pages
+from .rows import Address, AddressRows, Rows, address_of
+
+UPLOADS: Final = "uploads"
+
+STEPS_MAX: Final = 256
+"""Steps of one page. Each waits for a network at most a few times, so a page ends before its caller gives up."""
+
+
+class Phase(StrEnum):
+    BUMP_FIRST = "bump_first"
+    CELLS = "cells"
+    BUMP = "bump"
+    UPLOADS = "uploads"
+    COPIES = "copies"
+    DONE = "done"
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Say where a reading goes on.
+
+    BUMP_FIRST is no phase of a reading: a run that publishes bumps branches first (expiring.py).
+    `branch` is being read (`inside`), or was the last one read. `tokens` are still to be read of it, the first from
+    `key` on; `read` are the frozen tokens that were read already. In the last phases `key` is a record's. `pages` is a
+    digest over the manifests of the pages before.
+    """
+
+    name: str
+    page: int = 0
+    pages: str = ""
+    phase: Phase = Phase.CELLS
+    branch: str = ""
+    inside: bool = False
+    tokens: tuple[StagingToken, ...] = ()
+    read: tuple[StagingToken, ...] = ()
+    key: bytes = b""
+
+
+def _beginning(cursor: Cursor, phase: Phase) -> Cursor:
+    return Cursor(name=cursor.name, page=cursor.page, pages=cursor.pages, phase=phase)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPage:
+    """Say what one page wrote, where to go on (None: at the end), and then the manifest of all pages."""
+
+    manifest: Manifest
+    cursor: Cursor | None
+    whole: Manifest | None
+
+
+class Reading:
+    def __init__(self, versions: Versions, options: ServiceOptions, *, only_cells: bool = False) -> None:
+        """`only_cells`: end behind the cells, and bump no branch."""
+        self._versions = versions
+        self._options = options
+        self._only_cells = only_cells
+        self._namespace = versions.objectstore.uri
+
+    async def read_page(self, inputs: Inputs, cursor: Cursor) -> ReadPage:
+        """Read from the cursor on until a file is full or everything is read, and write that file.
+
+        Costs one scan for each `scan_page` cells, one read a branch and phase, and memory for one file.
+        """
+        writer = PartWriter(UNCOMMITTED)
+        rows = AddressRows(writer, group_rows=self._options.group_rows)
+        cursor = await self.advance(cursor, rows, lambda: self._is_full(rows, writer))
+        return await self.end_page(inputs, cursor, rows, writer)
+
+    async def advance(self, cursor: Cursor, rows: Rows, is_full: Callable[[], bool]) -> Cursor:
+        """Read from the cursor on until everything is read, `is_full` says so, or STEPS_MAX steps were done."""
+        steps = 0
+        while cursor.phase is not Phase.DONE and steps < STEPS_MAX and not is_full():
+            cursor, steps = await self.step(cursor, rows), steps + 1
+            # The server answers others between two scans: an embedded store reads without ever waiting.
+            await self._versions.ports.clock.sleep(0)
+        return cursor
+
+    async def end_page(self, inputs: Inputs, cursor: Cursor, rows: AddressRows, writer: PartWriter) -> ReadPage:
+        """Write the file of the page that ends at the cursor, and its manifest."""
+        rows.flush()
+        manifest = await inputs.write_page(UNCOMMITTED, cursor.name, cursor.page, writer)
+        cursor = replace(cursor, page=cursor.page + 1, pages=digest_of_pages(cursor.pages, manifest))
+        if cursor.phase is not Phase.DONE:
+            return ReadPage(manifest, cursor, None)
+        return ReadPage(manifest, None, await inputs.join_pages(UNCOMMITTED, cursor.name, cursor.page, cursor.pages))
+
+    async def read_uploads(self, inputs: Inputs) -> Manifest:
+        """The addresses handed out as they are now, as an input of its own: `uploads`, of the table UNCOMMITTED."""
+        writer = PartWriter(UNCOMMITTED)
+        rows = AddressRows(writer, group_rows=self._options.group_rows)
+        cursor = Cursor(name=UPLOADS, phase=Phase.UPLOADS)
+        while cursor.phase is Phase.UPLOADS:
+            cursor = await self._step_uploads(cursor, rows)
+        rows.flush()
+        page = await inputs.write_page(UNCOMMITTED, UPLOADS, 0, writer)
+        return await inputs.join_pages(UNCOMMITTED, UPLOADS, 1, digest_of_pages("", page))
+
+    def _is_full(self, rows: AddressRows, writer: PartWriter) -> bool:
+        return rows.count >= self._options.page_rows or writer.size_bytes >= self._options.part_bytes
+
+    async def step(self, cursor: Cursor, rows: Rows) -> Cursor:
+        """Do one scan, or look at up to AT_ONCE branches."""
+        assert cursor.phase is not Phase.BUMP_FIRST, "no reading"
+        match cursor.phase:
+            case Phase.CELLS:
+                return await self._step_cells(cursor, rows)
+            case Phase.BUMP:
+                return await self._step_bump(cursor, rows)
+            case Phase.UPLOADS:
+                return await self._step_uploads(cursor, rows)
+            case Phase.COPIES:
+                return await self._step_copies(cursor, rows)
+            case Phase.DONE:
+                return cursor
+        assert_never(cursor.phase)
+
+    async def _step_cells(self, cursor: Cursor, rows: Rows) -> Cursor:
+        if cursor.tokens:
+            return await self._scan_token(cursor, rows)
+        branches = await self._versions.inventory.next_branches(cursor.branch, AT_ONCE)
+        if not branches:
+            return _beginning(cursor, Phase.BUMP)
+        # Most branches have few cells: all of a page of branches are read together. One that has more is read alone.
+        async for (name, record), pages in self._versions.ports.tasks.ahead(branches, self._first_cells, most=AT_ONCE):
+            for position, (token, page) in enumerate(zip(record.tokens(), pages, strict=True)):
+                rows.add_cells(page, branch=name, token=token, namespace=self._namespace)
+                if page.next_start is not None:
+                    return replace(cursor, branch=name, tokens=record.tokens()[position:], key=page.next_start)
+        return replace(cursor, branch=branches[-1][0])
+
+    async def _first_cells(self, branch: tuple[str, BranchRecord]) -> list[Page]:
+        """Read the first cells of each token of this branch."""
+        limit = max(self._options.scan_page // AT_ONCE, 1)
+        return [await self._versions.inventory.cells(token, b"", limit) for token in branch[1].tokens()]
+
+    async def _step_bump(self, cursor: Cursor, rows: Rows) -> Cursor:
+        if cursor.tokens:
+            token = cursor.tokens[0]
+            after = await self._scan_token(cursor, rows)
+            return after if after.tokens[:1] == (token,) else replace(after, read=(*cursor.read, token))
+        if not cursor.inside:
+            branches = await self._versions.inventory.next_branches(cursor.branch, AT_ONCE)
+            if not branches:
+                return _beginning(cursor, Phase.DONE if self._only_cells else Phase.UPLOADS)
+            frozen_at = next((at for at, (_, record) in enumerate(branches) if _is_frozen(record)), len(branches))
+            with_sealed = [name for name, record in branches[:frozen_at] if record.sealed]
+            await in_waves(self._versions.ports.tasks, with_sealed, self._bump)
+            if frozen_at < len(branches):
+                return replace(cursor, branch=branches[frozen_at][0], inside=True, read=())
+            return replace(cursor, branch=branches[-1][0])
+        record = await self._versions.inventory.find(BranchRecord, cursor.branch)
+        sealed = () if record is None else record.sealed
+        # Read even if an earlier phase read it too: rows may repeat, and a cursor cannot remember every token. Looked
+        # for again after each reading: a frozen token may itself be frozen, and cleaned, while we read it.
+        frozen = tuple(item.token for item in sealed if item.stands_for and item.token not in cursor.read)
+        if frozen:
+            return replace(cursor, tokens=frozen, key=b"")
+        await self._bump(cursor.branch)
+        return replace(cursor, inside=False, read=())
+
+    async def _bump(self, branch: str) -> None:
+        if not self._only_cells:
+            await self._versions.fencing.bump(branch, only_sealed=True)
+
+    async def _scan_token(self, cursor: Cursor, rows: Rows) -> Cursor:
+        token = cursor.tokens[0]
+        page = await self._versions.inventory.cells(token, cursor.key, self._options.scan_page)
+        rows.add_cells(page, branch=cursor.branch, token=token, namespace=self._namespace)
+        if page.next_start is not None:
+            return replace(cursor, key=page.next_start)
+        return replace(cursor, tokens=cursor.tokens[1:], key=b"")
+
+    async def _step_uploads(self, cursor: Cursor, rows: Rows) -> Cursor:
+        page = await self._versions.inventory.page(UploadRecord, cursor.key, self._options.scan_page)
+        for name, record in zip(page.names, page.records, strict=True):
+            # One that is expired can be linked no more: what its client put there is garbage like any other.
+            if record.state is not UploadState.EXPIRED:
+                rows.add(self._address(name, created_ms=record.issued_ms), source="upload", branch=record.branch)
+        return _following(cursor, page.next_start, Phase.COPIES)
+
+    async def _step_copies(self, cursor: Cursor, rows: Rows) -> Cursor:
+        page = await self._versions.inventory.page(CopyRecord, cursor.key, self._options.scan_page)
+        for record in page.records:
+            rows.add(self._address(record.address, created_ms=record.started_ms), source="copy", branch=record.branch)
+        return _following(cursor, page.next_start, Phase.DONE)
+
+    def _address(self, text: str, *, created_ms: int) -> Address:
+        return address_of(text, namespace=self._namespace, created_ms=created_ms)
+
+
+def _is_frozen(record: BranchRecord) -> bool:
+    return any(item.stands_for for item in record.sealed)
+
+
+def _following(cursor: Cursor, next_start: bytes | None, then: Phase) -> Cursor:
+    return replace(cursor, phase=then, key=b"") if next_start is None else replace(cursor, key=next_start)

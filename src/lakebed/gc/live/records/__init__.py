@@ -1,0 +1,1 @@
+"""Records of collections: runs, rules, policies, holds, jobs, who planned, and signatures."""

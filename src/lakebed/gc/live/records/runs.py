@@ -1,0 +1,286 @@
+"""Beginning, moving and ending collection runs. Each move is one `set_if`; `lakebed.base.RUN_MOVES` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from lakebed.base import RUN_MOVES, RunId
+from lakebed.gc.live.errors import RunMoved, RunNotFound, StalePlan, WrongKind
+from lakebed.gc.live.options import ServiceOptions
+from lakebed.gc.live.reading.continuing import fresh_secret
+from lakebed.gc.messages import Apply, RunKind, RunState, RunView
+from lakebed.kv import Held, PredicateFailed
+from lakebed.versions import (
+    CopyRecord,
+    CopyState,
+    RunRecord,
+    SliceRecord,
+    SliceState,
+    UploadRecord,
+    UploadState,
+    Versions,
+)
+
+_BEGUN = (RunState.PLANNING, RunState.MARKING, RunState.EXPIRING)
+
+
+class RunBook:
+    def __init__(self, versions: Versions, options: ServiceOptions) -> None:
+        self._versions = versions
+        self._options = options
+
+    # Records
+
+    async def read(self, run_id: RunId) -> tuple[RunRecord, Held]:
+        """
+        Raises:
+            RunNotFound: there is none.
+        """
+        found = await self._versions.retired.find_run(run_id)
+        if found is None:
+            raise RunNotFound(f"there is no collection run {run_id}", run_id=run_id)
+        return found
+
+    async def read_as(self, run_id: RunId, kind: RunKind, *states: RunState) -> tuple[RunRecord, Held]:
+        """The record, if it is of this kind and in one of these states.
+
+        Raises:
+            RunNotFound, WrongKind: there is none, or it is of the other kind.
+            RunMoved: it is in another state.
+        """
+        record, held = await self.read(run_id)
+        if record.kind is not kind:
+            raise WrongKind(f"run {run_id} is of kind {record.kind.value}, not {kind.value}", run_id=run_id)
+        if record.state not in states:
+            raise moved(run_id, record)
+        return record, held
+
+    async def write(self, run_id: RunId, record: RunRecord, before: Held | None) -> Held:
+        """Replace exactly `before` (None: there is none yet).
+
+        Raises:
+            RunMoved: another process moved the run.
+            OutcomeUnknown: the answer was lost, and so was the record, or the store cannot be asked.
+        """
+        try:
+            return await self._versions.retired.write_run(run_id, record, before)
+        except PredicateFailed:
+            raise moved(run_id, (await self.read(run_id))[0]) from None
+
+    async def check_not_retired(self, run_id: RunId) -> None:
+        """For a run whose record was just written: a collection of metadata takes plans that were never applied.
+
+        Raises:
+            RunMoved: it does, and the run is abandoned.
+        """
+        if (await self._versions.retired.are_retired([run_id]))[0]:
+            raise moved(run_id, await self.move(run_id, RunState.ABANDONED))
+
+    async def read_to_apply(self, run_id: RunId, body: Apply) -> RunRecord:
+        """The record of a run whose plan may be carried out; of one that was only planned, what its record would be.
+
+        Raises:
+            RunNotFound, WrongKind, RunMoved: the run is not in a state for it, or its plan was retired.
+            StalePlan: it was marked with another plan.
+        """
+        uncommitted = body.kind is RunKind.UNCOMMITTED
+        states = (RunState.MARKED,) if uncommitted else (RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING)
+        try:
+            record, _ = await self.read_as(run_id, body.kind, *states)
+        except RunNotFound:
+            if uncommitted:
+                raise
+            if (await self._versions.retired.are_retired([run_id]))[0]:
+                raise RunMoved(f"the plan of run {run_id} was retired: plan again", run_id=run_id) from None
+            now_ms = self._versions.ports.clock.now_ms()
+            return RunRecord(kind=body.kind, state=RunState.PLANNING, started_ms=now_ms)
+        if uncommitted and record.plan != body.plan:
+            raise StalePlan(f"run {run_id} was marked with another plan", run_id=run_id)
+        return record
+
+    async def views(self, planners: Mapping[RunId, str]) -> list[RunView]:
+        """Newest first. `planners` says by run who planned it."""
+        runs = reversed(await self._versions.retired.runs())
+        return [view(run_id, record, planned_by=planners.get(run_id, "")) for run_id, record in runs]
+
+    # Moves
+
+    async def start_marking(self) -> tuple[RunId, RunRecord]:
+        """A new run of uncommitted data, marking: from now on no finished upload or copy record is cleaned away."""
+        run_id = RunId(self._versions.ports.ids.fresh())
+        now_ms = self._versions.ports.clock.now_ms()
+        record = RunRecord(
+            kind=RunKind.UNCOMMITTED,
+            state=RunState.MARKING,
+            started_ms=now_ms,
+            secret=fresh_secret(self._versions.ports.ids),
+        )
+        await self.write(run_id, record, None)
+        return run_id, record
+
+    async def move(self, run_id: RunId, state: RunState, *, plan: str = "", saved: str = "") -> RunRecord:
+        """To `state`, or nothing if it is there already (with the same plan, if one is given).
+
+        Raises:
+            RunMoved: from where it is, this state is not to be reached; or what it takes is not written down yet.
+        """
+        record, held = await self.read(run_id)
+        if record.state is state and plan in ("", record.plan):
+            return record
+        if state not in RUN_MOVES[record.kind][record.state]:
+            raise moved(run_id, record)
+        if record.kind.takes_committed and record.state is RunState.SWEEPING and not record.swept:
+            # What it takes would be in neither list: not in its own any more, and not yet in that of what is gone.
+            message = f"run {run_id} is sweeping, and has not written down yet what it takes: apply it again"
+            raise RunMoved(message, run_id=run_id, state=record.state.value)
+        if record.until_ms and not record.purging:
+            # An ended run holds nothing: its objects could be taken, and restored no more, before its window is over.
+            raise RunMoved(f"run {run_id} is deferred", run_id=run_id, state=record.state.value)
+        after = replace(record, state=state, plan=plan or record.plan, saved=saved or record.saved)
+        await self.write(run_id, after, held)
+        return after
+
+    async def end_unapplied(self, run_id: RunId) -> RunRecord:
+        """End a marked run whose plan will not be carried out. Without a plan it counts as one that deleted nothing.
+
+        Raises:
+            RunMoved: it is not marked, or an apply of it began.
+        """
+        record, held = await self.read(run_id)
+        if record.state is not RunState.MARKED or record.began:
+            raise moved(run_id, record)
+        after = replace(record, state=RunState.ENDED, plan="")
+        await self.write(run_id, after, held)
+        return after
+
+    async def note(self, run_id: RunId, *states: RunState, began: bool, sweeps: str, saved: str) -> RunRecord:
+        """For an apply: write down that it began, so that only it ends the run; the table that it may delete in place
+        of the plan's; and its saved state.
+
+        Raises:
+            RunMoved: the run is in none of these states any more.
+        """
+        while True:
+            record, held = await self.read(run_id)
+            if record.state not in states:
+                raise moved(run_id, record)
+            after = replace(
+                record, began=began or record.began, sweeps=sweeps or record.sweeps, saved=saved or record.saved
+            )
+            if after == record:
+                return record
+            try:
+                await self.write(run_id, after, held)
+            except RunMoved:
+                continue
+            return after
+
+    async def note_swept(self, run_id: RunId) -> None:
+        """For a run of which each commit that it takes has its record: from now on it may end."""
+        while True:
+            record, held = await self.read(run_id)
+            if record.swept or record.state is not RunState.SWEEPING:
+                return
+            try:
+                await self.write(run_id, replace(record, swept=True), held)
+            except RunMoved:
+                continue
+            return
+
+    async def count_on(self, run_id: RunId, others: Sequence[str]) -> None:
+        """Note on the records of these runs that this one lets objects go because of what they took. From then on
+        they can be undone only once this run was.
+
+        Raises:
+            StalePlan: one of them was undone.
+        """
+        for other in map(RunId, others):
+            while True:
+                found = await self._versions.retired.find_run(other)
+                record, held = found or (None, None)
+                if record is not None and record.state is RunState.UNDONE:
+                    what = f"run {other} was undone, and its commits are back: apply run {run_id} again"
+                    raise StalePlan(what, run_id=run_id, undone=other)
+                if record is None or not record.may_be_undone or run_id in record.counted_by:
+                    break
+                with suppress(RunMoved):
+                    await self.write(other, replace(record, counted_by=(*record.counted_by, run_id)), held)
+                    break
+
+    async def abandon_dead(self) -> list[RunId]:
+        """Abandon runs that have been publishing or marking for too long. One that is alive after all fails at its
+        next move."""
+        now_ms = self._versions.ports.clock.now_ms()
+        abandoned: list[RunId] = []
+        for run_id, record in await self._versions.retired.runs():
+            if record.state in _BEGUN and _is_old(record.started_ms, now_ms, self._options.dead_run_age_ms):
+                try:
+                    await self.move(run_id, RunState.ABANDONED)
+                except RunMoved:
+                    continue
+                abandoned.append(run_id)
+        return abandoned
+
+    # Slices
+
+    async def closed_slices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the slices into which every upload has ended, ascending; and those of all others.
+
+        This server's own slice is closed first, so that what was just uploaded here can be judged. Owners that seem
+        dead are fenced, which closes their slices at the cost of one freeze of every branch.
+        """
+        await self._versions.slices.end()
+        await self._fence_dead_owners()
+        found = [item async for item in self._versions.inventory.every(SliceRecord)]
+        closed = tuple(name for name, record in found if record.state is SliceState.CLOSED)
+        return closed, tuple(name for name, record in found if record.state is not SliceState.CLOSED)
+
+    async def _fence_dead_owners(self) -> None:
+        versions = self._versions
+        now_ms, age_ms = versions.ports.clock.now_ms(), self._options.dead_owner_age_ms
+        slices = [item async for item in versions.inventory.every(SliceRecord)]
+        dead = [n for n, s in slices if s.state is not SliceState.CLOSED and _is_old(s.opened_ms, now_ms, age_ms)]
+        await versions.fencing.fence_slices(dead)
+        linking = [
+            name
+            async for name, upload in versions.inventory.every(UploadRecord)
+            if upload.state in (UploadState.LINKING, UploadState.REVOKED) and _is_old(upload.issued_ms, now_ms, age_ms)
+        ]
+        await versions.fencing.fence_records(UploadRecord, linking)
+        copying = [
+            name
+            async for name, copy in versions.inventory.every(CopyRecord)
+            if copy.state is not CopyState.DONE and _is_old(copy.started_ms, now_ms, age_ms)
+        ]
+        await versions.fencing.fence_records(CopyRecord, copying)
+
+
+def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
+    """Return whether to fence what was begun then: safe at any time, so a date far ahead of this clock counts as old.
+    It would stay for ever otherwise.
+    """
+    return abs(now_ms - then_ms) >= age_ms
+
+
+def moved(run_id: RunId, record: RunRecord) -> RunMoved:
+    return RunMoved(f"run {run_id} is {record.state.value}", run_id=run_id, state=record.state.value)
+
+
+def view(run_id: RunId, record: RunRecord, *, expiring: int = 0, planned_by: str = "") -> RunView:
+    return RunView(
+        run_id=run_id,
+        kind=record.kind,
+        state=record.state,
+        started_ms=record.started_ms,
+        expiring=expiring,
+        plan=record.plan,
+        until_ms=record.until_ms or None,
+        window=record.window,
+        is_purging=record.purging,
+        planned_by=planned_by,
+        sweeps=record.sweeps,
+        saved=record.saved,
+    )

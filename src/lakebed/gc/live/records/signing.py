@@ -1,0 +1,161 @@
+"""Sign certificates of erasures with a key of the server, and check the signatures.
+
+A collector looks at the store and says what is absent. The server adds who asked and when, and signs where the
+certificate agrees with the run's record and plan. It does not look at the store itself.
+
+The signature is Ed25519, over the certificate in JSON with an empty signature. So a public key is enough to check it,
+without this server. All certificates of an installation have one key.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from msgspec.structs import replace
+
+from lakebed.base import Corrupt, NotFound, RunId, RunKind, RunState
+from lakebed.gc.live.errors import RunNotFound
+from lakebed.gc.messages import (
+    BadInput,
+    Certificate,
+    CertificateKey,
+    certificate_path,
+    decode_certificate,
+    decode_plan,
+    plan_path,
+    signed_bytes,
+)
+from lakebed.gc.rules import Selection
+from lakebed.objectstore import ObjectMissing
+from lakebed.versions import Versions
+
+from .runs import RunBook
+
+
+class CertificateForged(Corrupt):
+    """The certificate is not as this server signed it, or disagrees with the records of its run."""
+
+
+class NoSuchErasure(NotFound):
+    """Neither a record, nor a plan, nor a signed certificate of the run is there, or it is another kind of run."""
+
+
+class _Order(NamedTuple):
+    """Facts of a run that no certificate may change."""
+
+    repository: str
+    selection: Selection
+    why: str
+    takes_shared: bool
+    planned_ms: int
+    plan: str
+
+
+class Certifying:
+    """`key` is the server's, 32 secret bytes. `user_id` asks."""
+
+    def __init__(self, versions: Versions, runs: RunBook, *, key: bytes, user_id: str) -> None:
+        self._versions = versions
+        self._runs = runs
+        self._private = Ed25519PrivateKey.from_private_bytes(key)
+        self._user_id = user_id
+
+    def key(self) -> CertificateKey:
+        """Return the public key, as PEM."""
+        public = self._private.public_key()
+        return CertificateKey(pem=public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
+
+    async def sign(self, run_id: RunId, made: Certificate) -> Certificate:
+        """Return the certificate with the caller, the time and a signature.
+
+        Raises:
+            NoSuchErasure: the run never was, is not an erasure, or was not applied.
+            CertificateForged: the certificate is of another run, or disagrees with the run's plan.
+        """
+        await self._check_agrees(run_id, made)
+        now_ms = self._versions.ports.clock.now_ms()
+        signed = replace(made, made_by=self._user_id or made.made_by, made_ms=now_ms, signature="")
+        return replace(signed, signature=self._private.sign(signed_bytes(signed)).hex())
+
+    async def check(self, run_id: RunId, certificate: Certificate) -> Certificate:
+        """Return a certificate that this server signed and that agrees with the run's records.
+
+        Raises:
+            NoSuchErasure, CertificateForged: see `sign`; or it has no signature, or another one.
+        """
+        await self._check_agrees(run_id, certificate)
+        if not is_signed(certificate, self._private.public_key()):
+            raise CertificateForged(
+                f"the certificate of run {run_id} is not as this server signed it: it was changed, or another server"
+                " made it",
+                run_id=run_id,
+            )
+        return certificate
+
+    async def _check_agrees(self, run_id: RunId, certificate: Certificate) -> None:
+        order = await self._order(run_id)
+        said = _order_of(certificate)
+        wrong = [name for name, mine, its in zip(_Order._fields, order, said, strict=True) if mine != its]
+        wrong += ["run_id"] if certificate.run_id != run_id else []
+        wrong += ["namespace"] if certificate.namespace != self._versions.objectstore.uri.rstrip("/") else []
+        if wrong:
+            raise CertificateForged(
+                f"the certificate disagrees with the records of run {run_id}: {', '.join(wrong)}", run_id=run_id
+            )
+
+    async def _order(self, run_id: RunId) -> _Order:
+        """Read the run's plan; where a collection of metadata took that, the certificate that was signed before."""
+        missing = NoSuchErasure(f"run {run_id} is no erasure that was applied here", run_id=run_id)
+        try:
+            record, _ = await self._runs.read(run_id)
+            if record.kind is not RunKind.ERASURE or record.state not in (RunState.SWEEPING, RunState.ENDED):
+                raise missing
+        except RunNotFound:
+            pass  # An old run loses its record, and keeps its certificate.
+        else:
+            try:
+                plan = decode_plan(await self._versions.objectstore.get(plan_path(RunKind.ERASURE, run_id)), run_id)
+            except ObjectMissing:
+                pass
+            else:
+                if plan.erasure is None:
+                    raise missing
+                order = plan.erasure
+                return _Order(
+                    plan.repository,
+                    order.selection,
+                    order.why,
+                    order.takes_shared,
+                    plan.now_ms,
+                    plan.garbage.digest(),
+                )
+        try:
+            stored = decode_certificate(await self._versions.objectstore.get(certificate_path(run_id)))
+        except (ObjectMissing, BadInput):
+            raise missing from None
+        if not is_signed(stored, self._private.public_key()):
+            raise missing
+        return _order_of(stored)
+
+
+def _order_of(certificate: Certificate) -> _Order:
+    return _Order(
+        certificate.repository,
+        certificate.selection,
+        certificate.why,
+        certificate.takes_shared,
+        certificate.planned_ms,
+        certificate.plan,
+    )
+
+
+def is_signed(certificate: Certificate, key: Ed25519PublicKey) -> bool:
+    """Return whether the owner of this key signed the certificate as it is."""
+    try:
+        key.verify(bytes.fromhex(certificate.signature), signed_bytes(certificate))
+    except (InvalidSignature, ValueError):
+        return False
+    return True

@@ -1,0 +1,574 @@
+"""Plan and apply a collection: written once, for every kind, every engine and every service.
+
+Both are coroutines that await ports only: service, engine, object store, clock. So a server's client runs them on an
+event loop, and the simulator runs the very same code by hand. Where several applies work in one repository, of one run
+or of many, the one that began last goes on (runs/fencing.py).
+
+    plan     start a run, let its kind decide what goes, write `plan.json` last; delete nothing
+    apply    carry out one plan and nothing that it does not hold; after any crash, again
+    purge    apply each deferred run whose window is over
+
+An apply goes through these steps. The run's state is read from the service each time; the files in its folder say how
+far it came in that state.
+
+1. ask whether the caller may, and whether run and rules are those of the plan: a refused caller has done nothing
+2. claim: applies that began before stop at their next look
+3. write down how the run is carried out, for an apply that has to go on with it (runs/resume.py)
+4. clear: a kind that publishes does so, looks again, and writes what is left as a second table (kinds/)
+5. of such a kind, `sweeping`: the service lets the run go on with that table, or refuses. An apply that resumes a sweep
+   asks again, for only this answer says that the commits are given up for ever
+6. with a window: defer, and stop here. When the window is over, an apply goes on: the service lets it, and it looks
+   again at everything that could have come to name an object (docs/design/0010-deferred-delete.md)
+7. without a window give readers time to end what they began
+8. read the legal holds, last of all, and delete what they do not keep (holding.py, sweep.py)
+9. `ended`, only if every object went; else the run stays as it is, and the next apply tries the rest
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+import pyarrow.compute as pc
+
+from lakebed.base import Clock, Conflict, Corrupt, LakebedError, NotFound, RunId, count_of
+from lakebed.gc.engines.failures import TaskStopped
+from lakebed.gc.kinds import Kind, kind_of_plan
+from lakebed.gc.kinds.lifecycle.tables import write_tables
+from lakebed.gc.kinds.uncommitted.saved import save
+from lakebed.gc.mark.holding import check_uncommitted, read_held
+from lakebed.gc.mark.mark import look_again
+from lakebed.gc.messages import (
+    COMMITS,
+    Apply,
+    BadInput,
+    BadWindow,
+    Deferred,
+    Manifest,
+    Plan,
+    PurgeReport,
+    RecheckInputs,
+    RunKind,
+    RunReport,
+    RunState,
+    RunView,
+    StageReport,
+    StartedRun,
+    Total,
+    check_run_id,
+    decode_deferred,
+    decode_report,
+    encode_deferred,
+    encode_report,
+    grace_s_of,
+    purge_path,
+    report_path,
+    window_end_ms,
+)
+from lakebed.gc.rules import Rules
+from lakebed.gc.runs.context import Cleared, RunContext, find, read_plan_file, sizes, slice_numbers, whole, write_plan
+from lakebed.gc.runs.fencing import Fence, Overtaken, claim
+from lakebed.gc.runs.recording import Ledger, Swept
+from lakebed.gc.runs.resume import (
+    begin,
+    check_beside,
+    check_window,
+    read_started,
+    recheck_of,
+    start_sweep,
+    take_turn,
+    write_recheck,
+)
+from lakebed.objectstore import InvalidNamespace, normalise_namespace
+
+from .looking import plan_again
+from .preflight import Allowed, WhatIf, may_apply, state_to_apply
+from .sweep import remove_files, sweep
+
+_NAP_S: Final = 0.5
+
+
+async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -> Plan:
+    """Start a run, plan it and write the plan. With `rules` the plan only shows what they would take.
+
+    Raises:
+        NoRules: a run of committed data, and there are no rules.
+        NoSavedState: an optimised run was asked for, and there is nothing that it could go on from.
+        BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
+        TaskUnavailable: the object store cannot be reached.
+        RunAbandoned: the run was ended meanwhile.
+    """
+    if rules is not None:
+        context = replace(context, service=WhatIf(context.service, rules))
+    made, _ = await _decide(context, kind)
+    made = msgspec.structs.replace(made, what_if=rules is not None, made_ms=context.ports.clock.now_ms())
+    plan_file = await write_plan(context.store, made)
+    await context.service.planned(made.run_id, made.kind, plan_file)
+    return made
+
+
+async def _decide(context: RunContext, kind: Kind) -> tuple[Plan, StartedRun]:
+    """Start a run and have its kind decide; the plan is not written down."""
+    run = await context.service.start(kind.name)
+    if run.namespace.rstrip("/") != context.store.uri.rstrip("/"):
+        raise BadInput(f"run {run.run_id} is of {run.namespace}, not of {context.store.uri}", input="namespace")
+    try:
+        return await kind.plan(context, run), run
+    except BaseException as error:
+        await _abandon(context, run, error)
+        await _check_there(context, error)
+        raise
+
+
+async def _abandon(context: RunContext, run: StartedRun, error: BaseException) -> None:
+    """A run that is left marking keeps the server from cleaning up, for as long as it may seem alive."""
+    # A coroutine that is closed may await nothing any more; and a run that is only planned has no record.
+    if isinstance(error, GeneratorExit) or run.state is RunState.PLANNING:
+        return
+    # Marked already, abandoned before, or the server is away: the first error is the one to report.
+    with suppress(LakebedError):
+        await context.service.abandoned(run.run_id)
+
+
+class RepositoryGone(NotFound):
+    """The repository was deleted while a run read it: what the run misses was collected, and is not damaged."""
+
+
+async def _check_there(context: RunContext, error: BaseException) -> None:
+    """Find out whether something is missing because the repository was deleted, and collected, under the run.
+
+    Raises:
+        RepositoryGone: it was.
+    """
+    if not isinstance(error, Conflict | Corrupt):
+        return
+    try:
+        uri = await context.service.namespace()
+    except NotFound:
+        uri = ""
+    except LakebedError:
+        return  # The server is away: the first error is the one to report.
+    if not _is_same_place(uri, context.store.uri):
+        message = f"repository {context.repository} was deleted while the run read it"
+        raise RepositoryGone(message, repository=context.repository) from error
+
+
+def _is_same_place(one: str, other: str) -> bool:
+    """Compare two namespaces however they are spelled: a server may write `S3://lake/` for `s3://lake`."""
+    try:
+        return normalise_namespace(one) == normalise_namespace(other)
+    except InvalidNamespace:
+        return one.rstrip("/") == other.rstrip("/")
+
+
+async def apply(
+    context: RunContext, run_id: str, *, window: str | None = None, grace_s: int | None = None
+) -> RunReport:
+    """Carry out the plan of this run. A run that ended already is left alone, and its report returned.
+
+    With a `window` (`7d`) nothing is deleted before it is over: the report says until when, and a later apply deletes.
+    Readers are given `grace_s` seconds, or what is usual for the namespace. The report says how many objects failed;
+    where any did, the run has not ended and may be applied again.
+
+    Raises:
+        PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
+        Denied: the caller may not apply. Nothing was written or deleted, and an apply that is under way goes on.
+        RunNotReady, RunAbandoned, NotTheRules: the run may not delete. Nothing was deleted.
+        HeldBack: legal holds keep all that the run would take. Nothing was deleted.
+        OtherUnfinished: another run of its kind may hold the same objects, and one of the two has a window. As above.
+        WindowTooLate: an apply of this run without a window has begun to delete.
+        InvalidDuration, BadWindow, BadGrace: no window, no grace. Nothing was deleted.
+        Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
+    """
+    check_run_id(run_id)
+    if window is not None:
+        window_end_ms(window, 0)
+    grace_s = grace_s_of(context.store.uri, grace_s)
+    plan, plan_file = await read_plan_file(context.store, run_id)
+    kind = kind_of_plan(plan)
+    view = await context.service.run(run_id)
+    state = state_to_apply(view, plan)
+    if state is RunState.ENDED:
+        return await _report_of_ended(context, plan)
+    if window is not None and plan.kind is RunKind.ERASURE:
+        raise BadWindow("what is erased cannot be kept for a window: apply without one", window=window)
+    if window is not None and plan.kind is RunKind.DELETED:
+        raise BadWindow("a deleted repository had its window: apply without one", window=window)
+    asked = window if plan.kind.takes_objects else None
+    allowed = await may_apply(context.service, plan, state, plan_file=plan_file)
+    if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):
+        return await _report_of_deferred(context, plan, view)
+    # One that was deferred took its turn then.
+    is_new = view is None or view.until_ms is None
+    check_uncommitted(await context.service.holds(), plan.kind)
+    if is_new:
+        await check_window(context, plan, asked)
+        await check_beside(context, await context.service.runs(), plan, asked)
+    began_ms = context.ports.clock.now_ms()
+    fence, outdated = await claim(context.store, context.ports.clock, run_id)
+    await remove_files(context.engine, outdated)
+    wanted = await begin(context, plan, asked)
+    cleared, looked = await _clear(context, kind, plan, view, allowed, plan_file)
+    if is_new:
+        wanted = await take_turn(context, looked, asked=asked, wanted=wanted)
+    cleared_ms = context.ports.clock.now_ms()
+    # By the table of its record, of which a look may leave some rows out.
+    bound = cleared.garbage if plan.kind.publishes else plan.garbage
+    saves = is_new and not allowed.looks_again
+    # A run of commits without objects of their own waits, too: until it purges it can be undone.
+    if wanted and (cleared.garbage.rows or cleared.expiring) and (asked is not None or is_new):
+        took_ms = cleared_ms - began_ms
+        return await _defer(context, plan, cleared, fence, window=wanted, took_ms=took_ms, saves=saves)
+    if not is_new:
+        try:
+            cleared = await _look_again(context, plan, cleared, fence, plan_file)
+        except Conflict:
+            # The clocks that count are the service's and the object store's.
+            now = await context.service.run(run_id)
+            if now is None or now.until_ms is None or now.is_purging:
+                raise
+            return await _report_of_deferred(context, plan, now)
+    garbage = cleared.garbage
+    # Who waited for the end of a window waits for no readers.
+    grace_s = grace_s if is_new else 0
+    ledger = await _wait_for_readers(context, plan, garbage, fence, grace_s)
+    await fence.check(context.store)
+    held = await read_held(context, plan, cleared)
+    waited_ms = context.ports.clock.now_ms()
+    context.progress(f"deleting {count_of(garbage.rows, 'object')}")
+    swept = await sweep(context.engine, garbage, ledger, rule=kind.rule, fence=fence, held=held)
+    saved = ""
+    if saves:
+        saved = await save(context.store, plan, bound, ledger, objects_failed=swept.objects_failed)
+    now_ms = context.ports.clock.now_ms()
+    report = _report(
+        plan,
+        cleared,
+        swept,
+        size_bytes=swept.all.size_bytes,
+        stages=(
+            _stage("recheck", plan.totals.all, cleared_ms - began_ms),
+            _stage("sweep", swept.all, now_ms - waited_ms),
+        ),
+        now_ms=now_ms,
+    )
+    # Before the run ends, so that one that has ended always has a report.
+    await context.store.put(report_path(plan.kind, RunId(run_id)), encode_report(report))
+    if plan.policy:
+        await write_tables(context, plan, garbage, ledger, report)
+    if swept.objects_failed:
+        if saved:
+            await _note(context, plan, plan_file, saved=saved)
+        return report
+    await context.service.ended(run_id, bound, saved=saved)
+    return msgspec.structs.replace(report, state=RunState.ENDED)
+
+
+def _waits(view: RunView, now_ms: int) -> bool:
+    return view.until_ms is not None and not view.is_purging and now_ms < view.until_ms
+
+
+async def _defer(
+    context: RunContext, plan: Plan, cleared: Cleared, fence: Fence, *, window: str, took_ms: int, saves: bool
+) -> RunReport:
+    """Let the objects stay for the window. From here on nothing but the end of the window lets the run delete."""
+    # After `sweeping`, before the window: an apply that began since looks for what this run holds, and sees it.
+    await fence.check(context.store)
+    objects = count_of(cleared.garbage.rows, "object")
+    context.progress(f"deferring {objects} for {window}")
+    # The next run goes on from here: what this one holds is no candidate of it.
+    saved = await save(context.store, plan, cleared.garbage, None, objects_failed=0) if saves else ""
+    view = await context.service.deferred(plan.run_id, cleared.garbage, window, saved=saved)
+    report = _report(
+        plan,
+        cleared,
+        Swept(),
+        size_bytes=cleared.size_bytes,
+        stages=(_stage("recheck", plan.totals.all, took_ms),),
+        now_ms=context.ports.clock.now_ms(),
+    )
+    report = msgspec.structs.replace(report, deferred_until_ms=view.until_ms)
+    await context.store.put(report_path(plan.kind, RunId(plan.run_id)), encode_report(report))
+    return report
+
+
+async def _report_of_deferred(context: RunContext, plan: Plan, view: RunView) -> RunReport:
+    name = report_path(plan.kind, RunId(plan.run_id))
+    data = await find(context.store, name)
+    if data is not None:
+        return msgspec.structs.replace(decode_report(data, name=name), deferred_until_ms=view.until_ms)
+    # The apply that deferred it died before its report.
+    cleared = await _resumed(context, plan, view)
+    report = _report(
+        plan, cleared, Swept(), size_bytes=cleared.size_bytes, stages=(), now_ms=context.ports.clock.now_ms()
+    )
+    return msgspec.structs.replace(report, deferred_until_ms=view.until_ms)
+
+
+async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: Fence, plan_file: str) -> Cleared:
+    """Let the run delete now that its window is over: what nothing has come to name since.
+
+    The list stays the same for every apply once an object may be gone. An apply that died before that may have looked
+    long ago, so its list counts no more.
+
+    Raises:
+        Conflict: the window is not over.
+        Overtaken: another apply began.
+    """
+    listed = await _listed(context, plan)
+    if listed is None or not await _has_ledger(context, plan):
+        context.progress(f"the window of run {plan.run_id} is over: looking again at what names its objects")
+
+        async def look(answer: RecheckInputs) -> Cleared:
+            decided = cleared.commits if plan.kind.yields_to_commits else whole(answer)[0]
+            commits = await context.read(decided, COMMITS)
+            garbage, _ = await look_again(
+                context,
+                plan,
+                cleared.garbage,
+                kept=commits.filter(pc.invert(pc.or_(commits["swept"], commits["expiring"]))),
+                commits=whole(answer)[0],
+                uncommitted=whole(answer)[1],
+                closed=slice_numbers(answer.closed_slices),
+            )
+            return Cleared(garbage=garbage, commits=whole(answer)[0])
+
+        looked = await context.reread(
+            lambda: context.service.purged(plan.run_id), look, commits_of=lambda answer: whole(answer)[0]
+        )
+        listed = Deferred(run_id=plan.run_id, kind=plan.kind, garbage=looked.garbage)
+        # An apply that began since looks later than we did: its list is the one to keep.
+        await fence.check(context.store)
+        await write_recheck(context.store, plan, looked)
+        await context.store.put(purge_path(plan.kind, plan.run_id), encode_deferred(listed))
+        await _note(context, plan, plan_file, sweeps=looked.garbage.digest())
+    return msgspec.structs.replace(cleared, garbage=listed.garbage)
+
+
+async def _listed(context: RunContext, plan: Plan) -> Deferred | None:
+    """Return what an earlier apply was about to delete, if the run's record has it: planners may write such a file."""
+    data = await find(context.store, purge_path(plan.kind, plan.run_id))
+    if data is None:
+        return None
+    listed, view = decode_deferred(data, plan.run_id), await context.service.run(plan.run_id)
+    return listed if view is not None and listed.garbage.digest() == view.sweeps else None
+
+
+async def _note(context: RunContext, plan: Plan, plan_file: str, *, sweeps: str = "", saved: str = "") -> None:
+    """Write a digest into the run's record, so that only what this apply wrote counts for a later step."""
+    request = Apply(
+        kind=plan.kind,
+        plan=plan.garbage.digest(),
+        rules_version=plan.rules_version,
+        uid=plan.uid,
+        plan_file=plan_file,
+        sweeps=sweeps,
+        saved=saved,
+    )
+    await context.service.applying(plan.run_id, request)
+
+
+async def _has_ledger(context: RunContext, plan: Plan) -> bool:
+    """Return whether a sweep of the run has recorded a part."""
+    started = await read_started(context.store, plan)
+    if started is None:
+        return False
+    return bool(await sizes(context.store, Ledger(run_id=plan.run_id, date=started.date).prefix))
+
+
+async def purge(context: RunContext, *, grace_s: int | None = None) -> PurgeReport:
+    """Apply each deferred run whose window is over, the oldest first. After a crash, or where objects failed: again.
+
+    Raises:
+        Denied: the caller may not purge. Nothing was written or deleted.
+        Conflict, Corrupt, NotFound: a run could not be purged, and nothing of it was deleted. The others were.
+    """
+    namespace = await context.service.purging()
+    if namespace != context.store.uri:
+        raise BadInput(f"the server says to purge in {namespace}, and this is {context.store.uri}", input="namespace")
+    purged: list[RunReport] = []
+    waiting: list[str] = []
+    wrong: LakebedError | None = None
+    for view in reversed(await context.service.runs()):
+        if view.until_ms is None or view.state is RunState.ENDED:
+            continue
+        try:
+            report = await apply(context, view.run_id, grace_s=grace_s)
+        except (Overtaken, TaskStopped):
+            raise
+        except (Conflict, Corrupt, NotFound) as error:
+            context.progress(f"run {view.run_id} could not be purged: {error}")
+            wrong = wrong or error
+            continue
+        if report.deferred_until_ms is None:
+            purged.append(report)
+        else:
+            waiting.append(view.run_id)
+    if wrong is not None:
+        raise wrong
+    return PurgeReport(
+        purged=tuple(report.run_id for report in purged),
+        waiting=tuple(waiting),
+        objects_purged=sum(report.objects_deleted for report in purged),
+        bytes_purged=sum(report.bytes_deleted for report in purged),
+        objects_failed=sum(report.objects_failed for report in purged),
+        errors=tuple(error for report in purged for error in report.errors),
+    )
+
+
+async def _clear(
+    context: RunContext, kind: Kind, plan: Plan, view: RunView | None, allowed: Allowed, plan_file: str
+) -> tuple[Cleared, Plan]:
+    """Publish and look again, unless an earlier apply did. From here on the run may delete. Return what, and by which
+    plan: where another user made this one, by what is left of it.
+    """
+    if view is not None and view.state is RunState.SWEEPING:
+        cleared = await _resumed(context, plan, view)
+    else:
+        try:
+            if not plan.kind.publishes:
+                return await _clear_unpublished(context, kind, plan, view, allowed, plan_file)
+            if allowed.looks_again:
+                kind, plan = await _plan_again(context, plan, allowed)
+            cleared = await kind.clear(context, plan, allowed.rules_version)
+        except (Conflict, Corrupt) as error:
+            await _check_there(context, error)
+            raise
+        await write_recheck(context.store, plan, cleared)
+    await context.service.sweeping(plan.run_id, cleared.garbage, cleared.commits, uid=plan.uid)
+    return cleared, plan
+
+
+async def _clear_unpublished(
+    context: RunContext, kind: Kind, plan: Plan, view: RunView | None, allowed: Allowed, plan_file: str
+) -> tuple[Cleared, Plan]:
+    cleared = await kind.clear(context, plan, allowed.rules_version)
+    if view is not None and view.sweeps:
+        return await recheck_of(context.store, plan, view), plan
+    if not allowed.looks_again:
+        return cleared, plan
+    _, both = await _plan_again(context, plan, allowed)
+    cleared = Cleared(garbage=both.garbage, commits=both.commits, size_bytes=both.totals.all.size_bytes)
+    await write_recheck(context.store, plan, cleared)
+    await _note(context, plan, plan_file, sweeps=both.garbage.digest())
+    return cleared, both
+
+
+async def _plan_again(context: RunContext, plan: Plan, allowed: Allowed) -> tuple[Kind, Plan]:
+    by = (
+        f"{allowed.planned_by} planned run {plan.run_id}"
+        if allowed.planned_by
+        else f"who planned run {plan.run_id} is unknown"
+    )
+    context.progress(f"{by}: planning again, to delete only what both plans take")
+    return await plan_again(context, plan, _decide)
+
+
+async def _resumed(context: RunContext, plan: Plan, view: RunView) -> Cleared:
+    """Return what an earlier apply cleared."""
+    if plan.kind.publishes or view.sweeps:
+        return await recheck_of(context.store, plan, view)
+    return Cleared(garbage=plan.garbage, commits=plan.commits, size_bytes=plan.totals.all.size_bytes)
+
+
+async def _wait_for_readers(context: RunContext, plan: Plan, garbage: Manifest, fence: Fence, grace_s: int) -> Ledger:
+    """Return the ledger of the run's sweeps once no read can still use what goes."""
+    started = await start_sweep(context, plan)
+    if garbage.rows and plan.kind.has_readers:
+        # A plan that publishes nothing was final when it was made: no read resolves what it holds since then.
+        since_ms = plan.made_ms if plan.made_ms and not plan.kind.publishes else started.started_ms
+        await let_readers_finish(
+            since_ms,
+            grace_s,
+            clock=context.ports.clock,
+            check=lambda: fence.check(context.store),
+            progress=context.progress,
+        )
+    return Ledger(run_id=plan.run_id, date=started.date)
+
+
+def remaining_ms(since_ms: int, now_ms: int, grace_s: int) -> int:
+    """Return what is left of a grace that began at `since_ms`."""
+    passed_ms = now_ms - since_ms
+    return max(0, grace_s * 1000 - max(passed_ms, 0))
+
+
+async def let_readers_finish(
+    since_ms: int,
+    grace_s: int,
+    *,
+    clock: Clock,
+    check: Callable[[], Awaitable[None]],
+    progress: Callable[[str], None],
+) -> None:
+    """Wait until the grace is over ("Readable", an invariant of docs/design/protocols.md). `check` is called before and
+    now and then, and may end it by an error.
+
+    The server's own reads resolve a path and open its object in one request. A client with a signed URL comes later, at
+    the latest when the URL has run out. So a grace lies between the first delete and the moment after which no read can
+    resolve what goes. Files of metadata have a longer grace of their own, which the server keeps.
+    """
+    # One of the few places where a clock counts: one that jumps ahead shortens the grace of reads, and harms nothing
+    # that is still named. One that was set back makes the whole grace be waited for again.
+    await check()
+    left_s = remaining_ms(since_ms, clock.now_ms(), grace_s) / 1000
+    if left_s:
+        progress(f"waiting {math.ceil(left_s)} s for readers of what goes")
+    # Counted in naps: a clock that is set meanwhile neither shortens the wait nor makes it longer.
+    while left_s > 0:
+        nap_s = min(_NAP_S, left_s)
+        await clock.sleep(nap_s)
+        left_s -= nap_s
+        await check()
+
+
+def _stage(name: str, objects: Total, took_ms: int) -> StageReport:
+    wall_s = max(0, took_ms) / 1000
+    return StageReport(name=name, rows=objects.objects, size_bytes=objects.size_bytes, wall_s=wall_s)
+
+
+def _report(
+    plan: Plan, cleared: Cleared, swept: Swept, *, size_bytes: int, stages: tuple[StageReport, ...], now_ms: int
+) -> RunReport:
+    inputs = {"commits": plan.commits, "refs": plan.refs, "uncommitted": plan.uncommitted, "garbage": cleared.garbage}
+    return RunReport(
+        run_id=plan.run_id,
+        kind=plan.kind,
+        state=RunState.SWEEPING if plan.kind.publishes else RunState.MARKED,
+        repository=plan.repository,
+        namespace=plan.namespace,
+        run_start_time_ms=plan.now_ms,
+        run_end_time_ms=now_ms,
+        dry_run=False,
+        mode=plan.mode,
+        based_on=plan.based_on,
+        token_expiry_ms=plan.token_expiry_ms,
+        slices_skipped=plan.slices_skipped,
+        last_read_slice=plan.last_read_slice,
+        slices_listed=plan.listing.slices if plan.listing else 0,
+        inputs={name: manifest.digest() for name, manifest in inputs.items() if manifest is not None},
+        garbage_objects=cleared.garbage.rows,
+        garbage_bytes=size_bytes,
+        objects_deleted=swept.objects_deleted,
+        bytes_deleted=swept.bytes_deleted,
+        objects_kept=swept.objects_kept,
+        bytes_kept=swept.bytes_kept,
+        objects_failed=swept.objects_failed,
+        objects_held=swept.objects_held,
+        errors=swept.errors,
+        commits_expired=cleared.expiring,
+        unknown_files=plan.unknown_files,
+        stages=stages,
+    )
+
+
+async def _report_of_ended(context: RunContext, plan: Plan) -> RunReport:
+    name = report_path(plan.kind, RunId(plan.run_id))
+    data = await find(context.store, name)
+    if data is None:
+        raise BadInput(f"run {plan.run_id} has ended, but {name} is missing", input="report")
+    return msgspec.structs.replace(decode_report(data, name=name), state=RunState.ENDED)

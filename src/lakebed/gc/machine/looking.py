@@ -1,0 +1,129 @@
+"""Look again before an apply, where another user made its plan: that user may write what lies in the object store.
+
+The apply plans anew, as things are now, and takes no object but those that both plans take. Each row comes from its
+own plan. Of the other plan it believes only the limits: when it was made, its mode, and which commits expire. So the
+worst that a forged plan can do is to keep garbage. Costs one more plan, and a join of the two tables.
+
+An erasure's order is believed too: the server has on record that a user who may erase made that very plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import msgspec
+
+from lakebed.gc import messages
+from lakebed.gc.kinds import Kind, kind_to_plan
+from lakebed.gc.kinds.committed.plan import Committed
+from lakebed.gc.kinds.erasure.plan import Erasure
+from lakebed.gc.kinds.metadata.plan import Metadata
+from lakebed.gc.mark.inputs.named import deal_tables
+from lakebed.gc.mark.mark import deal_again, mark_expired
+from lakebed.gc.messages import (
+    EXPIRED,
+    GARBAGE,
+    LEFTOVERS,
+    Manifest,
+    Mode,
+    Plan,
+    RunKind,
+    RunMode,
+    RunView,
+    Service,
+    StartedRun,
+    UncommittedOptions,
+    check_manifest,
+)
+from lakebed.gc.rules import MetadataRule
+from lakebed.gc.runs.context import RunContext, folder_in, slice_numbers, write_input
+
+Decide = Callable[[RunContext, Kind], Awaitable[tuple[Plan, StartedRun]]]
+
+
+class _Looking(Service):
+    """A service for planning once more what a plan of another user takes."""
+
+    def __init__(self, service: Service, theirs: Plan) -> None:
+        super().__init__(service.requests)
+        self._theirs = theirs
+
+    async def start(self, kind: RunKind) -> StartedRun:
+        """Begin a run that counts ages from when the other plan did: objects that came of age since stay."""
+        run = await super().start(kind)
+        return msgspec.structs.replace(run, now_ms=min(run.now_ms, self._theirs.now_ms))
+
+    async def marked(self, run_id: str, plan: Manifest) -> RunView:  # noqa: ARG002 - no apply carries that run out
+        return await self.abandoned(run_id)
+
+    async def runs(self) -> tuple[RunView, ...]:
+        """Hide the run itself: its objects would count as those of an unfinished run."""
+        return tuple(view for view in await super().runs() if view.run_id != self._theirs.run_id)
+
+
+async def plan_again(context: RunContext, theirs: Plan, decide: Decide) -> tuple[Kind, Plan]:
+    """Return a plan of the same run that takes what `theirs` takes and a new plan takes too, and its kind.
+
+    Raises:
+        BadInput: the other plan's table is missing or changed.
+        Conflict: as planning does.
+    """
+    check_manifest(theirs.garbage, name=theirs.garbage.folder)
+    looking = replace(context, service=_Looking(context.service, theirs))
+    kind = await _kind_of(context, theirs)
+    ours, run = await decide(looking, kind)
+    suffix = f".{ours.commits.digest()[:16]}"
+    garbage, totals = await _in_both(context, ours, theirs, run, into=folder_in(theirs, f"{GARBAGE.name}{suffix}"))
+    both = msgspec.structs.replace(
+        ours,
+        run_id=theirs.run_id,
+        garbage=garbage,
+        totals=totals,
+        expired=await _moved(context, ours.expired, EXPIRED, theirs, suffix),
+        leftovers=await _moved(context, ours.leftovers, LEFTOVERS, theirs, suffix),
+        # What it left to know of does not match what it takes.
+        keeps=None,
+        dues=None,
+    )
+    return Erasure(ours.erasure) if ours.erasure is not None else kind, both
+
+
+async def _kind_of(context: RunContext, theirs: Plan) -> Kind:
+    if theirs.erasure is not None:
+        return Erasure(theirs.erasure)
+    if theirs.expired is not None:
+        return Committed(frozenset((await context.read(theirs.expired, EXPIRED))["id"].to_pylist()))
+    if theirs.kind is RunKind.METADATA:
+        return Metadata(MetadataRule(), spares=theirs.run_id)
+    mode = {RunMode.CLEAN: Mode.CLEAN, RunMode.OPTIMISED: Mode.AUTOMATIC, RunMode.OLD_LAYOUT: Mode.OLD_LAYOUT}
+    options = UncommittedOptions(
+        mode=mode[theirs.mode], active_only=theirs.active_only, token_expiry_ms=theirs.token_expiry_ms
+    )
+    return kind_to_plan(theirs.kind, options, MetadataRule())
+
+
+async def _in_both(
+    context: RunContext, ours: Plan, theirs: Plan, run: StartedRun, *, into: str
+) -> tuple[Manifest, messages.Totals]:
+    """Write the rows of our table whose objects the other table has, too."""
+    closed = slice_numbers(run.closed_slices)
+
+    async def without(other: Manifest, name: str, into: str) -> tuple[Manifest, messages.Totals]:
+        named = await deal_tables(context, run, [other], GARBAGE, name)
+        rows = await deal_again(context.engine, ours.garbage, folder=folder_in(run, f"again.{name}"), closed=closed)
+        return await mark_expired(context.engine, rows, [named], into=into, now_ms=run.now_ms, all_names=True)
+
+    # Both tables may be large: what the other lacks is written first, then all but that.
+    only_ours, _ = await without(theirs.garbage, "theirs", folder_in(run, f"{GARBAGE.name}.ours"))
+    return await without(only_ours, "ours", into)
+
+
+async def _moved(
+    context: RunContext, manifest: Manifest | None, table: messages.Table, theirs: Plan, suffix: str
+) -> Manifest | None:
+    """Write a table of our plan into the folder of the run, where the server looks for it."""
+    if manifest is None:
+        return None
+    rows = await context.read(manifest, table)
+    return await write_input(context.store, folder_in(theirs, f"{table.name}{suffix}"), table, rows)

@@ -1,0 +1,150 @@
+"""Run every check that can refuse a plan or an apply before any slow, writing or deleting step.
+
+The service is asked first of all, for only there it is known who may. Plans and applies ask the same by themselves; the
+API asks here before a Spark session is started, and none of the answers grants anything.
+
+A plan by rules that are not saved is marked so, and changes nothing for anyone. The service is asked as always, but its
+rules are replaced (`WhatIf`). A plan of committed data may be applied when these rules are the repository's by then,
+compared as a whole and asked of the service at that moment; before that it has no version that the service accepts. A
+run of uncommitted data is bound to its plan while it marks, so one by other rules is abandoned where another would be
+marked, and can never be applied. Metadata goes by no rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from lakebed.base import Conflict
+from lakebed.gc.kinds.committed.plan import NO_RULES, NoRules
+from lakebed.gc.messages import (
+    Apply,
+    Manifest,
+    Plan,
+    PreparedCommits,
+    RunKind,
+    RunState,
+    RunView,
+    Service,
+    check_run_id,
+)
+from lakebed.gc.rules import Rules, check_rules
+from lakebed.gc.runs.context import read_plan_file
+from lakebed.gc.runs.status import ended_without_deleting
+from lakebed.objectstore import ObjectStore
+
+
+class RunNotReady(Conflict):
+    """The run is not in a state in which its plan may be applied: never marked, abandoned, ended, of another plan."""
+
+
+async def check_planning(service: Service, kinds: Sequence[RunKind], rules: Rules | None) -> None:
+    """Succeed if these kinds may be planned, without kinds any, by the repository's rules or by others.
+
+    Raises:
+        Denied: the caller may not plan.
+        NoRules: committed data is, and there are no rules.
+    """
+    has_rules = (await service.planning()).has_rules or rules is not None
+    if RunKind.COMMITTED in kinds and not has_rules:
+        raise NoRules(NO_RULES)
+
+
+async def check_apply(service: Service, store: ObjectStore, run_id: str) -> None:
+    """Ask what `flow.apply` asks before it does anything; it asks again.
+
+    Raises:
+        As `flow.apply` does.
+    """
+    plan, plan_file = await read_plan_file(store, check_run_id(run_id))
+    state = state_to_apply(await service.run(run_id), plan)
+    if state is not RunState.ENDED:
+        await may_apply(service, plan, state, plan_file=plan_file)
+
+
+class Allowed(NamedTuple):
+    """The version of the rules that an apply publishes by, who made its plan, and whether it looks again."""
+
+    rules_version: int
+    planned_by: str
+    looks_again: bool
+
+
+async def may_apply(service: Service, plan: Plan, state: RunState, *, plan_file: str = "") -> Allowed:
+    """Ask whatever can refuse this apply, before it overtakes another one and before anything is written or deleted.
+
+    `plan_file` is the SHA-256 of the plan's file.
+    """
+    by_rules = plan.kind.publishes and plan.rules is not None and state is not RunState.SWEEPING
+    rules_version = await version_to_expire_by(service, plan) if by_rules else plan.rules_version
+    request = Apply(
+        kind=plan.kind, plan=plan.garbage.digest(), rules_version=rules_version, uid=plan.uid, plan_file=plan_file
+    )
+    view = await service.applying(plan.run_id, request)
+    return Allowed(rules_version, view.planned_by, view.looks_again)
+
+
+def state_to_apply(view: RunView | None, plan: Plan) -> RunState:
+    """Return the state from which the run may go on with this plan.
+
+    Raises:
+        RunNotReady: it may not.
+    """
+    if view is not None and ended_without_deleting(view):
+        raise RunNotReady(f"run {plan.run_id} ended without deleting anything: plan again", run_id=plan.run_id)
+    if plan.kind.publishes:
+        state = RunState.PLANNING if view is None else view.state
+        allowed = {RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING, RunState.ENDED}
+    else:
+        state = RunState.ABANDONED if view is None else view.state
+        allowed = {RunState.MARKED, RunState.ENDED}
+        if view is not None and state in allowed and view.plan != plan.garbage.digest():
+            raise RunNotReady(f"run {plan.run_id} was marked with another plan", run_id=plan.run_id)
+    if state not in allowed:
+        raise RunNotReady(f"run {plan.run_id} is {state.value}: it may not delete", run_id=plan.run_id, state=state)
+    return state
+
+
+NO_VERSION: Final = -1
+
+
+class NotTheRules(Conflict):
+    """The plan was made to see what other rules would take, and these are not in force."""
+
+
+class WhatIf(Service):
+    """A service by other rules."""
+
+    def __init__(self, service: Service, rules: Rules) -> None:
+        """
+        Raises:
+            InvalidRules: these rules could not be saved either.
+        """
+        super().__init__(service.requests)
+        self._rules = check_rules(rules)
+
+    async def commits(self, run_id: str) -> PreparedCommits:
+        prepared = await super().commits(run_id)
+        return msgspec.structs.replace(prepared, rules=self._rules, rules_version=NO_VERSION)
+
+    async def marked(self, run_id: str, plan: Manifest) -> RunView:  # noqa: ARG002 - bound to nothing
+        return await self.abandoned(run_id)
+
+
+async def version_to_expire_by(service: Service, plan: Plan) -> int:
+    """The version of the rules that a plan may be applied by. The service compares it with the one in force.
+
+    Raises:
+        NotTheRules: the plan was made by other rules, and these are not in force now.
+    """
+    if not plan.what_if:
+        return plan.rules_version
+    current = await service.rules()
+    if current.rules is None or current.rules != plan.rules:
+        raise NotTheRules(
+            f"run {plan.run_id} was planned by rules that are not the repository's: save them first, or plan again",
+            run_id=plan.run_id,
+        )
+    return current.version

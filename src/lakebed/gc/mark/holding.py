@@ -1,0 +1,326 @@
+"""Legal holds in plans and sweeps: which commits may not expire, and which objects may not go.
+
+A plan leaves out what is held when it is made. A hold that comes later is met by the sweep, which asks last:
+
+1. the flow reads the holds, and writes down the objects that they keep (`Held`)
+2. before each delete the sweep looks whether the holds have changed since; if so, it deletes nothing more
+3. what is held stays with an error in the ledger, as what could not be deleted. So the run does not end, what it holds
+   is no other run's, and an apply after the release deletes it
+
+`gc/rules/holds.py` is the specification. Ranges are read only where their span meets a held path. A tree that is
+missing stops the run: what it named may be held.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import FOREIGN_SLICE, Conflict, MetarangeId, RangeId, SublistId, count_of
+from lakebed.gc.engines import Effort, Engine, Task
+from lakebed.gc.engines.tables import METARANGES, PARTS, RANGE_IDS, decode, encode, parts_of, read_part, write_part
+from lakebed.gc.messages import COMMITS, HOLDS_PREFIX, Part, Pieces, Plan, RunKind, StartedRun, holds_mark
+from lakebed.gc.rules import Holds, Selection, Spans
+from lakebed.gc.runs.context import Cleared, RunContext, folder_in
+from lakebed.gc.runs.recording import HELD
+from lakebed.objectstore import ObjectStore
+from lakebed.ranges import KnownRanges, SublistList
+
+from .inputs.history import Judged, spare
+from .inputs.named import LiveSet, Named, deal_live, merge_live, read_live
+from .inputs.ranges import (
+    ListedRanges,
+    from_ranges,
+    get_metarange,
+    get_range,
+    get_sublist,
+    ranges_in,
+    read_ranges,
+    without_sublists,
+)
+from .inputs.selecting import Flags, paths_of, read_rows, selected, selected_objects
+from .sets.bucketed import Bucketed
+from .sets.packing import Integers, is_set
+
+_CHANGED: Final = "legal holds changed meanwhile: apply again (if nothing changed, a backup was restored: `gc adopt`)"
+
+
+class HeldBack(Conflict):
+    """Legal holds keep all that the run would take, for its paths are on no record. Facts: `holds`, their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Name what a sweep must leave. Travels to tasks. `live` (LIVE) has what commits name that is held."""
+
+    holds: Holds = field(default_factory=Holds)
+    live: Pieces = field(default_factory=lambda: Pieces(folder=""))
+
+    async def refuses(self, store: ObjectStore) -> str:
+        """Return why nothing more may be deleted, or nothing. Costs one listing, which is empty unless a hold came."""
+        async for page in store.list(HOLDS_PREFIX, start_after=holds_mark(self.holds.version)):
+            if page:
+                return _CHANGED
+        return ""
+
+    async def among(self, store: ObjectStore, objects: pa.Table) -> dict[str, str]:
+        """Return for each of these objects (GARBAGE) that is held, by address, what the ledger says of it."""
+        if not self.holds.holds or not objects.num_rows:
+            return {}
+        paths = self.holds.paths()
+        by_path = selected_objects(objects, paths) if paths else np.zeros(objects.num_rows, np.bool_)
+        by_commit = _named_rows(await read_live(store, self.live), objects)
+        rows = objects.filter(pa.array(by_path | by_commit))
+        facts = zip(rows["address"].to_pylist(), paths_of(rows), strict=True)
+        return {address: f"{HELD} {self._names(names)}" for address, names in facts}
+
+    def _names(self, paths: Sequence[str]) -> str:
+        names = self.holds.at_any(paths) or tuple(hold.name for hold in self.holds.holds)
+        return " or ".join(names)
+
+
+def check_uncommitted(holds: Holds, kind: RunKind) -> None:
+    """
+    Raises:
+        HeldBack: a hold on paths keeps what is in no commit.
+    """
+    if kind is RunKind.UNCOMMITTED and (names := holds.keeping_uncommitted()):
+        raise HeldBack(
+            f"legal hold {', '.join(names)} keeps uncommitted objects, for their paths are on no record", holds=names
+        )
+
+
+async def read_held(context: RunContext, plan: Plan, cleared: Cleared) -> Held:
+    """Return what the run must leave as things are now. To be asked last, before its first delete.
+
+    Raises:
+        HeldBack: see `check_uncommitted`.
+        Corrupt: a tree is missing that may name something held.
+    """
+    holds = await context.service.holds()
+    check_uncommitted(holds, plan.kind)
+    # What no commit names has no path; files of Lakebed's own go only where no commit that stays has them; a deleted
+    # repository with holds is not collected at all.
+    if (
+        not holds.holds
+        or plan.kind in {RunKind.UNCOMMITTED, RunKind.METADATA, RunKind.DELETED}
+        or not cleared.garbage.rows
+    ):
+        return Held(holds=holds)
+    context.progress(
+        f"looking for what {count_of(len(holds.holds), 'legal hold')} {'keeps' if len(holds.holds) == 1 else 'keep'}"
+    )
+    commits = await context.read(cleared.commits, COMMITS)
+    if plan.kind is RunKind.COMMITTED:
+        # Objects of all others were let off already.
+        commits = commits.filter(commits["expiring"])
+    name = f"held.v{holds.version}"
+    dealt = await deal_held(context, plan, commits, holds, name=name)
+    return Held(holds=holds, live=await merge_live(context.engine, dealt, folder=folder_in(plan, name)))
+
+
+async def deal_held(
+    context: RunContext, run: StartedRun | Plan, commits: pa.Table, holds: Holds, *, name: str
+) -> Bucketed:
+    """Write LIVE of the objects that these COMMITS name and `holds` keep. A swept commit names nothing."""
+    ranges = await _read_ranges(context.engine, commits, holds, folder=folder_in(run, f"{name}.ranges"))
+    paths = holds.paths() or Selection()
+
+    async def source(task: Task, share: pa.Table) -> AsyncIterator[Named]:
+        listed = await ranges_in(task, share)
+        async for named in from_ranges(task, listed.filter(listed["is_live"])):
+            yield named
+        async for _, rows in _selected_rows(task, listed.filter(pc.invert(listed["is_live"])), paths):
+            slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
+            own = slices != FOREIGN_SLICE
+
+            foreign = rows["address"].filter(pa.array(~own)).combine_chunks()
+            fill = partial(LiveSet.add_numbers, slices=slices[own], sequences=sequences[own])
+            yield Named(fill, foreign if len(foreign) else None)
+
+    return await deal_live(
+        context.engine,
+        source,
+        ranges.rows,
+        uri=run.namespace,
+        folder=folder_in(run, f"{name}.tasks"),
+        with_keys=True,
+        effort=ranges.effort_of_whole,
+    )
+
+
+async def keep_held(context: RunContext, run: StartedRun, judged: Judged, holds: Holds) -> Judged:
+    """Let no commit expire that a hold names, or that has an entry at a held path."""
+    commits = judged.commits.filter(pa.array(judged.expired))
+    if not holds.holds or not commits.num_rows:
+        return judged
+    found = pc.is_in(commits["id"], value_set=pa.array(sorted(holds.commit_ids()), pa.string()))
+    held = set(commits.filter(found)["id"].to_pylist())
+    paths = holds.paths()
+    if paths is not None:
+        trees = await _trees_with(context.engine, commits, paths, folder=folder_in(run, "held.ranges"))
+        held |= set(commits.filter(pc.is_in(commits["metarange_id"], value_set=trees))["id"].to_pylist())
+    if held:
+        context.progress(f"legal holds keep {count_of(len(held), 'commit')} that would expire")
+    return spare(judged, held)
+
+
+async def _read_ranges(engine: Engine, commits: pa.Table, holds: Holds, *, folder: str) -> ListedRanges:
+    """Ranges that may name something held; live: all of it is, for a held commit has it."""
+    paths = holds.paths()
+    spans = None if paths is None else Spans(paths)
+    whole = pc.is_in(commits["id"], value_set=pa.array(sorted(holds.commit_ids()), pa.string()))
+    there = _is_there(commits)
+    chosen = there if spans is not None else pc.and_(there, whole)
+    trees = dict.fromkeys(commits.filter(chosen)["metarange_id"].to_pylist(), False)
+    trees |= dict.fromkeys(commits.filter(pc.and_(there, whole))["metarange_id"].to_pylist(), True)
+
+    def sort(min_key: bytes, max_key: bytes, is_live: bool) -> bool | None:
+        if is_live:
+            return True
+        return False if spans is not None and spans.meets(min_key, max_key) else None
+
+    return await read_ranges(engine, metaranges_of(trees), folder=folder, sort=sort)
+
+
+def _is_there(commits: pa.Table) -> pa.ChunkedArray:
+    return pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
+
+
+def metaranges_of(is_live: dict[str, bool]) -> pa.Table:
+    """METARANGES without causes."""
+    return METARANGES.rows({"metarange_id": [*is_live], "is_live": [*is_live.values()], **_no_cause(len(is_live))})
+
+
+def _no_cause(count: int) -> dict[str, list[object]]:
+    return {"seen_ms": [0] * count, "reason": [""] * count, "rule": [""] * count, "branch": [""] * count}
+
+
+async def _selected_rows(task: Task, ranges: pa.Table, paths: Selection) -> AsyncIterator[tuple[str, pa.Table]]:
+    """Yield each of these RANGES that has an entry at one of the paths, with such entries."""
+    counts = dict(zip(ranges["range_id"].to_pylist(), ranges["count"].to_pylist(), strict=True))
+    async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
+        rows = read_rows(RangeId(name), data, counts[name], paths)
+        chosen = selected(rows, paths)
+        if chosen.any():
+            yield name, rows.filter(pa.array(chosen))
+
+
+async def _trees_with(engine: Engine, commits: pa.Table, paths: Selection, *, folder: str) -> pa.Array:
+    """Return the ids of the metaranges of these COMMITS that have an entry at one of the paths.
+
+    1. Ranges whose span meets a path are read, each by one task.
+    2. So are sublists: which of them list such a range?
+    3. Metaranges are read again: which of them list such a range or sublist?
+
+    Commits share ranges and sublists, so nothing is read for each commit but its own metarange.
+    """
+    spans = Spans(paths)
+    trees = set(commits.filter(_is_there(commits))["metarange_id"].to_pylist())
+    metaranges = metaranges_of(dict.fromkeys(sorted(trees), False))
+
+    def may_have(min_key: bytes, max_key: bytes, _: bool) -> bool | None:
+        return False if spans.meets(min_key, max_key) else None
+
+    listed = await read_ranges(engine, metaranges, folder=folder, with_sublists=True, sort=may_have)
+
+    async def read_entries(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        ranges = without_sublists(await ranges_in(task, share))
+        found = [name async for name, _ in _selected_rows(task, ranges, paths)]
+        if found:
+            yield await _write_ids(task, folder, found)
+
+    ranges = await engine.run(read_entries, listed.rows, PARTS, effort=listed.effort_of_whole)
+    if not ranges.num_rows:
+        return pa.array([], pa.string())
+
+    async def open_sublists(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        read = await ranges_in(task, share)
+        sublists = read.filter(pc.equal(read["count"], 0))["range_id"].to_pylist()
+        wanted, found = await _read_wanted(task, folder, ranges), list[str]()
+        async for name, data in task.ahead(sublists, lambda id_: get_sublist(task.store, SublistId(id_))):
+            # Sublists share next to no ranges, so nothing that is known of one helps with another.
+            known = KnownRanges()
+            known.read_sublist(SublistId(name), data)
+            if wanted.has(known.ids()).any():
+                found.append(name)
+        if found:
+            yield await _write_ids(task, folder, found)
+
+    # A sublist is small, and decoding it takes a few times as long as reading it.
+    sublists = await engine.run(open_sublists, listed.rows, PARTS, effort=Effort(requests=4 * listed.sublists))
+    either = pa.concat_tables([ranges, sublists])
+
+    async def read_trees(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        wanted, known, found = await _read_wanted(task, folder, either), KnownRanges(), list[str]()
+        names = share["metarange_id"].to_pylist()
+        async for name, data in task.ahead(names, lambda id_: get_metarange(task.store, MetarangeId(id_))):
+            tree = known.read_metarange(MetarangeId(name), data)
+            if wanted.has(tree.ids).any() if isinstance(tree, SublistList) else wanted.has_any(known, tree):
+                found.append(name)
+        # The table has one column of ids, which these are.
+        yield RANGE_IDS.rows({"range_id": found})
+
+    done = await engine.run(read_trees, metaranges, RANGE_IDS, effort=Effort(requests=4 * metaranges.num_rows))
+    return done["range_id"].combine_chunks()
+
+
+class _Wanted:
+    """Ids by their first 60 bits, eight bytes each. Two that begin alike may hold a commit more, never one less."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._numbers = np.unique(_numbers_of(ids))
+        self._of_known = np.zeros(0, np.bool_)
+
+    def has(self, ids: Iterable[str]) -> Flags:
+        numbers = _numbers_of(ids)
+        at = np.searchsorted(self._numbers, numbers).clip(max=len(self._numbers) - 1)
+        found: Flags = self._numbers[at] == numbers
+        return found
+
+    def has_any(self, known: KnownRanges, places: Integers) -> bool:
+        """Return whether any range at these places is wanted. To be asked about one `known` alone."""
+        if new := known.ids(len(self._of_known)):
+            self._of_known = np.concatenate([self._of_known, self.has(new)])
+        return bool(self._of_known[places].any())
+
+
+def _numbers_of(ids: Iterable[str]) -> Integers:
+    return np.fromiter((int(id_[:15], 16) for id_ in ids), np.int64)
+
+
+async def _write_ids(task: Task, folder: str, ids: Sequence[str]) -> pa.Table:
+    """A row of PARTS."""
+    data = encode(RANGE_IDS, RANGE_IDS.rows({"range_id": ids}))
+    name = f"held-{hashlib.sha256(data).hexdigest()[:24]}.parquet"
+    return await write_part(task.store, folder, name, data, rows=len(ids), note=None)
+
+
+async def _read_wanted(task: Task, folder: str, files: pa.Table) -> _Wanted:
+    async def read(part: Part) -> Sequence[str]:
+        ids: list[str] = decode(RANGE_IDS, await read_part(task.store, folder, part), part)["range_id"].to_pylist()
+        return ids
+
+    return _Wanted([id_ async for _, ids in task.ahead(parts_of(files), read) for id_ in ids])
+
+
+def _named_rows(live: pa.Table, objects: pa.Table) -> Flags:
+    """Return for each object (GARBAGE) whether LIVE rows name it."""
+    found = np.zeros(objects.num_rows, np.bool_)
+    slices, sequences = objects["slice"].to_numpy(), objects["sequence"].to_numpy().astype(np.int64)
+    for bucket, bitmap in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
+        if bucket >= 0:
+            here = slices == bucket
+            found[here] |= is_set(np.frombuffer(bitmap, np.uint8), sequences[here])
+    keys = pc.list_flatten(live["addresses"].combine_chunks())
+    if len(keys):
+        is_named = pc.is_in(objects["address"].combine_chunks(), value_set=keys)
+        found |= (slices == FOREIGN_SLICE) & is_named.to_numpy(zero_copy_only=False)
+    return found

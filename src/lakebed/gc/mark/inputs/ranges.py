@@ -1,0 +1,579 @@
+"""List what commits name: metaranges, then the distinct ranges in them, then the objects of those.
+
+Ranges are shared: however many commits there are, a range is read once. Of a range whose objects stay, the end of the
+file is enough (its slice summary is one bitmap a slice); only one with foreign addresses is read as a whole. Of a range
+whose objects may go, the address and the size of each entry are read, and of its paths the first folder. A range both
+kept and expired counts as kept and is never read for what may go (docs/design/0004-committed-retention.md, step 5).
+
+A file that is missing, cut short or changed stops the run with an error that names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId, SublistId
+from lakebed.gc.engines import Effort, Engine, Task, Work
+from lakebed.gc.engines.tables import (
+    CANDIDATES,
+    PARTS,
+    RANGES,
+    Table,
+    decode,
+    encode,
+    parts_of,
+    read_part,
+    rows_of_parts,
+)
+from lakebed.gc.mark.sets.bucketed import (
+    HELD_MAX,
+    Bucketed,
+    Dealer,
+    effort_of,
+    files_of,
+    in_shares,
+    in_side,
+    rows_of_shares,
+)
+from lakebed.gc.mark.sets.packing import Cause, Integers, pack_foreign, pack_numbered
+from lakebed.gc.mark.sets.places import Namespace, may_be_deleted
+from lakebed.gc.messages import Part, Plan, StartedRun, part_of
+from lakebed.gc.runs.context import RunContext
+from lakebed.objectstore import ObjectStore
+from lakebed.ranges import (
+    KnownRanges,
+    MetarangeCorrupt,
+    RangeCorrupt,
+    SliceSummary,
+    SublistCorrupt,
+    SublistList,
+    decode_range,
+    metarange_key,
+    range_key,
+    read_end,
+    sublist_key,
+    summary_of,
+)
+
+from .named import LiveSet, Named, deal_live
+
+PREFIXES_MAX: Final = 64
+"""A range with more first folders than this is counted under none: totals by prefix are to help people, not to fill
+memory."""
+
+IN_ROWS_MAX: Final = 100_000
+"""Ranges up to which a run holds them in its own process: with Spark a million would take 0.7 GiB of the driver."""
+FILE_RANGES: Final = 1_000
+"""How many ranges a file has at most: a step deals whole files to tasks."""
+FILES_WANTED: Final = 32
+"""Into how many files each share cuts what is live, and what is not, before files grow: few ranges that expired are
+work for many tasks, too."""
+HELD_FILES: Final = 256
+"""Files whose ranges a run holds in its own process at a time."""
+
+ROWS_AT_ONCE: Final = 65_536
+"""Objects of Python that become columns together: a million of them would take 0.5 GiB."""
+
+SUBLISTS_A_SHARE: Final = 1_000
+SUBLIST_SHARES: Final = 256
+"""Shares that sublists are cut into at most, where each would have more than SUBLISTS_A_SHARE."""
+
+_RANGES: Final = "ranges/"
+_SUBLISTS: Final = "sublists/"
+
+_MISSING: Final = "missing; `lakebed gc missing` lists the commits that lack files"
+_CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
+
+
+Sort: TypeAlias = Callable[[bytes, bytes, bool], bool | None]
+"""From the first and the last key of a range, and whether a live metarange names it: is it live? None leaves it out."""
+
+
+class FileNote(msgspec.Struct, frozen=True):
+    """Say what a file of ranges holds: all live or none, how many without the sublists, about their bytes, and their
+    entries.
+    """
+
+    is_live: bool
+    ranges: int
+    file_bytes: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRanges:
+    """Ranges, each once. `rows` are RANGES (or a table with the first three of its columns), or PARTS of files that
+    hold RANGES, named by their whole keys.
+    """
+
+    rows: pa.Table
+
+    @property
+    def in_files(self) -> bool:
+        return bool(self.rows.schema.names == PARTS.schema.names)
+
+    @property
+    def count(self) -> int:
+        """How many, without sublists."""
+        if self.in_files:
+            return sum(note.ranges for note in self._notes())
+        return int(pc.sum(pc.greater(self.rows["count"], 0)).as_py() or 0)
+
+    @property
+    def sublists(self) -> int:
+        """How many sublists there are among them."""
+        all_rows = (pc.sum(self.rows["rows"]).as_py() or 0) if self.in_files else self.rows.num_rows
+        return int(all_rows) - self.count
+
+    @property
+    def entries(self) -> int:
+        """How many all ranges have."""
+        if self.in_files:
+            return sum(note.entries for note in self._notes())
+        return int(pc.sum(self.rows["count"]).as_py() or 0)
+
+    @property
+    def effort_of_ends(self) -> Effort:
+        """Estimate the effort of reading the end of each."""
+        return Effort(requests=self.count)
+
+    @property
+    def effort_of_whole(self) -> Effort:
+        if self.in_files:
+            return Effort(requests=self.count, size_bytes=sum(note.file_bytes for note in self._notes()))
+        return Effort(requests=self.count, size_bytes=effort_of_whole(self.rows).size_bytes)
+
+    def of(self, *, live: bool) -> ListedRanges:
+        """Return those that are live, or all others."""
+        if self.in_files:
+            return ListedRanges(
+                self.rows.filter(pa.array([note.is_live is live for note in self._notes()], pa.bool_()))
+            )
+        return ListedRanges(self.rows.filter(self.rows["is_live"] if live else pc.invert(self.rows["is_live"])))
+
+    async def each(self, context: RunContext) -> AsyncIterator[pa.Table]:
+        """Yield RANGES, some of them at a time.
+
+        Raises:
+            BadInput: a file is missing or altered.
+        """
+        if not self.in_files:
+            yield self.rows
+            return
+        held: list[pa.Table] = []
+        parts, read = parts_of(self.rows), partial(_read_file, context.store)
+        async for _, rows in context.ports.tasks.ahead(parts, read):
+            held.append(rows)
+            if len(held) >= HELD_FILES:
+                yield pa.concat_tables(held)
+                held = []
+        if held:
+            yield pa.concat_tables(held)
+
+    def _notes(self) -> list[FileNote]:
+        return [msgspec.json.decode(note, type=FileNote) for note in self.rows["note"].to_pylist()]
+
+
+async def ranges_in(task: Task, share: pa.Table) -> pa.Table:
+    """Return the ranges of a share of `ListedRanges.rows`.
+
+    Raises:
+        BadInput: a file is missing or altered.
+    """
+    if not ListedRanges(share).in_files:
+        return share
+    found = [rows async for _, rows in task.ahead(parts_of(share), partial(_read_file, task.store))]
+    return pa.concat_tables([RANGES.schema.empty_table(), *found])
+
+
+async def _read_file(store: ObjectStore, part: Part) -> pa.Table:
+    return decode(RANGES, await read_part(store, "", part), part)
+
+
+async def read_ranges(
+    engine: Engine, metaranges: pa.Table, *, folder: str, with_sublists: bool = False, sort: Sort | None = None
+) -> ListedRanges:
+    """List the ranges, each once: live if any metarange that names it is, else with what is known of the newest. With
+    `sort`, they are live as this says of their keys.
+
+    `with_sublists` the sublists of wide trees are among them, as RANGES without entries. More than IN_ROWS_MAX stay in
+    files that tasks write into `folder`.
+    """
+
+    dealt = await _deal_lists(engine, metaranges, folder=folder, sort=sort)
+    shares, effort = rows_of_shares(dealt), effort_of(dealt)
+    if dealt.rows <= IN_ROWS_MAX:
+        found = await engine.run(_bring_together(dealt), shares, RANGES, effort=effort)
+        return ListedRanges(found if with_sublists else without_sublists(found))
+
+    async def write(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        async for found in _bring_together(dealt)(task, share):
+            rows = found if with_sublists else without_sublists(found)
+            for live in (True, False):
+                of_side = rows.filter(rows["is_live"] if live else pc.invert(rows["is_live"]))
+                for some in cut_for_files(of_side):
+                    yield await write_file(task, folder, RANGES, some, note_of(some, live=live))
+
+    async def read(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        yield await ranges_in(task, share)
+
+    files = await engine.run(write, shares, PARTS, effort=effort)
+    # Each task that finds a range deals it, so far fewer may be left than were dealt.
+    if (pc.sum(files["rows"]).as_py() or 0) > IN_ROWS_MAX:
+        return ListedRanges(files)
+    return ListedRanges(await engine.run(read, files, RANGES, effort=Effort(requests=files.num_rows)))
+
+
+def without_sublists(ranges: pa.Table) -> pa.Table:
+    return ranges.filter(pc.greater(ranges["count"], 0))
+
+
+def cut_for_files(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of each file that a task is to write."""
+    size = max(1, min(FILE_RANGES, -(-rows.num_rows // FILES_WANTED)))
+    for at in range(0, rows.num_rows, size):
+        yield rows.slice(at, size)
+
+
+def note_of(rows: pa.Table, *, live: bool) -> FileNote:
+    return FileNote(
+        is_live=live,
+        ranges=without_sublists(rows).num_rows,
+        file_bytes=effort_of_whole(rows).size_bytes,
+        entries=pc.sum(rows["count"]).as_py() or 0,
+    )
+
+
+async def write_file(task: Task, folder: str, table: Table, rows: pa.Table, note: FileNote) -> pa.Table:
+    """A row of PARTS, with the whole key."""
+    data = encode(table, rows)
+    # A task may run twice, and writes equal bytes under equal names.
+    part = part_of(f"{folder}ranges-{hashlib.sha256(data).hexdigest()[:24]}.parquet", data, rows=rows.num_rows)
+    await task.store.put(part.name, data)
+    return rows_of_parts([part], notes=[msgspec.json.encode(note)])
+
+
+def _bring_together(dealt: Bucketed) -> Work:
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        async for _, (tables,) in in_shares(task, share, ([dealt], RANGES)):
+            yield _each_once(pa.concat_tables(tables))
+
+    return work
+
+
+def _each_once(ranges: pa.Table) -> pa.Table:
+    if len(pc.unique(ranges["range_id"])) == ranges.num_rows:
+        return ranges
+    ordered = ranges.sort_by([(name, "ascending") for name in ("range_id", "is_live", *_CAUSE)])
+    ids = ordered["range_id"].combine_chunks()
+    is_last = pc.not_equal(ids.slice(0, len(ids) - 1), ids.slice(1))
+    return ordered.filter(pa.concat_arrays([is_last, pa.array([True])]))
+
+
+async def deal_expired(
+    engine: Engine, ranges: ListedRanges, *, uri: str, folder: str, closed: Collection[int]
+) -> Bucketed:
+    """Write CANDIDATES into `folder`: every object that the ranges name and a collector may take.
+
+    Of a slice that is not closed nothing may go: a server may still be about to write a cell there.
+    """
+    namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        dealer = Dealer(CANDIDATES)
+        async for packed in _read_expired(task, await ranges_in(task, share), namespace):
+            dealer.add(in_closed_slices(packed, slices))
+            if dealer.held >= HELD_MAX:
+                yield await dealer.write(task.store, folder)
+        if dealer.has_rows:
+            yield await dealer.write(task.store, folder)
+
+    return files_of(folder, await engine.run(work, ranges.rows, PARTS, effort=ranges.effort_of_whole))
+
+
+def in_closed_slices(candidates: pa.Table, slices: pa.Array) -> pa.Table:
+    """The CANDIDATES of these slices, and all foreign keys: those are in no slice."""
+    buckets = candidates["bucket"]
+    return candidates.filter(pc.or_(pc.less(buckets, 0), pc.is_in(buckets, value_set=slices)))
+
+
+def without(rows: pa.Table, name: str, ids: pa.ChunkedArray | pa.Array) -> pa.Table:
+    """Return the rows whose id, in the column of this name, is none of these."""
+    value_set = pa.chunked_array([ids]) if isinstance(ids, pa.Array) else ids
+    return rows.filter(pc.invert(pc.is_in(rows[name], value_set=value_set.cast(pa.string()).combine_chunks())))
+
+
+def effort_of_whole(ranges: pa.Table) -> Effort:
+    return Effort(requests=ranges.num_rows, size_bytes=pc.sum(ranges["file_bytes"]).as_py() or 0)
+
+
+async def _deal_lists(engine: Engine, metaranges: pa.Table, *, folder: str, sort: Sort | None) -> Bucketed:
+    """Write RANGES of what all METARANGES name, ranges and sublists, into `folder`. All tasks together find a range
+    many times, for commits share most of theirs.
+
+    Metaranges share sublists too, and those of one sublist may be with many tasks. So a task that reads metaranges
+    opens no sublist. Each is brought together in its bucket first, and read by one task.
+    """
+
+    async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        for side, found in zip((_RANGES, _SUBLISTS), await read_metaranges(task, share, sort), strict=True):
+            if found.num_rows:
+                yield in_side(side, await _dealt(task, found, folder))
+
+    async def open_sublists(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        async for found in _bring_together(sublists)(task, share):
+            yield await _dealt(task, await read_sublists(task, found, sort), folder)
+
+    # A metarange is small, and decoding it takes a few times as long as reading it.
+    effort = Effort(requests=4 * metaranges.num_rows)
+    written = await engine.run(deal, metaranges, PARTS, effort=effort)
+    ranges, sublists = (
+        files_of(folder, written.filter(pc.starts_with(written["name"], side))) for side in (_RANGES, _SUBLISTS)
+    )
+    # Without a wide tree nothing runs.
+    shares = rows_of_shares(sublists, most=max(SUBLISTS_A_SHARE, sublists.rows // SUBLIST_SHARES))
+    opened = files_of(folder, await engine.run(open_sublists, shares, PARTS, effort=Effort(requests=4 * sublists.rows)))
+    files = {file.name: file for side in (ranges, sublists, opened) for file in side.files}
+    return Bucketed(folder=folder, files=tuple(files[name] for name in sorted(files)))
+
+
+async def _dealt(task: Task, rows: pa.Table, folder: str) -> pa.Table:
+    dealer = Dealer(RANGES)
+    dealer.add(rows)
+    return await dealer.write(task.store, folder)
+
+
+async def read_metaranges(task: Task, share: pa.Table, sort: Sort | None = None) -> tuple[pa.Table, pa.Table]:
+    """From METARANGES to RANGES, each once: ranges that they list themselves, and sublists of wide trees."""
+    ranks = {row["metarange_id"]: _rank_of(row) for row in share.to_pylist()}
+    known, sublists = KnownRanges(), dict[SublistId, _Rank]()
+    causes: list[_Rank] = []
+    # The best first: so the first that has a range is the one that counts.
+    names = sorted(ranks, key=ranks.__getitem__, reverse=True)
+    async for name, data in task.ahead(names, lambda id_: get_metarange(task.store, MetarangeId(id_))):
+        listed = known.read_metarange(MetarangeId(name), data)
+        if isinstance(listed, SublistList):
+            for sublist in listed.ids:
+                sublists.setdefault(SublistId(sublist), ranks[name])
+        causes += [ranks[name]] * (len(known) - len(causes))
+    return _ranges_of(known, causes, sort), _rows_of([(id_, 0, 0, *rank) for id_, rank in sublists.items()])
+
+
+async def read_sublists(task: Task, sublists: pa.Table, sort: Sort | None = None) -> pa.Table:
+    """From RANGES that are sublists to those that these list, each once."""
+    ranks = {row["range_id"]: _rank_of(row) for row in sublists.to_pylist()}
+    known, causes = KnownRanges(), list[_Rank]()
+    # The best first, as above.
+    names = sorted(ranks, key=ranks.__getitem__, reverse=True)
+    async for name, data in task.ahead(names, lambda id_: get_sublist(task.store, SublistId(id_))):
+        known.read_sublist(SublistId(name), data)
+        causes += [ranks[name]] * (len(known) - len(causes))
+    return _ranges_of(known, causes, sort)
+
+
+_Rank: TypeAlias = tuple[Any, ...]
+"""(is a metarange live, its cause). Where several name a range, the greatest counts."""
+
+
+def _rank_of(row: Mapping[str, Any]) -> _Rank:
+    return row["is_live"], *(row[column] for column in _CAUSE)
+
+
+def _ranges_of(known: KnownRanges, ranks: Sequence[_Rank], sort: Sort | None) -> pa.Table:
+    sorted_ = (rank[0] if sort is None else sort(*known.span(place), rank[0]) for place, rank in enumerate(ranks))
+    facts = zip(known.ids(), *known.numbers(), sorted_, ranks, strict=True)
+    rows = (
+        (id_, count, file_bytes, live, *rank[1:]) for id_, count, file_bytes, live, rank in facts if live is not None
+    )
+    found = [RANGES.schema.empty_table()]
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        found.append(_rows_of(some))
+    return pa.concat_tables(found)
+
+
+def _rows_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    columns = zip(*rows, strict=True)
+    return RANGES.rows(dict(zip(RANGES.schema.names, columns, strict=True))) if rows else RANGES.schema.empty_table()
+
+
+async def get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:
+    try:
+        return await store.get(metarange_key(id_))
+    except NotFound as error:
+        raise MetarangeCorrupt(id_, _MISSING).in_namespace(store.uri) from error
+
+
+async def get_sublist(store: ObjectStore, id_: SublistId) -> bytes:
+    try:
+        return await store.get(sublist_key(id_))
+    except NotFound as error:
+        raise SublistCorrupt(id_, _MISSING).in_namespace(store.uri) from error
+
+
+async def get_range(store: ObjectStore, id_: RangeId, *, start: int = 0) -> bytes:
+    try:
+        return await store.get(range_key(id_), start=start)
+    except NotFound as error:
+        raise RangeCorrupt(id_, _MISSING).in_namespace(store.uri) from error
+
+
+async def from_ranges(task: Task, share: pa.Table) -> AsyncIterator[Named]:
+    """The source (named.py) of all that `ListedRanges.rows` name, whether they are marked live or not."""
+    share = await ranges_in(task, share)
+    ids = share["range_id"].to_pylist()
+    sizes = dict(zip(ids, share["file_bytes"].to_pylist(), strict=True))
+
+    async def read(name: str) -> tuple[SliceSummary, pa.Array | None]:
+        return await read_summary(task.store, RangeId(name), sizes[name])
+
+    async for _, (summary, addresses) in task.ahead(ids, read):
+        yield Named(_filler(summary), addresses)
+
+
+async def deal_ranges(context: RunContext, run: StartedRun | Plan, ranges: ListedRanges, *, folder: str) -> Bucketed:
+    return await deal_live(
+        context.engine,
+        from_ranges,
+        ranges.rows,
+        uri=run.namespace,
+        folder=folder,
+        with_keys=True,
+        effort=ranges.effort_of_ends,
+    )
+
+
+def _filler(summary: SliceSummary) -> Callable[[LiveSet], None]:
+    def fill(live: LiveSet) -> None:
+        for bitmap in summary.bitmaps:
+            bitmap.or_into(live.room(bitmap.slice, bitmap.words_needed))
+
+    return fill
+
+
+async def read_summary(store: ObjectStore, id_: RangeId, file_bytes: int) -> tuple[SliceSummary, pa.Array | None]:
+    """Return the end of a range, and its foreign addresses if it has any."""
+    summary = await _summary(store, id_, file_bytes)
+    return summary, await _foreign_addresses(store, id_) if summary.foreign else None
+
+
+async def _summary(store: ObjectStore, id_: RangeId, file_bytes: int) -> SliceSummary:
+    return summary_of(id_, await read_end(id_, file_bytes, lambda start: get_range(store, id_, start=start)))
+
+
+async def _foreign_addresses(store: ObjectStore, id_: RangeId) -> pa.Array:
+    rows = decode_range(id_, await get_range(store, id_), ["slice", "address"])
+    is_foreign = pc.equal(rows["slice"], FOREIGN_SLICE)
+    if not pc.all(is_foreign).as_py():
+        rows = rows.filter(is_foreign)
+    return rows["address"].combine_chunks()
+
+
+async def _read_expired(task: Task, share: pa.Table, namespace: Namespace) -> AsyncIterator[pa.Table]:
+    facts = {row["range_id"]: row for row in share.to_pylist()}
+    async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
+        fact = facts[name]
+        rows = decode_range(RangeId(name), data, ["key", "slice", "sequence", "address", "size_bytes"])
+        if rows.num_rows != fact["count"]:
+            raise RangeCorrupt(name, f"has {rows.num_rows} entries instead of {fact['count']}")
+        cause = Cause(reason=fact["reason"], rule=fact["rule"], branch=fact["branch"])
+        seen_ms = np.full(rows.num_rows, fact["seen_ms"], np.int64)
+        for packed in pack_rows(rows, cause, seen_ms, namespace, keys_seen_ms=_written_ms(rows, name, data, seen_ms)):
+            yield packed
+
+
+def _written_ms(rows: pa.Table, name: str, data: bytes, seen_ms: Integers) -> Integers | None:
+    """Return when each entry was written, not later than its commit; None where there are no foreign addresses.
+
+    Others may write a foreign key again, so it was last seen when its entry says that it was written: what lies there
+    and is younger is something else (sweep.py).
+    """
+    if not pc.any(pc.equal(rows["slice"], FOREIGN_SLICE)).as_py():
+        return None
+    dates = decode_range(RangeId(name), data, ["modified_ms"])
+    written: Integers = np.minimum(dates["modified_ms"].to_numpy(), seen_ms)
+    return written
+
+
+def pack_rows(
+    rows: pa.Table, cause: Cause, seen_ms: Integers, namespace: Namespace, *, keys_seen_ms: Integers | None = None
+) -> Iterator[pa.Table]:
+    """CANDIDATES of a range, in one table for each first folder.
+
+    `seen_ms` runs in parallel with the rows, and so does `keys_seen_ms`, which counts for keys that are in no slice.
+    """
+    slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
+    sizes, paths = rows["size_bytes"].to_numpy(), texts_of(rows["key"])
+    keys_seen_ms = seen_ms if keys_seen_ms is None else keys_seen_ms
+    for prefix, start, stop in first_folders(rows["key"]):
+        part = slice(start, stop)
+        own, seen = slices[part] != FOREIGN_SLICE, seen_ms[part]
+        named = paths.slice(start, stop - start)
+        yield pack_numbered(
+            slices[part][own],
+            sequences[part][own],
+            sizes[part][own],
+            seen[own],
+            cause,
+            prefix,
+            named if own.all() else named.filter(pa.array(own)),
+        )
+        if not own.all():
+            facts = rows.select(["address", "size_bytes"]).slice(start, stop - start)
+            foreign = facts.append_column("path", named).filter(pa.array(~own))
+            dates = np.stack((seen[~own], keys_seen_ms[part][~own]))
+            yield from _pack_foreign(foreign, dates, cause, prefix, namespace)
+
+
+def _pack_foreign(
+    rows: pa.Table, dates: Integers, cause: Cause, prefix: str, namespace: Namespace
+) -> Iterator[pa.Table]:
+    addresses, sizes, paths = (rows[name].to_pylist() for name in ("address", "size_bytes", "path"))
+    facts = zip(sizes, paths, *dates.tolist(), strict=True)
+    places = [(namespace.place_of(address), *fact) for address, fact in zip(addresses, facts, strict=True)]
+    keys = [(place, *fact) for place, *fact in places if isinstance(place, str) and may_be_deleted(place)]
+    if keys:
+        names, bytes_, texts, _, seen_ms = zip(*keys, strict=True)
+        yield pack_foreign(names, bytes_, seen_ms, cause, prefix, pa.array(texts, pa.string()))
+    numbers = [(*place, *fact) for place, *fact in places if isinstance(place, tuple)]
+    if numbers:
+        named = pa.array([number[3] for number in numbers], pa.string())
+        columns = np.array([(*number[:3], number[4]) for number in numbers], np.int64).T
+        yield pack_numbered(columns[0], columns[1], columns[2], columns[3], cause, prefix, named)
+
+
+def texts_of(keys: pa.ChunkedArray) -> pa.Array:
+    """Paths as text, for people: what is not UTF-8 (none that we wrote) has a mark in its place."""
+    try:
+        texts = keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
+    return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+
+
+def first_folders(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:
+    """Return (first folder with its slash, or nothing; start; end) of each run of keys that share it. Keys ascend."""
+    first = _folder(keys[0].as_py())
+    if first and first == _folder(keys[-1].as_py()):
+        return [(first.decode(errors="replace"), 0, len(keys))]
+    folders = [_folder(key) for key in keys.to_pylist()]
+    starts = [0, *(at for at in range(1, len(folders)) if folders[at] != folders[at - 1])]
+    if len(starts) > PREFIXES_MAX:
+        return [("", 0, len(keys))]
+    return [
+        (folders[start].decode(errors="replace"), start, stop)
+        for start, stop in zip(starts, [*starts[1:], len(keys)], strict=True)
+    ]
+
+
+def _folder(key: bytes) -> bytes:
+    return key[: key.find(b"/") + 1]

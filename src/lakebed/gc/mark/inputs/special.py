@@ -1,0 +1,395 @@
+"""Files and folders below `_lakefs/`: whose they are by their names, and how a collection lists them.
+
+A folder of ranges may hold a colleague's backup, a run folder an editor's lock file, the root of the namespace what
+a user put beside a repository. Every plan reports such *unknown files*, none deletes them. Readers go by manifests and
+ids, never by listing a folder, so such a file is in no input; and what a sweep may delete goes by name.
+
+Nearly all the rest are files of trees, of which there may be millions, in TREE_FOLDERS. Digests name them, so files
+that begin with one digit are about as many as those with another.
+
+1. The driver lists from the start, and ends there if it finds fewer than LISTED_HERE keys.
+2. A page of each folder that is left shows how densely keys lie. The driver cuts the folder into stretches by that.
+3. The driver lists what lies beside. Tasks list the stretches, and write down files of trees where these are wanted.
+
+A stretch goes from behind a key up to another, whatever bytes are between. So every key is in one of them, also one
+that no part of Lakebed writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.base import parse_slice_name
+from lakebed.gc.engines import Effort, Engine, Task, Work
+from lakebed.gc.engines.tables import (
+    PARTS,
+    Table,
+    decode,
+    encode,
+    parts_of,
+    read_part,
+    required,
+    rows_of_parts,
+    write_part,
+)
+from lakebed.gc.messages import (
+    CERTIFICATE_KEY,
+    CLAIM_KEY,
+    DATA_PREFIX,
+    GC_PREFIX,
+    HOLDS_KEY,
+    INSTALLATION_MARK,
+    LC_PREFIX,
+    UNKNOWN_FILES_MAX,
+    Found,
+    Part,
+    Pieces,
+    RunKind,
+)
+from lakebed.objectstore import ObjectStat, ObjectStore
+
+SPECIAL_PREFIX: Final = "_lakefs/"
+DUMPS: Final = "refs"
+"""The group of all dumps of refs, and their folder."""
+LAST_FILE: Final = "_symlinks.json"
+"""Of the symlinks that one request wrote."""
+
+_RUN: Final = rf"{GC_PREFIX}({'|'.join(RunKind)})/([0-9a-z][0-9a-z-]*)"
+_RUN_FILE: Final = re.compile(
+    rf"{_RUN}/(?:"
+    r"(?:apply|deferred|plan|purge|report|rules|saved|sweep|closed\.[0-9a-z]+|recheck\.[0-9a-f]{16}|turn\.\d{6})\.json"
+    r"|manifests/[0-9a-z._-]+\.json"
+    r"|[0-9a-z._]+/(?:(?:due|stays|versions)/)?[a-z]+-[0-9a-z-]+\.(?:parquet|arrow))",
+    re.ASCII,
+)
+_TREE_FILE: Final = re.compile(r"_lakefs/(?:(?:meta)?ranges|sublists)/([0-9a-f]{64})\.parquet", re.ASCII)
+_DUMP_FILE: Final = re.compile(r"_lakefs/(refs)/([0-9a-v]{20})/[0-9a-f]{64}\.parquet", re.ASCII)
+_SYMLINKS_FILE: Final = re.compile(
+    r"_lakefs/(symlinks/[0-9a-f]{16})/([0-9a-v]{20})/(?:(?:.*/)?symlink\.txt|_symlinks\.json)", re.ASCII | re.DOTALL
+)
+_OTHER: Final = re.compile(
+    r"_lakefs/dummy"
+    rf"|{CLAIM_KEY}"
+    rf"|{HOLDS_KEY}"
+    rf"|{CERTIFICATE_KEY}"
+    rf"|{INSTALLATION_MARK}"
+    rf"|{LC_PREFIX}(?:policy/[0-9a-z-]+\.parquet|stats/\d{{4}}-\d\d-\d\d\.csv)"  # former runs wrote stats there
+    rf"|{LC_PREFIX}stats/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.csv"
+    rf"|{LC_PREFIX}addresses/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet"
+    rf"|{GC_PREFIX}clock\.json"
+    rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+(?:\.\d{{6}})?\.parquet",
+    re.ASCII | re.DOTALL,
+)
+
+TREE_FOLDERS: Final = tuple(f"{SPECIAL_PREFIX}{name}/" for name in ("metaranges", "ranges", "sublists"))
+
+TREE_FILES: Final = Table(
+    "a file below `_lakefs/` that is named by the id of a range, sublist or metarange",
+    required(("id", pa.string()), ("key", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())),
+)
+
+LISTED_HERE: Final = 16_000
+"""How many keys the driver lists before it deals the rest to tasks: 16 requests to S3."""
+
+KEYS_A_STRETCH: Final = 32_000
+"""A folder that seems to have more keys is cut by one digit, and one with more than 32 times as many by two."""
+
+FROM_THE_START: Final = ("local://", "az://")
+"""Stores that read a folder from its start, wherever the listing is to begin: the driver lists these alone."""
+
+_PAGE_KEYS: Final = 1000
+_REQUESTS_A_PAGE: Final = 16
+"""A page takes as long as this number of small reads."""
+
+_DIGITS: Final = "0123456789abcdef"
+
+STRETCHES: Final = Table(
+    "keys below `_lakefs/`, from behind one up to another", required(("behind", pa.string()), ("last", pa.string()))
+)
+
+
+class Stretch(NamedTuple):
+    behind: str
+    last: str
+
+
+def tree_file(key: str) -> str | None:
+    """Return the id of the range, sublist or metarange whose file this is; None for any other key."""
+    found = _TREE_FILE.fullmatch(key)
+    return None if found is None else found[1]
+
+
+def run_file(key: str) -> tuple[str, str] | None:
+    """Return kind and id of the run to whose folder this file belongs, if a run writes files of this name."""
+    found = _RUN_FILE.fullmatch(key)
+    return None if found is None else (found[1], found[2])
+
+
+def written_file(key: str) -> tuple[str, str] | None:
+    """Return for a file that was written on request the group that it belongs to, and the id of the request."""
+    found = _DUMP_FILE.fullmatch(key) or _SYMLINKS_FILE.fullmatch(key)
+    return None if found is None else (found[1], found[2])
+
+
+def is_metadata(key: str) -> bool:
+    """Return whether a plan of metadata may delete this key."""
+    return bool(tree_file(key) or run_file(key) or written_file(key))
+
+
+def is_special_file(key: str) -> bool:
+    """Return whether a part of Lakebed writes files of this name below SPECIAL_PREFIX."""
+    return is_metadata(key) or bool(_OTHER.fullmatch(key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownFiles:
+    """`keys` are the first UNKNOWN_FILES_MAX, in order, of `count`. A key that ends with a slash is a folder, with all
+    in it."""
+
+    keys: tuple[str, ...] = ()
+    count: int = 0
+
+    def plus(self, more: UnknownFiles) -> UnknownFiles:
+        return UnknownFiles(keys=(self.keys + more.keys)[:UNKNOWN_FILES_MAX], count=self.count + more.count)
+
+    def facts(self) -> dict[str, Any]:
+        """Return them as a `Plan` has them."""
+        return {"unknown_files": self.keys, "unknown_files_count": self.count}
+
+
+def unknown_files_of(found: Found) -> UnknownFiles:
+    """Return those that lie in slices."""
+    return UnknownFiles(keys=found.unknown_files, count=found.unknown_files_count)
+
+
+def unknown_files_in_order(found: Sequence[UnknownFiles]) -> UnknownFiles:
+    """Add these up, each of which has the first of its own, and none what another has."""
+    keys = sorted(key for one in found for key in one.keys)
+    return UnknownFiles(keys=tuple(keys[:UNKNOWN_FILES_MAX]), count=sum(one.count for one in found))
+
+
+def unknown_files_among(keys: Iterable[str]) -> UnknownFiles:
+    """Return those keys below SPECIAL_PREFIX that no part of Lakebed writes."""
+    return _unknown_files(sorted(key for key in keys if not is_special_file(key)))
+
+
+async def find_unknown_files_around(store: ObjectStore) -> UnknownFiles:
+    """Find them at the root of the namespace, and directly in `data/`."""
+    root, data = await store.level(), await store.level(DATA_PREFIX)
+    beside = [folder for folder in root.folders if folder not in (DATA_PREFIX, SPECIAL_PREFIX)]
+    no_slices = [folder for folder in data.folders if parse_slice_name(folder[len(DATA_PREFIX) : -1]) is None]
+    return _unknown_files(sorted([*root.keys, *beside, *data.keys, *no_slices]))
+
+
+def _unknown_files(keys: Sequence[str]) -> UnknownFiles:
+    return UnknownFiles(keys=tuple(keys[:UNKNOWN_FILES_MAX]), count=len(keys))
+
+
+# The listing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Special:
+    """Hold what lies under `_lakefs/`: files of trees (TREE_FILES), of which there may be millions, some of them in
+    parts; files of runs by kind and id; those that were written on request, by group and id; and unknown files.
+    """
+
+    files: pa.Table
+    file_parts: Pieces
+    runs: dict[tuple[str, str], list[ObjectStat]]
+    written: dict[tuple[str, str], list[ObjectStat]]
+    unknown_files: UnknownFiles
+
+    @property
+    def files_count(self) -> int:
+        return sum((part.rows for part in self.file_parts.parts), start=len(self.files))
+
+    async def tree_files(self, store: ObjectStore) -> AsyncIterator[pa.Table]:
+        """Yield all TREE_FILES, some at a time."""
+        yield self.files
+        async for rows in read_tree_files(store, self.file_parts):
+            yield rows
+
+
+async def read_tree_files(store: ObjectStore, pieces: Pieces) -> AsyncIterator[pa.Table]:
+    """
+    Raises:
+        BadInput: a part is missing or was changed.
+    """
+    for part in pieces.parts:
+        yield decode(TREE_FILES, await read_part(store, pieces.folder, part), part)
+
+
+async def list_special(engine: Engine, store: ObjectStore, *, folder: str) -> Special:
+    """List everything. Tasks write TREE_FILES into `folder`.
+
+    A file with a name that Lakebed does not give belongs to nothing, wherever it lies.
+    """
+    listed = _Listed()
+    pieces, unknown_files = await _list(engine, store, listed, into=folder)
+    return Special(
+        files=pa.concat_tables([TREE_FILES.schema.empty_table(), *listed.files]),
+        file_parts=pieces,
+        runs=listed.runs,
+        written=listed.written,
+        unknown_files=unknown_files,
+    )
+
+
+async def find_unknown_files(engine: Engine, store: ObjectStore) -> UnknownFiles:
+    """Find unknown files below `_lakefs/` and around the slices: a listing of the former, and one level of the root and
+    of `data/`. The listing of a slice finds what lies inside it.
+    """
+    around = await find_unknown_files_around(store)
+    _, below = await _list(engine, store, None, into="")
+    return around.plus(below)
+
+
+@dataclass(slots=True)
+class _Listed:
+    files: list[pa.Table] = field(default_factory=list)
+    runs: dict[tuple[str, str], list[ObjectStat]] = field(default_factory=dict)
+    written: dict[tuple[str, str], list[ObjectStat]] = field(default_factory=dict)
+
+    def add(self, page: Sequence[ObjectStat]) -> None:
+        self.files.append(_tree_files(page))
+        for stat in page:
+            if (run := run_file(stat.key)) is not None:
+                self.runs.setdefault(run, []).append(stat)
+            elif (one := written_file(stat.key)) is not None:
+                self.written.setdefault(one, []).append(stat)
+
+
+async def _list(
+    engine: Engine, store: ObjectStore, listed: _Listed | None, *, into: str
+) -> tuple[Pieces, UnknownFiles]:
+    """Add what the driver lists to `listed`. Return what tasks wrote, and all unknown files."""
+    first, behind, count = UnknownFiles(), "", 0
+    async for page in store.list(SPECIAL_PREFIX):
+        first = first.plus(_take(page, listed))
+        behind, count = page[-1].key, count + len(page)
+        if count >= LISTED_HERE and not store.uri.startswith(FROM_THE_START):
+            break
+    else:
+        return Pieces(folder=into), first
+    of_trees, beside, effort = await _stretches(store, behind)
+    unknown_files = [first]
+    # Before tasks write: the folder of this run lies here too.
+    for stretch in beside:
+        unknown_files += [_take(page, listed) async for page in _pages(store, stretch)]
+    rows = STRETCHES.rows({"behind": [one.behind for one in of_trees], "last": [one.last for one in of_trees]})
+    parts = await engine.run(_listing(into, is_wanted=listed is not None), rows, PARTS, effort=effort)
+    unknown_files += [msgspec.json.decode(note, type=UnknownFiles) for note in parts["note"].to_pylist()]
+    written = {part.name: part for part in parts_of(parts) if part.rows}
+    pieces = Pieces(folder=into, parts=tuple(written[name] for name in sorted(written)))
+    return pieces, unknown_files_in_order(unknown_files)
+
+
+def _take(page: Sequence[ObjectStat], listed: _Listed | None) -> UnknownFiles:
+    if listed is not None:
+        listed.add(page)
+    return unknown_files_among(stat.key for stat in page)
+
+
+async def _stretches(store: ObjectStore, behind: str) -> tuple[list[Stretch], list[Stretch], Effort]:
+    """Cut the keys behind this one: those of folders of trees, to be dealt to tasks, and those between the folders."""
+    of_trees: list[Stretch] = []
+    beside: list[Stretch] = []
+    keys, at = 0.0, SPECIAL_PREFIX
+    for folder in TREE_FOLDERS:
+        end = _end_of(folder)
+        beside.append(Stretch(at, folder))
+        if end > behind:
+            count = await _count_about(store, folder)
+            keys += count
+            cuts = [folder + digits for digits in _first_digits(count)]
+            of_trees += map(Stretch, [folder, *cuts], [*cuts, end])
+        at = end
+    beside.append(Stretch(at, _end_of(SPECIAL_PREFIX)))
+    effort = Effort(requests=_REQUESTS_A_PAGE * keys / _PAGE_KEYS)
+    return _behind(of_trees, behind), _behind(beside, behind), effort
+
+
+def _behind(stretches: Iterable[Stretch], key: str) -> list[Stretch]:
+    return [Stretch(max(one.behind, key), one.last) for one in stretches if one.last > key]
+
+
+def _end_of(folder: str) -> str:
+    """Return what sorts behind each key of the folder, and before all others: a slash is followed by a zero."""
+    return folder.removesuffix("/") + "0"
+
+
+def _first_digits(keys: float) -> list[str]:
+    """Return where to cut a folder that has about this number of keys: at no digit, at one, or at two."""
+    if keys <= KEYS_A_STRETCH:
+        return []
+    digits = [*_DIGITS]
+    if keys > 2 * len(_DIGITS) * KEYS_A_STRETCH:
+        digits = [first + second for first in _DIGITS for second in _DIGITS]
+    return digits[1:]
+
+
+async def _count_about(store: ObjectStore, folder: str) -> float:
+    """Estimate how many files of trees are in the folder, by the page in its middle. No decision about a file hangs on
+    it.
+    """
+    middle = folder + "8"
+    async for page in store.list(folder, start_after=middle):
+        ids = [id_ for stat in page if (id_ := tree_file(stat.key)) is not None]
+        if ids:
+            covered = int(ids[-1][:12], 16) / 16**12 - 0.5
+            return len(ids) / max(covered, 16**-12)
+    return 0.0
+
+
+def _listing(into: str, *, is_wanted: bool) -> Work:
+    """The work from STRETCHES to PARTS, each with UnknownFiles as its note. A part without rows is no file."""
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        async def read(stretch: Stretch) -> tuple[pa.Table, UnknownFiles]:
+            files, unknown_files = [TREE_FILES.schema.empty_table()], UnknownFiles()
+            async for page in _pages(task.store, stretch):
+                unknown_files = unknown_files.plus(unknown_files_among(stat.key for stat in page))
+                if is_wanted:
+                    files.append(_tree_files(page))
+            return pa.concat_tables(files), unknown_files
+
+        stretches = [Stretch(**row) for row in share.to_pylist()]
+        async for _, (files, unknown_files) in task.ahead(stretches, read):
+            if not files.num_rows:
+                nothing = Part(name="", rows=0, size_bytes=0, sha256="")
+                yield rows_of_parts([nothing], notes=[msgspec.json.encode(unknown_files)])
+                continue
+            data = encode(TREE_FILES, files)
+            # Another attempt of this task may find other files. It then writes another part.
+            name = f"trees-{hashlib.sha256(data).hexdigest()[:24]}.parquet"
+            yield await write_part(task.store, into, name, data, rows=files.num_rows, note=unknown_files)
+
+    return work
+
+
+async def _pages(store: ObjectStore, stretch: Stretch) -> AsyncIterator[Sequence[ObjectStat]]:
+    async for page in store.list(SPECIAL_PREFIX, start_after=stretch.behind):
+        if page[-1].key > stretch.last:
+            yield [stat for stat in page if stat.key <= stretch.last]
+            return
+        yield page
+
+
+def _tree_files(page: Sequence[ObjectStat]) -> pa.Table:
+    files = [(id_, stat) for stat in page if (id_ := tree_file(stat.key)) is not None]
+    return TREE_FILES.rows(
+        {
+            "id": [id_ for id_, _ in files],
+            "key": [stat.key for _, stat in files],
+            "size_bytes": [stat.size_bytes for _, stat in files],
+            "modified_ms": [stat.modified_ms for _, stat in files],
+        }
+    )

@@ -1,0 +1,457 @@
+"""Declare what a collector asks of the live side: `Requests`, one record there and one back, and over it `Service`.
+
+The live side owns every decision that races with writers: which slices are closed, what is staged, whether a run may
+go on. `Requests` has two implementations: `lakebed.gc.live.CollectionService` in this process, and `HttpRequests` of
+the collectors. Paging, and what must hold between pages, stand here once.
+
+A collector believes an answer only if it is complete: pages must add up to the manifest that ends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from lakebed.base import Conflict, Corrupt, NotFound, RunKind
+from lakebed.gc.rules import Holds, Selection
+
+from .calls import (
+    AdoptedSlices,
+    Adopting,
+    Apply,
+    Defer,
+    End,
+    Expire,
+    LeftoversRetired,
+    Mark,
+    MissingCommits,
+    NotePlanned,
+    PlannedBy,
+    Planning,
+    PrepareCommits,
+    PreparedCommits,
+    Purge,
+    Purging,
+    ReadUncommitted,
+    RecheckInputs,
+    RetireLeftovers,
+    RunList,
+    RunView,
+    StartedRun,
+    StartRun,
+    Sweep,
+    UncommittedPage,
+    UnlistedSlices,
+)
+from .erasures import UNSTAGED_AT_ONCE, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
+from .restoring import Restore, RestorePage
+from .rules import RulesVersion
+from .run.certificates import Certificate
+from .run.tables import BadInput, Manifest, Part
+from .undoing import Undo, Undone
+from .why import Question, WhyAnswer, WhyPage, WhyProgress
+
+
+class RunAbandoned(Conflict):
+    """The run was ended while it worked: discard what it found, delete nothing."""
+
+
+class UnknownAnswer(Corrupt):
+    """The live side's answer is not the record that this release expects."""
+
+
+class Requests(Protocol):
+    """One repository's collections, one request a method (messages.py lists the routes). Repeating a request is safe.
+
+    All but `start` may be sent again after a lost answer. Errors keep their families (`lakebed.base.errors`) over HTTP.
+    """
+
+    async def namespace(self) -> str: ...
+    async def planning(self) -> Planning: ...
+    async def purging(self) -> Purging: ...
+    async def adopting(self) -> Adopting: ...
+    async def find_slices(self) -> UnlistedSlices: ...
+    async def adopt_slices(self) -> AdoptedSlices: ...
+    async def find_missing(self, token: str | None = None) -> MissingCommits: ...
+    async def mark_missing(self, token: str | None = None) -> MissingCommits: ...
+    async def start(self, body: StartRun) -> StartedRun: ...
+    async def read_uncommitted(self, run_id: str, body: ReadUncommitted) -> UncommittedPage: ...
+    async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits: ...
+    async def mark(self, run_id: str, body: Mark) -> RunView: ...
+    async def note_planned(self, run_id: str, body: NotePlanned) -> PlannedBy: ...
+    async def apply(self, run_id: str, body: Apply) -> RunView: ...
+    async def expire(self, run_id: str, body: Expire) -> RecheckInputs: ...
+    async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage: ...
+    async def unstage(self, run_id: str, body: Unstage) -> Unstaged: ...
+    async def sign_certificate(self, run_id: str, body: Certificate) -> Certificate: ...
+    async def check_certificate(self, run_id: str, body: Certificate) -> Certificate: ...
+    async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired: ...
+    async def sweep(self, run_id: str, body: Sweep) -> RunView: ...
+    async def defer(self, run_id: str, body: Defer) -> RunView: ...
+    async def purge(self, run_id: str, body: Purge) -> RecheckInputs: ...
+    async def undo(self, run_id: str, body: Undo) -> Undone: ...
+    async def end(self, run_id: str, body: End) -> RunView: ...
+    async def abandon(self, run_id: str) -> RunView: ...
+    async def run(self, run_id: str) -> RunView: ...
+    async def runs(self) -> RunList: ...
+    async def rules_in_force(self) -> RulesVersion: ...
+    async def holds_in_force(self) -> Holds: ...
+    async def restore(self, body: Restore) -> RestorePage: ...
+    async def why_page(self, question: Question, token: str | None = None) -> WhyPage: ...
+
+
+class Service:
+    """The live side of one repository, as a collection uses it.
+
+    Every method may raise the errors of `Requests`, over HTTP also the client's and UnknownAnswer.
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    @property
+    def requests(self) -> Requests:
+        return self._requests
+
+    async def namespace(self) -> str:
+        """Return the repository's storage namespace."""
+        return await self._requests.namespace()
+
+    async def planning(self) -> Planning:
+        """Ask before any slow step of a plan.
+
+        Raises:
+            Denied: the caller may not plan.
+        """
+        return await self._requests.planning()
+
+    async def start(self, kind: RunKind) -> StartedRun:
+        """Begin a run. A repeated call begins another one."""
+        return await self._requests.start(StartRun(kind=kind))
+
+    async def uncommitted(self, run_id: str) -> Manifest:
+        """Write every address that is staged, being uploaded or copied into the run's folder.
+
+        Raises:
+            BadInput: the pages do not add up to the manifest.
+        """
+        parts: list[Part] = []
+        token: str | None = None
+        turns = _Turns("the uncommitted listing", run_id)
+        while True:
+            page = await self._requests.read_uncommitted(run_id, ReadUncommitted(continuation_token=token))
+            parts += page.parts
+            token = turns.next(page.continuation_token)
+            if token is None:
+                return _complete(page.manifest, parts)
+
+    async def commits(self, run_id: str) -> PreparedCommits:
+        """Write every commit and ref into the run's folder, and return the rules in force."""
+        return await self._requests.prepare_commits(run_id)
+
+    async def commits_for_metadata(self, run_id: str) -> PreparedCommits:
+        """Answer as `commits` does. A commit counts as swept only after the time that readers are given."""
+        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.METADATA))
+
+    async def commits_and_policy(self, run_id: str) -> PreparedCommits:
+        """Answer as `commits` does, with the lifecycle policy in force instead of the rules."""
+        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.LIFECYCLE))
+
+    async def commits_for_erasure(self, run_id: str) -> PreparedCommits:
+        """As `commits`; rules and policy do not count."""
+        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.ERASURE))
+
+    async def staged(
+        self,
+        run_id: str,
+        selection: Selection,
+        *,
+        in_queue: bool = False,
+        or_restored: bool = False,
+        addresses: Sequence[str] = (),
+    ) -> tuple[StagedEntry, ...]:
+        """Return the selected entries that are staged on any branch; or what waits in the queue of hard delete.
+
+        With `or_restored` also every staged copy that a restore made, and each entry that names one of `addresses`.
+        """
+        request = FindStaged(
+            selection=selection, in_queue=in_queue, or_restored=or_restored, addresses=tuple(addresses)
+        )
+        return (await self._find_staged(run_id, request))[0]
+
+    async def staged_and_others(
+        self, run_id: str, selection: Selection
+    ) -> tuple[tuple[StagedEntry, ...], Manifest | None]:
+        """Return the selected entries that are staged, and the table of the objects that all other entries name. A
+        server of an earlier release writes no table.
+        """
+        return await self._find_staged(run_id, FindStaged(selection=selection, with_others=True))
+
+    async def _find_staged(self, run_id: str, request: FindStaged) -> tuple[tuple[StagedEntry, ...], Manifest | None]:
+        found: dict[StagedEntry, None] = {}  # A token that stands for another has its cells.
+        turns = _Turns("the staged entries", run_id)
+        while True:
+            page = await self._requests.find_staged(run_id, request)
+            found |= dict.fromkeys(page.entries)
+            token = turns.next(page.continuation_token)
+            if token is None:
+                return tuple(found), page.others
+            request = replace(request, continuation_token=token)
+
+    async def unstage(self, run_id: str, entries: Sequence[StagedEntry], *, uid: str = "") -> int:
+        """Delete these entries of the repository `uid` from their branches, where they still are what they were, and
+        return how many went.
+        """
+        count = 0
+        for start in range(0, len(entries), UNSTAGED_AT_ONCE):
+            batch = tuple(entries[start : start + UNSTAGED_AT_ONCE])
+            count += (await self._requests.unstage(run_id, Unstage(entries=batch, uid=uid))).count
+        return count
+
+    async def sign_certificate(self, made: Certificate) -> Certificate:
+        """Have the server add who asked and when, and sign.
+
+        Raises:
+            NotFound, Corrupt: the certificate disagrees with the records of its run; the message says how.
+        """
+        return await self._requests.sign_certificate(made.run_id, made)
+
+    async def check_certificate(self, certificate: Certificate) -> None:
+        """Succeed if the server signed this certificate as it is, and it agrees with the records of its run.
+
+        Raises:
+            NotFound, Corrupt: it does not; the message says why.
+        """
+        await self._requests.check_certificate(certificate.run_id, certificate)
+
+    async def marked(self, run_id: str, plan: Manifest) -> RunView:
+        """Bind a marking run to its plan.
+
+        Raises:
+            RunAbandoned: the run no longer marks.
+        """
+        try:
+            return await self._requests.mark(run_id, Mark(plan=plan))
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} was abandoned while it was marking: {error}", run_id=run_id) from error
+
+    async def planned(self, run_id: str, kind: RunKind, plan: str) -> PlannedBy:
+        """Have the server write down who made the plan whose file has this SHA-256.
+
+        Raises:
+            Conflict: another plan of this run is on record.
+        """
+        return await self._requests.note_planned(run_id, NotePlanned(kind=kind, plan=plan))
+
+    async def applying(self, run_id: str, request: Apply) -> RunView:
+        """Ask before an apply writes or deletes anything.
+
+        Raises:
+            Denied: the caller may not apply.
+            Conflict, NotFound: the plan may not be carried out; the message says why.
+        """
+        return await self._requests.apply(run_id, request)
+
+    async def purging(self) -> str:
+        """Return the namespace in which the caller may purge. Ask before a purge deletes anything.
+
+        Raises:
+            Denied: the caller may not purge.
+        """
+        return (await self._requests.purging()).namespace
+
+    async def expire(self, run_id: str, request: Expire) -> RecheckInputs:
+        """Publish the run, so that no writer can name its commits from here on, and return the last page's answer."""
+
+        async def ask(token: str | None) -> RecheckInputs:
+            return await self._requests.expire(run_id, replace(request, continuation_token=token))
+
+        return await _last_page("the recheck", run_id, ask)
+
+    async def deferred(self, run_id: str, plan: Manifest, window: str, *, saved: str = "") -> RunView:
+        """Keep what `plan` names until the end of a window, counted from now.
+
+        Raises:
+            RunAbandoned: the run may not delete any more, or its window is over and it deletes.
+        """
+        try:
+            return await self._requests.defer(run_id, Defer(plan=plan, window=window, saved=saved))
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} cannot be deferred: {error}", run_id=run_id) from error
+
+    async def undone(self, run_id: str, *, dry_run: bool = False) -> Undone:
+        """Undo a deferred run, and remove the records of what it took; `dry_run`: only say what would be undone.
+
+        Raises:
+            Conflict: it is not deferred, its purge began, or other runs count on what it took.
+        """
+        undone = page = await self._requests.undo(run_id, Undo(dry_run=dry_run))
+        while not page.is_done:
+            page = await self._requests.undo(run_id, Undo())
+        return replace(undone, is_done=True)
+
+    async def purged(self, run_id: str) -> RecheckInputs:
+        """Let a deferred run delete, and return what is named now. From here on no window is made longer.
+
+        Raises:
+            Conflict: the window is not over.
+        """
+
+        async def ask(token: str | None) -> RecheckInputs:
+            return await self._requests.purge(run_id, Purge(continuation_token=token))
+
+        return await _last_page("the look before a purge", run_id, ask)
+
+    async def retire(self, run_id: str, request: RetireLeftovers) -> LeftoversRetired:
+        """Publish the files that a run of metadata takes: from here on no writer uses one of these ids.
+
+        Raises:
+            RunAbandoned: the run is over, or another run took its plan.
+        """
+        try:
+            return await self._requests.retire(run_id, request)
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
+
+    async def sweeping(self, run_id: str, plan: Manifest, commits: Manifest, *, uid: str = "") -> RunView:
+        """Let the run of the repository `uid` delete what `plan` names, from here on. `commits` are those that the plan
+        was rechecked with.
+
+        Raises:
+            RunAbandoned: the run may not sweep any more.
+        """
+        try:
+            return await self._requests.sweep(run_id, Sweep(plan=plan, commits=commits, uid=uid))
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
+
+    async def ended(self, run_id: str, plan: Manifest, *, saved: str = "") -> RunView:
+        """End the run: every object of this plan is deleted. `saved` is the digest of its saved state."""
+        return await self._requests.end(run_id, End(plan=plan.digest(), saved=saved))
+
+    async def abandoned(self, run_id: str) -> RunView:
+        """End the run before its deletes began."""
+        return await self._requests.abandon(run_id)
+
+    async def adopting(self) -> Adopting:
+        """Choose this installation, of several in the namespace."""
+        return await self._requests.adopting()
+
+    async def find_slices(self) -> UnlistedSlices:
+        """List the slices that `adopt_slices` would put on record, or refuse as it would."""
+        return await self._requests.find_slices()
+
+    async def adopt_slices(self) -> AdoptedSlices:
+        """Put slices on record that have no record."""
+        return await self._requests.adopt_slices()
+
+    async def missing(self, *, marks: bool) -> MissingCommits:
+        """Find the commits whose trees lack files, all of them; with `marks` mark those that no ref names as gone."""
+        ask = self._requests.mark_missing if marks else self._requests.find_missing
+        page = marked = await ask()
+        found = {commit.id: commit for commit in page.commits}
+        while page.continuation_token is not None:
+            page = await ask(page.continuation_token)
+            # Of a server's processes each may look for itself. The one that ends has listed all that it found, and of
+            # those that mark the first one marks.
+            found |= {commit.id: commit for commit in page.commits}
+            marked = marked if marked.run_id else page
+        return replace(page, commits=tuple(found.values()), run_id=marked.run_id, marked=marked.marked)
+
+    async def restore(self, request: Restore) -> AsyncIterator[RestorePage]:
+        """Restore page by page: each page is a request, and what it names is staged when it is yielded.
+
+        Raises:
+            NotFound: nothing that was asked for can be restored; the message says what became of it.
+            BadInput: the pages go round in a circle.
+        """
+        turns = _Turns("the restore", request.run_id)
+        while True:
+            page = await self._requests.restore(request)
+            yield page
+            token = turns.next(page.continuation_token)
+            if token is None:
+                return
+            request = replace(request, continuation_token=token)
+
+    async def run(self, run_id: str) -> RunView | None:
+        """Return None where no record is: a run of committed data or metadata that was only planned, or no run."""
+        try:
+            return await self._requests.run(run_id)
+        except NotFound:
+            return None
+
+    async def runs(self) -> tuple[RunView, ...]:
+        """Return every run, newest first."""
+        return (await self._requests.runs()).runs
+
+    async def run_list(self) -> RunList:
+        """Return every run, newest first, and who made which plan."""
+        return await self._requests.runs()
+
+    async def rules(self) -> RulesVersion:
+        """Return the rules in force."""
+        return await self._requests.rules_in_force()
+
+    async def holds(self) -> Holds:
+        """Return the legal holds in force."""
+        return await self._requests.holds_in_force()
+
+    async def why(self, question: Question, progress: Callable[[WhyProgress], None] = lambda _: None) -> WhyAnswer:
+        """Find what keeps an object and until when, or which run took it. Calls `progress` after each page."""
+        token: str | None = None
+        while True:
+            page = await self._requests.why_page(question, token)
+            if page.answer is not None:
+                return page.answer
+            if page.continuation_token is None:
+                raise UnknownAnswer("the server neither answered why, nor how to go on")
+            if page.progress is not None:
+                progress(page.progress)
+            token = page.continuation_token
+
+
+class _Turns:
+    """Find a circle in the tokens of one listing of any length: a page leads to the next, so a token that came before
+    comes for ever. Remember one token at a time, each twice as long as the one before; every circle meets one.
+    """
+
+    def __init__(self, what: str, run_id: str) -> None:
+        self._what, self._run_id = what, run_id
+        self._remembered: str | None = None
+        self._turns, self._until = 0, 1
+
+    def next(self, token: str | None) -> str | None:
+        """
+        Raises:
+            BadInput: this is a circle.
+        """
+        if token is not None and token == self._remembered:
+            raise BadInput(f"{self._what} does not end: a page came twice", run_id=self._run_id)
+        self._turns += 1
+        if self._turns == self._until:
+            self._remembered, self._until = token, 2 * self._until
+        return token
+
+
+async def _last_page(what: str, run_id: str, ask: Callable[[str | None], Awaitable[RecheckInputs]]) -> RecheckInputs:
+    turns, token = _Turns(what, run_id), None
+    while True:
+        answer = await ask(token)
+        token = turns.next(answer.continuation_token)
+        if token is None:
+            return answer
+
+
+def _complete(manifest: Manifest | None, parts: list[Part]) -> Manifest:
+    if manifest is None:
+        raise BadInput("the uncommitted listing ended without a manifest", input="uncommitted")
+    if sorted(manifest.parts, key=_name) != sorted(parts, key=_name):
+        raise BadInput("the pages of the uncommitted listing do not add up to its manifest", input="uncommitted")
+    return manifest
+
+
+def _name(part: Part) -> str:
+    return part.name

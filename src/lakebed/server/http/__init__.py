@@ -1,0 +1,1 @@
+"""From a request to a handler, and from an answer or an error to bytes."""

@@ -1,0 +1,1 @@
+"""Who a caller is: browsers' logins, other providers, and the first administrator."""

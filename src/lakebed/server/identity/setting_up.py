@@ -1,0 +1,83 @@
+"""Set a new server up: the first caller becomes its administrator.
+
+A page in the operator's browser can send requests to the operator's machine, also under a name of its own (DNS
+rebinding). A server that listens beyond this machine can be reached by others before its operator. So set-up takes JSON
+only, from no foreign origin; on loopback it takes a loopback Host, and elsewhere the secret that the server printed.
+
+A proxy on this machine passes on the requests of others. Where a request shows that it came through one, set-up needs a
+secret too. Not every proxy shows it: the guide tells its operator to set one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from urllib.parse import urlsplit
+
+from lakebed.auth import NotPermitted
+from lakebed.server.http.errors import InvalidBody
+from lakebed.server.http.requests import RestRequest
+
+SECRET_HEADER = b"x-lakebed-setup-secret"
+_PROXIES = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
+"""Headers that proxies add."""
+
+
+def check_set_up(request: RestRequest, secret: str | None) -> None:
+    """`secret` None: the server listens on loopback only.
+
+    Raises:
+        InvalidBody: the body is not sent as JSON.
+        NotPermitted: another origin or host, or the secret is missing or wrong.
+    """
+    if (request.header(b"content-type") or "").partition(";")[0].strip().lower() != "application/json":
+        raise InvalidBody("set-up takes application/json")
+    check_origin(request)
+    if secret is not None:
+        if not hmac.compare_digest((request.header(SECRET_HEADER) or "").encode(), secret.encode()):
+            raise NotPermitted(
+                "set-up needs the secret that the server printed when it started: `lakebed setup --secret SECRET`"
+            )
+    elif not is_loopback(_host_of(request)) or _came_through_proxy(request):
+        raise NotPermitted(
+            "set-up is open to this machine only: call the server by a loopback address and through no proxy, or start"
+            " it with LAKEBED_SETUP_SECRET and send that secret"
+        )
+
+
+def _came_through_proxy(request: RestRequest) -> bool:
+    # HTTP/1.0 is what nginx speaks to a server behind it unless it is configured otherwise, and no client of ours does.
+    return request.scope["http_version"] == "1.0" or any(request.header(name) is not None for name in _PROXIES)
+
+
+def check_origin(request: RestRequest) -> None:
+    """
+    Raises:
+        NotPermitted: a browser sent this from a page of another origin.
+    """
+    origin = request.header(b"origin")
+    if origin is None:
+        return
+    try:
+        sender = urlsplit(origin).netloc.lower()
+    except ValueError:
+        sender = ""
+    if sender != (request.header(b"host") or "").lower():
+        raise NotPermitted("a page of another origin sent this request", origin=origin)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine answers to the name or address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_of(request: RestRequest) -> str:
+    try:
+        return urlsplit(f"//{request.header(b'host') or ''}").hostname or ""
+    except ValueError:
+        return ""

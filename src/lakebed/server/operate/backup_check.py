@@ -1,0 +1,224 @@
+"""Check that all that the metadata names lies in the namespaces: trees of commits, and objects of entries.
+
+Of each repository: what its branches and tags lead to, and what is staged. A commit whose data a collection took, or
+is just taking, names no object any more. Its tree stays where merges still compare with it, and is looked for too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import msgspec
+
+from lakebed.base import (
+    EMPTY_METARANGE,
+    CommitId,
+    LakebedError,
+    MetarangeId,
+    Ports,
+    RangeId,
+    RepositoryUid,
+    Row,
+    RunId,
+    RunState,
+    from_row,
+    key_inside,
+)
+from lakebed.catalog import RepositoryRecord, RepositoryState
+from lakebed.gc.live import read_snapshot
+from lakebed.kv import Store, scan_prefix
+from lakebed.objectstore import ObjectStore
+from lakebed.ranges import decode_range, metarange_key, range_key, rows_from_table
+from lakebed.versions import (
+    BranchRecord,
+    Commit,
+    Options,
+    RunRecord,
+    TagRecord,
+    TreeCache,
+    Trees,
+    Versions,
+    decode_cells,
+    decode_record,
+    is_gone,
+    keys,
+)
+
+LISTS_BYTES: Final = 64 << 20
+"""Commits of a wide tree share sublists: this much of them is read once."""
+MISSING_SHOWN: Final = 1000
+_TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
+
+
+class Checked(msgspec.Struct, kw_only=True):
+    """Count what was looked at. `missing` are the first thousand of `missing_count`, each with its repository.
+
+    `foreign` counts entries whose objects lie outside of their repository's namespace: these are not looked at.
+    """
+
+    repositories: int = 0
+    commits: int = 0
+    ranges: int = 0
+    entries: int = 0
+    foreign: int = 0
+    missing_count: int = 0
+    missing: list[str] = []
+
+    def miss(self, repository: str, what: str) -> None:
+        self.missing_count += 1
+        if len(self.missing) < MISSING_SHOWN:
+            self.missing.append(f"{repository}: {what}")
+
+
+async def check_named(store: Store, open_namespace: Callable[[str], ObjectStore], ports: Ports) -> Checked:
+    """Look for everything that the active repositories of this store name."""
+    checked = Checked()
+    async for key, value in scan_prefix(store, keys.REPOSITORIES, b""):
+        record = decode_record(RepositoryRecord, value)
+        if record.state is RepositoryState.ACTIVE:
+            namespace = open_namespace(record.namespace_uri)
+            try:
+                await _Repository(key.decode(), record.uid, store, namespace, checked, ports).check()
+            finally:
+                await namespace.close()
+            checked.repositories += 1
+    return checked
+
+
+class _Repository:
+    def __init__(
+        self,
+        name: str,
+        uid: RepositoryUid,
+        store: Store,
+        namespace: ObjectStore,
+        checked: Checked,
+        ports: Ports,
+    ) -> None:
+        self._name = name
+        self._uid = uid
+        self._store = store
+        self._namespace = namespace
+        self._checked = checked
+        self._sizes: dict[str, int] = {}
+        self._missed: set[str] = set()
+        self._versions = Versions(
+            uid=uid,
+            store=store,
+            objectstore=namespace,
+            trees=Trees(namespace, TreeCache(LISTS_BYTES), ports),
+            ports=ports,
+            options=Options(),
+        )
+
+    async def check(self) -> None:
+        self._sizes = {stat.key: stat.size_bytes async for page in self._namespace.list() for stat in page}
+        metaranges = {commit.metarange_id for commit in await self._named_commits()}
+        ranges: set[RangeId] = set()
+        for metarange in sorted(metaranges - {EMPTY_METARANGE}):
+            ranges |= await self._ranges_of(metarange)
+        for range_ in sorted(ranges):
+            await self._look_for(await self._rows_of(range_))
+            self._checked.ranges += 1
+        async for rows in self._staged():
+            await self._look_for(rows)
+        await self._check_bases(ranges)
+
+    async def _check_bases(self, seen: AbstractSet[RangeId]) -> None:
+        """Look for the trees that merges compare with, of commits that a collection took: not for their objects."""
+        ranges: set[RangeId] = set()
+        for _, metarange in (await read_snapshot(self._versions)).swept_bases():
+            if not await self._went(metarange, metarange_key(metarange)):
+                ranges |= await self._ranges_of(metarange)
+        for range_ in sorted(ranges - seen):
+            if not await self._went(range_, range_key(range_)):
+                await self._rows_of(range_)
+                self._checked.ranges += 1
+
+    async def _went(self, id_: MetarangeId | RangeId, key: str) -> bool:
+        """Return whether a collection deleted the file: it retired the id first."""
+        return key not in self._sizes and bool((await self._versions.retired.retired_by([id_]))[0])
+
+    async def _named_commits(self) -> list[Commit]:
+        """Commits that a branch or a tag leads to, without those that a collection took."""
+        heads = [record.commit_id async for record in self._branches()]
+        heads += [decode_record(TagRecord, value).commit_id async for _, value in self._scan(keys.TAG)]
+        taken = await self._taken()
+        commits = {
+            CommitId(key[len(keys.COMMIT) :].decode()): decode_record(Commit, value)
+            async for key, value in self._scan(keys.COMMIT)
+        }
+        found: dict[CommitId, Commit] = {}
+        waiting = [head for head in heads if head]
+        while waiting:
+            commit_id = waiting.pop()
+            if commit_id in found or commit_id in taken:
+                continue
+            commit = commits.get(commit_id)
+            if commit is None:
+                self._checked.miss(self._name, f"the record of commit {commit_id}")
+                continue
+            found[commit_id] = commit
+            waiting += commit.parents
+        self._checked.commits += len(found)
+        return list(found.values())
+
+    async def _taken(self) -> set[CommitId]:
+        taken = {CommitId(key[len(keys.SWEPT) :].decode()) async for key, _ in self._scan(keys.SWEPT)}
+        async for key, value in self._scan(keys.RUN):
+            if decode_record(RunRecord, value).state in _TAKING:
+                partition = keys.expiring_partition(self._uid, RunId(key[len(keys.RUN) :].decode()))
+                taken |= {CommitId(name.decode()) async for name, _ in scan_prefix(self._store, partition, b"")}
+        return taken
+
+    async def _ranges_of(self, metarange: MetarangeId) -> set[RangeId]:
+        key = metarange_key(metarange)
+        try:
+            return {info.id for info in await self._versions.trees.ranges(metarange)}
+        except LakebedError as error:
+            self._checked.miss(self._name, f"{key}: {error}")
+            return set()
+
+    async def _rows_of(self, range_: RangeId) -> Iterable[Row]:
+        key = range_key(range_)
+        try:
+            return [row for _, row in rows_from_table(decode_range(range_, await self._namespace.get(key)))]
+        except LakebedError as error:
+            self._checked.miss(self._name, f"{key}: {error}")
+            return []
+
+    async def _staged(self) -> AsyncIterator[list[Row]]:
+        async for branch in self._branches():
+            for token in branch.tokens():
+                start: bytes | None = b""
+                while start is not None:
+                    page = await self._store.scan(keys.token_partition(self._uid, token), start, 1000)
+                    yield [row for flags, row in decode_cells(page.values) if not is_gone(flags)]
+                    start = page.next_start
+
+    async def _branches(self) -> AsyncIterator[BranchRecord]:
+        async for _, value in self._scan(keys.BRANCH):
+            yield decode_record(BranchRecord, value)
+
+    def _scan(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+        return scan_prefix(self._store, keys.repository_partition(self._uid), prefix)
+
+    async def _look_for(self, rows: Iterable[Row]) -> None:
+        wrong: list[tuple[str, str]] = []
+        for row in rows:
+            entry = from_row(row)
+            self._checked.entries += 1
+            key = key_inside(entry.address, self._namespace.uri)
+            if key is None:
+                self._checked.foreign += 1
+            elif (size_bytes := self._sizes.get(key)) != entry.size_bytes:
+                found = "missing" if size_bytes is None else f"{size_bytes} of {entry.size_bytes} bytes"
+                wrong.append((key, found))
+        taken = await self._versions.taken.find([key for key, _ in wrong]) if wrong else []
+        for (key, found), by in zip(wrong, taken, strict=True):
+            # A lifecycle run takes what commits go on naming. Each of many ranges and paths may name one object.
+            if by is None and key not in self._missed:
+                self._missed.add(key)
+                self._checked.miss(self._name, f"{key}: {found}")

@@ -1,0 +1,116 @@
+"""Clean the key-value store now and then, beside answering.
+
+Each step is idempotent and safe beside any number of others, so every process does all of them, at its own time. A step
+that fails is logged and tried again the next time round; nothing that users are promised waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+from lakebed.base import LakebedError, Unavailable
+from lakebed.catalog import Repository, RepositoryNotFound
+from lakebed.gc.live import CollectionService, OtherInstallation
+from lakebed.hooks import Runs
+from lakebed.server.state import AppState
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 60.0
+
+Step: TypeAlias = Callable[[AppState], Awaitable[None]]
+
+
+async def clean_catalog(state: AppState) -> None:
+    """Finish deletions of repositories that a crash left half done."""
+    await state.catalog.clean()
+
+
+async def clean_versions(state: AppState) -> None:
+    """Clean up retired tokens, finished records, refs half made, and uploads in parts that were given up."""
+    async for repository in every_repository(state):
+        await repository.versions.cleanup.clean()
+        await repository.versions.parts.clean()
+
+
+async def clean_imports(state: AppState) -> None:
+    """End imports whose server is gone, with the branches that they wrote to. Forget old tasks."""
+    async for repository in every_repository(state):
+        await repository.imports.clean()
+        await repository.tasks.clean()
+
+
+async def clean_hook_runs(state: AppState) -> None:
+    """Forget old runs of hooks, with what they wrote."""
+    async for repository in every_repository(state):
+        await Runs(repository.versions).clean()
+
+
+async def abandon_dead_runs(state: AppState) -> None:
+    """Abandon runs that were left marking. While they seem to run, finished records of uploads and copies stay."""
+    async for repository in every_repository(state):
+        await CollectionService(repository.versions).abandon_dead_runs()
+
+
+async def close_slices_for_runs(state: AppState) -> None:
+    """Close slices that runs wait for: a collection reads only closed ones, and any process may get its request."""
+    async for repository in every_repository(state):
+        await CollectionService(repository.versions).close_slices_for_runs()
+
+
+async def say_alive(state: AppState, *, at_start: bool = False) -> None:
+    """Record that this installation lives, so that a copy of its key-value store elsewhere does not collect here."""
+    async for repository in every_repository(state):
+        try:
+            await CollectionService(repository.versions).say_alive(at_start=at_start)
+        except (OtherInstallation, Unavailable) as error:
+            logger.warning("upkeep: repository %s: %s", repository.id, error)
+
+
+STEPS: Final[tuple[Step, ...]] = (
+    clean_catalog,
+    clean_versions,
+    clean_imports,
+    clean_hook_runs,
+    abandon_dead_runs,
+    close_slices_for_runs,
+    say_alive,
+)
+
+
+async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None:
+    """All steps, again and again, until cancelled. Processes do not march in step."""
+    await _take(partial(say_alive, at_start=True), state)
+    while True:
+        await asyncio.sleep(interval_s * random.uniform(0.5, 1.5))  # noqa: S311  # no secret, only spread
+        for step in STEPS:
+            await _take(step, state)
+
+
+async def _take(step: Step, state: AppState) -> None:
+    try:
+        await step(state)
+    except LakebedError as error:
+        logger.warning("upkeep: %s: %s", getattr(step, "__name__", step), error)
+    except Exception:  # a bug in one step must not end the others, nor the server
+        if not threading.main_thread().is_alive():
+            return  # The program ends with its lake open: there are no more threads to be had.
+        logger.exception("upkeep: %s failed", getattr(step, "__name__", step))
+
+
+async def every_repository(state: AppState) -> AsyncIterator[Repository]:
+    after, has_more = "", True
+    while has_more:
+        found, has_more = await state.catalog.list(after=after)
+        for name, _ in found:
+            after = name
+            try:
+                yield await state.catalog.get(name)
+            except RepositoryNotFound:
+                continue  # Deleted while we went through the list.

@@ -1,0 +1,111 @@
+"""Start, watch and stop collections on this server (`lakebed.gc.messages`, jobs.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from lakebed.auth import NotPermitted
+from lakebed.gc.live import JobBook
+from lakebed.gc.messages import (
+    ApplyRequest,
+    InvalidRequest,
+    JobList,
+    JobView,
+    PlanRequest,
+    PurgeRequest,
+    Request,
+    RunKind,
+    RunRequest,
+    StartJob,
+)
+from lakebed.operations import collectors
+from lakebed.server.http.gate import require
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
+from lakebed.server.state import AppState
+
+from .runs import collected_versions, deleted_uid
+
+NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {
+    PlanRequest: ("gc:Plan",),
+    ApplyRequest: ("gc:Apply",),
+    RunRequest: ("gc:Plan", "gc:Apply"),
+    PurgeRequest: ("gc:Apply",),
+}
+"""The permissions that starting a job asks for besides those of the table: its collector will be asked for them."""
+DELETED_NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {PlanRequest: (), ApplyRequest: ("gc:CollectDeleted",)}
+"""The same in addition where the repository is deleted, for the requests that it takes."""
+READ: Final = ("fs:ReadRepository", "gc:ReadRules", "gc:ReadRuns")
+ALSO_DONE: Final[Mapping[str, tuple[str, ...]]] = {"gc:Plan": ("gc:Abandon",)}
+"""A plan that fails ends the run that it began."""
+SWEEPING: Final = ("fs:DeleteBranch",)
+"""The facts of each branch that a sweep is asked for."""
+
+
+class Jobs:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._collectors = state.collectors
+
+    async def _book(self, request: RestRequest) -> JobBook:
+        return JobBook(await collected_versions(self._catalog, request))
+
+    async def start(self, request: RestRequest, body: StartJob) -> JobView:
+        if request.identity.delegation is not None:
+            raise NotPermitted("insufficient permissions: a job starts no other")
+        needed, uid = NEEDED[type(body.request)], ""
+        if (asked_uid := deleted_uid(request)) is not None:
+            check_of_deleted(body.request)
+            # Of several that had the name, the collector asks after this one.
+            uid = (await self._catalog.open_deleted(request.args[0], asked_uid))[0]
+            needed += DELETED_NEEDED[type(body.request)]
+        asked = [one for one in collectors.START_GC_JOB.asked_later if one.action in needed]
+        require(asked, request.permissions, {"repository": request.args[0]})
+        return await self._collectors.start(
+            await self._book(request),
+            body.request,
+            repository=request.args[0],
+            deleted=uid,
+            endpoint=_own_endpoint(request),
+            identity=request.identity,
+            actions=(*READ, *needed, *(also for action in needed for also in ALSO_DONE.get(action, ()))),
+            on_branches=SWEEPING if isinstance(body.request, RunRequest) and body.request.branches else (),
+        )
+
+    async def list(self, request: RestRequest) -> JobList:
+        return JobList(jobs=tuple(await (await self._book(request)).list()))
+
+    async def get(self, request: RestRequest) -> JobView:
+        return await (await self._book(request)).get(request.args[1])
+
+    async def stop(self, request: RestRequest) -> JobView:
+        return await (await self._book(request)).ask_to_stop(request.args[1])
+
+
+def check_of_deleted(request: Request) -> None:
+    """
+    Raises:
+        InvalidRequest: a deleted repository takes no such request.
+    """
+    plans = isinstance(request, PlanRequest) and request.kinds == (RunKind.DELETED,)
+    if not plans and not (isinstance(request, ApplyRequest) and request.window is None):
+        raise InvalidRequest(
+            "the repository is deleted: a job plans the kind deleted alone, or applies such a plan without a window"
+        )
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Jobs(state)
+    return [
+        Route(collectors.START_GC_JOB, here.start),
+        Route(collectors.LIST_GC_JOBS, here.list),
+        Route(collectors.GET_GC_JOB, here.get),
+        Route(collectors.STOP_GC_JOB, here.stop),
+    ]
+
+
+def _own_endpoint(request: RestRequest) -> str:
+    """Return where this request arrived: a collector on this machine can go there too, whatever stands before us."""
+    host, port = request.scope["server"]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,90 @@
+"""The ledger: answer which run took which object, page by page. None of it needs Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.gc.messages import (
+    LEDGER_PREFIX,
+    LedgerPage,
+    LedgerQuery,
+    LedgerRow,
+    LedgerState,
+    decode_record,
+    ledger_records,
+    plain_rows,
+)
+from lakebed.operations import collectors
+from lakebed.server.http.errors import InvalidParameter
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import answer
+from lakebed.server.http.routing import Route
+from lakebed.server.state import AppState
+
+RECORDS_MAX: Final = 100
+"""A page looks into at most this many records. It has a token then, even with fewer rows than were asked for."""
+
+
+class Ledger:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def rows(self, request: RestRequest) -> Response:
+        """Answer one page. Costs a listing of the ledger, and a read of each file looked into.
+
+        The token is the record to go on with, by its first file, and how many of its rows were shown.
+        """
+        objectstore = (await self._catalog.get(request.args[0])).objectstore
+        query, limit = _query(request), request.amount()
+        name, shown = _position(request.query("after"))
+        start_after = LEDGER_PREFIX + name if name else ""
+        listed = [
+            stat.key async for page in objectstore.list(LEDGER_PREFIX) for stat in page if query.matches(stat.key)
+        ]
+        found: list[LedgerRow] = []
+        for looked, names in enumerate([each for each in ledger_records(listed) if each[0] >= start_after]):
+            here = names[0].removeprefix(LEDGER_PREFIX)
+            if looked == RECORDS_MAX or len(found) == limit:
+                return answer(LedgerPage(rows=tuple(found), continuation_token=f"{here}:0"))
+            data = [await objectstore.get(name) for name in names]
+            rows = await asyncio.to_thread(_select, query, names, data)
+            skipped = shown if names[0] == start_after else 0
+            more = rows[skipped : skipped + limit - len(found)]
+            found += more
+            if skipped + len(more) < len(rows):
+                token = f"{here}:{skipped + len(more)}"
+                return answer(LedgerPage(rows=tuple(found), continuation_token=token))
+        return answer(LedgerPage(rows=tuple(found)))
+
+
+def routes(state: AppState) -> list[Route]:
+    return [Route(collectors.LIST_GC_LEDGER, Ledger(state).rows)]
+
+
+def _query(request: RestRequest) -> LedgerQuery:
+    state = request.query("state")
+    if state and state not in set(LedgerState):
+        raise InvalidParameter(f'parameter "state" in query has an error: value is none of {", ".join(LedgerState)}')
+    since_ms = request.integer("since_ms", 0)
+    return LedgerQuery(
+        run_id=request.query("run_id"),
+        path=request.query("path"),
+        address=request.query("address"),
+        state=LedgerState(state) if state else None,
+        since_ms=since_ms or None,
+    )
+
+
+def _position(token: str) -> tuple[str, int]:
+    name, _, shown = token.rpartition(":")
+    if token and not (name and shown.isascii() and shown.isdigit()):
+        raise InvalidParameter('parameter "after" in query has an error: not a continuation token')
+    return name, int(shown or 0)
+
+
+def _select(query: LedgerQuery, names: Sequence[str], data: Sequence[bytes]) -> list[LedgerRow]:
+    return plain_rows(query.select(decode_record(names, data)))

@@ -1,0 +1,53 @@
+"""Restore what deferred runs hold, page by page: one record in, one out (`lakebed.gc.messages`, restoring).
+
+Besides `gc:Restore` on the repository, each object asks for what an upload or a copy of it would: to write its path,
+and to read the path that it had, where that is another one. What is refused counts as failed.
+"""
+
+from __future__ import annotations
+
+from lakebed.auth import NotPermitted, Permissions
+from lakebed.gc.live import CollectionService, Refusal
+from lakebed.gc.messages import Restore, RestorePage
+from lakebed.operations import collectors
+from lakebed.server.http.gate import require
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
+from lakebed.server.state import AppState
+
+
+class Restores:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._key = state.continuation_key
+
+    async def restore(self, request: RestRequest, body: Restore) -> RestorePage:
+        """Restore a page. Restored objects are staged, so the branch must be writable. Without a name it is the
+        repository's default branch."""
+        repository = await self._catalog.get(request.args[0])
+        branch = body.branch or repository.record.default_branch
+        await repository.guards.check_branch_writable(branch)
+        refusal = _refusal(request.permissions, request.args[0])
+        service = CollectionService(
+            repository.versions, default_branch=branch, refusal=refusal, continuation_key=self._key
+        )
+        return await service.restore(body)
+
+
+def _refusal(permissions: Permissions, repository: str) -> Refusal:
+    write, read = collectors.RESTORE_GC_OBJECTS.asked_later
+
+    def refusal(path: str, target: str) -> str:
+        try:
+            require([write], permissions, {"repository": repository, "path": target})
+            if path and path != target:
+                require([read], permissions, {"repository": repository, "path": path})
+        except NotPermitted as error:
+            return str(error)
+        return ""
+
+    return refusal
+
+
+def routes(state: AppState) -> list[Route]:
+    return [Route(collectors.RESTORE_GC_OBJECTS, Restores(state).restore)]

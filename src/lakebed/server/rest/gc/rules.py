@@ -1,0 +1,132 @@
+"""Retention rules, in two vocabularies: the contract's, days as integers, and ours, which says everything.
+
+Both read and write the same rules. The contract's form shows periods in whole days, rounded up, and says nothing of
+pins; written through it, pins stay, and so does every period whose number of days is the one it shows.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.base import check_branch
+from lakebed.catalog import Repository
+from lakebed.gc.live import CollectionService, RulesNotFound, RulesSet, rules_version
+from lakebed.gc.messages import RulesHistory, RulesVersion, RulesWritten
+from lakebed.gc.rules import Explanation, Rules, explain, in_days
+from lakebed.operations import collections, collectors
+from lakebed.server.http.errors import Answer, InvalidBody
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import nothing
+from lakebed.server.http.routing import Route
+from lakebed.server.state import AppState
+
+
+class DayRules:
+    """The contract's words."""
+
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def get(self, request: RestRequest) -> wire.GarbageCollectionRules:
+        repository = await self._catalog.get(request.args[0])
+        rules = (await CollectionService(repository.versions).rules.read()).rules
+        if rules is None:
+            raise Answer(404, "not found")
+        default_days, branch_days = in_days(rules)
+        branches = [
+            wire.GarbageCollectionRule(branch_id=branch, retention_days=days)
+            for branch, days in sorted(branch_days.items())
+        ]
+        return wire.GarbageCollectionRules(default_retention_days=default_days, branches=branches)
+
+    async def set(self, request: RestRequest, body: wire.GarbageCollectionRules) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        branch_days = {rule.branch_id: rule.retention_days for rule in body.branches}
+        if len(branch_days) != len(body.branches):
+            raise InvalidBody("request body has an error: two rules for one branch")
+        repository.guards.check_writable()
+        book = CollectionService(repository.versions).rules
+        written = await book.write_days(body.default_retention_days, branch_days, by=request.identity.user_id)
+        await repository.guards.confirm()
+        return _done(written)
+
+    async def delete(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        repository.guards.check_writable()
+        written = await CollectionService(repository.versions).rules.write(None, by=request.identity.user_id)
+        await repository.guards.confirm()
+        return _done(written)
+
+    async def may_set(self, request: RestRequest) -> None:
+        (await self._catalog.get(request.args[0])).guards.check_writable()
+
+
+def _done(written: RulesSet) -> Response:
+    response = nothing()
+    if written.counts_after:
+        # A run that expires or sweeps by the former rules goes on; the contract's 204 has no body to say so.
+        response.headers["x-lakebed-counts-after-run"] = ",".join(written.counts_after)
+    return response
+
+
+class FullRules:
+    """Our own words (`lakebed.gc.messages`, rules.py)."""
+
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def get(self, request: RestRequest) -> RulesVersion:
+        book = CollectionService((await self._catalog.get(request.args[0])).versions).rules
+        version = request.integer("version", -1)
+        return rules_version(await book.read() if version == -1 else await book.version(version))
+
+    async def set(self, request: RestRequest, body: Rules) -> RulesWritten:
+        repository = await self._catalog.get(request.args[0])
+        return await _write(repository, request, body)
+
+    async def delete(self, request: RestRequest) -> RulesWritten:
+        return await _write(await self._catalog.get(request.args[0]), request, None)
+
+    async def history(self, request: RestRequest) -> RulesHistory:
+        book = CollectionService((await self._catalog.get(request.args[0])).versions).rules
+        before = request.integer("before", 0)
+        records, has_more = await book.history(before=before if before > 0 else None, limit=request.amount())
+        return RulesHistory(versions=tuple(map(rules_version, records)), has_more=has_more)
+
+    async def explain(self, request: RestRequest) -> Explanation:
+        repository = await self._catalog.get(request.args[0])
+        branch = request.query("branch")
+        versions = repository.versions
+        rules = (await CollectionService(versions).rules.read()).rules
+        if rules is None:
+            raise RulesNotFound("no retention rules are set for this repository: committed data stays for ever")
+        now_ms = versions.ports.clock.now_ms()
+        return explain(rules, check_branch(branch) if branch else None, now_ms=now_ms)
+
+
+async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> RulesWritten:
+    repository.guards.check_writable()
+    expected = request.integer("if_version", -1)
+    book = CollectionService(repository.versions).rules
+    written = await book.write(rules, by=request.identity.user_id, expected=None if expected == -1 else expected)
+    await repository.guards.confirm()
+    return RulesWritten(version=written.version, counts_after=written.counts_after)
+
+
+def routes(state: AppState) -> list[Route]:
+    days, full = DayRules(state), FullRules(state)
+    return [
+        Route(collections.GET_GC_RULES, days.get),
+        Route(collections.SET_GC_RULES, days.set),
+        Route(collections.DELETE_GC_RULES, days.delete),
+        Route(collections.INTERNAL_GET_GARBAGE_COLLECTION_RULES, days.get),
+        Route(collections.INTERNAL_SET_GARBAGE_COLLECTION_RULES, days.set),
+        Route(collections.INTERNAL_DELETE_GARBAGE_COLLECTION_RULES, days.delete),
+        Route(collections.SET_GARBAGE_COLLECTION_RULES_PREFLIGHT, days.may_set),
+        Route(collectors.GET_FULL_GC_RULES, full.get),
+        Route(collectors.SET_FULL_GC_RULES, full.set),
+        Route(collectors.DELETE_FULL_GC_RULES, full.delete),
+        Route(collectors.LIST_GC_RULES_HISTORY, full.history),
+        Route(collectors.EXPLAIN_GC_RULES, full.explain),
+    ]

@@ -1,0 +1,281 @@
+"""The live side of garbage collection.
+
+Two vocabularies over `lakebed.gc.live`: the contract's ("prepare"), and our own for our collectors
+(`lakebed.gc.messages.calls`), which says more: manifests, states, what was expiring. Neither deletes anything here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from lakebed import wire
+from lakebed.base import RunId
+from lakebed.catalog import Catalog, Repository, TaskKind
+from lakebed.gc import messages
+from lakebed.gc.live import BadContinuation, CollectionService, Reader, Searches, open_deleted
+from lakebed.gc.messages import BadInput, Manifest, RunKind, check_manifest, input_folder
+from lakebed.operations import Operation, collections, collectors
+from lakebed.server.http.errors import InvalidBody
+from lakebed.server.http.gate import require
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
+from lakebed.server.rest.dumps import update_time
+from lakebed.server.state import AppState
+from lakebed.versions import Options, Versions
+
+logger = logging.getLogger(__name__)
+
+ONLY: Final = "only"
+"""In place of the uid of a deleted repository: the only one that had the name."""
+_OWN_PERMISSIONS: Final = {RunKind.ERASURE: "gc:Erase", RunKind.DELETED: "gc:CollectDeleted"}
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def deleted_uid(request: RestRequest) -> str | None:
+    """Return the uid of the deleted repository that is asked after, empty for the only one; None: one in use."""
+    # Of the steps that a collection of a deleted repository has. The others know repositories in use alone.
+    if "deleted" not in request.parameters or not (deleted := request.query("deleted")):
+        return None
+    return "" if deleted == ONLY else deleted
+
+
+async def collected_versions(catalog: Catalog, request: RestRequest) -> Versions:
+    """Return those of the repository that is asked after, in use or deleted."""
+    if (uid := deleted_uid(request)) is not None:
+        return (await catalog.open_deleted(request.args[0], uid))[1]
+    return (await catalog.get(request.args[0])).versions
+
+
+class Contract:
+    """The contract's own operations for collectors: what it calls preparing is reading, here as there."""
+
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._background = state.background
+
+    async def config(self, _: RestRequest) -> wire.GarbageCollectionConfig:
+        """No object is kept for its age here; for this long an address that was handed out may be linked."""
+        return wire.GarbageCollectionConfig(grace_period=Options().upload_ttl_ms // 1000)
+
+    async def prepare_commits(self, request: RestRequest) -> wire.GarbageCollectionPrepareResponse:
+        return wire.GarbageCollectionPrepareResponse(**await _prepare(await self._catalog.get(request.args[0])))
+
+    async def submit_commits(self, request: RestRequest) -> wire.TaskInfo:
+        repository = await self._catalog.get(request.args[0])
+        begun = await repository.tasks.begin(TaskKind.PREPARE_COMMITS)
+        self._background.start(
+            repository.tasks,
+            begun,
+            lambda _: repository.tasks.run(begun, _prepare(repository)),
+            f"preparation {begun.id}",
+        )
+        return wire.TaskInfo(id=begun.id)
+
+    async def commits_status(self, request: RestRequest) -> wire.PrepareGarbageCollectionCommitsStatus:
+        repository = await self._catalog.get(request.args[0])
+        task = await repository.tasks.get(TaskKind.PREPARE_COMMITS, request.required("id"))
+        return wire.PrepareGarbageCollectionCommitsStatus(
+            task_id=task.id,
+            completed=task.is_done,
+            update_time=update_time(task),
+            result=wire.GarbageCollectionPrepareResponse(**task.result) if task.result else None,
+            error=wire.Error(message=task.error) if task.error else None,
+        )
+
+    async def prepare_uncommitted(
+        self, request: RestRequest, body: wire.PrepareGCUncommittedRequest
+    ) -> wire.PrepareGCUncommittedResponse:
+        repository = await self._catalog.get(request.args[0])
+        service = CollectionService(repository.versions)
+        if body.continuation_token:
+            run_id, _, token = body.continuation_token.partition(":")
+            if not token:
+                raise BadContinuation("not a continuation token")
+        else:
+            run_id, token = (await service.start(messages.StartRun(kind=RunKind.UNCOMMITTED))).run_id, None
+        following = messages.ReadUncommitted(continuation_token=token)
+        # Only tokens of this route are good here: a run that was begun by a collector is not this caller's to abandon.
+        page = await service.read_uncommitted(run_id, following, reader=Reader.CONTRACT)
+        if page.continuation_token is None:
+            # The contract has no word for what comes next, and while a run marks nothing is cleaned up. All that this
+            # one wanted to read of the records that would go is read: copies come last.
+            await service.abandon(page.run_id)
+        return wire.PrepareGCUncommittedResponse(
+            run_id=page.run_id,
+            gc_uncommitted_location=repository.full_address(page.location),
+            continuation_token=f"{page.run_id}:{page.continuation_token}" if page.continuation_token else "",
+        )
+
+
+class Runs:
+    """Our own routes: a record in, one call of the service, a record out."""
+
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._searches = Searches(state.ports)
+        self._key, self._certificate_key = state.continuation_key, state.certificate_key
+
+    async def _service(self, request: RestRequest) -> CollectionService:
+        user_id, is_job = request.identity.user_id, request.identity.delegation is not None
+        if (uid := deleted_uid(request)) is not None:
+            return await open_deleted(
+                self._catalog, request.args[0], uid, user_id=user_id, is_job=is_job, searches=self._searches
+            )
+        repository = await self._catalog.get(request.args[0])
+        return CollectionService(
+            repository.versions,
+            user_id=user_id,
+            is_job=is_job,
+            searches=self._searches,
+            continuation_key=self._key,
+            certificate_key=self._certificate_key,
+        )
+
+    def ask(self, call: Callable[[CollectionService], Awaitable[A]]) -> Callable[[RestRequest], Awaitable[A]]:
+        async def handle(request: RestRequest) -> A:
+            answer: A = await self._bound(call, await self._service(request))()
+            return answer
+
+        return handle
+
+    @staticmethod
+    def _bound(call: Callable[..., object], service: CollectionService) -> Callable[..., Any]:
+        """Return the service's own method of this name: that of a deleted repository has others."""
+        own: Callable[..., Any] = getattr(service, call.__name__)
+        return own
+
+    def ask_of_run(
+        self, call: Callable[[CollectionService, str], Awaitable[A]]
+    ) -> Callable[[RestRequest], Awaitable[A]]:
+        async def handle(request: RestRequest) -> A:
+            answer: A = await self._bound(call, await self._service(request))(request.args[1])
+            return answer
+
+        return handle
+
+    def step(
+        self, call: Callable[[CollectionService, str, B], Awaitable[A]]
+    ) -> Callable[[RestRequest, B], Awaitable[A]]:
+        async def handle(request: RestRequest, body: B) -> A:
+            _check_manifests(body)
+            answer: A = await self._bound(call, await self._service(request))(request.args[1], body)
+            return answer
+
+        return handle
+
+    async def expire(self, request: RestRequest, body: messages.Expire) -> messages.RecheckInputs:
+        """An erasure is published here, and so is a deleted repository, so here is where their permissions count."""
+        self._require_own(collectors.EXPIRE_GC_COMMITS, request, body.kind)
+        _check_manifests(body)
+        return await (await self._service(request)).expire(request.args[1], body)
+
+    async def note_planned(self, request: RestRequest, body: messages.NotePlanned) -> messages.PlannedBy:
+        """Ask for the permission of the kind: an apply of an erasure believes the order of a plan on record."""
+        self._require_own(collectors.NOTE_GC_PLAN, request, body.kind)
+        return await (await self._service(request)).note_planned(request.args[1], body)
+
+    @staticmethod
+    def _require_own(operation: Operation[Any, Any], request: RestRequest, kind: RunKind) -> None:
+        asked = [one for one in operation.asked_later if one.action == _OWN_PERMISSIONS.get(kind)]
+        require(asked, request.permissions, {"repository": request.args[0]})
+
+    async def start(self, request: RestRequest, body: messages.StartRun) -> messages.StartedRun:
+        return await (await self._service(request)).start(body)
+
+    async def why(self, request: RestRequest) -> messages.WhyPage:
+        service = await self._service(request)
+        question = messages.Question(**{name: request.query(name) for name in messages.Question._fields})
+        return await service.why_page(question, request.query("continuation_token") or None)
+
+    async def adopting(self, request: RestRequest) -> messages.Adopting:
+        adopted = await (await self._service(request)).adopting()
+        logger.warning("gc: %s chose this installation for repository %s", adopted.adopted_by, request.args[0])
+        return adopted
+
+    async def adopt_slices(self, request: RestRequest) -> messages.AdoptedSlices:
+        adopted = await (await self._service(request)).adopt_slices()
+        if adopted.slices:
+            logger.warning("gc: %d slices of %s are on record now", len(adopted.slices), request.args[0])
+        return adopted
+
+    async def mark_missing(self, request: RestRequest) -> messages.MissingCommits:
+        token = request.query("continuation_token") or None
+        page = await (await self._service(request)).mark_missing(token)
+        if page.run_id and (token is None or "-" not in token):
+            logger.warning("gc: run %s marked %d commits of %s as gone", page.run_id, page.marked, request.args[0])
+        return page
+
+    async def find_missing(self, request: RestRequest) -> messages.MissingCommits:
+        return await (await self._service(request)).find_missing(request.query("continuation_token") or None)
+
+
+def routes(state: AppState) -> list[Route]:
+    contract, runs = Contract(state), Runs(state)
+    return [
+        Route(collections.GET_GARBAGE_COLLECTION_CONFIG, contract.config),
+        Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS, contract.prepare_commits),
+        Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC, contract.submit_commits),
+        Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS, contract.commits_status),
+        Route(collections.PREPARE_GARBAGE_COLLECTION_UNCOMMITTED, contract.prepare_uncommitted),
+        Route(collectors.LIST_GC_RUNS, runs.ask(CollectionService.runs)),
+        Route(collectors.START_GC_RUN, runs.start),
+        Route(collectors.WHY_GC_OBJECT, runs.why),
+        Route(collectors.GET_GC_RUN, runs.ask_of_run(CollectionService.run)),
+        Route(collectors.READ_GC_UNCOMMITTED, runs.step(CollectionService.read_uncommitted)),
+        Route(collectors.READ_GC_COMMITS, runs.step(CollectionService.prepare_commits)),
+        Route(collectors.MARK_GC_RUN, runs.step(CollectionService.mark)),
+        Route(collectors.NOTE_GC_PLAN, runs.note_planned),
+        Route(collectors.CHECK_GC_PLANNING, runs.ask(CollectionService.planning)),
+        Route(collectors.CHECK_GC_PURGING, runs.ask(CollectionService.purging)),
+        Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),
+        Route(collectors.FIND_GC_SLICES, runs.ask(CollectionService.find_slices)),
+        Route(collectors.ADOPT_GC_SLICES, runs.adopt_slices),
+        Route(collectors.FIND_GC_MISSING, runs.find_missing),
+        Route(collectors.MARK_GC_MISSING, runs.mark_missing),
+        Route(collectors.APPLY_GC_RUN, runs.step(CollectionService.apply)),
+        Route(collectors.EXPIRE_GC_COMMITS, runs.expire),
+        Route(collectors.FIND_GC_STAGED, runs.step(CollectionService.find_staged)),
+        Route(collectors.UNSTAGE_GC_ENTRIES, runs.step(CollectionService.unstage)),
+        Route(collectors.SIGN_GC_CERTIFICATE, runs.step(CollectionService.sign_certificate)),
+        Route(collectors.CHECK_GC_CERTIFICATE, runs.step(CollectionService.check_certificate)),
+        Route(collectors.GET_GC_CERTIFICATE_KEY, runs.ask(CollectionService.certificate_key)),
+        Route(collectors.RETIRE_GC_IDS, runs.step(CollectionService.retire)),
+        Route(collectors.SWEEP_GC_RUN, runs.step(CollectionService.sweep)),
+        Route(collectors.DEFER_GC_RUN, runs.step(CollectionService.defer)),
+        Route(collectors.PURGE_GC_RUN, runs.step(CollectionService.purge)),
+        Route(collectors.UNDO_GC_RUN, runs.step(CollectionService.undo)),
+        Route(collectors.END_GC_RUN, runs.step(CollectionService.end)),
+        Route(collectors.ABANDON_GC_RUN, runs.ask_of_run(CollectionService.abandon)),
+    ]
+
+
+async def _prepare(repository: Repository) -> dict[str, str]:
+    """Return the fields of a GarbageCollectionPrepareResponse."""
+    service = CollectionService(repository.versions)
+    started = await service.start(messages.StartRun(kind=RunKind.COMMITTED))
+    prepared = await service.prepare_commits(started.run_id)
+    garbage = input_folder(RunKind.COMMITTED, RunId(started.run_id), "garbage")
+    return {
+        "run_id": prepared.run_id,
+        "gc_commits_location": repository.full_address(prepared.commits.folder),
+        "gc_addresses_location": repository.full_address(garbage),
+    }
+
+
+def _check_manifests(body: object) -> None:
+    """Hold the manifests that the caller sent against their form, before they are taken for damaged files of ours.
+
+    Raises:
+        InvalidBody: one is of an unknown table or version, or its sums do not add up.
+    """
+    for name in getattr(body, "__struct_fields__", ()):
+        manifest = getattr(body, name)
+        if isinstance(manifest, Manifest):
+            try:
+                check_manifest(manifest, name=name)
+            except BadInput as error:
+                raise InvalidBody(str(error)) from error
