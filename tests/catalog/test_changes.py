@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.base import Ports
 from lakebed.catalog import Catalog, DefaultBranchKept, ProtectedBranch, Repository, SettingChanged
-from lakebed.versions import BranchNotFound, Commit, NoChanges, Note
+from lakebed.versions import BranchNotFound, Commit, NoChanges, Note, PathNotFound
 from tests.versions.conftest import HookedStore
 
 
@@ -149,7 +149,9 @@ async def test_changes_of_no_branch_are_not_found(repository: Repository) -> Non
 
 
 class TestProtection:
-    async def test_a_protected_branch_takes_merges_and_neither_writes_nor_commits(self, repository: Repository) -> None:
+    async def test_a_protected_branch_takes_merges_and_reverts_but_no_writes_and_commits(
+        self, repository: Repository
+    ) -> None:
         await repository.changes.create_branch("stable-1", "main")
         await repository.settings.set_protection_patterns(["stable-*"])
 
@@ -159,7 +161,6 @@ class TestProtection:
             repository.objects.delete_many("stable-1", ["a"]),
             repository.objects.copy("main", "a", "stable-1", "b"),
             repository.changes.commit("stable-1", Note(message="m", committer="esti")),
-            repository.changes.revert("stable-1", "main", Note(committer="esti")),
             repository.changes.hard_reset("stable-1", "main"),
         ):
             with pytest.raises(ProtectedBranch):
@@ -169,6 +170,9 @@ class TestProtection:
         await repository.changes.merge("main", "stable-1", Note(message="m", committer="esti"))
 
         assert (await repository.objects.get("stable-1", "a")).size_bytes == 1
+        await repository.changes.revert("stable-1", "main", Note(committer="esti"))
+        with pytest.raises(PathNotFound):
+            await repository.objects.get("stable-1", "a")
 
     async def test_a_rule_counts_in_other_processes_a_second_later(
         self, repository: Repository, make_catalog: Callable[[], Catalog], ports: Ports

@@ -87,6 +87,18 @@ async def test_a_source_that_was_overwritten_with_another_size_is_not_read(
         assert "overwritten at its source" in read.json()["message"]
 
 
+async def test_a_protected_branch_takes_an_import(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
+) -> None:
+    (await client.put(f"{repo}/settings/branch_protection", json=[{"pattern": "*"}])).raise_for_status()
+
+    answer = await start(("common_prefix", f"{source.uri}/logs/", "raw/logs/"))
+    assert answer.status_code == 202, answer.text
+
+    assert (await ended(client, repo, answer.json()["id"]))["completed"]
+    assert await paths_of(client, repo) == ["raw/logs/a.csv", "raw/logs/b/c.csv"]
+
+
 async def test_importing_again_changes_only_what_changed(
     client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
 ) -> None:

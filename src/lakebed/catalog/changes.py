@@ -185,7 +185,8 @@ class Changes:
         force: bool = False,
         refuse_expired: bool = False,
     ) -> Commit:
-        await self._guards.check_branch_writable(branch, force=force)
+        """Commit on a branch the opposite of another commit. A protected branch takes reverts."""
+        self._guards.check_writable(force=force)
         note = replace(note, message=note.message or f"Revert {ref}")
         return await self._on_clean(
             _event(EventType.PRE_REVERT, branch, note),

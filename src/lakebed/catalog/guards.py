@@ -28,7 +28,8 @@ class Guards:
             raise ReadOnly("read-only repository", repository=self._id)
 
     async def check_branch_writable(self, branch: str, *, force: bool = False, verb: str = "write") -> None:
-        """Refuse a change that protection forbids. Merges, cherry-picks and deletions call `check_writable` only.
+        """Refuse a change that protection forbids. Others call `check_writable` only: merges, imports,
+        reverts, cherry-picks and deletions.
 
         Raises:
             ReadOnly: as for `check_writable`.

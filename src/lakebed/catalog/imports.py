@@ -128,9 +128,10 @@ class Imports:
             InvalidImport: too many locations, or one that is none.
             AddressInNamespace: a location lies in a storage namespace, or around one.
             ForeignAddress: this server does not open such stores.
-            BranchNotFound, ReadOnly, ProtectedBranch, UncommittedChanges: the branch cannot take it.
+            BranchNotFound, ReadOnly, UncommittedChanges: the branch cannot take it.
         """
-        await self._guards.check_branch_writable(branch, force=force, verb="commit")
+        # A protected branch takes it: an import works on a branch of its own, and ends in a merge.
+        self._guards.check_writable(force=force)
         await self._versions.refs.get_branch(branch)
         if len(locations) > LOCATIONS_MAX:
             raise InvalidImport(f"an import has at most {LOCATIONS_MAX} paths, not {len(locations)}")
