@@ -257,6 +257,44 @@ def test_paths_that_cannot_be_files_are_left_out(shell: Shell, lake: str, put: P
     assert shell.ok("object", "cat", f"{lake}/main/data/marker/").out == "x"
 
 
+def test_what_no_folder_can_hold_is_skipped_by_every_download_and_deleted_by_no_sync(
+    shell: Shell, lake: str, put: Put, tmp_path: Path
+) -> None:
+    long = "n" * 256
+    for path in ("f", "f-1", "f/x", "f/x.txt", "d/", "d/deep/y", "a//b", long):
+        put(f"{lake}/main/odd/{path}", path)
+    fits = {name: name for name in ("f-1", "f/x", "f/x.txt", "d/deep/y")}
+    folder = tmp_path / "out"
+
+    for target, arguments in ((folder, ("sync",)), (tmp_path / "down", ("object", "download", "-r"))):
+        done = shell.ok(*arguments, f"{lake}/main/odd", str(target))
+        assert tree_of(target) == fits
+        assert "skipped f: objects lie below it" in done.err
+        assert all(f"skipped {name}: " in done.err for name in ("d/", "a//b", long))
+    (folder / "f-1").unlink()
+    up = shell.ok("sync", str(folder), f"{lake}/main/odd", "--delete", "--yes", "-o", "json").json
+
+    assert (up["moved"], up["deleted"]) == (0, 1)
+    for path in ("f", "f/x", "d/", "a//b", long):
+        assert shell.ok("object", "cat", f"{lake}/main/odd/{path}").out == path
+    assert shell("object", "cat", f"{lake}/main/odd/f-1").code == 3
+
+
+def test_a_file_in_the_way_of_objects_does_not_have_them_deleted(
+    shell: Shell, lake: str, put: Put, tmp_path: Path
+) -> None:
+    for path in ("f", "f/x", "g/x"):
+        put(f"{lake}/main/odd/{path}", path)
+    folder = write(tmp_path / "in", f="mine", g="mine")
+
+    shell.ok("sync", str(folder), f"{lake}/main/odd", "--delete", "--yes")
+
+    # A folder with the file f never had f/x. The object g/x could be there, and its user put a file in its place.
+    assert shell.ok("object", "cat", f"{lake}/main/odd/f/x").out == "f/x"
+    assert shell.ok("object", "cat", f"{lake}/main/odd/f").out == "mine"
+    assert shell("object", "cat", f"{lake}/main/odd/g/x").code == 3
+
+
 def test_what_cannot_be_read_does_not_count_as_deleted(shell: Shell, lake: str, work: Path, tmp_path: Path) -> None:
     (work / "x").rename(tmp_path / "elsewhere")
     (work / "x").symlink_to(tmp_path / "elsewhere")
@@ -353,6 +391,8 @@ def test_objects_whose_bytes_are_gone_are_named_and_left_out(
     assert tree_of(tmp_path / "fresh") == {"x/b": "2"}
     assert status(shell, tmp_path / "fresh") == []
     assert name in shell.ok("object", "download", "-r", f"{lake}/main/data", str(tmp_path / "down")).err
+    shell.ok("sync", str(write(tmp_path / "kept", x__b="2")), f"{lake}/main/data", "--delete", "--yes")
+    assert "erased by run" in shell("object", "cat", f"{lake}/main/data/a").err  # No folder could have it: it stays.
     up = shell.ok("sync", str(write(tmp_path / "up", a="1")), f"{lake}/main/data", "-o", "json").json
     assert up["moved"] == 1  # the same bytes again: the branch has none
     assert shell.ok("object", "cat", f"{lake}/main/data/a").out == "1"

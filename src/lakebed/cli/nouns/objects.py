@@ -28,6 +28,7 @@ from .transfers import (
     Moved,
     delete_objects,
     download_objects,
+    fitting,
     folder_of,
     local_files,
     objects_below,
@@ -167,7 +168,7 @@ def download(
     if recursive:
         if target == STANDARD_STREAM:
             raise Misuse("- is one stream: nothing can be downloaded to it with --recursive")
-        found = objects_below(session, source)
+        found = fitting(session, objects_below(session, source), folder_of(source.path))
         moved = download_objects(session, source, Path(target), found, parallel=parallel, presigned=presigned)
         _report(session, f"downloaded {source} to {target}", moved)
         return

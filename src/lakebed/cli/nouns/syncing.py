@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -33,6 +33,7 @@ from .transfers import (
     delete_files,
     delete_objects,
     download_objects,
+    fitting,
     folder_of,
     gone_text,
     is_own,
@@ -44,6 +45,7 @@ from .transfers import (
 
 app = noun("Make a folder like another: one of this machine and one of a repository.")
 
+_OWN_TEXT: Final = "skipped {}: the name is kept for `lakebed local`"
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -98,14 +100,19 @@ def sync(
 
     here = local_files(session, folder, whole=uploads and delete) if uploads or folder.exists() else {}
     files = {name: file for name, file in here.items() if is_selected(name)}
-    there = remote_objects(session, place, with_bytes=not uploads)
+    covered: set[str] = set()
+    there = remote_objects(session, place, with_bytes=not uploads, covered=covered)
     if delete and not (here if uploads else there):
         raise Misuse(f"{source} has nothing at all: with --delete that would empty {target}")
     if not (uploads or there):
         objects_below(session, place)  # Refuses a mistyped folder.
     objects = {name: one for name, one in there.items() if is_selected(name)}
     differing = _differing(files, objects, uploads=uploads, parallel=parallel)
-    gone = sorted((objects.keys() - files.keys()) if uploads else (files.keys() - objects.keys())) if delete else []
+    extra = objects.keys() - files.keys() if uploads else files.keys() - objects.keys()
+    blocked = covered & here.keys()
+    if uploads:
+        extra = {name for name in extra if not _was_left_out(name, objects[name], blocked)}
+    gone = sorted(extra) if delete else []
     steps = _steps(files, objects, differing, gone, uploads=uploads)
     if dry_run:
         session.show_all(
@@ -134,21 +141,34 @@ def sync(
     )
 
 
-def remote_objects(session: Session, place: ObjectUri, *, with_bytes: bool) -> dict[str, ObjectStats]:
-    """Return the objects below a folder by their path from there. Those that cannot be files are noted.
+def remote_objects(
+    session: Session, place: ObjectUri, *, with_bytes: bool, covered: set[str] | None = None
+) -> dict[str, ObjectStats]:
+    """Return the objects below a folder by their path from there. Those that no folder can hold are noted.
 
-    `with_bytes`: leave out, and note, those whose bytes a lifecycle run or an erasure took.
+    `with_bytes`: leave out, and note, those whose bytes a lifecycle run or an erasure took. `covered`: see `fitting`.
     """
     folder = folder_of(place.path)
     found: dict[str, ObjectStats] = {}
-    for one in session.client.objects.list(place.repository, place.ref, prefix=folder):
-        if not can_be_file(session, name := one.path.removeprefix(folder)):
+    listed = session.client.objects.list(place.repository, place.ref, prefix=folder)
+    for one in fitting(session, listed, folder, covered=covered):
+        if is_own(name := one.path.removeprefix(folder)):
+            session.warn(_OWN_TEXT.format(printable(name)))
             continue
         if with_bytes and one.expired is not None:
             session.warn(gone_text(one))
             continue
         found[name] = one
     return found
+
+
+def _was_left_out(name: str, one: ObjectStats, blocked: Set[str]) -> bool:
+    """Return whether a download could not bring this object: the folder has a file in its way, or its bytes are gone.
+
+    That the folder lacks it then says nothing, so no sync deletes it. `blocked`: files here that are objects there,
+    too, and have others below them.
+    """
+    return one.expired is not None or any(name.startswith(file + "/") for file in blocked)
 
 
 def can_be_file(session: Session, name: str) -> bool:
@@ -159,7 +179,7 @@ def can_be_file(session: Session, name: str) -> bool:
         session.warn(f"skipped {printable(name)}: {error}")
         return False
     if is_own(name):
-        session.warn(f"skipped {printable(name)}: the name is kept for `lakebed local`")
+        session.warn(_OWN_TEXT.format(printable(name)))
         return False
     return True
 

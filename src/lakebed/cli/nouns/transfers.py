@@ -3,8 +3,8 @@
 A file that cannot be moved does not stop the others: it is noted, and the command fails at the end. What stops
 everything is an error that the next file would meet too: no server, no permission, Ctrl-C.
 
-A path that would not be a file below the target folder (`a//b`, `../a`, one that ends in `/`) is not downloaded: it is
-noted like any other failure. Nothing is ever written outside the target folder on the word of a path.
+A path that no folder can hold (`a//b`, `../a`, one that ends in `/`, `a` beside `a/b`) is left out and noted. Nothing
+is ever written outside the target folder on the word of a path.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ EXTRA_TYPES: Final = {
     ".yml": "application/yaml",
 }
 """Types that Python takes from the machine's own tables, or does not know: the same file has one type everywhere."""
+
+
+NAME_BYTES_MAX: Final = 255
+"""File systems allow no longer name of a file or folder."""
 
 
 class NotAFile(Invalid):
@@ -132,7 +136,7 @@ def download_objects(
     """Download objects that lie below a folder to the same places below the target, which is made where missing.
 
     Raises:
-        Failed: some objects could not be read, or cannot be files.
+        Failed: some objects could not be read, or cannot be files. `fitting` leaves these out.
     """
     files, folder = session.client.files, folder_of(source.path)
 
@@ -184,6 +188,33 @@ def _with_bytes(session: Session, objects: Iterable[ObjectStats]) -> Iterator[Ob
             yield one
         else:
             session.warn(gone_text(one))
+
+
+def fitting(
+    session: Session, objects: Iterable[ObjectStats], folder: str, *, covered: set[str] | None = None
+) -> Iterator[ObjectStats]:
+    """Yield the objects below `folder` that one folder can hold as files, and note the others.
+
+    An object stays out if others lie below it as a folder: `a` beside `a/b`. `covered` gets the paths of these.
+    """
+    waiting: list[tuple[str, ObjectStats]] = []  # Each path begins with the one before it.
+    for one in objects:
+        name = one.path.removeprefix(folder)
+        try:
+            segments_of(name)
+        except NotAFile as error:
+            session.warn(f"skipped {printable(name)}: {error}")
+            continue
+        while waiting and not name.startswith(waiting[-1][0]):
+            yield waiting.pop()[1]
+        for above in [above for above in waiting if name.startswith(above[0] + "/")]:
+            session.warn(f"skipped {printable(above[0])}: objects lie below it, and a folder cannot hold both")
+            if covered is not None:
+                covered.add(above[0])
+            waiting.remove(above)
+        waiting.append((name, one))
+    for _, one in reversed(waiting):
+        yield one
 
 
 def gone_text(one: ObjectStats) -> str:
@@ -305,9 +336,11 @@ def file_below(target: Path, path: str) -> Path:
 def segments_of(path: str) -> list[str]:
     """
     Raises:
-        NotAFile: the path has an empty segment, `.` or `..`, or a zero byte.
+        NotAFile: the path has an empty segment, `.` or `..`, a segment that is too long, or a zero byte.
     """
     segments = path.split("/")
+    if any(len(segment.encode(errors="replace")) > NAME_BYTES_MAX for segment in segments):
+        raise NotAFile(f"a file's name has at most {NAME_BYTES_MAX} bytes")
     if any(segment in {"", ".", ".."} for segment in segments) or "\0" in path:
         raise NotAFile("the path cannot be a file below a folder")
     return segments
