@@ -210,6 +210,7 @@ def erasure_scenes() -> Iterator[Scene]:
     yield _scene("copier from a commit, apply of an erasure", copier, twice[1], before=planned)
     yield from _certified_scenes()
     yield from _foreseen_scenes()
+    yield _kept_scene()
     yield holding(scene("holder, erasure", client("h", add_hold("h1")), r, before=_PAST))
     tagged = [*_PAST, create_tag("t0", MAIN)]
     by_tag = client("h", add_hold("h1", tag="tag"))
@@ -232,6 +233,45 @@ def _certified_scenes() -> Iterator[Scene]:
             private=(*made.private, certificate_path("").removesuffix(".json")),
             checks=(*made.checks, what_is_certified_is_gone),
         )
+
+
+def _kept_scene() -> Scene:
+    """Let a restore, and the end of the window of its run, fall between the questions of a certificate."""
+    later = [upload("v2", "a", "2"), commit("p2"), delete("v3", "a"), commit("p3"), RULED]
+    before = [*_PAST, erase("e0"), *later, committed_run("q1", window="7d")]
+    asker = dataclasses.replace(client("c", certify_erasure("c1")), collecting=1)
+    taker = client("x", restore("x1", content=b"2"), purge("p9"))
+    made = _scene("restorer that purges, certifier of an erasure before", taker, asker, before=before)
+    return dataclasses.replace(
+        made,
+        private=(*made.private, certificate_path("").removesuffix(".json")),
+        checks=(*made.checks, what_is_kept_stands),
+    )
+
+
+def certify_erasure(name: str) -> Do:
+    """Certify the erasure that there is, and return the kinds of all that stands beside what it deleted."""
+
+    async def act(repo: Versions) -> str:
+        context = Collecting(repo).context
+        erasures = [one.run_id for one in await context.service.runs() if one.kind is RunKind.ERASURE]
+        made = await certify(context, erasures[0], by="sim")
+        erased = {one.address for one in made.objects if not one.is_kept}
+        return " ".join(sorted({one.what for one in made.stands if one.where not in erased}))
+
+    return Do(Operation(name, "certify"), act)
+
+
+def what_is_kept_stands(ending: Ending) -> None:
+    """Check that what a deferred run keeps of the path, or a restore brought back, stands in each certificate.
+
+    Raises:
+        Violation: a certificate names neither. At each moment one of both is there.
+    """
+    for record in ending.acknowledged("certify"):
+        assert record.ended is not None
+        if not set(str(record.ended.value).split()) - {"garbage"}:
+            raise Violation(f"{record.operation.name} names nothing that a run keeps or a restore brought back")
 
 
 def _foreseen_scenes() -> Iterator[Scene]:
