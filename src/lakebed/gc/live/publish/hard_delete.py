@@ -2,8 +2,8 @@
 
 Nothing here decides that an object is garbage: it is, when its record is in the queue. Of a page of the queue:
 
-    1  the setting, read anew: paused or not, and the readers' grace; the number of the page; then the queue
-    2  whether this installation is the only one of the namespace: a copy of the store must not delete
+    1  the setting, read anew: paused or not, and the readers' grace
+    2  whether this installation is the only one: a copy of the store must not delete; then the number of the page
     3  note that a page is under way, then read the legal holds: a hold that comes later names this worker, as too late
     4  delete those that are older than the grace, lie in a slice, are under no hold, and are there
     5  a file of the ledger, named by the number of the page, if it is absent
@@ -121,7 +121,6 @@ class QueueWorker:
             if setting.is_paused:
                 break
             grace_ms = 1000 * grace_s_of(self._versions.objectstore.uri, setting.grace_s)
-            open_page = await self._open_page()
             page = await self._queue.page(start, FULL_PAGE)
             now_ms = self._versions.ports.clock.now_ms()
             due = [item for item in page.items if now_ms - item[1].since_ms >= grace_ms]
@@ -129,7 +128,7 @@ class QueueWorker:
             # By what is ready: one record that stays, as a held one does, must not make a page of each newcomer.
             is_full = len(ready) == FULL_PAGE
             if ready and (is_full or now_ms - ready[0][1].since_ms >= grace_ms + self._linger_ms):
-                done.add(await self._delete(ready, open_page))
+                done.add(await self._delete(ready))
             start = page.next_start if len(due) == len(page.items) else None
         return done
 
@@ -141,8 +140,10 @@ class QueueWorker:
                 return page
             await self._queue.turn_page(page)
 
-    async def _delete(self, items: Sequence[tuple[bytes, QueuedRecord]], page: OpenPage) -> Worked:
+    async def _delete(self, items: Sequence[tuple[bytes, QueuedRecord]]) -> Worked:
         await Installation(self._versions).check()
+        # Before it looks which objects are there: what is, no earlier page has recorded.
+        page = await self._open_page()
         by_address = {record.address: record for _, record in items if parse_address(record.address) is not None}
         errors = {record.address: _REFUSED for _, record in items if record.address not in by_address}
         # Before the holds are read: who adds one later finds the note.
