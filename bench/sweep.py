@@ -32,6 +32,7 @@ from lakebed.gc.engines.tables import no_others
 from lakebed.gc.kinds.committed.plan import Committed
 from lakebed.gc.machine.sweep import sweep_part
 from lakebed.gc.mark.holding import Held
+from lakebed.gc.runs.elsewhere import Gone
 from lakebed.gc.runs.fencing import Fence
 from lakebed.gc.runs.recording import Ledger
 from lakebed.objectstore import open_deleter
@@ -92,7 +93,7 @@ async def sweep(lake: Lake, plan: messages.Manifest) -> None:
     store, ledger = lake.open(), Ledger(run_id="bench", date="2026-11-21")
     deleter = open_deleter(lake.uri, lake.options)
     task, rule = Task(store=store, ports=live_ports()), Committed().rule
-    one = partial(sweep_part, rule=rule, fence=Fence(key=messages.next_claim([])), held=Held())
+    one = partial(sweep_part, rule=rule, fence=Fence(key=messages.next_claim([])), held=Held(), gone=Gone())
 
     async def share(number: int) -> int:
         """The work of one task: its parts, one after the other."""

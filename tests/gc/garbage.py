@@ -22,6 +22,7 @@ from lakebed.gc.mark.holding import Held
 from lakebed.gc.messages import Service
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext
+from lakebed.gc.runs.elsewhere import Gone
 from lakebed.gc.runs.fencing import Fence
 from lakebed.gc.runs.recording import Ledger, Swept
 from lakebed.objectstore import (
@@ -88,7 +89,9 @@ async def sweep_part(
     fence: Fence | None = None,
 ) -> Swept:
     rule, fence = rule_of(plan.folder), fence or Fence(key=messages.next_claim([]))
-    return await sweep.sweep_part(task_of(store), deleter, plan, part, ledger, rule=rule, fence=fence, held=Held())
+    return await sweep.sweep_part(
+        task_of(store), deleter, plan, part, ledger, rule=rule, fence=fence, held=Held(), gone=Gone()
+    )
 
 
 async def plan_of(

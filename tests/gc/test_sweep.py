@@ -16,6 +16,7 @@ from lakebed.gc.machine.sweep import BATCH_KEYS, remove_files, remove_with, swee
 from lakebed.gc.mark.holding import Held
 from lakebed.gc.mark.mark import sum_parts, write_portions
 from lakebed.gc.messages import part_name
+from lakebed.gc.runs.elsewhere import Gone
 from lakebed.gc.runs.fencing import Overtaken, claim
 from lakebed.gc.runs.recording import Ledger
 from lakebed.objectstore import (
@@ -314,7 +315,7 @@ async def test_a_sweep_begins_no_part_once_another_apply_began(store: StubbornOb
     ports = live_ports()
     engine = LocalEngine(store, ports, open_deleter=Overtaking)
     with pytest.raises(Overtaken, match="r2"):
-        await sweep(engine, whole, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+        await sweep(engine, whole, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held(), gone=Gone())
 
     assert await keys_in(store) == {keys[1]}
 
@@ -339,11 +340,11 @@ async def test_a_sweep_that_died_asks_again_for_ten_thousand_objects_at_most(
 
     dying = LocalEngine(store, live_ports(), open_deleter=Dying)
     with pytest.raises(Died):
-        await sweep(dying, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+        await sweep(dying, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held(), gone=Gone())
     before = {key for batch in store.asked for key in batch}
     store.asked.clear()
     engine = LocalEngine(store, live_ports(), open_deleter=lambda: store)
-    swept = await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+    swept = await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held(), gone=Gone())
 
     asked = [key for batch in store.asked for key in batch]
     assert len(before) == calls * BATCH_KEYS
@@ -385,7 +386,7 @@ async def test_a_sweep_deletes_no_further_batch_of_a_part_once_another_apply_beg
 
     engine = LocalEngine(store, live_ports(), open_deleter=Overtaking)
     with pytest.raises(Overtaken, match="r2"):
-        await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+        await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held(), gone=Gone())
 
     assert await keys_in(store) == {keys[-1]}
     recorded = await ledger_of(store, plan)
@@ -416,7 +417,7 @@ async def test_what_an_overtaken_second_try_deleted_is_recorded_beside_what_the_
 
     engine = LocalEngine(store, live_ports(), open_deleter=Overtaking)
     with pytest.raises(Overtaken):
-        await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+        await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held(), gone=Gone())
 
     c = "" if run_id == "r1" else "not allowed"
     assert await ledger_of(store, plan) == {"data/a": "", "data/b": "", "data/c": c}
@@ -436,7 +437,7 @@ async def test_an_overtaken_second_try_that_deleted_nothing_records_nothing(stor
 
     engine = LocalEngine(store, live_ports(), open_deleter=Overtaking)
     with pytest.raises(Overtaken):
-        await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+        await sweep(engine, plan, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held(), gone=Gone())
 
     assert await ledger_files(store) == [LEDGER.key(plan.parts[0].name)]
     assert await ledger_of(store, plan) == {"data/a": "", "data/b": "not allowed"}
@@ -450,7 +451,7 @@ async def test_of_a_plan_whose_sums_do_not_add_up_nothing_goes(store: StubbornOb
     engine = LocalEngine(store, live_ports(), open_deleter=lambda: store)
 
     with pytest.raises(messages.BadInput, match="its parts have another sum"):
-        await sweep(engine, wrong, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held())
+        await sweep(engine, wrong, LEDGER, rule=rule_of(FOLDER), fence=fence, held=Held(), gone=Gone())
 
     assert await keys_in(store) == {"data/a", "data/b", "data/c"}
 

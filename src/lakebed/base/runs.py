@@ -76,6 +76,14 @@ class RunKind(enum.StrEnum):
         """Runs of these two kinds may hold the same object."""
         return self is other or {self, other} == {RunKind.COMMITTED, RunKind.LIFECYCLE}
 
+    def may_meet(self, other: RunKind) -> bool:
+        """Return whether a run of this kind may find that one of the other kind deleted an object of its plan."""
+        return self is other or (
+            self.takes_objects
+            and other.takes_objects
+            and (RunKind.ERASURE in {self, other} or (self.takes_committed and other.takes_committed))
+        )
+
 
 class RunState(enum.StrEnum):
     PLANNING = "planning"

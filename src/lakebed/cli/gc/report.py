@@ -291,6 +291,8 @@ def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:
     if report.deferred_until_ms is not None:
         amount = f"{count_of(report.garbage_objects, 'object')}, {human_size(report.garbage_bytes)}"
         facts.insert(2, ("deferred", f"{amount}, until {human_time(report.deferred_until_ms // 1000)}"))
+    if report.objects_gone:
+        facts.append(("gone before, by another run or hard delete", f"{report.objects_gone:,}"))
     if report.objects_kept:
         facts.append(("kept, for they changed since", f"{report.objects_kept:,}"))
     yield "<h2>What came of it</h2>"

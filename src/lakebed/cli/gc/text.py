@@ -254,6 +254,8 @@ def _gone(report: RunReport) -> str:
         size, until = human_size(report.garbage_bytes), human_time(report.deferred_until_ms // 1000)
         return f"deferred {count_of(report.garbage_objects, 'object')}, {size}, until {until}"
     gone = f"deleted {count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"
+    if report.objects_gone:
+        gone += f"; {count_of(report.objects_gone, 'object')} something else had deleted before"
     if report.objects_kept:
         gone += f"; kept {count_of(report.objects_kept, 'object')} that changed since"
     return gone

@@ -71,6 +71,7 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Rules
 from lakebed.gc.runs.context import Cleared, RunContext, find, read_plan_file, sizes, slice_numbers, whole, write_plan
+from lakebed.gc.runs.elsewhere import find_gone
 from lakebed.gc.runs.fencing import Fence, Overtaken, claim
 from lakebed.gc.runs.recording import Ledger, Swept
 from lakebed.gc.runs.resume import (
@@ -238,9 +239,10 @@ async def apply(
     ledger = await _wait_for_readers(context, plan, garbage, fence, grace_s)
     await fence.check(context.store)
     held = await read_held(context, plan, cleared)
+    gone = await find_gone(context, plan, fence)
     waited_ms = context.ports.clock.now_ms()
     context.progress(f"deleting {count_of(garbage.rows, 'object')}")
-    swept = await sweep(context.engine, garbage, ledger, rule=kind.rule, fence=fence, held=held)
+    swept = await sweep(context.engine, garbage, ledger, rule=kind.rule, fence=fence, held=held, gone=gone)
     saved = ""
     if saves:
         saved = await save(context.store, plan, bound, ledger, objects_failed=swept.objects_failed)
@@ -557,6 +559,8 @@ def _report(
         bytes_deleted=swept.bytes_deleted,
         objects_kept=swept.objects_kept,
         bytes_kept=swept.bytes_kept,
+        objects_gone=swept.objects_gone,
+        bytes_gone=swept.bytes_gone,
         objects_failed=swept.objects_failed,
         objects_held=swept.objects_held,
         errors=swept.errors,

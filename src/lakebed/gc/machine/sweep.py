@@ -23,7 +23,7 @@ a tool that writes there just then loses what it wrote, so none should (docs/gui
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -38,6 +38,7 @@ from lakebed.gc.kinds import Look, SweepRule
 from lakebed.gc.mark.holding import Held
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import GC_PREFIX, LedgerState, Manifest, Part
+from lakebed.gc.runs.elsewhere import Gone
 from lakebed.gc.runs.fencing import Fence, Overtaken
 from lakebed.gc.runs.recording import (
     Ledger,
@@ -79,6 +80,7 @@ async def sweep(
     rule: SweepRule,
     fence: Fence,
     held: Held,
+    gone: Gone,
 ) -> Swept:
     """Delete what `plan` (table GARBAGE) holds, as far as it is not done; and say how all of it went.
 
@@ -89,7 +91,7 @@ async def sweep(
     messages.check_manifest(plan, name=plan.folder)
 
     async def one(task: Task, deleter: Deleter, part: Part) -> Swept:
-        swept = await sweep_part(task, deleter, plan, part, ledger, rule=rule, fence=fence, held=held)
+        swept = await sweep_part(task, deleter, plan, part, ledger, rule=rule, fence=fence, held=held, gone=gone)
         # Here, and not only before each batch: a later reader of the ledger finds what this part lost.
         await fence.check(task.store)
         return swept
@@ -128,6 +130,7 @@ async def sweep_part(
     rule: SweepRule,
     fence: Fence,
     held: Held,
+    gone: Gone,
 ) -> Swept:
     """One part, from reading it to recording it. Once another apply has begun, what is left of it is failed."""
     garbage = messages.read_part(plan, messages.GARBAGE, part, await read_part(task.store, plan.folder, part))
@@ -140,7 +143,10 @@ async def sweep_part(
         if foreign.num_rows and rule.look is not Look.NONE:
             act, most = _if_unchanged(task, foreign, act, rule.look), BATCHES_BY_KEY
         outcomes = await _each(task, free, act, may_go=rule.may_delete, most=most)
-        outcomes = Outcomes(errors={**outcomes.errors, **kept}, states=outcomes.states)
+        errors = {**outcomes.errors, **kept}
+        tried = [address for address in objects["address"].to_pylist() if address not in errors]
+        states = {**await gone.among(task.store, tried), **_kept_of(outcomes.states)}
+        outcomes = Outcomes(errors=errors, states=states)
         return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=task.ports.clock.now_ms())
 
     before = await read_recorded(task.store, ledger, part.name, garbage)
@@ -148,6 +154,10 @@ async def sweep_part(
     if not rest.num_rows:
         return count(before.rows, skipped=1)
     return count(await record(task.store, ledger, part.name, garbage, await take(rest), before))
+
+
+def _kept_of(states: Mapping[str, LedgerState]) -> dict[str, LedgerState]:
+    return {key: state for key, state in states.items() if state is LedgerState.KEPT}
 
 
 async def remove_files(engine: Engine, keys: Sequence[str]) -> None:

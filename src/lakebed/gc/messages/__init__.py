@@ -117,6 +117,7 @@ from .run.certificates import (
     signed_bytes,
 )
 from .run.ledger import (
+    DELETED_AT_ONCE,
     LEDGER_PREFIX,
     LedgerPage,
     LedgerQuery,
@@ -277,6 +278,7 @@ __all__ = [
     "COPIES_ROWS_MAX",
     "DATA_PREFIX",
     "DEFERRED_FORMAT",
+    "DELETED_AT_ONCE",
     "DELETES_ALLOWED",
     "ENGINE_SETTING",
     "EXPIRED",

@@ -51,7 +51,7 @@ class Ledger:
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """Count what a sweep, or a part of it, did. `errors` are some of the messages about keys that failed. Of these,
-    legal holds keep `objects_held`.
+    legal holds keep `objects_held`. Something else deleted `objects_gone`.
     """
 
     objects_deleted: int = 0
@@ -60,6 +60,8 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     bytes_kept: int = 0
     objects_failed: int = 0
     bytes_failed: int = 0
+    objects_gone: int = 0
+    bytes_gone: int = 0
     objects_held: int = 0
     parts_skipped: int = 0
     errors: tuple[str, ...] = ()
@@ -68,8 +70,8 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     def all(self) -> Total:
         """Count what was tried, now or earlier."""
         return Total(
-            objects=self.objects_deleted + self.objects_kept + self.objects_failed,
-            size_bytes=self.bytes_deleted + self.bytes_kept + self.bytes_failed,
+            objects=self.objects_deleted + self.objects_kept + self.objects_failed + self.objects_gone,
+            size_bytes=self.bytes_deleted + self.bytes_kept + self.bytes_failed + self.bytes_gone,
         )
 
     def plus(self, more: Swept) -> Swept:
@@ -80,6 +82,8 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
             bytes_kept=self.bytes_kept + more.bytes_kept,
             objects_failed=self.objects_failed + more.objects_failed,
             bytes_failed=self.bytes_failed + more.bytes_failed,
+            objects_gone=self.objects_gone + more.objects_gone,
+            bytes_gone=self.bytes_gone + more.bytes_gone,
             objects_held=self.objects_held + more.objects_held,
             parts_skipped=self.parts_skipped + more.parts_skipped,
             errors=(self.errors + more.errors)[:ERRORS_SHOWN],
@@ -207,12 +211,14 @@ def without(objects: pa.Table, addresses: Collection[str]) -> pa.Table:
 def count(rows: pa.Table, *, skipped: int = 0) -> Swept:
     """Count a part's rows."""
     wrong, done = failed(rows), closed(rows)
-    is_kept = pc.equal(done["state"], LedgerState.KEPT.value)
-    kept, gone = done.filter(is_kept), done.filter(pc.invert(is_kept))
+    kept, gone = (done.filter(pc.equal(done["state"], state.value)) for state in (LedgerState.KEPT, LedgerState.GONE))
+    deleted = done.filter(pc.equal(done["state"], LedgerState.DELETED.value))
     pairs = zip(wrong["address"].slice(0, ERRORS_SHOWN).to_pylist(), wrong["error"].to_pylist(), strict=False)
     return Swept(
-        objects_deleted=gone.num_rows,
-        bytes_deleted=_bytes(gone),
+        objects_deleted=deleted.num_rows,
+        bytes_deleted=_bytes(deleted),
+        objects_gone=gone.num_rows,
+        bytes_gone=_bytes(gone),
         objects_kept=kept.num_rows,
         bytes_kept=_bytes(kept),
         objects_failed=wrong.num_rows,

@@ -374,7 +374,8 @@ class Why:
                 for rows in await self._records(batch):
                     found += plain_rows(rows.filter(_asked(rows, addresses, path)))
                 yield Work(len(batch), len(batch))
-            if not path and addresses <= {row.address for row in found}:
+            # An older row says what deleted the object that a later run found gone.
+            if not path and addresses <= {row.address for row in found if row.state is not LedgerState.GONE}:
                 break
         found.sort(key=lambda row: (-row.deleted_ms, row.address))
 

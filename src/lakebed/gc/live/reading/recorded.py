@@ -9,7 +9,7 @@ from lakebed.gc.messages import LEDGER_PREFIX, decode_record, deleted_in, ledger
 from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import ObjectStore
 
-SLACK_MS: Final = 3_600_000
+SLACK_MS: Final = 600_000
 """How far the clocks of servers and the object store may be apart. A file that is too old is only read in vain."""
 
 

@@ -41,15 +41,20 @@ GROUP_ROWS: Final = 1 << 14
 """Rows that a server decodes at a time to find one: in about 5 ms, where the whole of a part takes 80."""
 
 
+DELETED_AT_ONCE: Final = "/hard-delete-"
+"""Is in the names of the files that hard delete wrote."""
+
+
 class LedgerState(enum.StrEnum):
     """Say what became of the object. `failed`: nothing, and its error says why. `kept`: it is not the one that was
-    planned for, or it came to be named, and stays.
+    planned for, or it came to be named, and stays. `gone`: another row says `deleted`, of another run or hard delete.
     """
 
     DELETED = "deleted"
     RESTORED = "restored"
     FAILED = "failed"
     KEPT = "kept"
+    GONE = "gone"
 
 
 def ledger_folder(at_ms: int) -> str:

@@ -30,10 +30,9 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """`last_read_slice` is the newest slice listed (names sort newest first), or empty. `inputs` maps an input's name
     to its manifest's digest. `deferred_until_ms`: nothing is deleted yet, and what is garbage stays until then. What
-    lies in no slice and was written again since is kept. `errors` are some of the objects that failed, of which
-    legal holds keep `objects_held`. `unknown_files`
-    are reported, never deleted. `mode`, `based_on`, `token_expiry_ms` and `slices_skipped` are those of
-    the plan.
+    lies in no slice and was written again since is kept. `gone`: another run or hard delete had deleted it before.
+    `errors` are some of the objects that failed, of which legal holds keep `objects_held`. `unknown_files` are
+    reported, never deleted. `mode`, `based_on`, `token_expiry_ms` and `slices_skipped` are those of the plan.
     """
 
     format: int = REPORT_FORMAT
@@ -62,6 +61,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[str, ...] = ()
     objects_kept: int = 0
     bytes_kept: int = 0
+    objects_gone: int = 0
+    bytes_gone: int = 0
     commits_expired: int = 0
     unknown_files: tuple[str, ...] = ()
     stages: tuple[StageReport, ...] = ()

@@ -1,0 +1,164 @@
+"""Each deletion is counted once, also where two runs, or a run and hard delete, have one object in their plans."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakebed.gc.live import QueueWorker
+from lakebed.gc.messages import (
+    GARBAGE,
+    ErasureOrder,
+    LedgerState,
+    Plan,
+    RunKind,
+    arrow_schema,
+    encode_ledger,
+    ledger_folder,
+)
+from lakebed.gc.rules import Selection
+from lakebed.gc.runs.elsewhere import Gone
+from lakebed.gc.runs.recording import Outcomes, ledger_rows
+from lakebed.objectstore import MemoryObjectStore, open_deleter
+from tests.spark.lakeside import URI, Lakeside
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lakeside]:
+    with Lakeside(tmp_path) as found:
+        yield found
+
+
+def erase(lake: Lakeside, path: str) -> Plan:
+    return lake.collector.on(None).plan_erasure(ErasureOrder(selection=Selection(paths=(path,)), why="request 12"))
+
+
+def states(lake: Lakeside) -> Counter[tuple[str, str]]:
+    return Counter((row["address"], row["state"]) for row in lake.ledger())
+
+
+class Died(Exception):
+    pass
+
+
+def die(*_: object) -> None:
+    raise Died
+
+
+def test_a_committed_run_says_gone_of_what_an_erasure_deleted(lake: Lakeside) -> None:
+    address = lake.upload("users/ann", b"secret")
+    lake.commit(age_days=30)
+    other = lake.upload("users/ann", b"another")
+    lake.upload("data/b", b"b")
+    lake.commit(age_days=20)
+    lake.collector.apply(None, erase(lake, "users/ann").run_id)
+    lake.delete("data/b")
+    lake.commit(age_days=1)
+    lake.rules(10)
+
+    run = lake.collector.plan(None, RunKind.COMMITTED).run_id
+    report = lake.collector.apply(None, run)
+
+    counts = states(lake)
+    assert [count for (_, state), count in counts.items() if state == "deleted"] == [1, 1]
+    assert counts[address, "gone"] == 1
+    assert (report.objects_deleted, report.objects_gone) == (0, 1)
+    assert other not in lake.addresses()
+
+
+def test_a_committed_run_says_gone_of_what_an_erasure_deleted_long_before(lake: Lakeside) -> None:
+    address = lake.upload("users/ann", b"secret")
+    lake.commit(age_days=30)
+    lake.collector.apply(None, erase(lake, "users/ann").run_id)
+    for file in lake.files("_lakefs/retention/gc/ledger/date=*/*.parquet"):
+        os.utime(file, (0, 0))
+    lake.delete("users/ann")
+    lake.commit(age_days=20)
+    lake.upload("data/b", b"b")
+    lake.commit(age_days=1)
+    lake.rules(10)
+
+    report = lake.collector.apply(None, lake.collector.plan(None, RunKind.COMMITTED).run_id)
+
+    assert (report.objects_deleted, report.objects_gone) == (0, 1)
+    assert states(lake) == {(address, "deleted"): 1, (address, "gone"): 1}
+
+
+def test_two_erasures_of_one_path_that_are_both_finished_count_its_object_once(lake: Lakeside) -> None:
+    """The first is stopped before it has ended, and its user begins anew. The nightly run finishes both."""
+    address = lake.upload("users/ann", b"secret")
+    lake.commit(age_days=1)
+    first, second = erase(lake, "users/ann"), erase(lake, "users/ann")
+    lake.before["ended"] = die
+    with pytest.raises(Died):
+        lake.collector.apply(None, first.run_id)
+
+    for plan in (second, first):
+        lake.collector.apply(None, plan.run_id)
+
+    assert states(lake) == {(address, "deleted"): 1, (address, "gone"): 1}
+
+
+def test_a_run_says_gone_of_what_hard_delete_deleted_after_its_plan(lake: Lakeside) -> None:
+    hard_delete = lake.versions.hard_delete
+    lake.wait(hard_delete.change(by="ann", is_on=True, grace_s=0))
+    address = lake.upload("a", b"one")
+    lake.upload("a", b"two")
+    lake.wait(hard_delete.flush())
+    run = lake.collector.plan(None, RunKind.UNCOMMITTED).run_id
+    lake.wait(QueueWorker(lake.versions, open_deleter(URI, lake.options), linger_ms=0).work())
+    assert states(lake) == {(address, "deleted"): 1}
+
+    report = lake.collector.apply(None, run)
+
+    assert states(lake) == {(address, "deleted"): 1, (address, "gone"): 1}
+    assert (report.objects_deleted, report.objects_gone) == (0, 1)
+
+
+def test_hard_delete_counts_nothing_that_a_run_deleted_before_it(lake: Lakeside) -> None:
+    hard_delete = lake.versions.hard_delete
+    lake.wait(hard_delete.change(by="ann", is_on=True, grace_s=0))
+    address = lake.upload("a", b"one")
+    lake.upload("a", b"two")
+    lake.wait(hard_delete.flush())
+    lake.collector.apply(None, lake.collector.plan(None, RunKind.UNCOMMITTED).run_id)
+
+    lake.wait(QueueWorker(lake.versions, open_deleter(URI, lake.options), linger_ms=0).work())
+
+    assert states(lake) == {(address, "deleted"): 1}
+    assert lake.wait(hard_delete.page()).items == []
+
+
+async def test_a_sweep_sees_pages_that_hard_delete_recorded_since_it_began() -> None:
+    store = MemoryObjectStore("mem://lake")
+    folder = ledger_folder(1_790_000_000_000)
+    for number, address in ((1, "data/0123456789abc/00000001"), (2, "data/0123456789abc/00000002")):
+        rows = ledger_rows(objects_of(address), Outcomes(errors={}, states={}), run_id="hard-delete", now_ms=0)
+        await store.put(f"{folder}hard-delete-{number:012d}.parquet", encode_ledger(rows))
+    gone = Gone(last_page=f"{folder}hard-delete-{1:012d}.parquet")
+
+    found = await gone.among(store, [f"data/0123456789abc/{number:08d}" for number in (1, 2, 3)])
+
+    assert found == {"data/0123456789abc/00000002": LedgerState.GONE}
+
+
+def objects_of(address: str) -> pa.Table:
+    row = {"address": address, "size_bytes": 1, "reason": "overwritten", "path": "a", "rule": "", "last_seen_at": 0}
+    return pa.Table.from_pylist([row], schema=arrow_schema(GARBAGE))
+
+
+def test_what_a_run_deleted_and_did_not_record_before_it_died_counts_as_deleted(lake: Lakeside) -> None:
+    address = lake.upload("a/1")
+    lake.delete("a/1")
+    plan = lake.collector.plan(None, RunKind.UNCOMMITTED)
+    (lake.folder / address).unlink()
+
+    report = lake.collector.apply(None, plan.run_id)
+
+    assert (report.objects_deleted, report.objects_gone) == (1, 0)
+    assert states(lake) == {(address, "deleted"): 1}
