@@ -1,12 +1,107 @@
-"""A newcomer who follows a plan or an apply opens few files (docs/design/0009-one-flow.md, "Figures")."""
+"""A newcomer finds the room of a question, and opens few files (docs/design/0009-one-flow.md and 0005-layout.md).
+
+The figures are those that were reached last. Lower them when a change allows it; raise none.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+GC = ROOT / "src" / "lakebed" / "gc"
+
+FLOORS = ("rules", "messages", "engines live", "runs", "mark", "kinds", "machine", "api")
+"""The rooms of `gc`, bottom-up. Those of one floor do not import each other."""
+FILES_MAX = 14
+LARGER = {
+    "sim/worlds": 15,
+    "src/lakebed/auth": 16,
+    "src/lakebed/catalog": 22,
+    "src/lakebed/gc/rules": 16,
+    "src/lakebed/kv/drivers": 21,
+    "src/lakebed/operations": 19,
+    "src/lakebed/server/rest": 19,
+    "src/lakebed/server/s3": 17,
+    "src/lakebed/versions": 19,
+}
+"""Folders that were larger when this began."""
+LINES_MAX = 60
+LONGER = {
+    "_look": "gc/kinds/erasure/certificate/certifying.py",
+    "_plan": "gc/kinds/erasure/plan.py",
+    "_with_earlier": "gc/kinds/erasure/certificate/certifying.py",
+    "apply": "gc/machine/flow.py",
+    "foresee": "gc/kinds/erasure/certificate/certifying.py",
+    "learn": "gc/kinds/lifecycle/learning.py",
+    "plan": "gc/kinds/uncommitted/plan.py",
+    "read_dues": "gc/kinds/lifecycle/dues.py",
+}
+"""Functions of `gc` that are longer than that, and their files."""
+MENTIONS_MAX = 126
+"""How often a file outside gc/kinds asks for a kind by name."""
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+def rooms_of(file: Path) -> Iterator[str]:
+    """The rooms of `gc` that a file imports."""
+    for node in ast.walk(parsed(file)):
+        module = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
+        if module == "lakebed.gc" and isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names)
+        elif module and module.startswith("lakebed.gc."):
+            yield module.split(".")[2]
+
+
+def test_each_room_of_gc_stands_on_a_floor_and_imports_lower_ones() -> None:
+    floor_of = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
+    rooms = {folder.name for folder in GC.iterdir() if (folder / "__init__.py").exists()}
+    upwards = [
+        f"{file.relative_to(GC)}: {other}"
+        for room in sorted(rooms)
+        for file in sorted((GC / room).rglob("*.py"))
+        for other in rooms_of(file)
+        if other in floor_of and other != room and floor_of[other] >= floor_of[room]
+    ]
+
+    assert rooms == set(floor_of)
+    assert upwards == []
+    assert {file.name for file in GC.glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+def test_no_folder_has_more_files_than_fit_on_a_screen() -> None:
+    files = [file for part in ("src", "sim") for file in (ROOT / part).rglob("*.py") if file.name != "__init__.py"]
+    folders = Counter(file.parent.relative_to(ROOT).as_posix() for file in files)
+
+    assert {name: count for name, count in folders.items() if count > LARGER.get(name, FILES_MAX)} == {}
+
+
+def test_no_other_function_of_gc_is_longer_than_a_screen() -> None:
+    longer = {
+        node.name: file.relative_to(GC.parent).as_posix()
+        for file in GC.rglob("*.py")
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno + 1 > LINES_MAX
+    }
+
+    assert longer.items() <= LONGER.items()
+
+
+def test_few_files_outside_of_the_kinds_know_one_by_name() -> None:
+    files = [file for file in (ROOT / "src").rglob("*.py") if not file.is_relative_to(GC / "kinds")]
+
+    assert sum(len(re.findall(r"\bRunKind\.[A-Z]", file.read_text())) for file in files) <= MENTIONS_MAX
 
 
 def test_a_plan_and_an_apply_enter_at_most_38_files_of_the_collector() -> None:
