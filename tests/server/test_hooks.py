@@ -555,6 +555,77 @@ async def test_a_script_reads_only_what_the_committer_may_read(client: httpx.Asy
     assert await output(client, repo) == "401"
 
 
+MODULES = {
+    'print(require("encoding/hex").encode("ab"), require("encoding/hex").decode("6162"))': "6162\tab",
+    'print(require("encoding/yaml").unmarshal("a: {b: [1, 2]}").a.b[2])': "2",
+    'print(require("encoding/yaml").marshal({a = "x"}))': "a: x\n",
+    'print(require("encoding/base64").url_encode("\\xff\\xfe"))': "__4=",
+    'print(require("crypto/md5").digest("a"))': "0cc175b9c0f1b6a831c399e269772661",
+    'print(#require("crypto/hmac").sign_sha1("a", "k"))': "20",
+    'print(require("time").format(1700000000123456789, "2006-01-02T15:04:05Z07:00"))': "2023-11-14T22:13:20Z",
+    'print(require("time").format_iso(1700000000000000000, "UTC"))': "2023-11-14T22:13:20Z",
+    'print(require("time").parse("2006-01-02", "2023-11-14"))': "1699920000000000000",
+    'print(require("time").parse_iso("2023-11-14T00:00:00Z"))': "1699920000000000000",
+    'print(math.type(require("time").now()), require("time").since(require("time").now()) >= 0)': "integer\ttrue",
+    'print(#require("uuid").new())': "36",
+    'local u = require("net/url").parse("https://a:b@h:1/p?q=1"); print(u.scheme, u.host, u.path, u.query)': (
+        "https\th:1\t/p\tq=1"
+    ),
+    'print(require("regexp").quote_meta("a.b"), require("regexp").compile("a(.)").find("xab"))': "a\\.b\tab",
+    'print(require("regexp").compile("a(.)").find_all_submatch("abac")[2][2])': "c",
+    'print(#require("regexp").compile("a").find_all("aaa", 2))': "2",
+}
+
+
+@needs_lua
+async def test_scripts_have_modules_that_change_nothing(client: httpx.AsyncClient, repo: str) -> None:
+    await put_action(client, repo, action("pre-commit", script("\n".join(f"do {line} end" for line in MODULES))))
+
+    answer = await commit(client, repo)
+
+    assert answer.status_code == 201, answer.text
+    assert await output(client, repo) == "\n".join(MODULES.values())
+
+
+@needs_lua
+async def test_a_script_reads_the_log_of_a_delta_table(client: httpx.AsyncClient, repo: str) -> None:
+    for version, lines in enumerate((['{"metaData":{"id":"t"}}', '{"add":{"path":"a"}}'], ['{"remove":{"path":"a"}}'])):
+        await put(client, repo, f"t/_delta_log/{version:020}.json", "\n".join(lines))
+    text = """
+    local table, meta = require("formats").delta_client("k", "s").get_table(action.repository_id, "main", "t")
+    print(table[0][2], table[1][1], meta.id)
+    """
+    await put_action(client, repo, action("pre-commit", script(text)))
+    assert (await commit(client, repo)).status_code == 201
+    assert await output(client, repo) == '{"add":{"path":"a"}}\t{"remove":{"path":"a"}}\tt'
+    await client.delete(f"{repo}/branches/main/objects", params={"path": f"t/_delta_log/{0:020}.json"})
+
+    assert "checkpoints are not read" in (await commit(client, repo)).json()["message"]
+
+
+@needs_lua
+async def test_a_script_fails_with_its_own_words(client: httpx.AsyncClient, repo: str) -> None:
+    await put_action(client, repo, action("pre-commit", script('require("hook").fail("no é today")')))
+
+    assert "hook script: no é today; its log" in (await commit(client, repo)).json()["message"]
+
+
+@needs_lua
+@pytest.mark.parametrize(
+    "text",
+    [
+        'require("encoding/yaml").unmarshal("!!python/object/apply:os.system [ls]")',
+        'require("time").format(0, "2006", "Europe/Berlin")',
+        'require("time").sleep(1e30)',
+        'print(require("regexp").compile("a").find.__globals__)',
+    ],
+)
+async def test_modules_lead_out_of_no_limit(client: httpx.AsyncClient, repo: str, text: str) -> None:
+    await put_action(client, repo, action("pre-commit", script(text, timeout="5s")))
+
+    assert (await commit(client, repo)).status_code == 412
+
+
 @needs_lua
 async def test_a_script_that_the_committer_may_not_read_does_not_run(
     client: httpx.AsyncClient, repo: str, app: Any

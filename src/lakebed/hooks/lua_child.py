@@ -15,7 +15,14 @@ import os
 import re
 import resource
 import sys
+import time
+import uuid
+from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
 
 HIDDEN = ("io", "package", "debug", "python", "dofile", "loadfile", "load", "loadstring", "collectgarbage", "module")
 PRELUDE = """
@@ -37,6 +44,8 @@ def main() -> int:
     os.nice(19)  # A script that computes for a minute leaves the processors to the server.
     given = json.loads(sys.stdin.readline())
     import lupa.lua54 as lupa  # before the limits: it is a file
+
+    datetime.strptime("", "")  # noqa: DTZ007  # as above: it imports what it needs at its first call
 
     memory = int(given["memory_bytes"])
     resource.setrlimit(resource.RLIMIT_CPU, (int(given["cpu_s"]), int(given["cpu_s"]) + 1))
@@ -78,17 +87,41 @@ def main() -> int:
             return value
         raise ValueError(f"{lupa.lua_type(value)} is no data")
 
+    def question(name: str, arguments: list[Any]) -> tuple[int, Any]:
+        """Ask the parent process, and return a status with bytes or a value of JSON."""
+        _say({"ask": name, "arguments": arguments})
+        answer = json.loads(sys.stdin.readline())
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["code"], base64.b64decode(answer["data"]) if "data" in answer else answer.get("value")
+
     def ask(name: str) -> Any:
         def asking(*arguments: Any) -> Any:
-            _say({"ask": name, "arguments": [from_lua(each) for each in arguments]})
-            answer = json.loads(sys.stdin.readline())
-            if "error" in answer:
-                raise RuntimeError(answer["error"])
-            if "data" in answer:
-                return answer["code"], base64.b64decode(answer["data"]).decode("latin-1")
-            return answer["code"], to_lua(answer.get("value"))
+            code, value = question(name, [from_lua(each) for each in arguments])
+            return code, value.decode("latin-1") if isinstance(value, bytes) else to_lua(value)
 
         return asking
+
+    def delta_table(repository: str, ref: str, path: str) -> Any:
+        """Return the actions of each version of a Delta table, as lines of JSON, and its last metadata."""
+        log = f"{path.strip('/')}/_delta_log/"
+        versions: dict[int, list[str]] = {}
+        metadata: Any = {}
+        after, has_more = "", True
+        while has_more:
+            page = _fine(*question("lakefs.list_objects", [repository, ref, after, log, "/", 1000]), log)
+            has_more, after = page["pagination"]["has_more"], page["pagination"]["next_offset"]
+            for row in page["results"]:
+                if found := re.fullmatch(r"(\d{20})\.json", row["path"][len(log) :]):
+                    data = _fine(*question("lakefs.get_object", [repository, ref, row["path"]]), row["path"])
+                    versions[int(found[1])] = lines = data.decode().splitlines()
+                    metadata = next((at["metaData"] for at in map(json.loads, lines) if "metaData" in at), metadata)
+        if sorted(versions) != list(range(len(versions))) or not versions:
+            raise RuntimeError(f"{log} has not every version from 0 on as JSON: checkpoints are not read")
+        return lua.table_from({number: to_lua(lines) for number, lines in versions.items()}), to_lua(metadata)
+
+    def fail(message: str) -> None:
+        raise RuntimeError(message.encode("latin-1").decode(errors="replace"))
 
     def write(*values: Any) -> None:
         _say({"print": "\t".join(_shown(each) for each in values)})
@@ -98,15 +131,29 @@ def main() -> int:
             "marshal": lambda value: _bytes(json.dumps(from_lua(value), ensure_ascii=False)),
             "unmarshal": lambda text: to_lua(json.loads(text.encode("latin-1"))),
         },
+        "encoding/yaml": {
+            "marshal": lambda value: _bytes(yaml.safe_dump(from_lua(value), allow_unicode=True, sort_keys=True)),
+            "unmarshal": lambda text: to_lua(yaml.safe_load(text.encode("latin-1"))),
+        },
+        "encoding/hex": {
+            "encode": lambda text: text.encode("latin-1").hex(),
+            "decode": lambda text: bytes.fromhex(text).decode("latin-1"),
+        },
         "encoding/base64": {
+            "url_encode": lambda text: base64.urlsafe_b64encode(text.encode("latin-1")).decode(),
+            "url_decode": lambda text: base64.urlsafe_b64decode(text).decode("latin-1"),
             "encode": lambda text: base64.b64encode(text.encode("latin-1")).decode(),
             "decode": lambda text: base64.b64decode(text).decode("latin-1"),
         },
         "crypto/sha256": {"digest": lambda text: hashlib.sha256(text.encode("latin-1")).hexdigest()},
+        "crypto/md5": {"digest": lambda text: hashlib.md5(text.encode("latin-1"), usedforsecurity=False).hexdigest()},
         "crypto/hmac": {
+            "sign_sha1": lambda text, key: hmac.digest(key.encode("latin-1"), text.encode("latin-1"), "sha1").decode(
+                "latin-1"
+            ),
             "sign_sha256": lambda text, key: hmac.digest(
                 key.encode("latin-1"), text.encode("latin-1"), "sha256"
-            ).decode("latin-1")
+            ).decode("latin-1"),
         },
         "strings": {
             "split": lambda text, separator: to_latin(lua, text.split(separator)),
@@ -116,7 +163,24 @@ def main() -> int:
             "has_suffix": lambda text, part: text.endswith(part),
             "contains": lambda text, part: part in text,
         },
-        "regexp": {"match": lambda pattern, text: re.search(pattern, text) is not None},
+        "regexp": {
+            "match": lambda pattern, text: re.search(pattern, text) is not None,
+            "quote_meta": re.escape,
+            "compile": lambda pattern: lua.table_from(_compiled(lua, pattern)),
+        },
+        "time": {
+            "now": time.time_ns,
+            "since": lambda ns: time.time_ns() - int(ns),
+            "sleep": lambda ns: time.sleep(max(0, int(ns)) / 1e9),
+            "format": lambda ns, layout, zone="UTC": _moment(ns, zone).strftime(_python_layout(layout, _UTC_PARTS)),
+            "format_iso": lambda ns, zone="UTC": _moment(ns, zone).isoformat().replace("+00:00", "Z"),
+            "parse": lambda layout, text: _ns(datetime.strptime(text, _python_layout(layout))),  # noqa: DTZ007  # see _ns
+            "parse_iso": lambda text: _ns(datetime.fromisoformat(text)),
+        },
+        "uuid": {"new": lambda: str(uuid.uuid4())},
+        "net/url": {"parse": lambda text: lua.table_from(_url(text))},
+        "hook": {"fail": fail},
+        "formats": {"delta_client": lambda *_: lua.table_from({"get_table": delta_table})},
         "path": {
             "parse": lambda text: lua.table_from(
                 {"parent": text.rstrip("/").rpartition("/")[0], "base_name": text.rstrip("/").rpartition("/")[2]}
@@ -153,6 +217,72 @@ def main() -> int:
     else:
         _say({"done": True})
     return 0
+
+
+_LAYOUT = {
+    "2006": "%Y", "January": "%B", "Jan": "%b", "01": "%m", "Monday": "%A", "Mon": "%a", "02": "%d",
+    "15": "%H", "03": "%I", "04": "%M", "05": "%S", "PM": "%p", "MST": "%Z", "Z07:00": "%z", "-07:00": "%z",
+    "-0700": "%z", ".000000": ".%f", "06": "%y",
+}  # fmt: skip
+"""Python's words for the parts of a layout, which is the moment 2006-01-02 15:04:05 -0700 as it should look."""
+_UTC_PARTS = _LAYOUT | {"MST": "UTC", "Z07:00": "Z", "-07:00": "+00:00", "-0700": "+0000"}
+_PARTS = re.compile("|".join(map(re.escape, sorted(_LAYOUT, key=len, reverse=True))))
+
+
+def _fine(code: int, value: Any, path: str) -> Any:
+    if code != 200:
+        raise RuntimeError(f"{path}: {code} {value.get('message', '') if isinstance(value, dict) else ''}")
+    return value
+
+
+def _python_layout(layout: str, parts: dict[str, str] = _LAYOUT) -> str:
+    return _PARTS.sub(lambda found: parts[found[0]], layout.replace("%", "%%"))
+
+
+def _moment(ns: Any, zone: str) -> datetime:
+    # Other zones lie in files, and this process opens none.
+    if zone not in {"", "UTC", "Z"}:
+        raise ValueError(f"the zone {zone} is not available to hooks: UTC is")
+    return datetime.fromtimestamp(int(ns) // 10**9, UTC).replace(microsecond=int(ns) % 10**9 // 1000)
+
+
+def _ns(moment: datetime) -> int:
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return ((since.days * 86_400 + since.seconds) * 10**6 + since.microseconds) * 1000
+
+
+def _url(text: str) -> dict[str, str]:
+    parts = urlsplit(text)
+    return {
+        "scheme": parts.scheme,
+        "host": parts.netloc.rpartition("@")[2],
+        "path": parts.path,
+        "query": parts.query,
+        "fragment": parts.fragment,
+    }
+
+
+def _compiled(lua: Any, pattern: str) -> dict[str, Any]:
+    """Return the functions of one pattern. What is not there is an empty text, or an empty table."""
+    compiled = re.compile(pattern)
+
+    def groups(found: re.Match[str] | None) -> list[str]:
+        return [] if found is None else [found[0], *(each or "" for each in found.groups())]
+
+    def first(found: Any, count: Any) -> Any:
+        return found if count is None or count < 0 else islice(found, int(count))
+
+    return {
+        "find": lambda text: found[0] if (found := compiled.search(text)) else "",
+        "find_submatch": lambda text: lua.table_from(groups(compiled.search(text))),
+        "find_all": lambda text, count=None: lua.table_from(
+            [found[0] for found in first(compiled.finditer(text), count)]
+        ),
+        "find_all_submatch": lambda text, count=None: lua.table_from(
+            [lua.table_from(groups(found)) for found in first(compiled.finditer(text), count)]
+        ),
+    }
 
 
 def to_latin(lua: Any, texts: list[str]) -> Any:
