@@ -315,7 +315,7 @@ async def test_no_spelling_and_no_folder_leads_around_a_denial_of_what_lies_else
                 await asyncio.sleep(0.01)
 
     assert await import_(f"{shouted}/secret/") == "refused at once"
-    assert await import_(f"{store.uri}/open") == "completed"
+    assert await import_(f"{store.uri}/open/") == "completed"
     for around in (f"{store.uri}/secret", store.uri):
         refused = await import_(around)
         assert refused.endswith(f"a statement denies ann fs:ImportFromStorage on an object of {around}")

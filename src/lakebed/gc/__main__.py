@@ -43,7 +43,7 @@ from lakebed.gc import (
     session_options,
     unforeseen,
 )
-from lakebed.objectstore import options_from_environment
+from lakebed.objectstore import names_of_no_keys, options_from_environment
 from lakebed.runtime import leave_pandas_out
 
 from .messages import (
@@ -53,6 +53,7 @@ from .messages import (
     BranchesSwept,
     InvalidRequest,
     Mode,
+    Plan,
     PlanRequest,
     PurgeRequest,
     Request,
@@ -267,6 +268,7 @@ def _print(records: Iterable[Any]) -> int:
     for record in records:
         sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
         failed |= isinstance(record, RunReport | PurgeReport) and record.objects_failed > 0
+        failed |= isinstance(record, Plan | RunReport) and bool(names_of_no_keys(record.unknown_files))
         failed |= isinstance(record, BranchesSwept) and any(map(is_open, record.branches))
     return 1 if failed else 0
 

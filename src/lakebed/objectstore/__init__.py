@@ -1,6 +1,6 @@
 """Immutable bytes: the ports ObjectStore and Deleter, the drivers behind them, and how to open a storage namespace."""
 
-from .arguments import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key
+from .arguments import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key, names_of_no_keys
 from .clock import store_clock_ms
 from .drivers.memory import MemoryDeleter, MemoryObjectStore
 from .keeping import Versioned, keeps_versions
@@ -61,6 +61,7 @@ __all__ = [
     "environment_of",
     "is_object_key",
     "keeps_versions",
+    "names_of_no_keys",
     "normalise_namespace",
     "open_deleter",
     "open_objectstore",

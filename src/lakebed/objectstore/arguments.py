@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import hashlib
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from .store import Body, InvalidObjectKey, ShortBody, Stored
@@ -47,6 +47,11 @@ def check_object_key(key: str) -> str:
 
 def is_object_key(key: str) -> bool:
     return _PLAIN.fullmatch(key) is not None or _why_not(key) is None
+
+
+def names_of_no_keys(names: Iterable[str]) -> list[str]:
+    """Return those under which no store of ours can do anything. A name that ends with a slash is a folder's."""
+    return [name for name in names if not is_object_key(name.removesuffix("/"))]
 
 
 def are_plain_object_keys(keys: Sequence[str]) -> bool:

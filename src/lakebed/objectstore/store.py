@@ -138,7 +138,11 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-        """Everything whose key starts with `prefix` (any string, not only whole segments), in byte order, in pages."""
+        """Everything whose key starts with `prefix` (any string, not only whole segments), in byte order, in pages.
+
+        Of other programs' objects whose names are no keys (`is_object_key`) it may show some: a caller can report
+        these, and every other method refuses them. The same holds for `level`.
+        """
         ...
 
     async def level(self, folder: str = "") -> Level:

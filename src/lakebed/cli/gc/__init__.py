@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ import msgspec
 from lakebed.base import RUN_MOVES, Conflict, LakebedError, RunState, count_of, human_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
-from lakebed.cli.kit.output import human_time, json_record
+from lakebed.cli.kit.output import human_time, json_record, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
 from lakebed.cli.kit.tree import noun
@@ -128,7 +128,15 @@ def plan(
     check(session, collector, request)
     warn_of_unfinished(session, collector)
     with with_spark(session, collector) as collector:
-        session.show_all(collector.plan(request), partial(plan_texts, command=collector.command_of_all))
+        plans: list[Plan] = []
+
+        def noted() -> Iterator[Plan]:
+            for plan in collector.plan(request):
+                plans.append(plan)
+                yield plan
+
+        session.show_all(noted(), partial(plan_texts, command=collector.command_of_all))
+    _check_names(session, plans)
 
 
 @app.command("show")
@@ -490,5 +498,17 @@ def _show_reports(
             session.say(report_text(report))
     if error is not None:
         raise error
+    _check_names(session, reports)
     if any(report.objects_failed for report in reports):
+        raise click.exceptions.Exit(FAILED)
+
+
+def _check_names(session: Session, seen: Sequence[Plan | RunReport]) -> None:
+    """End with a failure where runs went on beside names that they can do nothing with."""
+    from lakebed.objectstore import names_of_no_keys
+
+    names = sorted({name for each in seen for name in names_of_no_keys(each.unknown_files)})
+    for name in names:
+        session.note(f"{printable(name)} lies in the namespace, and is no key: every run keeps it. Move it away")
+    if names:
         raise click.exceptions.Exit(FAILED)

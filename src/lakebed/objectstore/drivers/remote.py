@@ -12,9 +12,10 @@ both after a day. Objects over 5 GiB cannot be copied by S3 in one call: they ar
 cannot be put with `if_absent`.
 
 Order and completeness rest on ListObjectsV2 of general purpose buckets. A bucket that lists out of order (S3 Express)
-is refused when that shows, and so is a namespace that holds keys with empty or dotted segments: a listing is complete
-or an error. Behind a full last page the driver looks once more. For obstore takes a page without a token for the last,
-and a service that knows only the older ListObjects cuts its answer and sends none.
+is refused when that shows. Where a service lists no names as they are, so is a namespace that holds keys with empty or
+dotted segments: a listing is complete or an error. Behind a full last page the driver looks once more. For obstore
+takes a page without a token for the last, and a service that knows only the older ListObjects cuts its answer and
+sends none.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from lakebed.objectstore.store import (
     ObjectStat,
     ObjectStoreUnavailable,
     Stored,
+    UnlistableKey,
 )
 
 from .remote_answers import ObjectConflict, done
@@ -65,7 +67,12 @@ if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
 
     Client: TypeAlias = AzureStore | GCSStore | S3Store
-    EveryKey: TypeAlias = Callable[[str, str], AsyncIterator[Sequence[ObjectStat]]]
+
+    class EveryKey(Protocol):
+        def __call__(self, prefix: str, after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+            """List names of the bucket with a prefix, behind another. With a delimiter, folders end with it."""
+            ...
+
 
 SINGLE_PUT_BYTES: Final = 8 << 20
 PARTS_MAX: Final = 10_000
@@ -213,7 +220,22 @@ class RemoteObjectStore:
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         """One request for a thousand keys. Where the prefix ends inside a segment the listing begins at it and ends
         after it, so that costs no more.
+
+        Where obstore gives up over another program's key, the rest is listed with all names as they are.
         """
+        last = start_after
+        try:
+            async for page in self._list_keys(prefix, start_after):
+                last = page[-1].key
+                yield page
+        except UnlistableKey:
+            if self._every_key is None:
+                raise
+            async for page in self.list_all(prefix, start_after=last):
+                if shown := [stat for stat in page if RESERVED_SEGMENT not in stat.key.split("/")]:
+                    yield shown
+
+    async def _list_keys(self, prefix: str, start_after: str) -> AsyncIterator[Sequence[ObjectStat]]:
         if not can_begin_object_key(prefix):
             return
         wanted = self._prefix + prefix
@@ -276,16 +298,32 @@ class RemoteObjectStore:
         return list(map(_object_stat, keys, page))
 
     async def level(self, folder: str = "") -> Level:
-        """One request for a thousand keys and folders."""
+        """One request for a thousand keys and folders. Where obstore gives up, the names are shown as they are."""
         if not can_begin_object_key(folder):
             return Level(keys=[], folders=[])
         wanted = self._prefix + folder
-        found = await done(folder, obstore.list_with_delimiter_async(self._client, _folder_of(wanted)))
+        try:
+            found = await done(folder, obstore.list_with_delimiter_async(self._client, _folder_of(wanted)))
+        except UnlistableKey:
+            if self._every_key is None:
+                raise
+            return await self._level_of_names(wanted)
         paths = [meta["path"] for meta in found["objects"]]
         folders = [path.rstrip("/") + "/" for path in found["common_prefixes"]]
         if (seen := [*paths, *folders]) and len(seen) % PAGE_KEYS == 0:
             await self._check_end(wanted, max(*paths, *(name + _LAST for name in folders)))
         return Level(keys=self._keys_below(wanted, paths), folders=self._keys_below(wanted, folders))
+
+    async def _level_of_names(self, wanted: str) -> Level:
+        assert self._every_key is not None
+        keys: list[str] = []
+        folders: list[str] = []
+        begin = len(self._prefix)
+        async for page in self._every_key(wanted, "", delimiter="/"):
+            for stat in page:
+                if stat.key != wanted and RESERVED_SEGMENT not in stat.key.split("/"):
+                    (folders if stat.key.endswith("/") else keys).append(stat.key[begin:])
+        return Level(keys=keys, folders=folders)
 
     async def _check_end(self, wanted: str, last: str) -> None:
         """

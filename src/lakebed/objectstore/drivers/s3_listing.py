@@ -32,6 +32,7 @@ PAGE_KEYS: Final = 1000
 SIGNED_S: Final = 300
 PAUSE_S: Final = 0.2
 _RETRIED: Final = frozenset({429, 500, 502, 503, 504})
+_LAST: Final = "\U0010ffff"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -46,8 +47,10 @@ class EveryKey:
         self._options = options
         self._credentials = credentials
 
-    async def pages(self, prefix: str, after: str) -> AsyncIterator[Sequence[ObjectStat]]:
+    async def pages(self, prefix: str, after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         """Yield what lies behind `after` and begins with `prefix`: any strings. Keys are those of the bucket.
+
+        With a delimiter, all keys that go on behind it are shown as one, which ends with it and has no size.
 
         Raises:
             ObjectStoreUnavailable: the service does not answer, or lists out of order.
@@ -56,12 +59,15 @@ class EveryKey:
         async with httpx.AsyncClient(timeout=self._options.timeout_s) as http:
             while True:
                 query = {"list-type": "2", "encoding-type": "url", "prefix": prefix, "start-after": after}
+                query["delimiter"] = delimiter
                 url = await self._sign(base, region, {name: text for name, text in query.items() if text})
                 page, is_cut = _read(await self._fetch(http, url))
                 for stat in page:
                     if stat.key <= after or not stat.key.startswith(prefix):
                         raise ObjectStoreUnavailable("this bucket lists out of order, or what was not asked for")
                     after = stat.key
+                if delimiter and after.endswith(delimiter):
+                    after += _LAST  # Behind all that lies in this folder.
                 if page:
                     yield page
                 # A service may forget to say that there is more. A page that is not full has all.
@@ -126,6 +132,12 @@ def _read(data: bytes) -> tuple[Sequence[ObjectStat], bool]:
                     checksum=fields.get("ETag", "").strip('"'),
                 )
             )
+        folders = [
+            ObjectStat(key=unquote_plus(text) if is_escaped else text, size_bytes=0, modified_ms=0)
+            for text in (name.text or "" for name in root.iterfind(f"{namespace}CommonPrefixes/{namespace}Prefix"))
+        ]
+        if folders:
+            page = sorted([*page, *folders], key=lambda stat: stat.key)
         return page, root.findtext(f"{namespace}IsTruncated") == "true"
     except (ET.ParseError, KeyError, ValueError, TypeError) as error:
         raise ObjectStoreUnavailable(f"the store answered no listing: {error}") from error

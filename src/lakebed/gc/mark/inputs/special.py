@@ -53,7 +53,7 @@ from lakebed.gc.messages import (
     Pieces,
     RunKind,
 )
-from lakebed.objectstore import ObjectStat, ObjectStore
+from lakebed.objectstore import ObjectStat, ObjectStore, is_object_key
 
 SPECIAL_PREFIX: Final = "_lakefs/"
 DUMPS: Final = "refs"
@@ -129,13 +129,14 @@ def tree_file(key: str) -> str | None:
 def run_file(key: str) -> tuple[str, str] | None:
     """Return kind and id of the run to whose folder this file belongs, if a run writes files of this name."""
     found = _RUN_FILE.fullmatch(key)
-    return None if found is None else (found[1], found[2])
+    return None if found is None or not is_object_key(key) else (found[1], found[2])
 
 
 def written_file(key: str) -> tuple[str, str] | None:
     """Return for a file that was written on request the group that it belongs to, and the id of the request."""
     found = _DUMP_FILE.fullmatch(key) or _SYMLINKS_FILE.fullmatch(key)
-    return None if found is None else (found[1], found[2])
+    # What another program put there as `a//symlink.txt` cannot be deleted, and must not stop what can.
+    return None if found is None or not is_object_key(key) else (found[1], found[2])
 
 
 def is_metadata(key: str) -> bool:
