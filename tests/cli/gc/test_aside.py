@@ -228,7 +228,7 @@ def test_what_was_deleted_cannot_be_restored_and_the_run_is_named(shell: Shell, 
     assert f"run {deleted.run} deleted it at" in gone.err
 
 
-@pytest.mark.parametrize("option", [("--state", "gone"), ("--since", "yesterday")])
+@pytest.mark.parametrize("option", [("--state", "lost"), ("--since", "yesterday")])
 def test_a_question_that_means_nothing_is_refused(shell: Shell, lake: str, option: tuple[str, str]) -> None:
     refused = shell("gc", "ledger", lake, *option)
 

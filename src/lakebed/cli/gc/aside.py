@@ -202,7 +202,7 @@ def ledger(
     address: Annotated[str, Option("--address", help="Only this address.")] = "",
     state: Annotated[
         str,
-        Option("--state", help="Only rows in this state: deleted, restored, kept or failed."),
+        Option("--state", help="Only rows in this state: deleted, restored, kept, gone or failed."),
     ] = "",
     since: Annotated[
         str, Option("--since", metavar="DATE", help="Only rows since a date, or date and time (ISO 8601, UTC).")
