@@ -8,6 +8,7 @@ deleted, or forgotten, and of a forgotten one nothing is left.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import combinations
 from typing import Any, Final
@@ -16,10 +17,12 @@ from msgspec.structs import replace
 
 from lakebed.base import EMPTY_METARANGE, Entry, RepositoryUid
 from lakebed.catalog import Catalog, CatalogOptions, Repository
-from lakebed.catalog.namespaces import overlap
+from lakebed.catalog.errors import NamespaceInUse
+from lakebed.catalog.namespaces import OLD_MARKER, overlap
 from lakebed.catalog.places import NAMESPACES
 from lakebed.catalog.records import (
     DELETED_REPOSITORIES,
+    MARKER_KEY,
     BranchProtection,
     DeletedRecord,
     DeletedState,
@@ -293,6 +296,17 @@ def what_was_acknowledged_last_counts(ending: Ending) -> None:
             raise Violation("a repository was brought back and forgotten")
 
 
+def one_took_it_over(ending: Ending) -> None:
+    """Check that of two installations one at most uses the old server's namespace, and that it holds the claim."""
+    made = []
+    for beneath in INSTALLATIONS:
+        value = ending.disk.value(beneath + keys.REPOSITORIES, NAME.encode())
+        if value is not None and (record := decode_record(RepositoryRecord, value)).state.value == "active":
+            made.append(record.marker)
+    if len(made) > 1:
+        raise Violation("two installations took one namespace over, and each would collect what the other names")
+
+
 def namespaces_are_apart(ending: Ending) -> None:
     """Check that no namespace of repositories that were made lies in another, and that one id was given out once."""
     made = [record.namespace_uri for record in repositories(ending.disk).values() if record.state.value == "active"]
@@ -347,6 +361,7 @@ def repository_scenes() -> Iterator[Scene]:
         )
         yield made
     yield from _deletions()
+    yield from take_over_scenes()
     # A branch that is made through an old handle is usable while its repository is forgotten.
     on_topic: tuple[tuple[str, Act], ...] = (
         ("branch", _make_branch),
@@ -409,6 +424,37 @@ def repository_scenes() -> Iterator[Scene]:
     }
     for name, (prepare, pair) in worlds.items():
         yield Scene(name=name, actors=pair, prepare=prepare, checks=checks, quick=Quick.ALL)
+
+
+INSTALLATIONS: Final = (b"one/", b"two/")
+"""What the partitions of two key-value stores begin with."""
+
+
+def _taking_over(beneath: bytes) -> Program:
+    async def program(ports: SimPorts) -> None:
+        own = SimStore(whole_batches=True, own=ports.store.own, beneath=beneath)
+        create = catalog_of(ports, own).create(NAME, storage_namespace="sim://old", old_server="http://old")
+        name = f"{ports.actor}{ports.life}"
+        with suppress(NamespaceInUse):
+            await ports.operations.run(Operation(name, "create", value=name), create)
+
+    return program
+
+
+async def _old_server(ports: SimPorts) -> None:
+    await Namespace(ports, "sim://old").put(MARKER_KEY, OLD_MARKER)
+
+
+def take_over_scenes() -> Iterator[Scene]:
+    """Two installations migrate one repository of an old server in place."""
+    first, second = (Actor(letter, _taking_over(at)) for letter, at in zip("ab", INSTALLATIONS, strict=True))
+    yield Scene(
+        name="two installations take over one namespace of an old server",
+        actors=(first, second),
+        prepare=_old_server,
+        checks=(one_took_it_over,),
+        quick=Quick.ALL,
+    )
 
 
 def _deletions() -> Iterator[Scene]:

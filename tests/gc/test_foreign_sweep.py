@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from lakebed.base import format_address
 from lakebed.gc import messages
 from lakebed.gc.runs.recording import Swept
-from lakebed.objectstore import MemoryDeleter
+from lakebed.objectstore import (
+    Adoption,
+    AdoptionMoved,
+    AdoptionState,
+    AdoptionUnreadable,
+    MemoryDeleter,
+    read_adoption,
+    write_adoption,
+)
 from tests.gc.garbage import LEDGER, PART, Dated, plan_of, sweep_part
 
 OURS = format_address(7, 1)
@@ -88,3 +97,62 @@ async def test_what_lies_outside_data_is_refused_whatever_the_plan_says(store: D
 
     assert found.errors == ("imported/a.csv: not an object that may be deleted",)
     assert await store.get("imported/a.csv") == b"1234"
+
+
+CLAIM = Adoption(marker="m", state=AdoptionState.KEPT, server="http://old")
+
+
+@pytest.mark.parametrize("states", [[], [AdoptionState.ADOPTED], [AdoptionState.ADOPTED, AdoptionState.KEPT]])
+async def test_what_an_old_server_wrote_stays_until_its_adoption_is_final(
+    store: Dated, states: list[AdoptionState]
+) -> None:
+    line = await write_adoption(store, CLAIM, after=None)
+    for state in states:
+        line = await write_adoption(store, msgspec.structs.replace(line, state=state), after=line)
+
+    found = await swept(store)
+
+    assert await left(store) == ["data/imported/a", "data/imported/b"]
+    assert found.objects_failed == 2
+    assert "its adoption is not final" in found.errors[0]
+
+    await write_adoption(store, msgspec.structs.replace(line, state=AdoptionState.FINAL), after=line)
+    await swept(store)
+    assert await left(store) == []
+
+
+async def test_an_adoption_that_cannot_be_read_stops_the_sweep(store: Dated) -> None:
+    await store.put("_lakefs/old-server/00000001.json", b'{"format":2,"marker":"m","state":"final","server":""}')
+
+    with pytest.raises(AdoptionUnreadable):
+        await swept(store)
+
+    assert len(await left(store)) == 3
+
+
+@pytest.mark.parametrize(("later_ms", "goes"), [(60_000, True), (60_001, False)])
+async def test_of_an_adopted_namespace_what_was_compared_goes_though_it_is_a_younger_copy(
+    store: Dated, later_ms: int, goes: bool
+) -> None:
+    compared_ms = store.ms + 60_000
+    final = msgspec.structs.replace(CLAIM, state=AdoptionState.FINAL, compared_ms=compared_ms)
+    await write_adoption(store, final, after=None)
+    store.ms += later_ms // 60_000 * 60_000 + (later_ms % 60_000) * 1_000
+    await store.put("data/imported/a", b"1234")
+
+    await swept(store)
+
+    assert await left(store) == ([] if goes else ["data/imported/a"])
+
+
+async def test_one_writer_makes_a_line_and_nothing_follows_the_last_word(store: Dated) -> None:
+    first = await write_adoption(store, CLAIM, after=None)
+    with pytest.raises(AdoptionMoved):
+        await write_adoption(store, CLAIM, after=None)
+    final = await write_adoption(store, msgspec.structs.replace(first, state=AdoptionState.FINAL), after=first)
+    with pytest.raises(AdoptionMoved):
+        await write_adoption(store, first, after=first)
+    with pytest.raises(AdoptionMoved):
+        await write_adoption(store, first, after=final)
+
+    assert await read_adoption(store) == final

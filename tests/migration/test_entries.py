@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from lakebed.base import Entry
 from lakebed.catalog import AddressInNamespace, Catalog
 from lakebed.catalog.namespaces import OLD_MARKER
 from lakebed.catalog.records import MARKER_KEY
-from lakebed.migration import OldRootUnknown
+from lakebed.migration import OldRootUnknown, StillNamed
+from lakebed.migration.adopting import check_named_nowhere_else
 from lakebed.migration.entries import Entries, metadata_of
 from lakebed.objectstore import ObjectStore
+from lakebed.versions import Note
 from lakebed.wire import ObjectStats
 
 
@@ -64,3 +68,23 @@ async def test_the_old_servers_marker_is_told_by_its_content(catalog: Catalog, i
     await outer.put(f"new/{MARKER_KEY}", OLD_MARKER[:-1] + b"!")
     with pytest.raises(AddressInNamespace):
         await catalog.namespaces.check_outside(address.replace("/old/", "/new/"), is_folder=is_folder)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_a_namespace_of_which_another_repository_names_an_object_is_not_adopted(
+    catalog: Catalog, namespace: str, is_committed: bool
+) -> None:
+    """In a commit or staged, alive or deleted: the object must stay. Names beside the namespace do not count."""
+    other = await catalog.create("other", storage_namespace=namespace)
+    stage = other.versions.staging.put
+    entry = Entry(address=f"{namespace}-old/lake/data/x/y", size_bytes=1, checksum="0", modified_ms=0)
+    await stage("main", b"beside", replace(entry, address=f"{namespace}-old/lakes/data/x/y"))
+    await check_named_nowhere_else(catalog, "", f"{namespace}-old/lake")
+
+    await stage("main", b"a", entry)
+    if is_committed:
+        await other.versions.commits.commit("main", Note(message="m", committer="ann"))
+        await other.versions.staging.delete("main", b"a")
+        await catalog.delete("other")
+    with pytest.raises(StillNamed, match="by other"):
+        await check_named_nowhere_else(catalog, "", f"{namespace}-old/lake")

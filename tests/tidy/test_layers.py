@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gc": {"base", "objectstore", "ranges", "gc/rules", "gc/messages", "operations", "client", "wire", "runtime"},
     # Sessions of users: not below `gc`, since a cluster's job that reads a branch runs no collection.
     "spark": {"base", "settings", "gc"},
-    "migration": CORE | {"auth", "catalog", "client", "hooks", "wire"},
+    "migration": CORE | {"auth", "catalog", "client", "gc/live", "hooks", "wire"},
     "cli": {"base", "client", "gc/rules", "lake", "settings", "wire"},
     "cli/gc": {
         "base",

@@ -18,6 +18,9 @@ from typing import Final
 
 from lakebed.base import inner_namespace, is_inside, parse_slice_name
 from lakebed.objectstore import (
+    Adoption,
+    AdoptionMoved,
+    AdoptionState,
     InvalidNamespace,
     InvalidObjectKey,
     ObjectExists,
@@ -25,8 +28,10 @@ from lakebed.objectstore import (
     ObjectStat,
     ObjectStore,
     ObjectStoreDenied,
+    read_adoption,
     split_address,
     without_account,
+    write_adoption,
 )
 
 from .errors import (
@@ -148,6 +153,51 @@ class Namespaces:
             raise NamespaceInUse(f"namespace {objectstore.uri} meets {other}, which is in use", namespace=other)
         if await self._is_taken(objectstore):
             raise _in_use(objectstore.uri)
+
+    async def check_old(self, uri: str) -> None:
+        """Refuse a namespace that is not the old server's alone: `take_over` would. Writes nothing.
+
+        Raises:
+            InvalidNamespace, NamespaceInUse, NamespaceNested, NamespaceUnclear.
+        """
+        objectstore = self.open(uri)
+        other = first_overlap(objectstore.uri, await self._known())
+        if other is not None:
+            raise NamespaceInUse(f"namespace {objectstore.uri} meets {other}, which is in use", namespace=other)
+        await self._check_old(objectstore)
+        if await read_adoption(objectstore) is not None:
+            raise _in_use(objectstore.uri)
+
+    async def _check_old(self, objectstore: ObjectStore) -> None:
+        if await self._is_taken(objectstore):
+            if await objectstore.get(MARKER_KEY) != OLD_MARKER:
+                raise _in_use(objectstore.uri)
+            inner = await self._find_inside(objectstore)
+            if inner is not None:
+                inner = f"{objectstore.uri}/{inner}"
+                raise NamespaceNested(f"namespace {objectstore.uri} lies around {inner}", namespace=inner)
+
+    async def take_over(self, objectstore: ObjectStore, marker: str, server: str) -> None:
+        """Claim a namespace of the old server at `server`, and put our marker in the place of that server's.
+
+        Two installations may try at once: a marker that is there cannot be replaced on a condition, so the first line
+        of the adoption's log decides, and only who wrote it replaces the marker.
+
+        Raises:
+            NamespaceInUse: another repository or installation has it.
+            NamespaceNested, NamespaceUnclear: see `mark`.
+        """
+        claim = await read_adoption(objectstore)
+        if claim is None:
+            await self._check_old(objectstore)
+            line = Adoption(marker=marker, state=AdoptionState.KEPT, server=server)
+            with suppress(AdoptionMoved):
+                await write_adoption(objectstore, line, after=None)
+            claim = await read_adoption(objectstore)
+        if claim is None or claim.marker != marker:
+            raise _in_use(objectstore.uri)
+        if await self._is_marked(objectstore) and await objectstore.get(MARKER_KEY) == OLD_MARKER:
+            await objectstore.put(MARKER_KEY, marker.encode())
 
     async def _is_taken(self, objectstore: ObjectStore) -> bool:
         """Return whether a marker is there, of whatever server.

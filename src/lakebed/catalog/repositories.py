@@ -161,6 +161,7 @@ class Catalog:
         read_only: bool = False,
         reuse: bool = False,
         bare: Distrust | None = None,
+        old_server: str | None = None,
     ) -> Repository:
         """Create a repository with a first commit and a default branch.
 
@@ -169,6 +170,8 @@ class Catalog:
         marker that no repository of this installation put there: a copy, or another installation's. The new repository
         is `salted` then. Before it can be used, `bare` lets nothing be collected until it is restored and a person has
         chosen, salted or not: objects may be copied into its namespace later.
+
+        With `old_server`, its address, the namespace is that server's, and is claimed (`Namespaces.take_over`).
 
         Raises:
             InvalidName: of the repository or of its default branch.
@@ -191,6 +194,8 @@ class Catalog:
         try:
             await self.places.note(objectstore.uri, record.uid)
             await self._check_no_overlap(name, objectstore.uri, record.uid, is_reused=record.salted)
+            if old_server is not None:
+                await self.namespaces.take_over(objectstore, record.marker, old_server)
             await self.namespaces.mark(objectstore, record.marker)
         except (NamespaceInUse, Unavailable) as error:
             # A marker that was free when this call began is in the record of the deleted repository still, or in that

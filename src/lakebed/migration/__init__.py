@@ -5,22 +5,31 @@ parts of `lakebed.catalog`, beside servers that may run (docs/guide/migrating.md
 """
 
 from .accounts import AccountsHere, AccountsMigrated, SourceAccounts, bring_accounts
+from .adopting import Adopted, NotCompared, NotInPlace, OldServerAlive, Step, StillNamed, adopt
 from .entries import OldRootUnknown, SourceUnreadable
 from .flow import Migrated, Migration, MigrationDiffers, NamespaceOfSource, migrate_repository, plan_repository
-from .source import NoSuchSource, SourceRepository, find_sources
+from .source import NoSuchSource, SourceRepository, answers, find_sources
 
 __all__ = [
     "AccountsHere",
     "AccountsMigrated",
+    "Adopted",
     "Migrated",
     "Migration",
     "MigrationDiffers",
     "NamespaceOfSource",
     "NoSuchSource",
+    "NotCompared",
+    "NotInPlace",
     "OldRootUnknown",
+    "OldServerAlive",
     "SourceAccounts",
     "SourceRepository",
     "SourceUnreadable",
+    "Step",
+    "StillNamed",
+    "adopt",
+    "answers",
     "bring_accounts",
     "find_sources",
     "migrate_repository",

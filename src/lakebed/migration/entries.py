@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, Invalid, NotFound, is_inside
+from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, Invalid, NotFound, is_absolute, is_inside, key_inside
 from lakebed.catalog import Catalog
 from lakebed.objectstore import ObjectMissing
 from lakebed.wire import ObjectStats
@@ -27,10 +27,14 @@ class OldRootUnknown(Invalid):
 
 
 class Entries:
-    """Make entries of one repository's objects. `old_root`: the folder of the source's local store, or empty."""
+    """Make entries of one repository's objects. `old_root`: the folder of the source's local store, or empty.
 
-    def __init__(self, catalog: Catalog, namespace: str, *, old_root: str = "") -> None:
+    `is_in_place`: the repository here has the source's namespace, so what lies in it is named by its key.
+    """
+
+    def __init__(self, catalog: Catalog, namespace: str, *, old_root: str = "", is_in_place: bool = False) -> None:
         self._catalog = catalog
+        self.is_in_place = is_in_place
         self._old_root = LOCAL_ROOT + old_root.strip("/") + "/" if old_root.strip("/") else ""
         self.namespace = self.address_of(namespace.rstrip("/"))
         self._checked: set[str] = set()
@@ -51,8 +55,9 @@ class Entries:
         return "local://" + theirs.removeprefix(self._old_root)
 
     def of(self, stats: ObjectStats) -> Entry:
+        address = self.address_of(stats.physical_address)
         return Entry(
-            address=self.address_of(stats.physical_address),
+            address=(self.is_in_place and key_inside(address, self.namespace)) or address,
             size_bytes=stats.size_bytes or 0,
             checksum=stats.checksum,
             modified_ms=stats.mtime * 1000,
@@ -69,6 +74,8 @@ class Entries:
             AddressInNamespace: the object lies where a Lakebed server collects.
         """
         entry = self.of(stats)
+        if not is_absolute(entry.address):
+            return entry
         folder = entry.address.rpartition("/")[0]
         folder = self.namespace if is_inside(folder, self.namespace) else folder
         if folder not in self._checked:
@@ -82,23 +89,24 @@ class Entries:
             SourceUnreadable: the object is not there for this server, or has another size.
         """
         entry = await self.checked(stats)
-        objectstore, key = self._catalog.namespaces.locate(entry.address)
+        address = entry.address if is_absolute(entry.address) else f"{self.namespace}/{entry.address}"
+        objectstore, key = self._catalog.namespaces.locate(address)
         try:
             stat = await objectstore.stat(key)
         except ObjectMissing as error:
             advice = (
                 "copy the old folder there, or set LAKEBED_BLOCKS_LOCAL_ROOT to it"
-                if entry.address != stats.physical_address
+                if address != stats.physical_address
                 else "it must use the source's object store"
             )
             raise SourceUnreadable(
-                f"{stats.path} should lie at {entry.address}, and this server finds nothing there: {advice}",
-                address=entry.address,
+                f"{stats.path} should lie at {address}, and this server finds nothing there: {advice}",
+                address=address,
             ) from error
         if stat.size_bytes != entry.size_bytes:
             raise SourceUnreadable(
-                f"{stats.path} should have {entry.size_bytes:,} bytes, and {entry.address} has {stat.size_bytes:,}",
-                address=entry.address,
+                f"{stats.path} should have {entry.size_bytes:,} bytes, and {address} has {stat.size_bytes:,}",
+                address=address,
             )
 
 

@@ -36,10 +36,12 @@ from lakebed.base import (
     to_row,
 )
 from lakebed.catalog import Catalog, Repository, RepositoryNotFound, SettingChanged, overlap
+from lakebed.objectstore import normalise_namespace, store_clock_ms
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import BranchNotFound, Note, TagNotFound, UncommittedChanges
 from lakebed.wire import Commit
 
+from .adopting import WORK, check_named_nowhere_else, note_compared
 from .entries import Entries
 from .source import Changed, SourceRepository, in_pages
 from .staying import staying
@@ -48,8 +50,8 @@ T = TypeVar("T")
 
 CAME_FROM: Final = "lakebed.migrated-from"
 """The metadata of a commit here has the id of the source's commit below this key."""
-WORK: Final = "migration"
-"""The mark of the hidden branches. A name is no mark: users' branches have any name."""
+CLOCK_KEY: Final = "_lakefs/retention/gc/clock.json"
+"""The file that collections ask the store's clock with."""
 PART_OBJECTS: Final = 50_000
 """Apply this many changes of a commit at a time."""
 SHOWN: Final = 5
@@ -123,14 +125,14 @@ class _Work:
 
 
 async def plan_repository(
-    catalog: Catalog, source: SourceRepository, namespace: str, *, old_root: str = "", say: Say = lambda _: None
+    catalog: Catalog, source: SourceRepository, namespace: str | None, *, old_root: str = "", say: Say = lambda _: None
 ) -> Migration:
     """Check what `migrate_repository` checks, and count what it would do. Writes no repository; reads each change.
 
     Raises:
         As `migrate_repository`, and InvalidName, InvalidNote.
     """
-    entries = Entries(catalog, source.record.storage_namespace, old_root=old_root)
+    entries = Entries(catalog, source.record.storage_namespace, old_root=old_root, is_in_place=namespace is None)
     target = await _find(catalog, source.name)
     here = {} if target is None else await _replayed(target)
     branches, tags, commits = await _read_refs(source, here)
@@ -140,7 +142,12 @@ async def plan_repository(
     for name in tags:
         check_tag(name)
     await _check_readable(entries, source, [*branches.values(), *tags.values()])
-    if target is None:
+    if target is not None:
+        _check_place(target, namespace, entries)
+    elif namespace is None:
+        await catalog.namespaces.check_old(entries.namespace)
+        await check_named_nowhere_else(catalog, "", entries.namespace)
+    else:
         _check_beside(namespace, entries)
         await catalog.namespaces.check_free(namespace)
     changes = 0
@@ -153,7 +160,7 @@ async def plan_repository(
             say(f"{source.name}: checked {at + 1:,} of {count_of(len(commits), 'commit')}")
     return Migration(
         repository=source.name,
-        namespace=namespace,
+        namespace=namespace or entries.namespace,
         commits=len(commits),
         commits_before=len(here),
         branches=len(branches),
@@ -165,9 +172,9 @@ async def plan_repository(
 
 
 async def migrate_repository(
-    catalog: Catalog, source: SourceRepository, namespace: str, *, old_root: str = "", say: Say = lambda _: None
+    catalog: Catalog, source: SourceRepository, namespace: str | None, *, old_root: str = "", say: Say = lambda _: None
 ) -> Migrated:
-    """Bring one repository over, or go on with it. `namespace` is that of the new repository.
+    """Bring one repository over, or go on with it. `namespace` is that of the new repository; None: the source's own.
 
     Raises:
         SourceUnreadable, OldRootUnknown: this server cannot read the source's objects.
@@ -175,13 +182,15 @@ async def migrate_repository(
         NamespaceOfSource, NamespaceInUse, NamespaceNested, StorageMissing: `namespace` cannot be used.
         MigrationDiffers: after all, a listing here is not the source's.
     """
-    entries = Entries(catalog, source.record.storage_namespace, old_root=old_root)
+    entries = Entries(catalog, source.record.storage_namespace, old_root=old_root, is_in_place=namespace is None)
     target = await _find(catalog, source.name)
     here = {} if target is None else await _replayed(target)
     branches, tags, commits = await _read_refs(source, here)
     await _check_readable(entries, source, [*branches.values(), *tags.values()])
     if target is None:
         target = await _create(catalog, source, namespace, entries)
+    _check_place(target, namespace, entries)
+    began_ms = 0 if namespace is not None else await store_clock_ms(target.objectstore, CLOCK_KEY)
     work = _Work(source, target, entries, here=here)
     ours = await target.settings.work_branches(WORK)
     for name, commit_id in await _branches_here(target):
@@ -200,6 +209,8 @@ async def migrate_repository(
     for tip in [*work.tips]:
         await work.drop_tips(tip)
     await _bring_settings(catalog, work)
+    if namespace is None and not left:
+        await note_compared(target, began_ms)
     return Migrated(
         repository=source.name,
         commits=len(commits),
@@ -221,13 +232,26 @@ def _check_beside(namespace: str, entries: Entries) -> None:
         )
 
 
-async def _create(catalog: Catalog, source: SourceRepository, namespace: str, entries: Entries) -> Repository:
-    _check_beside(namespace, entries)
+def _check_place(target: Repository, namespace: str | None, entries: Entries) -> None:
+    """A later call must go on where the first one put the repository, or entries would name objects otherwise."""
+    if (target.objectstore.uri == normalise_namespace(entries.namespace)) is not (namespace is None):
+        raise NamespaceOfSource(
+            f"{target.id} was brought to {target.objectstore.uri}: call this as then, in place or with --namespaces",
+            namespace=target.objectstore.uri,
+        )
+
+
+async def _create(catalog: Catalog, source: SourceRepository, namespace: str | None, entries: Entries) -> Repository:
+    if namespace is None:
+        await check_named_nowhere_else(catalog, "", entries.namespace)
+    else:
+        _check_beside(namespace, entries)
     return await catalog.create(
         source.name,
-        storage_namespace=namespace,
+        storage_namespace=namespace or entries.namespace,
         default_branch=source.record.default_branch,
         read_only=source.record.read_only,
+        old_server=None if namespace else source.server,
     )
 
 

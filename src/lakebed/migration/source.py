@@ -8,8 +8,8 @@ from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
-from lakebed.base import NotFound
-from lakebed.client import Client, Missing
+from lakebed.base import LakebedError, NotFound
+from lakebed.client import Client, Missing, Retries, Unreachable
 from lakebed.hooks import FOLDER
 from lakebed.wire import Commit, GarbageCollectionRules, ObjectStats, Ref, Repository
 
@@ -36,6 +36,7 @@ class SourceRepository:
         self._client = client
         self.record = record
         self.name = record.id
+        self.server = client.endpoint
 
     def branches(self) -> list[Ref]:
         return [*self._client.branches.list(self.name)]
@@ -145,6 +146,18 @@ def find_sources(client: Client, names: Sequence[str]) -> list[SourceRepository]
         return [SourceRepository(client, client.repositories.get(name)) for name in names]
     except Missing as error:
         raise NoSuchSource(f"{client.endpoint} has not all of these repositories: {', '.join(names)}") from error
+
+
+def answers(server: str) -> bool:
+    """Return whether anything answers at this address, whatever it says."""
+    with Client(server, retries=Retries(attempts=1), timeout_s=10) as client:
+        try:
+            client.setup_state()
+        except Unreachable:
+            return False
+        except LakebedError:
+            return True
+        return True
 
 
 def in_pages(rows: Iterable[T]) -> Iterator[list[T]]:

@@ -1,5 +1,14 @@
 """Immutable bytes: the ports ObjectStore and Deleter, the drivers behind them, and how to open a storage namespace."""
 
+from .adoption import (
+    ADOPTION_PREFIX,
+    Adoption,
+    AdoptionMoved,
+    AdoptionState,
+    AdoptionUnreadable,
+    read_adoption,
+    write_adoption,
+)
 from .arguments import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key, names_of_no_keys
 from .clock import store_clock_ms
 from .drivers.memory import MemoryDeleter, MemoryObjectStore
@@ -31,8 +40,13 @@ from .store import (
 )
 
 __all__ = [
+    "ADOPTION_PREFIX",
     "BLOCK_KEY_BYTES_MAX",
     "CHUNK_BYTES",
+    "Adoption",
+    "AdoptionMoved",
+    "AdoptionState",
+    "AdoptionUnreadable",
     "Body",
     "BucketMissing",
     "CopiesRanges",
@@ -66,7 +80,9 @@ __all__ = [
     "open_deleter",
     "open_objectstore",
     "options_from_environment",
+    "read_adoption",
     "split_address",
     "store_clock_ms",
     "without_account",
+    "write_adoption",
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lakebed.base import count_of
+from lakebed.base import count_of, human_size
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
@@ -32,13 +33,28 @@ def migrate(
     *,
     data: Annotated[Path, Option("--data", metavar="DIR", help="The data folder of the new server.")],
     namespaces: Annotated[
-        str,
+        str | None,
         Option(
             "--namespaces",
             metavar="URI",
             help=f"Where the new repositories keep their files: s3://bucket/lakebed/{PLACE}. Not below the old ones.",
         ),
-    ],
+    ] = None,
+    in_place: Annotated[
+        bool,
+        Option("--in-place", help="Instead of --namespaces: each takes the old namespace over, to adopt it later."),
+    ] = False,
+    adopt: Annotated[
+        bool,
+        Option("--adopt", help="Adopt what came over in place: the old server is stopped. Plans count its objects."),
+    ] = False,
+    undo: Annotated[
+        bool, Option("--undo", help="With --adopt: go back, so that the old server can start again.")
+    ] = False,
+    final: Annotated[
+        bool, Option("--final", help="With --adopt: collections may delete its objects. Nothing leads back.")
+    ] = False,
+    yes: Annotated[bool, Option("--yes", help="With --final: do not ask.")] = False,
     objects: Annotated[
         str,
         Option("--objects", metavar="OLD-ROOT", help="The folder that the old server's local store has as its root."),
@@ -56,7 +72,14 @@ def migrate(
     The configured server is the old one: --profile, or lakectl's settings. Objects stay where they are,
     so stop the old server's collections. Run it again to go on after an error, or to bring over what is new.
     """
-    if PLACE not in namespaces:
+    if adopt:
+        if namespaces or in_place or accounts or objects or (undo and final) or not repositories:
+            raise Misuse("--adopt takes repositories by name, --data, --kv, --dry-run, and --undo or --final")
+        _adopt(session, repositories, data, kv, undo=undo, final=final, dry_run=dry_run, yes=yes)
+        return
+    if undo or final or (namespaces is None) is not in_place:
+        raise Misuse("choose --namespaces URI, or --in-place to adopt the old namespaces later; or --adopt")
+    if namespaces is not None and PLACE not in namespaces:
         raise Misuse(f"--namespaces has no {PLACE} in it: each repository needs a namespace of its own")
     # An exception to the import map: at the folder, the command line is a composition root of the server, too.
     from lakebed.migration import (
@@ -73,7 +96,8 @@ def migrate(
     options = options_of(data.absolute(), {**session.environment, "LAKEBED_ACTIONS": "0"}, kv)
     prepare_folder(options.data_dir)
     sources = {
-        source: namespaces.replace(PLACE, source.name) for source in find_sources(session.client, repositories or [])
+        source: namespaces and namespaces.replace(PLACE, source.name)
+        for source in find_sources(session.client, repositories or [])
     }
     say = session.note if session.shows_progress else lambda _: None
 
@@ -91,6 +115,48 @@ def migrate(
         return found
 
     session.show_all(asyncio.run(run()), lambda found: _lines(found, "would come over" if dry_run else ""))
+
+
+def _adopt(
+    session: Session,
+    repositories: list[str],
+    data: Path,
+    kv: str | None,
+    *,
+    undo: bool,
+    final: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    from lakebed.migration import Adopted, Step, adopt, answers
+    from lakebed.server import opened, options_of, prepare_folder
+
+    options = options_of(data.absolute(), {**session.environment, "LAKEBED_ACTIONS": "0"}, kv)
+    prepare_folder(options.data_dir)
+    wanted = Step.UNDO if undo else Step.FINISH if final else Step.ADOPT
+
+    async def run(step: Step) -> list[Adopted]:
+        async with opened(options) as state:
+            return [await adopt(state.catalog, name, step, answers=answers, by=user) for name in repositories]
+
+    user = getpass.getuser()
+    if final and not dry_run:
+        session.confirm(
+            f"The old server is gone for good, and collections may delete what it wrote in {', '.join(repositories)}?",
+            yes=yes,
+        )
+    session.show_table(
+        asyncio.run(run(Step.LOOK if dry_run else wanted)),
+        {
+            "REPOSITORY": lambda one: one.repository,
+            "STATE": lambda one: one.state,
+            "OBJECTS": lambda one: f"{one.objects:,}",
+            "SIZE": lambda one: human_size(one.size_bytes),
+            "NAMED": lambda one: f"{one.named:,}",
+            "MISSING": lambda one: f"{one.missing:,}",
+            "UNNAMED": lambda one: f"{one.unnamed:,}",
+        },
+    )
 
 
 def _lines(found: Iterable[Migrated | Migration | AccountsMigrated], planned: str) -> list[str]:

@@ -40,6 +40,8 @@ from .publish.hard_delete import (
 from .publish.potential import PotentialCommits, PotentialNotFound
 from .reading.commits import read_snapshot
 from .reading.continuing import Reader
+from .reading.elsewhere import Elsewhere, NamedElsewhere
+from .reading.naming import Search
 from .records.holds import HoldBook, HoldExists, HoldNotFound, HoldsRecord, InvalidHold
 from .records.jobs import JobBook, JobNotFound, JobRunning
 from .records.policies import PolicyBook, PolicyRecord
@@ -55,6 +57,7 @@ __all__ = [
     "CountedOn",
     "DeletedCollections",
     "DeletedOnly",
+    "Elsewhere",
     "HoldBook",
     "HoldExists",
     "HoldNotFound",
@@ -65,6 +68,7 @@ __all__ = [
     "JobBook",
     "JobNotFound",
     "JobRunning",
+    "NamedElsewhere",
     "NoQuestion",
     "NotAdopted",
     "NotRestorable",
@@ -93,6 +97,7 @@ __all__ = [
     "RulesVersionNotFound",
     "RunMoved",
     "RunNotFound",
+    "Search",
     "Searches",
     "ServiceOptions",
     "SlicesInUse",

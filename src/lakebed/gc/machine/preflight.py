@@ -25,6 +25,7 @@ from lakebed.gc.messages import (
     Plan,
     PreparedCommits,
     RunKind,
+    RunMode,
     RunState,
     RunView,
     Service,
@@ -33,7 +34,11 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.runs.context import read_plan_file
 from lakebed.gc.runs.status import ended_without_deleting
-from lakebed.objectstore import ObjectStore
+from lakebed.objectstore import ObjectStore, read_adoption
+
+
+class NotFinal(Conflict):
+    """What another server wrote in this namespace stays until its adoption is final. The sweep keeps it in any case."""
 
 
 class RunNotReady(Conflict):
@@ -61,7 +66,23 @@ async def check_apply(service: Service, store: ObjectStore, run_id: str) -> None
     plan, plan_file = await read_plan_file(store, check_run_id(run_id))
     state = state_to_apply(await service.run(run_id), plan)
     if state is not RunState.ENDED:
+        if plan.garbage.rows and (plan.kind.publishes or plan.mode is RunMode.OLD_LAYOUT):
+            await _check_adopted(store)
         await may_apply(service, plan, state, plan_file=plan_file)
+
+
+async def _check_adopted(store: ObjectStore) -> None:
+    """
+    Raises:
+        NotFinal: the namespace was another server's, and its objects are not ours for good.
+    """
+    adoption = await read_adoption(store)
+    if adoption is not None and not adoption.may_delete:
+        raise NotFinal(
+            f"{store.uri} is {adoption.state} from another server, and nothing may be deleted yet:"
+            " `lakebed migrate --adopt`, and then with --final, says that the old server is gone",
+            state=adoption.state.value,
+        )
 
 
 class Allowed(NamedTuple):

@@ -36,7 +36,7 @@ from lakebed.gc.engines import Effort, Engine, Task
 from lakebed.gc.engines.tables import PARTS, parts_of, read_part, rows_of_parts
 from lakebed.gc.kinds import Look, SweepRule
 from lakebed.gc.mark.holding import Held
-from lakebed.gc.mark.sets.places import may_be_swept
+from lakebed.gc.mark.sets.places import is_elsewhere, may_be_swept
 from lakebed.gc.messages import GC_PREFIX, LedgerState, Manifest, Part
 from lakebed.gc.runs.elsewhere import Gone
 from lakebed.gc.runs.fencing import Fence, Overtaken
@@ -50,7 +50,7 @@ from lakebed.gc.runs.recording import (
     record,
     without,
 )
-from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore
+from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore, read_adoption
 
 BATCH_KEYS: Final = 1000
 """How many keys one call deletes: what S3 takes at once."""
@@ -66,6 +66,8 @@ AT_ONCE: Final = 16
 
 _OURS: Final = "^data/[0-9a-z]+/[0-9]{8}$"
 """What nearly all addresses look like, found good without a look at each."""
+
+NOT_FINAL: Final = "the old server wrote it, and its adoption is not final (lakebed migrate --adopt --final)"
 
 _REFUSED: Final = "not an object that may be deleted"
 
@@ -140,8 +142,11 @@ async def sweep_part(
         kept = await held.among(task.store, objects)
         free = without(objects, kept)
         foreign = free.filter(pc.equal(free["slice"], FOREIGN_SLICE))
+        old, settled_ms = await _of_old_server(task.store, foreign)
+        if old:
+            kept, free, foreign = {**kept, **old}, without(free, old), without(foreign, old)
         if foreign.num_rows and rule.look is not Look.NONE:
-            act, most = _if_unchanged(task, foreign, act, rule.look), BATCHES_BY_KEY
+            act, most = _if_unchanged(task, foreign, act, rule.look, settled_ms=settled_ms), BATCHES_BY_KEY
         outcomes = await _each(task, free, act, may_go=rule.may_delete, most=most)
         errors = {**outcomes.errors, **kept}
         tried = [address for address in objects["address"].to_pylist() if address not in errors]
@@ -200,6 +205,18 @@ async def _each(
     return Outcomes(errors=errors, states=states)
 
 
+async def _of_old_server(store: ObjectStore, foreign: pa.Table) -> tuple[dict[str, str], int]:
+    """Return those that another server wrote here, each with a reason, unless a person made their adoption final; and
+    since when that server wrote nothing, by the store's clock.
+
+    Final is for ever, so one look a part is enough.
+    """
+    keys = [key for key in foreign["address"].to_pylist() if is_elsewhere(key)]
+    if not keys or (adoption := await read_adoption(store)) is None:
+        return {}, 0
+    return ({}, adoption.compared_ms) if adoption.may_delete else (dict.fromkeys(keys, NOT_FINAL), 0)
+
+
 def _deleting(task: Task, deleter: Deleter, fence: Fence, held: Held) -> Act:
     async def act(batch: list[str]) -> Outcomes:
         # A part is long, and the repository that was made again meanwhile may name all that is left of it.
@@ -221,15 +238,21 @@ def _deleting(task: Task, deleter: Deleter, fence: Fence, held: Held) -> Act:
     return act
 
 
-def _if_unchanged(task: Task, objects: pa.Table, act: Act, rule: Look) -> Act:
-    """`act`, but on those of a batch that are among these rows (GARBAGE) only if they still are what the rows say."""
+def _if_unchanged(task: Task, objects: pa.Table, act: Act, rule: Look, *, settled_ms: int = 0) -> Act:
+    """`act`, but on those of a batch that are among these rows (GARBAGE) only if they still are what the rows say.
+
+    Of an adopted namespace, what lay there at `settled_ms` was compared: a copy of it may be younger than its entry.
+    """
     seen_ms = objects["last_seen_at"].cast(pa.int64()).to_pylist()
     facts = zip(objects["size_bytes"].to_pylist(), seen_ms, strict=True)
     planned: dict[str, tuple[int, int]] = dict(zip(objects["address"].to_pylist(), facts, strict=True))
 
     async def look(key: str) -> LedgerState | str | None:
         try:
-            return await _changed(task.store, key, *planned[key], or_older=rule is Look.NOT_YOUNGER)
+            size_bytes, seen_ms = planned[key]
+            is_older = rule is Look.NOT_YOUNGER
+            seen_ms = max(seen_ms, settled_ms) if is_older else seen_ms
+            return await _changed(task.store, key, size_bytes, seen_ms, or_older=is_older)
         except LakebedError as error:
             return str(error) or type(error).__name__
 
