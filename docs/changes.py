@@ -24,6 +24,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     text = (
         "\n".join([*lines, "", released])
         .replace("](../docs/", "](")
+        .replace("](docs/", "](")
         .replace("](changes/README.md)", "](#not-released-yet)")
     )
     files.append(File.generated(config, "changes.md", content=text))
