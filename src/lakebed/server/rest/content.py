@@ -23,8 +23,8 @@ from lakebed.server.http.forms import open_form
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import RawResponse, StreamedResponse, raw_headers
 from lakebed.server.http.routing import Route
+from lakebed.server.http.validators import has_same_bytes, names_etag
 from lakebed.server.state import AppState
-from lakebed.server.validators import has_same_bytes, names_etag
 from lakebed.versions import CommitExpired
 
 from .stats import stats_of_entry

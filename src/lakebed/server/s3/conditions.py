@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakebed.base import Entry
-from lakebed.server.validators import names_etag, read_date
+from lakebed.server.http.validators import names_etag, read_date
 
 from .errors import NotImplementedByName, S3Error
 from .requests import S3Request

@@ -27,8 +27,8 @@ from lakebed.base import (
 from lakebed.catalog import DELETE_MANY_MAX, Repository
 from lakebed.operations import objects
 from lakebed.server.http.responses import RawResponse, StreamedResponse
+from lakebed.server.http.validators import has_same_bytes
 from lakebed.server.state import AppState
-from lakebed.server.validators import has_same_bytes
 from lakebed.versions import PART_NUMBER_MAX, BranchNotFound, PathNotFound, RefNotFound
 
 from . import operations
