@@ -1,4 +1,4 @@
-"""Start the command line: `lakebed` and `python -m lakebed`. Only this file reads the environment."""
+"""Run the command line that `lakebed/__main__.py` starts. Only this file reads the environment."""
 
 from __future__ import annotations
 

@@ -34,6 +34,8 @@ from .jobs import app as jobs
 from .options import BranchesOption, Deleting, Looking, Working, asked
 from .rules import app as rules
 from .session import (
+    APPLY_STOPPED,
+    PLAN_STOPPED,
     RootOption,
     RunArgument,
     RunsArgument,
@@ -125,6 +127,7 @@ def plan(
     rules = None if rules_from is None else rules_file(rules_from)
     request: Any = asked("plan", looking, working, rules=rules)
     collector = checked_collector(session, uri, local_root)
+    session.when_stopped = lambda: PLAN_STOPPED
     check(session, collector, request)
     warn_of_unfinished(session, collector)
     with with_spark(session, collector) as collector:
@@ -222,6 +225,7 @@ def apply(name: str) -> Callable[..., None]:
         for run, ask in asks.items():
             _confirm(session, collector, uri, plans[run], ask, yes=yes)
         reports: list[RunReport] = []
+        session.when_stopped = lambda: APPLY_STOPPED
         error: LakebedError | KeyboardInterrupt | None = None
         try:
             with with_spark(session, collector) as collector:
@@ -284,6 +288,7 @@ def run_all(
     question = _question(uri, looking, deleting)
     session.confirm(f"{question} And delete the branches that go by the policy?" if branches else question, yes=yes)
     done: list[RunReport | BranchesSwept | PurgeReport] = []
+    session.when_stopped = lambda: APPLY_STOPPED
     error: LakebedError | KeyboardInterrupt | None = None
     with with_spark(session, collector) as collector:
         try:

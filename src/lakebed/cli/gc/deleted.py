@@ -22,7 +22,9 @@ from lakebed.cli.kit.uris import parse_repository
 
 from .options import Working, asked
 from .session import (
+    APPLY_STOPPED,
     ONLY,
+    PLAN_STOPPED,
     RootOption,
     RunArgument,
     adopt_by,
@@ -55,6 +57,7 @@ def plan(
     """Find every object that is the repository's own by record, and write down what goes. Deletes nothing."""
     request: Any = asked("plan", working, kinds=["deleted"])
     collector = _collector(session, uri, uid, local_root)
+    session.when_stopped = lambda: PLAN_STOPPED
     check(session, collector, request)
     with with_spark(session, collector) as collector:
         [made] = collector.plan(request)
@@ -129,6 +132,7 @@ def apply(
     request: Any = asked("apply", working, run_id=run)
     check(session, collector, request)
     session.confirm(f"Delete {amount(found.totals.all)} of the deleted repository {uri} for good?", yes=yes)
+    session.when_stopped = lambda: APPLY_STOPPED
     with with_spark(session, collector) as collector:
         report = collector.apply(request)
     session.show(report, report_text)

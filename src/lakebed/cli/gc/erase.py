@@ -29,7 +29,17 @@ from lakebed.cli.kit.tree import noun_that_runs
 
 from .options import GraceOption, Working, asked
 from .report import certificate_html
-from .session import RootOption, RunArgument, check, check_applies, checked_collector, read_run, run_named, with_spark
+from .session import (
+    PLAN_STOPPED,
+    RootOption,
+    RunArgument,
+    check,
+    check_applies,
+    checked_collector,
+    read_run,
+    run_named,
+    with_spark,
+)
 from .text import amount, collected_text, plan_text, plan_texts, remaining_texts, report_text, standing_text
 
 if TYPE_CHECKING:
@@ -102,6 +112,7 @@ def plan(
     request: Any = asked("plan", working, kinds=[])
     order = choosing.order()
     collector = checked_collector(session, uri, local_root)
+    session.when_stopped = lambda: PLAN_STOPPED
     with with_spark(session, collector) as collector:
         made = collector.plan_erasure(order, engine=request.engine, tasks=request.tasks)
         session.show_all([made], partial(plan_texts, command=collector.command_of_all))
@@ -157,6 +168,7 @@ def run(
     order = choosing.order()
     session.check_can_ask(f"Erase from {uri} for good?", yes=yes)
     collector = checked_collector(session, uri, local_root)
+    session.when_stopped = lambda: PLAN_STOPPED
     with with_spark(session, collector) as collector:
         found = collector.plan_erasure(order, engine=planning.engine, tasks=planning.tasks)
         for line in plan_text(_before_certificate(found, everywhere=everywhere)):
@@ -187,6 +199,8 @@ def _carried_out(
     from lakebed.gc import HeldBack
     from lakebed.gc.messages import Mode, PlanRequest, RunKind
 
+    again = _command_everywhere(collector, found.run_id) if everywhere else collector.command(found.run_id, found.kind)
+    session.when_stopped = lambda: f"stopped: what was erased until now is recorded; `{again}` goes on, and certifies"
     is_done = collector.finished(found.run_id) is not None
     known = collector.certificate(found.run_id)
     collects = everywhere and (known is None or known.collected is None)
@@ -199,7 +213,6 @@ def _carried_out(
         try:
             collector.check_held(RunKind.UNCOMMITTED)
         except HeldBack as error:
-            again = _command_everywhere(collector, found.run_id)
             session.note(f"nothing is collected: {error}. Once it is released `{again}` goes on")
             collects = False
     going = (

@@ -72,6 +72,7 @@ def start(
         what += ", and the branches that go by the policy," if branches else ""
         session.confirm(f"Delete {what} in {uri}?", yes=yes)
     body = StartJob(request=request)
+    session.when_stopped = lambda: f"stopped: the job may have begun; `lakebed gc job list {uri}` shows it"
     job = session.client.do(collectors.START_GC_JOB, place.repository, body=body, query=place.query)
     if wait:
         job = _watched(session, place, job)
@@ -123,6 +124,14 @@ class _Place(NamedTuple):
     repository: str
     deleted: str
 
+    def __str__(self) -> str:
+        return f"lakefs://{self.repository}"
+
+    @property
+    def option(self) -> str:
+        """Return the option by which commands find this place."""
+        return "" if not self.deleted else " --deleted" if self.deleted == ONLY else f" --uid {self.deleted}"
+
     @property
     def query(self) -> dict[str, str | int | None]:
         return {"deleted": self.deleted or None}
@@ -139,9 +148,14 @@ def _get(session: Session, place: _Place, job: str) -> JobView:
 
 
 def _watched(session: Session, place: _Place, job: JobView) -> JobView:
-    """Show new lines as they come, and return the job when it has ended."""
+    """Show new lines as they come, and return the job when it has ended. Ctrl-C ends the watching alone."""
     from lakebed.gc.messages import JobState
 
+    where = f"{place} {job.id}{place.option}"
+    session.when_stopped = lambda: (
+        f"stopped watching: job {job.id} goes on at the server; `lakebed gc job show {where}` shows it, "
+        f"`lakebed gc job stop {where}` ends it"
+    )
     shown: tuple[str, ...] = ()
     while True:
         for line in _new_lines(shown, job.lines):

@@ -29,7 +29,7 @@ from lakebed.cli.kit.uris import parse_repository
 from . import apply
 from .branches import app as branches
 from .options import Working, asked
-from .session import RootOption, check, checked_collector, versions_of, with_spark
+from .session import PLAN_STOPPED, RootOption, check, checked_collector, versions_of, with_spark
 from .text import plan_texts
 from .why import lifecycle_why
 
@@ -140,6 +140,7 @@ def plan(
     mode = "clean" if clean else None
     request: Any = asked("plan", working, kinds=["lifecycle"], mode=mode, active_only=active_only or None)
     collector = checked_collector(session, uri, local_root)
+    session.when_stopped = lambda: PLAN_STOPPED
     check(session, collector, request)
     with with_spark(session, collector) as collector:
         session.show_all(collector.plan(request), partial(plan_texts, command=collector.command_of_all))
@@ -161,6 +162,9 @@ def simulate(
     request: Any = asked("plan", working, kinds=["lifecycle"])
     text = "" if policy is None else bytes(_read(policy).policy).decode()
     collector = checked_collector(session, uri, local_root)
+    session.when_stopped = lambda: (
+        "stopped: nothing was deleted and nothing is kept of the simulation; run the same command again"
+    )
     with with_spark(session, collector) as collector:
         session.show(
             collector.simulate(days=days, policy=text, engine=request.engine, tasks=request.tasks), _simulation_text

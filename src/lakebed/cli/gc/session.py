@@ -105,7 +105,7 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None, *, 
         objectstore=objectstore,
         engine=engine_from(session.environment),
         tasks=session_options(session.environment).tasks,
-        progress=timed(session.note),
+        progress=timed(session),
         deleted=deleted,
         command_options=tuple(typed),
     )
@@ -281,7 +281,11 @@ def objects_in(folder: Path) -> Path:
     return objects if objects.is_dir() else folder.absolute()
 
 
-def timed(note: Callable[[str], None]) -> Callable[[str], None]:
+PLAN_STOPPED: Final = "stopped: nothing was deleted, and no other plan was written; run the same command again"
+APPLY_STOPPED: Final = "stopped: what was deleted until now is recorded; run the same command again to go on"
+
+
+def timed(session: Session) -> Callable[[str], None]:
     """Note stages as they begin, each with the time since the first one: a question before it may have waited long."""
     began_s: float | None = None
 
@@ -290,7 +294,9 @@ def timed(note: Callable[[str], None]) -> Callable[[str], None]:
         began_s = began_s or time.monotonic()
         # In place of what a line of progress shows just now.
         start = CLEAR if sys.stderr.isatty() else ""
-        note(f"{start}[{human_duration(time.monotonic() - began_s)}] {line}")
+        text = f"{start}[{human_duration(time.monotonic() - began_s)}] {line}"
+        # An apply that was stopped says itself how far it came (gc/runs/status.py).
+        (session.stopped if line.startswith("stopped") else session.note)(text)
 
     return say
 
@@ -338,11 +344,7 @@ def with_spark(session: Session, collector: Collector) -> Iterator[Collector]:
     def start() -> Iterator[Any]:
         session.note("starting Spark")
         with contextlib.ExitStack() as ending:
-            try:
-                running = ending.enter_context(local_session(options, session.environment))
-            except KeyboardInterrupt:
-                session.note("stopped while Spark was starting")
-                raise
+            running = ending.enter_context(local_session(options, session.environment))
             line = ending.enter_context(_tasks_shown(running, visible=session.shows_progress))
             session.before_answer = line.erase
             yield running.spark

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 
 import click
 
+from lakebed import interrupts
 from lakebed.base import Denied, LakebedError, NotFound, Unavailable, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
@@ -76,6 +77,8 @@ class Session:
         self.is_quiet = quiet
         self.before_answer: Callable[[], None] = lambda: None
         """Called before each line of an answer: what shows progress at the terminal erases it there."""
+        self.when_stopped: Callable[[], str] = str
+        """Returns the line for Ctrl-C: what was done, what was not, and how to go on. A long command sets it."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -215,6 +218,12 @@ class Session:
         with ending_with_reader():
             click.echo(for_stderr(message), err=True)
 
+    def stopped(self, message: str = "") -> None:
+        """Write the one line for Ctrl-C, --quiet or not: the message, else that of the command."""
+        if line := message or self.when_stopped():
+            self.warn(line)
+        self.when_stopped = str
+
     @contextlib.contextmanager
     def bar(self, description: str, total: int = 0) -> Iterator[Bar]:
         """Show a bar of bytes at a terminal while the block runs; lines that are written meanwhile come above it."""
@@ -305,8 +314,14 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
                 context.obj or {}, endpoint=endpoint, profile=profile, output=output, verbose=verbose, quiet=quiet
             )
             try:
+                interrupts.raise_in_command()
                 function(session, *args, **kwargs)
                 sys.stdout.flush()
+            except KeyboardInterrupt:
+                # A second Ctrl-C does not wait for what the first one has to end.
+                interrupts.end_at_once()
+                session.stopped()
+                raise
             except NotFound as error:
                 message = naming_one(session, describe(error))
                 hint = what_is_near(session, message, kwargs.values())

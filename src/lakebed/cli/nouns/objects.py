@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -102,12 +103,18 @@ def upload(
             metadata=metadata,
             if_absent=if_absent,
             presigned=presigned,
+            goes_on=_sync(source, target),
         )
         _report(session, f"uploaded {source} to {target}", moved)
         return
     made = _upload_one(session, source, target, content_type, metadata, if_absent, presigned)
     uri = f"{SCHEME}{target.repository}/{target.ref}/{made.path}"
     session.done(f"uploaded {uri} ({human_size(made.size_bytes or 0)})", made)
+
+
+def _sync(source: object, target: object) -> str:
+    """Say which command moves the rest of a folder, and not all of it again."""
+    return f"`{shlex.join(['lakebed', 'sync', str(source), str(target)])}` moves the rest"
 
 
 def _upload_one(
@@ -169,7 +176,15 @@ def download(
         if target == STANDARD_STREAM:
             raise Misuse("- is one stream: nothing can be downloaded to it with --recursive")
         found = fitting(session, objects_below(session, source), folder_of(source.path))
-        moved = download_objects(session, source, Path(target), found, parallel=parallel, presigned=presigned)
+        moved = download_objects(
+            session,
+            source,
+            Path(target),
+            found,
+            parallel=parallel,
+            presigned=presigned,
+            goes_on=_sync(source, target),
+        )
         _report(session, f"downloaded {source} to {target}", moved)
         return
     source = parse_object(uri)

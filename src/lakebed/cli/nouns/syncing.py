@@ -29,6 +29,7 @@ from lakebed.cli.kit.uris import ObjectUri, is_uri, parse_prefix
 from lakebed.wire import ObjectStats
 
 from .transfers import (
+    GOES_ON,
     NotAFile,
     delete_files,
     delete_objects,
@@ -98,6 +99,7 @@ def sync(
             fnmatchcase(name, glob) for glob in exclude or []
         )
 
+    session.when_stopped = lambda: "stopped while comparing: nothing was changed; run the same command again"
     here = local_files(session, folder, whole=uploads and delete) if uploads or folder.exists() else {}
     files = {name: file for name, file in here.items() if is_selected(name)}
     covered: set[str] = set()
@@ -123,11 +125,13 @@ def sync(
         return
     if gone:
         session.confirm(f"Delete {count_of(len(gone), 'file')} of {target} that {source} does not have?", yes=yes)
+    goes_on = f"{GOES_ON}: it moves the rest" + (", and then deletes" if gone else "")
     if uploads:
-        upload_files(session, folder, place, differing, parallel=parallel)
+        upload_files(session, folder, place, differing, parallel=parallel, goes_on=goes_on)
         delete_objects(session, place, [objects[name].path for name in gone])
     else:
-        download_objects(session, place, folder, [objects[name] for name in differing], parallel=parallel)
+        wanted = [objects[name] for name in differing]
+        download_objects(session, place, folder, wanted, parallel=parallel, goes_on=goes_on)
         delete_files(folder, gone)
     size_bytes = sum(step.size_bytes for step in steps)
     deleted = f", {len(gone):,} deleted" if gone else ""

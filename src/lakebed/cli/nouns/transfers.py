@@ -39,6 +39,7 @@ from lakebed.cli.kit.uris import ObjectUri
 from lakebed.wire import ObjectStats
 
 DELETE_BATCH: Final = 1000
+GOES_ON: Final = "run the same command again"
 OWN_PREFIX: Final = ".lakebed-"
 """Files of `lakebed local` in a folder begin so. They are no data: nothing sends, fetches or deletes them."""
 EXTRA_TYPES: Final = {
@@ -93,8 +94,11 @@ def upload_files(
     metadata: Mapping[str, str] | None = None,
     if_absent: bool = False,
     presigned: bool = False,
+    goes_on: str = GOES_ON,
 ) -> Moved:
     """Upload files to the same places below the target. `names` are their paths from the folder.
+
+    `goes_on` says, after Ctrl-C, what moves the rest.
 
     Raises:
         Failed: some files could not be read or written.
@@ -121,7 +125,7 @@ def upload_files(
         _Task(name=str(folder / name), size_bytes=(folder / name).stat().st_size, move=partial(send, name))
         for name in names
     ]
-    return _move_all(session, f"uploading {folder.name}", tasks, parallel)
+    return _move_all(session, f"uploading {folder.name}", tasks, parallel, goes_on)
 
 
 def download_objects(
@@ -132,6 +136,7 @@ def download_objects(
     *,
     parallel: int,
     presigned: bool = False,
+    goes_on: str = GOES_ON,
 ) -> Moved:
     """Download objects that lie below a folder to the same places below the target, which is made where missing.
 
@@ -155,6 +160,7 @@ def download_objects(
         f"downloading {folder or source.ref}",
         [*tasks] if isinstance(objects, Sequence) else tasks,
         parallel,
+        goes_on,
     )
 
 
@@ -346,9 +352,13 @@ def segments_of(path: str) -> list[str]:
     return segments
 
 
-def _move_all(session: Session, description: str, tasks: Iterable[_Task], parallel: int) -> Moved:
+def _move_all(session: Session, description: str, tasks: Iterable[_Task], parallel: int, goes_on: str) -> Moved:
     with session.bar(description) as shown:
         mover = _Mover(shown)
+        all_files = f" of {len(tasks):,}" if isinstance(tasks, Sequence) else ""
+        session.when_stopped = lambda: (
+            f"stopped: {mover.files:,}{all_files} files, {human_size(mover.size_bytes)}, were moved; {goes_on}"
+        )
         mover.run(tasks, parallel)
     for name, error in mover.failures:
         session.warn(f"error: {printable(name)}: {describe(error)}")
@@ -385,7 +395,10 @@ class _Mover:
             except BaseException:
                 # Files on their way notice at their next chunk; those that wait never begin.
                 self._stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
+                pool.shutdown(wait=True, cancel_futures=True)
+                for moved in running:
+                    if not moved.cancelled() and moved.exception() is None:
+                        self._count(moved)
                 raise
 
     def _advance(self, amount: int) -> None:
@@ -393,14 +406,17 @@ class _Mover:
             raise _Stopped("stopped")
         self._shown.advance(amount)
 
+    def _count(self, moved: Future[int]) -> None:
+        self.size_bytes += moved.result()
+        self.files += 1
+
     def _collect(self, running: dict[Future[int], str]) -> None:
         """Wait for the next task to end, and count it."""
         for ended in wait(running, return_when=FIRST_COMPLETED).done:
             name = running.pop(ended)
             self._shown.end_file()
             try:
-                self.size_bytes += ended.result()
-                self.files += 1
+                self._count(ended)
             except (Unavailable, OutcomeUnknown, Denied):
                 raise
             except (LakebedError, OSError) as error:

@@ -41,6 +41,10 @@ def create(
     # An exception to the import map: at the folder, the command line is a composition root of the server, too.
     from lakebed.server import create_backup, options_of
 
+    session.when_stopped = lambda: (
+        f"stopped: {to} is not a whole backup, and nothing can be restored from it; "
+        f"delete it, or name another folder, and run the command again"
+    )
     made = create_backup(
         options_of(session.data_folder(data), session.environment, kv),
         to.absolute(),
@@ -77,6 +81,10 @@ def restore(
     """Verify a backup and make a new data folder of it."""
     from lakebed.server import options_of, restore_backup
 
+    session.when_stopped = lambda: (
+        f"stopped: {data} is not whole, and no server starts on it, and the backup is as it was; "
+        f"delete {data}, and run the same command again"
+    )
     found = restore_backup(options_of(data.absolute(), session.environment), backup.absolute())
     session.show(found, lambda found: [*_lines(found), f"restored: lakebed serve --data {data}"])
 

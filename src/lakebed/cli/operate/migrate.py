@@ -99,6 +99,11 @@ def migrate(
         source: namespaces and namespaces.replace(PLACE, source.name)
         for source in find_sources(session.client, repositories or [])
     }
+    session.when_stopped = lambda: (
+        "stopped: no repository was written; run the same command again"
+        if dry_run
+        else "stopped: the commits that came over stay; run the same command again, and it goes on with the next one"
+    )
     say = session.note if session.shows_progress else lambda _: None
 
     seen = SourceAccounts(session.client) if accounts else None

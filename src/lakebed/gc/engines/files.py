@@ -7,11 +7,12 @@ have no event loop: the Python API and the command line.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from lakebed import objectstore
 from lakebed.gc.messages import CLOCK_KEY
@@ -22,6 +23,7 @@ from lakebed.objectstore import (
 )
 
 T = TypeVar("T")
+_ENDINGS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +48,25 @@ class Files:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end_tasks()
         self._wait(self._store.close())
         self._wait(self._loop.shutdown_asyncgens())
         self._wait(self._loop.shutdown_default_executor())
         self._loop.close()
+
+    def _end_tasks(self) -> None:
+        """End the tasks that Ctrl-C left: a generator that one of them still runs could not be closed."""
+        for _ in range(_ENDINGS_MAX):
+            if not (left := asyncio.all_tasks(self._loop)):
+                return
+            for task in left:
+                task.cancel()
+            # A task that Ctrl-C itself met raises it again in the task that waits for it.
+            with contextlib.suppress(KeyboardInterrupt):
+                self._wait(asyncio.wait(left))
+            for task in left:
+                if task.done() and not task.cancelled():
+                    task.exception()  # Looked at, or asyncio would write it out as one that no code looked at.
 
     def act(self, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
         """Run `work` to its end. Ctrl-C ends it at once, whatever it waits for."""

@@ -1,0 +1,203 @@
+"""Ctrl-C: one line that says what was done, what was not and how to go on; no traceback; exit code 130."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.client.transfers import Files
+from lakebed.gc import Collector
+
+from .conftest import Shell
+
+Put = Callable[[str, str], None]
+
+
+def stop(*_: object, **__: object) -> Any:
+    raise KeyboardInterrupt
+
+
+PLANNING = ["stopped: nothing was deleted", "run the same command again"]
+COMMANDS = [
+    ("gc plan LAKE HERE", (Collector, "plan"), PLANNING),
+    ("gc run LAKE HERE --yes", (Collector, "run"), ["what was deleted until now is recorded"]),
+    ("lifecycle plan LAKE HERE", (Collector, "plan"), PLANNING),
+    ("lifecycle simulate LAKE HERE", (Collector, "simulate"), ["nothing was deleted", "run the same command again"]),
+    ("erase plan LAKE a.csv --why request HERE", (Collector, "plan_erasure"), PLANNING),
+    ("erase run LAKE a.csv --why request HERE --yes", (Collector, "plan_erasure"), PLANNING),
+]
+
+
+@pytest.mark.parametrize(("words", "stopped", "expected"), COMMANDS, ids=[row[0] for row in COMMANDS])
+def test_a_collection_that_is_stopped_says_that_nothing_is_lost(
+    shell: Shell,
+    lake: str,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    stopped: tuple[type, str],
+    expected: list[str],
+) -> None:
+    monkeypatch.setattr(*stopped, stop)
+    here = f"--engine local --data {data}"
+
+    found = shell(*words.replace("LAKE", lake).replace("HERE", here).split())
+
+    assert (found.code, found.out) == (130, "")
+    assert found.err.count("stopped") == 1
+    assert all(text in found.err for text in expected), found.err
+
+
+def test_an_erasure_that_is_stopped_names_the_command_that_goes_on(
+    shell: Shell, lake: str, data: Path, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(f"{lake}/main/a.csv", "1")
+    shell.ok("commit", f"{lake}/main", "-m", "a")
+    monkeypatch.setattr(Collector, "check", stop)
+
+    found = shell("erase", "run", lake, "a.csv", "--why", "request", "--engine", "local", "--data", str(data), "--yes")
+
+    assert found.code == 130
+    assert f"`lakebed erase apply {lake} " in found.err.splitlines()[-1]
+
+
+def test_stopping_to_watch_a_job_says_that_the_job_goes_on(
+    shell: Shell, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The group of commands hides the module of the same name.
+    monkeypatch.setattr(importlib.import_module("lakebed.cli.gc.jobs"), "_get", stop)
+
+    found = shell("gc", "job", "start", lake, "plan", "--engine", "local")
+
+    assert (found.code, found.out) == (130, "")
+    last = found.err.splitlines()[-1]
+    assert last.startswith("stopped watching: job ")
+    assert f"`lakebed gc job stop {lake} " in last
+    job = last.split()[3]
+    monkeypatch.undo()
+    shell("gc", "job", "stop", lake, job)
+
+
+@pytest.mark.parametrize("command", ["upload", "sync"])
+def test_an_upload_that_is_stopped_says_how_many_files_are_there(
+    shell: Shell, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+    upload, count = Files.upload, iter(range(3))
+
+    def stopping(self: Files, *arguments: Any, **more: Any) -> Any:
+        if next(count) == 2:
+            raise KeyboardInterrupt
+        return upload(self, *arguments, **more)
+
+    monkeypatch.setattr(Files, "upload", stopping)
+    words = ["object", "upload", "-r"] if command == "upload" else ["sync"]
+    found = shell(*words, str(tmp_path), f"{lake}/main/", "-j", "1")
+
+    assert (found.code, found.out) == (130, "")
+    [line] = found.err.splitlines()
+    assert line.startswith("stopped: 2 of 3 files, 2 B, were moved; ")
+    assert ("`lakebed sync " if command == "upload" else "run the same command again: it moves the rest") in line
+
+
+def test_a_download_that_is_stopped_says_how_many_files_are_there(
+    shell: Shell, lake: str, put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(f"{lake}/main/a", "a")
+    monkeypatch.setattr(Files, "download", stop)
+
+    found = shell("object", "download", "-r", f"{lake}/main/", str(tmp_path / "copy"), "-j", "1")
+
+    assert found.code == 130
+    assert found.err.startswith("stopped: 0 files, 0 B, were moved")
+    assert f"`lakebed sync {lake}/main/ {tmp_path}/copy` moves the rest" in found.err
+
+
+def test_a_backup_that_is_stopped_says_that_it_is_none(
+    shell: Shell, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.server.create_backup", stop)
+
+    found = shell("backup", "create", "--data", str(data), "--to", str(tmp_path / "copy"))
+
+    assert (found.code, found.out) == (130, "")
+    assert found.err.startswith(f"stopped: {tmp_path}/copy is not a whole backup")
+
+
+@pytest.mark.parametrize("option", [[], ["--dry-run"]])
+def test_a_migration_that_is_stopped_says_how_to_go_on(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: list[str]
+) -> None:
+    async def stopping(*_: object, **__: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lakebed.migration.plan_repository", stopping)
+    monkeypatch.setattr("lakebed.migration.migrate_repository", stopping)
+
+    found = shell("migrate", "--data", str(tmp_path / "new"), "--namespaces", "local://new-{repository}", *option)
+
+    assert (found.code, found.out) == (130, "")
+    assert "run the same command again" in found.err
+    assert ("no repository was written" if option else "the commits that came over stay") in found.err
+
+
+STARTING = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["lakebed", "gc", "plan", "lakefs://lake"]
+from lakebed.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "lakebed.cli.gc"])
+def test_ctrl_c_in_the_first_moments_of_a_command_ends_without_a_word(module: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STARTING.format(module=module)], capture_output=True, text=True, check=False
+    )
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+LISTING = """
+import asyncio, contextlib, signal
+from pathlib import Path
+from lakebed.gc.engines.files import Files, Lake
+from lakebed.objectstore import ObjectStoreOptions
+
+async def rows():
+    while True:
+        await asyncio.sleep(0)
+        yield 1
+
+async def read(number):
+    async for _ in rows():
+        if number == 2:
+            signal.raise_signal(signal.SIGINT)
+
+async def work(_):
+    await asyncio.gather(*(read(number) for number in range(4)))
+
+lake = Lake(uri="local://lake", options=ObjectStoreOptions(local_root=Path(".")))
+with contextlib.suppress(KeyboardInterrupt), Files(lake) as files:
+    files.act(work)
+"""
+
+
+def test_ctrl_c_leaves_no_task_and_no_generator_of_a_listing() -> None:
+    ended = subprocess.run([sys.executable, "-X", "dev", "-c", LISTING], capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
