@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "pulls": "lakebed.cli.nouns.pulls:app",
     "object": "lakebed.cli.nouns.objects:app",
     "sync": "lakebed.cli.nouns.syncing:app",
+    "export": "lakebed.cli.nouns.exporting:app",
     "local": "lakebed.cli.nouns.checkouts:app",
     "import": "lakebed.cli.nouns.imports:app",
     "spark": "lakebed.cli.operate.spark:app",
