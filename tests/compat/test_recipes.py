@@ -1,0 +1,79 @@
+"""The guide's recipes for tools, each run as it stands in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import lakefs
+import pytest
+
+from .serving import Server
+
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "recipes.md"
+PRINTED = {
+    "pandas": "13",
+    "Dask": "190",
+    "DuckDB": "45",
+    "Polars": "10",
+    "Delta Lake, without Spark": "1 2",
+    "Iceberg, without Spark": "3",
+}
+
+
+def recipe(title: str, language: str) -> str:
+    """Return the examples in this language below a heading of the page."""
+    section = PAGE.read_text().split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+    return "\n".join(re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL))
+
+
+@pytest.fixture
+def environment(server: Server, tmp_path: Path) -> dict[str, str]:
+    """The variables of the page's head, and none of the machine's settings."""
+    keys = {"ACCESS_KEY_ID": server.access_key_id, "SECRET_ACCESS_KEY": server.secret_access_key}
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        "HOME": str(tmp_path),
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_REGION": "us-east-1",
+        "LAKEBED_ENDPOINT": server.url,
+        **{f"{family}_{name}": value for family in ("AWS", "LAKEBED") for name, value in keys.items()},
+    }
+
+
+def run(command: list[str], folder: Path, environment: Mapping[str, str]) -> str:
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("title", PRINTED)
+def test_a_recipe_of_python_runs_as_it_stands(
+    title: str, repository: lakefs.Repository, environment: dict[str, str], tmp_path: Path
+) -> None:
+    name = str(repository.id)
+    text = re.sub(r"(//)lake(?=[/.])", rf"\1{name}", recipe(title, "python"))
+    text = text.replace('repository("lake")', f'repository("{name}")')
+
+    printed = run([sys.executable, "-c", text], tmp_path, environment)
+
+    assert " ".join(printed.split()) == PRINTED[title]
+
+
+@pytest.mark.skipif(shutil.which("rclone") is None, reason="rclone is not installed")
+def test_the_recipe_of_rclone_runs_as_it_stands(
+    repository: lakefs.Repository, environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "a.csv").write_text("a,1\n")
+    text = recipe("rclone", "sh").replace("lake:lake/", f"lake:{repository.id}/")
+
+    printed = run(["sh", "-ec", text], tmp_path, environment)
+
+    assert printed.split() == ["4", "a.csv"]
