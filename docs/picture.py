@@ -5,7 +5,6 @@ The text is what the commands printed in a new folder, so run it again when thei
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta

@@ -106,9 +106,16 @@ def test_what_exists_already_is_named(shell: Shell, tmp_path: Path) -> None:
         outcome = shell(*arguments)
         return outcome.code, outcome.err
 
-    assert twice("auth", "users", "create", "ann") == (4, "error: user ann exists already\n")
-    assert twice("auth", "groups", "create", "Viewers") == (4, "error: group Viewers exists already\n")
-    assert twice("auth", "policies", "create", "p", str(statements)) == (4, "error: policy p exists already\n")
+    taken = "error: {} exists already: choose another name\n"
+    assert twice("auth", "users", "create", "ann") == (4, taken.format("user ann"))
+    assert twice("auth", "groups", "create", "Viewers") == (
+        4,
+        "error: group Viewers exists already: choose another name\n",
+    )
+    assert twice("auth", "policies", "create", "p", str(statements)) == (
+        4,
+        "error: policy p exists already: choose another name\n",
+    )
 
 
 def test_recover_makes_an_administrator_at_the_data_folder(shell: Shell, lake: str, data: Path) -> None:
@@ -142,5 +149,5 @@ def test_principals_are_attached_shown_and_detached(shell: Shell) -> None:
 
     assert [one["id"] for one in listed] == ["https://p.example#job"]
     assert "job-user" in shown
-    assert (taken.code, "exists already" in taken.err) == (4, True)
+    assert (taken.code, "stands for a user already" in taken.err) == (4, True)
     assert shell("auth", "principals", "show", "https://p.example#job").code == 3

@@ -338,7 +338,7 @@ def test_a_taken_tag_is_named(shell: Shell, lake: str) -> None:
 
     outcome = shell("tag", "create", f"{lake}/v1", "main")
 
-    assert (outcome.code, outcome.err) == (4, f"error: {lake}/v1 exists already\n")
+    assert (outcome.code, outcome.err) == (4, f"error: {lake}/v1 exists already: choose another name\n")
 
 
 def test_a_merge_is_reverted_against_a_parent_that_is_named(shell: Shell, branched: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cli.conftest import Shell
@@ -32,6 +33,7 @@ def test_doctor_passes_where_all_is_well_and_ends_at_the_first_failure(shell: Sh
     assert [line.split()[:2] for line in well.splitlines()] == [
         ["ok", "server"],
         ["ok", "credentials"],
+        ["ok", "readiness"],
         ["ok", "storage"],
     ]
 
@@ -44,6 +46,16 @@ def test_doctor_passes_where_all_is_well_and_ends_at_the_first_failure(shell: Sh
         False
     ]
     assert "start a server with `lakebed serve`" in away.err
+
+
+def test_doctor_names_the_part_of_the_server_that_cannot_work(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = httpx.Response(503, json={"ready": False, "checks": {"kv": "ok", "disk": "full"}})
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: full)
+
+    found = shell("doctor")
+
+    assert found.code == 1
+    assert found.out.splitlines()[-1].split() == ["FAIL", "readiness", "disk", "is", "full"]
 
 
 def test_log_shows_branches_and_tags_beside_their_commits(shell: Shell, lake: str, put: Put) -> None:

@@ -46,14 +46,15 @@ def test_a_taken_name_is_a_conflict(shell: Shell, lake: str) -> None:
     outcome = shell("repo", "create", lake, "local://elsewhere")
 
     assert outcome.code == 4
-    assert outcome.err == f"error: {lake} exists already\n"
+    assert outcome.err == f"error: {lake} exists already: choose another name\n"
 
 
 def test_a_namespace_in_use_is_refused(shell: Shell, lake: str) -> None:
     outcome = shell("repo", "create", "lakefs://another", f"local://{lake.removeprefix('lakefs://')}")
 
-    assert outcome.code == 1
-    assert outcome.err == f"error: local://{lake.removeprefix('lakefs://')} is in use: {lake} is there\n"
+    place = f"local://{lake.removeprefix('lakefs://')}"
+    assert outcome.code == 4
+    assert outcome.err == f"error: {place} is in use: {lake} is there. Name a folder of its own\n"
 
 
 def test_a_namespace_inside_another_one_is_refused_and_the_other_one_named(shell: Shell, lake: str) -> None:
@@ -135,7 +136,7 @@ def test_a_namespace_of_a_deleted_repository_is_refused_with_what_to_do(shell: S
     twice = shell("repo", "forget", "lakefs://once", "--yes")
     unasked = shell("repo", "forget", "lakefs://never")
 
-    assert (kept.code, forgotten.code, twice.code, unasked.code) == (1, 1, 3, 3)
+    assert (kept.code, forgotten.code, twice.code, unasked.code) == (4, 4, 3, 3)
     assert "is that of the deleted repository once. `lakebed repo undelete lakefs://once --uid " in kept.err
     assert "its objects stay there for ever. Choose another namespace" in forgotten.err
     assert line.split()[2:4] == ["-", "forgotten"]

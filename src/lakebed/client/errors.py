@@ -176,6 +176,8 @@ def _family(status: int, creates: bool) -> type[ErrorAnswer]:
 
 
 def _message(status: int, body: bytes) -> tuple[str, Expired | None]:
+    if body.lstrip().startswith((b"<?xml", b"<Error>")):
+        return f"the endpoint answers as S3 does ({status} {_phrase(status)}): name the server's own port", None
     try:
         words = _words(body)
     except msgspec.DecodeError:

@@ -77,6 +77,24 @@ def test_who_reads_a_commit_whose_contents_a_run_took_is_sent_to_why(shell: Shel
     assert f"were taken by collection run {held.run}. `lakebed gc why '{uri}'` says" in refused.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "branch create LAKE/new --source COMMIT",
+        "tag create LAKE/new COMMIT",
+        "branch cherry-pick LAKE/main COMMIT",
+    ],
+)
+def test_who_wants_a_commit_back_that_a_run_took_is_shown_the_run(shell: Shell, held: Held, words: str) -> None:
+    commit = shell.ok("log", f"{held.lake}/main", "-o", "json").json[1]["id"]
+
+    refused = shell(*words.replace("LAKE", held.lake).replace("COMMIT", commit).split())
+
+    assert refused.code == 4
+    assert f"taken by collection run {held.run}" in refused.err
+    assert f"`lakebed gc restore {held.lake} {held.run} --undo` gives it back" in refused.err
+
+
 @pytest.mark.parametrize("options", [(), ("--stat",), ("-o", "json")])
 def test_of_a_commit_whose_parent_a_run_took_it_is_said_that_its_changes_cannot_be_shown(
     shell: Shell, held: Held, options: tuple[str, ...]

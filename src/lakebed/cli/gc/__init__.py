@@ -140,6 +140,11 @@ def plan(
 
         session.show_all(noted(), partial(plan_texts, command=collector.command_of_all))
     _check_names(session, plans)
+    if any(found.kind.value == "committed" and not found.commit_counts.expired for found in plans):
+        session.note(
+            "no commit is older than its period, the shortest of which is an hour. To try it out: `lakebed commit "
+            "--date` dates a commit back, and `lakebed quickstart` makes a lake with a history"
+        )
 
 
 @app.command("show")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -115,9 +116,10 @@ def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnsw
         return f"{plain} ({dates[plain]})"
 
     def shown(found: WhyObject) -> WhyObject:
+        stays = [replace(stay, name=named(stay.name)) for stay in found.stays]
         return replace(
             found,
-            stays=tuple(replace(stay, name=named(stay.name)) for stay in found.stays),
+            stays=tuple(sorted(stays, key=_first)),
             due_names=tuple(
                 replace(due, branch=named(due.branch), branches=tuple(map(named, due.branches)))
                 for due in found.due_names
@@ -125,6 +127,15 @@ def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnsw
         )
 
     return replace(answer, objects=tuple(map(shown, answer.objects)))
+
+
+def _first(stay: Stay) -> tuple[bool, bool]:
+    """Order what keeps an object: without an end first; branches that are hidden or deleted last."""
+    has_end = stay.kind.value not in _ENDLESS and stay.until_ms is not None
+    return " (" in stay.name, has_end
+
+
+_ENDLESS: Final = frozenset({"head", "keep_last", "tag"})
 
 
 def _dates_of(session: Session, repository: str, name: str) -> str:
@@ -254,7 +265,11 @@ def _due_text(found: WhyObject, answer: WhyAnswer, *, repository: str, every: bo
             )
             for name in found.due_names[: None if every else FEW]
         ]
-        yield from table(("path", "written", "rule", "due", "on branches", "in commit"), rows)
+        counts = Counter(rows)
+        yield from table(
+            ("path", "written", "rule", "due", "on branches", "in commit", ""),
+            [(*row, f"{count:,} equal rows" if count > 1 else "") for row, count in counts.items()],
+        )
         if found.due_names_count > len(rows):
             yield f"… and {found.due_names_count - len(rows):,} more{_ALL if len(rows) < len(found.due_names) else ''}"
     else:

@@ -58,7 +58,7 @@ def same_repository(left: RefUri, right: RefUri) -> str:
         Misuse: they are of two.
     """
     if left.repository != right.repository:
-        raise Misuse(f"{left} and {right} are not in one repository")
+        raise Misuse(f"{left} and {right} are not in one repository: name two refs of the same one")
     return left.repository
 
 

@@ -35,6 +35,10 @@ _EXTRAS: Final = {
 """Packages that read the object store on this machine, or start Spark. All others are a server's."""
 
 
+_BEING_THERE: Final = ("exists", "not unique", "conflict found", "the server answered")
+"""Words by which servers refuse a name that is taken."""
+
+
 class Misuse(Invalid):
     """The command as typed cannot be carried out: found before anything was sent to a server."""
 
@@ -99,11 +103,14 @@ def being_new(what: str, *, otherwise: str = "") -> Iterator[None]:
     try:
         yield
     except AlreadyExists as error:
+        if not any(words in str(error).lower() for words in _BEING_THERE):
+            # A conflict about something else, such as a commit whose data a run took: the server said which.
+            raise Conflict(str(error), **error.facts) from error
         if otherwise and "conflict found" in str(error):
             raise AlreadyExists(
-                f"{what} is a {otherwise}: a branch and a tag cannot share a name", **error.facts
+                f"{what} is a {otherwise}: a branch and a tag cannot share a name, so choose another one", **error.facts
             ) from error
-        raise AlreadyExists(f"{what} exists already", **error.facts) from error
+        raise AlreadyExists(f"{what} exists already: choose another name", **error.facts) from error
 
 
 @contextlib.contextmanager

@@ -23,6 +23,21 @@ if TYPE_CHECKING:
 LOOKED_AT_MAX: Final = 1000
 _TAKEN: Final = ("were taken by collection run", "expired by policy version", "expired by a lifecycle policy")
 _NO_DELETED: Final = "no deleted repository"
+_LISTS: Final = {
+    "there is no job": "lakebed gc job list {}",
+    "there is no hold": "lakebed hold list {}",
+    "pull request": "lakebed pulls list {} --status all",
+    "user not found": "lakebed auth users list",
+    "group not found": "lakebed auth groups list",
+    "policy not found": "lakebed auth policies list",
+    "no deleted branch": "lakebed branch list {} --deleted",
+    "no deleted tag": "lakebed tag list {} --deleted",
+    "source reference": "lakebed branch list {}",
+    "nothing lies": "lakebed object ls {}/BRANCH/",
+    "no commit and no ledger names it": "lakebed object ls {}/BRANCH/",
+}
+"""Words by which something is missing that is no repository, ref or path, and the command that lists such things."""
+_TAKER: Final = re.compile(r"taken by collection run (\w+)")
 _TWO: Final = re.compile(r"(lakefs://\S+) or (lakefs://\S+): not found")
 _URI: Final = re.compile(r"lakefs://\S+?(?=[:,.]?(?:\s|$))")
 
@@ -56,6 +71,16 @@ def _parts(uri: str) -> tuple[str, str, str]:
     return repository, ref, path
 
 
+def way_back(message: str, values: Iterable[object]) -> str:
+    """Return how a commit is got back whose data the run took that the message names; empty for other messages."""
+    run = _TAKER.search(message)
+    uri = next((one for one in values if isinstance(one, str) and is_uri(one)), "")
+    if run is None or not uri:
+        return ""
+    undo = f"lakebed gc restore {SCHEME}{_parts(uri)[0]} {run[1]} --undo"
+    return f"While the run is deferred, `{undo}` gives it back; then it is gone"
+
+
 def what_is_near(session: Connected, message: str, values: Iterable[object]) -> str:
     """Return a sentence about the first URI, in the message or the arguments, whose missing part the message names.
 
@@ -64,6 +89,10 @@ def what_is_near(session: Connected, message: str, values: Iterable[object]) -> 
     if any(taken in message for taken in _TAKEN):
         named = next((one for one in values if isinstance(one, str) and is_uri(one) and _parts(one)[2]), "")
         return f"`lakebed gc why {shlex.quote(named)}` says whether it can be restored, and how" if named else ""
+    repository = next((_parts(one)[0] for one in values if isinstance(one, str) and is_uri(one)), "")
+    for words, command in _LISTS.items():
+        if words in message:
+            return f"`{command.format(SCHEME + repository)}` shows those that there are"
     if "not found" not in message and _NO_DELETED not in message:
         return ""
     try:
@@ -107,11 +136,12 @@ def _hint(session: Connected, message: str, uri: str) -> str:
     if ref not in refs and (_is_cut(branches) or _is_cut(tags)):
         return ""
     if ref in tags and ref not in branches and not _is_cut(branches) and "branch not found" in message:
-        return f"{ref} is a tag: only branches can be written"
-    if re.split("[~^@$]", ref)[0] in refs and ref not in refs:
-        return ""  # The name is there; it has no such ancestor.
+        makes = f"lakebed branch create {inside}NAME --source {ref}"
+        return f"{ref} is a tag: only branches can be written, and `{makes}` makes one of it"
+    if (base := re.split("[~^@$]", ref)[0]) in refs and ref not in refs:
+        return f"{base} is there, and has no such ancestor: `lakebed log {inside}{base}` shows those that it has"
     if ref and ref not in refs and _names(message, ref):
-        return _meant(inside + ref, inside, refs, f"lakebed branch list {SCHEME}{repository}")
+        return _meant(inside + ref, inside, refs, f"lakebed branch list {SCHEME}{repository}", below=slash + path)
     if ref in refs and path and _names(message, path):
         above, folder = f"{inside}{ref}{slash}", path[: path.rfind("/") + 1]
         found = client.objects.list(repository, ref, prefix=folder, delimiter="/", limit=LOOKED_AT_MAX)
@@ -153,6 +183,16 @@ def _names(message: str, name: str) -> bool:
     return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", message) is not None
 
 
-def _meant(typed: str, above: str, names: Iterable[str], command: str) -> str:
-    near = get_close_matches(typed.removeprefix(above), list(names), n=1)
-    return f"Did you mean {above}{near[0]}?" if near else f"`{command}` shows what is there"
+def _meant(typed: str, above: str, names: Iterable[str], command: str, *, below: str = "") -> str:
+    near = near_names(typed.removeprefix(above), names)
+    return f"Did you mean {above}{near[0]}{below}?" if near else f"`{command}` shows what is there"
+
+
+def near_names(typed: str, names: Iterable[str]) -> list[str]:
+    """Return the name that was probably meant, if any. Two names that only end alike are two names."""
+    near = get_close_matches(typed, list(names), n=3)
+    return [name for name in near if name[:1] == typed[:1] or len(name) == len(typed) == _differ(name, typed) + 1][:1]
+
+
+def _differ(one: str, other: str) -> int:
+    return sum(a == b for a, b in zip(one, other, strict=True))

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 import click
 
 from lakebed import interrupts
-from lakebed.base import Denied, LakebedError, NotFound, Unavailable, exit_code
+from lakebed.base import Conflict, Denied, LakebedError, NotFound, Unavailable, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
 from .failures import FAILED, INTERRUPTED, Failed, Misuse, describe, describe_missing, ending_with_reader, tell
-from .nearby import naming_one, what_is_near
+from .nearby import naming_one, way_back, what_is_near
 from .output import columns_of, fields, for_stderr, hanging, json_array, json_record
 from .pager import pager_of, show_paged
 from .parameters import Option
@@ -326,6 +326,10 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
                 message = naming_one(session, describe(error))
                 hint = what_is_near(session, message, kwargs.values())
                 raise NotFound(f"{message}. {hint}" if hint else message, **error.facts) from error
+            except Conflict as error:
+                if not (hint := way_back(str(error), kwargs.values())):
+                    raise
+                raise Conflict(f"{describe(error)}. {hint}", **error.facts) from error
             except Unavailable as error:
                 if not str(error).startswith("cannot reach"):
                     raise

@@ -65,6 +65,9 @@ BLAMED_MAX: Final = 50
 StatOption = Annotated[bool, Option("--stat", help="Only count the changes.")]
 
 
+_NO_STRATEGY: Final = (".lakefs.merge.strategy", "default")
+
+
 class StrategyName(StrEnum):
     SOURCE_WINS = "source-wins"
     DEST_WINS = "dest-wins"
@@ -101,7 +104,7 @@ def parse_date(text: str) -> int:
     try:
         date = datetime.fromisoformat(text)
     except ValueError as error:
-        raise Misuse(f"{text!r} is neither Unix seconds nor an ISO 8601 date") from error
+        raise Misuse(f"{text!r} is neither Unix seconds nor an ISO 8601 date, such as 2026-11-21") from error
     return int((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp())
 
 
@@ -176,7 +179,9 @@ def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = M
         yield ""
         for line in commit.message.splitlines():
             yield from hanging("    ", printable(line), indent=4)
-        for name, value in sorted(commit.metadata.items()):
+        # Which rule a merge went by is the contract's own note, and says nothing where no rule was chosen.
+        noted = {name: value for name, value in commit.metadata.items() if (name, value) != _NO_STRATEGY}
+        for name, value in sorted(noted.items()):
             yield f"    {printable(name)} = {printable(value)}"
 
 
@@ -563,7 +568,8 @@ def _conflicts(changes: Iterable[Diff]) -> list[str]:
 def _conflict_text(paths: Sequence[str], source: RefUri, destination: RefUri) -> str:
     return (
         f"both sides changed {_named(paths)}: nothing was merged. "
-        f"`lakebed diff {destination} {source}` marks these with !, --strategy decides them"
+        f"`lakebed diff {destination} {source}` marks these with !, "
+        f"`lakebed merge {source} {destination} --strategy source-wins` (or dest-wins) decides them"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, NotFound, Unavailable, count_of, human_size
+from lakebed.base import AlreadyExists, Conflict, NotFound, Unavailable, count_of, human_size
 from lakebed.cli.kit.arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta, same_repository
 from lakebed.cli.kit.completion import complete_object
 from lakebed.cli.kit.failures import Failed, Misuse, being_there
@@ -107,7 +107,12 @@ def upload(
         )
         _report(session, f"uploaded {source} to {target}", moved)
         return
-    made = _upload_one(session, source, target, content_type, metadata, if_absent, presigned)
+    try:
+        made = _upload_one(session, source, target, content_type, metadata, if_absent, presigned)
+    except (AlreadyExists, Conflict) as error:
+        if not (if_absent and "exists" in str(error)):
+            raise
+        raise AlreadyExists(f"{target} exists already: leave out --if-absent to replace it", **error.facts) from error
     uri = f"{SCHEME}{target.repository}/{target.ref}/{made.path}"
     session.done(f"uploaded {uri} ({human_size(made.size_bytes or 0)})", made)
 
@@ -174,7 +179,7 @@ def download(
     source = parse_prefix(uri)
     if recursive:
         if target == STANDARD_STREAM:
-            raise Misuse("- is one stream: nothing can be downloaded to it with --recursive")
+            raise Misuse("- is one stream: nothing can be downloaded to it with --recursive, so name a folder")
         found = fitting(session, objects_below(session, source), folder_of(source.path))
         moved = download_objects(
             session,
@@ -195,7 +200,7 @@ def download(
     if file.is_dir() or target.endswith("/"):
         file = file / _base_name(source)
     if not file.parent.is_dir():
-        raise Misuse(f"{file.parent}: no such folder to download to")
+        raise Misuse(f"{file.parent}: no such folder to download to; make it first")
     total = _stat(session, source).size_bytes or 0
     with session.bar(f"downloading {file.name}", total) as shown:
         size = session.client.files.download(

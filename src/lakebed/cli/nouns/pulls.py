@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
-from lakebed.base import NotFound
+from lakebed.base import LakebedError, NotFound, count_of
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption, same_repository
 from lakebed.cli.kit.completion import complete_ref
+from lakebed.cli.kit.failures import describe
 from lakebed.cli.kit.output import human_date, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
@@ -25,6 +27,10 @@ app = noun("Ask for a merge, and merge what was asked for.")
 PullArgument = Annotated[str, Argument(metavar="PULL", help="The id of a pull request.")]
 TitleOption = Annotated[str | None, Option("--title", "-t", help="What it is about, in one line.")]
 DescriptionOption = Annotated[str | None, Option("--description", "-d", help="Why, and what to look at.")]
+
+
+COUNTED_MAX: Final = 1000
+"""At most this many changed paths are counted."""
 
 
 class Which(StrEnum):
@@ -80,8 +86,9 @@ def create(
 @app.command("show")
 @command
 def show(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
-    """Show a pull request. `lakebed diff DESTINATION SOURCE` shows what it would bring."""
-    found = session.client.pulls.get(parse_repository(uri), pull)
+    """Show a pull request, and how many paths it would change. `lakebed diff DESTINATION SOURCE` lists them."""
+    repository = parse_repository(uri)
+    found = session.client.pulls.get(repository, pull)
     facts = [
         ("Pull request", found.id),
         ("Title", found.title),
@@ -97,6 +104,8 @@ def show(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
         facts.append(("Commit", found.merged_commit_id))
     if found.description:
         facts.append(("Description", printable(found.description)))
+    if found.status == "open" and not session.is_json:
+        facts.append(("Changes", _changes(session, repository, found)))
     session.show_fields(found, facts)
 
 
@@ -144,6 +153,21 @@ def merge(session: Session, uri: RepositoryArgument, pull: PullArgument, yes: Ye
         f"merged {found.source_branch} into {found.destination_branch}: {reference[:12]}",
         MergeResult(reference=reference),
     )
+
+
+def _changes(session: Session, repository: str, pull: PullRequest) -> str:
+    """Say how many paths a merge would change, and whether it can be merged."""
+    try:
+        listed = session.client.history.diff(repository, pull.destination_branch, pull.source_branch)
+        types = [one.type for one in itertools.islice(listed, COUNTED_MAX + 1)]
+    except LakebedError as error:
+        return f"unknown: {describe(error)}"
+    if not types:
+        return "none: there is nothing to merge"
+    more = "more than " if len(types) > COUNTED_MAX else ""
+    conflicts = types.count("conflict")
+    state = f"{count_of(conflicts, 'conflict')}, so it cannot be merged yet" if conflicts else "no conflict"
+    return f"{more}{count_of(min(len(types), COUNTED_MAX), 'path')}, {state}"
 
 
 def _missing_branch(session: Session, uri: str, found: PullRequest, error: NotFound) -> NotFound:

@@ -21,7 +21,7 @@ from lakebed.cli.kit.arguments import (
     ref_in,
 )
 from lakebed.cli.kit.completion import complete_ref
-from lakebed.cli.kit.failures import Misuse, being_new, being_there
+from lakebed.cli.kit.failures import Misuse, being_new, being_something, being_there
 from lakebed.cli.kit.output import columns_of, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
@@ -274,6 +274,9 @@ def revert(
     try:
         with (
             explaining_pick(session, branch, undone, parent),
+            being_something(
+                f"{branch} has nothing of {undone} that could be undone: it is as if it was reverted already"
+            ),
             being_there(str(RefUri(branch.repository, undone))),
         ):
             session.client.branches.revert(
@@ -329,7 +332,7 @@ def protect(
     found = before.branches if deletion else writes
     given = patterns or []
     if remove and (unknown := sorted(set(given) - set(found))):
-        raise Misuse(f"{unknown[0]} is not protected in {uri}")
+        raise Misuse(f"{unknown[0]} is not protected in {uri}: `lakebed branch protect {uri}` lists those that are")
     wanted = sorted(set(found) - set(given) if remove else set(found) | set(given))
     if given:
         if deletion:
@@ -338,7 +341,11 @@ def protect(
             repositories.protect_branches(repository, wanted, version=version)
         # The list names what is protected.
         session.note(f"no longer protected: {', '.join(given)}" if remove else f"protected in {uri}:")
-    session.show_all(wanted, lambda lines: lines, otherwise=f"no branch of {uri} is protected")
+    otherwise = f"no branch of {uri} is protected"
+    if not deletion and (others := [*before.branches, *(["the whole repository"] if before.repository else [])]):
+        otherwise += " against writes"
+        session.note(f"against being deleted: {', '.join(others)} (`lakebed branch protect {uri} --deletion`)")
+    session.show_all(wanted, lambda lines: lines, otherwise=otherwise)
 
 
 @tags.command("create")

@@ -82,7 +82,7 @@ def create(
             )
     except Invalid as error:
         if "namespace already in use" in str(error):
-            raise Invalid(f"{namespace} {_use_of(session, namespace)}", **error.facts) from error
+            raise Conflict(f"{namespace} {_use_of(session, namespace)}", **error.facts) from error
         if '"/storage_namespace"' not in str(error):
             raise
         # The contract's own words are a pattern.
@@ -98,7 +98,7 @@ def _use_of(session: Session, namespace: str) -> str:
     with contextlib.suppress(LakebedError):
         for one in repositories.list():
             if one.storage_namespace.rstrip("/") == uri:
-                return f"is in use: {SCHEME}{one.id} is there"
+                return f"is in use: {SCHEME}{one.id} is there. Name a folder of its own"
     with contextlib.suppress(LakebedError):
         for deleted in repositories.list_deleted():
             if deleted.storage_namespace.rstrip("/") == uri:

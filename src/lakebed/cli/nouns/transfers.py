@@ -263,7 +263,7 @@ def local_files(session: Session, folder: Path, *, whole: bool = False) -> dict[
         OSError: a folder cannot be read.
     """
     if not folder.is_dir():
-        raise Misuse(f"{folder} is not a folder")
+        raise Misuse(f"{folder} is not a folder: name one that exists")
 
     def skip(file: Path) -> None:
         if whole:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import click
 import msgspec
 
-from lakebed.base import LakebedError
+from lakebed.base import LakebedError, Unavailable
 from lakebed.cli.kit.failures import Failed, describe
 from lakebed.cli.kit.output import hanging
 from lakebed.cli.kit.session import Session, command
@@ -85,6 +86,8 @@ def _checks(session: Session) -> Iterator[Check]:
         lambda user: f"user {user}",
         "store a valid key pair with `lakebed config set`; an administrator makes one with `lakebed auth users create`",
     )
+    log = "the log of the server says more"
+    yield _check("readiness", partial(_not_ready, endpoint), lambda _: "/_ready is ok", log)
     yield _check(
         "storage",
         client.config,
@@ -93,8 +96,25 @@ def _checks(session: Session) -> Iterator[Check]:
             if config.storage_config and config.version_config
             else ""
         ),
-        "the log of the server says more",
+        log,
     )
+
+
+def _not_ready(endpoint: str) -> None:
+    """
+    Raises:
+        Unavailable: the server says that a part of it cannot work, such as a disk that is full.
+    """
+    import httpx
+
+    try:
+        answer = httpx.get(f"{endpoint.rstrip('/')}/_ready", timeout=10)
+        found = answer.json()
+    except (httpx.HTTPError, ValueError):
+        return  # A proxy may keep the probes to itself. The other checks asked the server.
+    if answer.status_code != 200 and isinstance(found, dict):
+        checks = found.get("checks", found)
+        raise Unavailable(", ".join(f"{name} is {state}" for name, state in checks.items() if state != "ok"))
 
 
 def _version_text(version: VersionConfig) -> str:

@@ -67,11 +67,11 @@ def serve(
 
     What else can be set is in environment variables: docs/guide/server.md.
     """
+    folder = session.data_folder(data, new=True)  # before the server, which takes a second to load
     # An exception to the import map: the command line is a composition root of the server, too.
     from lakebed.server import LogOptions, inherited_sockets, options_of
     from lakebed.server import serve as serve_until_stopped
 
-    folder = session.data_folder(data, new=True)
     options = options_of(folder, session.environment, kv)
     s3_address = _address(s3_listen, host) if s3_listen else None
     s3_urls: list[str] = []

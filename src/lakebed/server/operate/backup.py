@@ -306,7 +306,10 @@ def _described(folder: Path) -> Backup:
     try:
         found = msgspec.json.decode((folder / BACKUP_FILE).read_bytes(), type=Backup)
     except FileNotFoundError as error:
-        raise NotABackup(f"{folder} is no finished backup: it has no {BACKUP_FILE}", folder=str(folder)) from error
+        raise NotABackup(
+            f"{folder} is no finished backup: it has no {BACKUP_FILE}. Name a folder that `backup create` made",
+            folder=str(folder),
+        ) from error
     except msgspec.MsgspecError as error:
         raise BackupDamaged(f"{folder / BACKUP_FILE} is unreadable: {error}", folder=str(folder)) from error
     if found.format != FORMAT:
