@@ -1,4 +1,4 @@
-"""Draw docs/home.svg: a terminal in which a lake of three months is looked at. Run: `python docs/picture.py > docs/home.svg`.
+"""Draw docs/home.svg, a terminal in which a lake is looked at: `python docs/picture.py > docs/home.svg`.
 
 The text is what the commands printed in a new folder, so run it again when their words change.
 """
