@@ -14,7 +14,7 @@ from lakebed.catalog import ImportRecord, ImportState, imports
 from lakebed.objectstore import ObjectStore, open_objectstore
 from lakebed.server import AppState
 from lakebed.server.process.upkeep_loop import clean_imports
-from lakebed.versions import decode_record
+from lakebed.versions import Note, decode_record
 
 NOTE = {"message": "import", "metadata": {"job": "7"}}
 
@@ -244,6 +244,17 @@ async def test_an_import_that_begins_its_merge_is_not_cancelled(
     assert answer.status_code == 409
     status = (await client.get(f"{repo}/branches/main/import", params={"id": "merging"})).json()
     assert "error" not in status
+
+
+async def test_an_import_that_was_cancelled_never_merges(client: httpx.AsyncClient, repo: str, state: AppState) -> None:
+    """The cancellation came after the last look at it: the write that begins the merge finds it."""
+    repository = await state.catalog.get("lake")
+    begun = await repository.imports.begin("main", [])
+    await repository.imports.cancel("main", begun.id)
+
+    ended = await repository.imports.run(begun, [], Note(message="m", committer="ann"))
+
+    assert (ended.state, ended.error) == (ImportState.CANCELLED, "Canceled")
 
 
 async def test_an_import_whose_server_is_gone_is_ended_by_another(
