@@ -239,6 +239,22 @@ def test_the_ledger_says_that_there_is_more_and_knows_no_run_that_never_was(
     assert nothing_such.out == ""
 
 
+def test_a_ledger_is_verified_and_what_disagrees_exits_with_1(shell: Shell, deleted: Held, data: Path) -> None:
+    verify = ("gc", "ledger", deleted.lake, "--data", str(data), "--verify")
+    agrees = shell.ok(*verify)
+    mixed = shell(*verify, "--path", "events/1")
+    for file in data.rglob("ledger/date=*/*.parquet"):
+        file.unlink()
+    disagrees = shell(*verify, "--run", deleted.run, "-o", "json")
+
+    assert "agree" in agrees.out + agrees.err
+    assert mixed.code == 2
+    assert disagrees.code == 1
+    assert [(row["run_id"], row["what"]) for row in disagrees.json] == [
+        (deleted.run, "planned, and no row of the ledger has it")
+    ] * 2
+
+
 def test_what_was_deleted_cannot_be_restored_and_the_run_is_named(shell: Shell, deleted: Held) -> None:
     gone = shell("gc", "restore", deleted.lake, "events/0")
 

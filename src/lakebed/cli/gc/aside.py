@@ -43,6 +43,11 @@ LEDGER: Final[dict[str, Callable[[dict[str, Any]], object]]] = {
     "why": lambda row: row["error"] or row["rule"] or row["reason"],
 }
 """The columns for people. JSON has every field."""
+DISAGREEMENTS: Final[dict[str, Callable[[dict[str, Any]], object]]] = {
+    "run": lambda row: row["run_id"],
+    "object": lambda row: row["address"],
+    "what": lambda row: row["what"],
+}
 PREFIX_MIN: Final = 8
 """A shorter beginning of a run's id is taken for a path."""
 TIMEOUT_S: Final = 3600.0
@@ -208,6 +213,10 @@ def ledger(
         str, Option("--since", metavar="DATE", help="Only rows since a date, or date and time (ISO 8601, UTC).")
     ] = "",
     limit: Annotated[int, Option("--limit", "-n", min=1, help="Show at most this many rows.")] = 1000,
+    verify: Annotated[
+        bool,
+        Option("--verify", help="Compare ledger, plans and store instead. Exits with 1 where they disagree."),
+    ] = False,
     local_root: RootOption = None,
 ) -> None:
     """Show the ledger: a row for each object and what a run did with it, newest runs first."""
@@ -215,8 +224,13 @@ def ledger(
 
     from lakebed.gc import LedgerQuery
 
+    if verify and any((path, address, state, since)):
+        raise Misuse("--verify takes --run, and no other choice of rows")
     collector = checked_collector(session, uri, local_root)
     run = run_named(session, collector, run) if run else ""
+    if verify:
+        _verify(session, collector, run, limit)
+        return
     query = LedgerQuery(run_id=run, path=path, address=address, state=_state(state), since_ms=_since_ms(since))
     rows = collector.ledger_rows(query, newest_first=True)
     found = list(islice(rows, limit + 1))
@@ -232,6 +246,17 @@ def ledger(
     session.show_table(found[:limit], LEDGER, otherwise=otherwise)
     if len(found) > limit:
         session.note(f"these are the newest {count_of(limit, 'row')} of more: --limit shows more")
+
+
+def _verify(session: Session, collector: Collector, run: str, limit: int) -> None:
+    if run:
+        check_run(collector, run)
+    found = collector.verify_ledger(run_id=run)
+    rows = [{"run_id": one.run_id, "address": one.address, "what": one.what.value} for one in found]
+    session.show_table(rows[:limit], DISAGREEMENTS, otherwise="ledger, plans and store agree")
+    if found:
+        session.note(f"{count_of(len(found), 'disagreement')}; --limit and -o json show more")
+        raise click.exceptions.Exit(FAILED)
 
 
 def _target(to: str, repository: str) -> ObjectUri:
