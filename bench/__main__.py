@@ -39,6 +39,7 @@ NAMES = (
     "listing",
     "log",
     "mark",
+    "migrate",
     "operations",
     "potential-commits",
     "prepare",
