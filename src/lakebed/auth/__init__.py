@@ -23,16 +23,8 @@ from .groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
 from .ids import BuiltIn, InvalidRole
 from .keys import ServerKeys, load_server_keys
 from .policies import Policies, PolicyExists, PolicyNotFound
-from .principals import InvalidPrincipal, PrincipalExists, PrincipalNotFound, Principals
-from .records import (
-    AuthFormat,
-    CredentialsRecord,
-    GroupRecord,
-    PolicyRecord,
-    PrincipalRecord,
-    SessionRecord,
-    UserRecord,
-)
+from .principals import PrincipalNotFound, Principals
+from .records import AuthFormat, GroupRecord, PolicyRecord, PrincipalRecord, UserRecord
 from .statements import InvalidPolicy, NotPermitted, Permissions, Statement, check_statements
 
 __all__ = [
@@ -47,7 +39,6 @@ __all__ = [
     "Authorizer",
     "BuiltIn",
     "CredentialsNotFound",
-    "CredentialsRecord",
     "Delegation",
     "GroupExists",
     "GroupNotFound",
@@ -56,7 +47,6 @@ __all__ = [
     "Identity",
     "InvalidAction",
     "InvalidPolicy",
-    "InvalidPrincipal",
     "InvalidRole",
     "InvalidUser",
     "IssuedCredentials",
@@ -70,13 +60,11 @@ __all__ = [
     "PolicyExists",
     "PolicyNotFound",
     "PolicyRecord",
-    "PrincipalExists",
     "PrincipalNotFound",
     "PrincipalRecord",
     "Principals",
     "ServerKeys",
     "SessionNotFound",
-    "SessionRecord",
     "Statement",
     "UnknownAccessKey",
     "UserExists",

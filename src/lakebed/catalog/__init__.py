@@ -2,8 +2,8 @@
 
 from .changes import Changes
 from .deleted import DAY_MS, DELETED_DAYS, DeletedRepositories, DeletedRepository
-from .dump_files import DUMPS, DumpCorrupt, FileId, InvalidDump, parse_file_id
-from .dumps import DumpIds, DumpNotFound, Dumps, NotBare, TreesTaken
+from .dump_files import DUMPS
+from .dumps import DumpIds, Dumps, TreesTaken
 from .errors import (
     AddressInNamespace,
     BytesInNamespace,
@@ -21,10 +21,8 @@ from .errors import (
     ReadOnly,
     RepositoryExists,
     RepositoryNotFound,
-    ReservedMetadata,
     SettingChanged,
     SeveralDeleted,
-    SourceChanged,
     StorageMissing,
     TooManyPaths,
     TooMuchMetadata,
@@ -33,23 +31,11 @@ from .errors import (
 )
 from .guards import Guards
 from .hooks import Event, EventType, HookRefused, Hooks, NoHooks
-from .imports import (
-    ImportCancelled,
-    ImportEnded,
-    ImportNotFound,
-    ImportRecord,
-    Imports,
-    ImportState,
-)
+from .imports import ImportRecord, Imports, ImportState
 from .multipart import Multipart, PartMissing, etag_of_parts
-from .namespaces import Namespaces, OpenNamespace, overlap
-from .objects import (
-    DELETE_MANY_MAX,
-    Objects,
-    UploadTarget,
-    check_user_metadata,
-)
-from .pulls import InvalidPull, PullEnded, PullNotFound, PullRecord, Pulls, PullState
+from .namespaces import Namespaces, overlap
+from .objects import DELETE_MANY_MAX, Objects, check_user_metadata
+from .pulls import PullRecord, Pulls, PullState
 from .queue import BranchQueue
 from .records import (
     DELETED_REPOSITORIES,
@@ -57,16 +43,14 @@ from .records import (
     BranchProtection,
     DeletedRecord,
     DeletedState,
-    HiddenBranch,
     RepositoryRecord,
     RepositoryState,
 )
-from .repositories import Catalog, CatalogOptions, MakeVersions
-from .repository import MakeHooks, Repository
+from .repositories import Catalog, CatalogOptions
+from .repository import Repository
 from .settings import Settings, matching
 from .sources import Location
-from .symlinks import InvalidSymlinks, Symlinks
-from .tasks import TaskKind, TaskNotFound, TaskRecord, Tasks
+from .tasks import TaskKind, TaskRecord, Tasks
 
 __all__ = [
     "DAY_MS",
@@ -90,45 +74,29 @@ __all__ = [
     "DeletedRepositories",
     "DeletedRepository",
     "DeletedState",
-    "DumpCorrupt",
     "DumpIds",
-    "DumpNotFound",
     "Dumps",
     "Event",
     "EventType",
-    "FileId",
     "ForeignAddress",
     "Guards",
-    "HiddenBranch",
     "HookRefused",
     "Hooks",
-    "ImportCancelled",
-    "ImportEnded",
-    "ImportNotFound",
     "ImportRecord",
     "ImportState",
     "Imports",
-    "InvalidDump",
     "InvalidImport",
-    "InvalidPull",
-    "InvalidSymlinks",
     "Location",
-    "MakeHooks",
-    "MakeVersions",
     "Multipart",
     "NamespaceInUse",
     "NamespaceNested",
     "NamespaceUnclear",
     "Namespaces",
     "NoHooks",
-    "NotBare",
     "NotHeaderText",
     "Objects",
-    "OpenNamespace",
     "PartMissing",
     "ProtectedBranch",
-    "PullEnded",
-    "PullNotFound",
     "PullRecord",
     "PullState",
     "Pulls",
@@ -138,26 +106,20 @@ __all__ = [
     "RepositoryNotFound",
     "RepositoryRecord",
     "RepositoryState",
-    "ReservedMetadata",
     "SettingChanged",
     "Settings",
     "SeveralDeleted",
-    "SourceChanged",
     "StorageMissing",
-    "Symlinks",
     "TaskKind",
-    "TaskNotFound",
     "TaskRecord",
     "Tasks",
     "TooManyPaths",
     "TooMuchMetadata",
     "TreesTaken",
     "UploadMissing",
-    "UploadTarget",
     "WindowNotOver",
     "check_user_metadata",
     "etag_of_parts",
     "matching",
     "overlap",
-    "parse_file_id",
 ]

@@ -8,7 +8,7 @@ lua         a script in a limited process of its own     service     the port of
 from .actions import FOLDER, Action, InvalidAction, parse
 from .options import HOOK_VARIABLES, HookFailed, HookOptions, hook_options
 from .runs import ActionRunRecord, HookRunRecord, RunNotFound, Runs
-from .service import AT_ONCE_MAX, CALLER, Asker, RepositoryHooks
+from .service import AT_ONCE_MAX, CALLER, RepositoryHooks
 
 __all__ = [
     "AT_ONCE_MAX",
@@ -17,7 +17,6 @@ __all__ = [
     "HOOK_VARIABLES",
     "Action",
     "ActionRunRecord",
-    "Asker",
     "HookFailed",
     "HookOptions",
     "HookRunRecord",

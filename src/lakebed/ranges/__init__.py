@@ -34,14 +34,13 @@ from .schema import (
     CHANGES_SCHEMA,
     ENTRIES_SCHEMA,
     TOMBSTONE_ROW,
-    changes_from_columns,
     changes_from_rows,
     chunk,
     rows_from_table,
     table_from_rows,
 )
 from .sealed import FileCorrupt
-from .summary import SliceBitmap, SliceSummary
+from .summary import SliceSummary
 from .view import KeyColumn, RangeView
 
 __all__ = [
@@ -63,14 +62,12 @@ __all__ = [
     "RangeInfo",
     "RangeList",
     "RangeView",
-    "SliceBitmap",
     "SliceSummary",
     "Strategy",
     "SublistCorrupt",
     "SublistInfo",
     "SublistList",
     "apply_changes",
-    "changes_from_columns",
     "changes_from_rows",
     "chunk",
     "cut",

@@ -1,6 +1,6 @@
 """The HTTP server: the contract's REST operations over `lakebed.catalog`, in one ASGI application."""
 
-from .app import App, ServerOptions, UnknownObjectStore, create_app, opened, options_of
+from .app import App, ServerOptions, create_app, opened, options_of
 from .operate.backup import (
     Backup,
     BackupDamaged,
@@ -38,7 +38,6 @@ __all__ = [
     "NotABackup",
     "NotADataFolder",
     "ServerOptions",
-    "UnknownObjectStore",
     "WorkerFailed",
     "WrongFolder",
     "WrongMetadata",

@@ -34,9 +34,9 @@ from .cells import (
     is_exclusive,
     is_gone,
 )
-from .cleanup import Cleaned, Cleanup
+from .cleanup import Cleanup
 from .commits.committer import Committer, Note
-from .commits.merger import STRATEGY_KEY, Merger, Strategy
+from .commits.merger import Merger, Strategy
 from .commits.recorder import Recorder
 from .commits.resetter import Resetter
 from .context import Context, Options
@@ -44,9 +44,7 @@ from .errors import (
     AddressNotAllowed,
     BadRef,
     BranchExists,
-    BranchMoved,
     BranchNotFound,
-    BringsExpired,
     CommitExpired,
     CommitNotFound,
     CommitOvertaken,
@@ -55,7 +53,6 @@ from .errors import (
     CopyGivenUp,
     DeletedRefNotFound,
     InvalidNote,
-    InvalidRecord,
     MergeConflict,
     MovedAsCopy,
     MultipartNotFound,
@@ -74,11 +71,10 @@ from .errors import (
     UncommittedChanges,
     UploadRefused,
 )
-from .expressions import Resolved
 from .fencing import Fencing
-from .hard_delete import HardDelete, HardDeleteRecord, LetGoBy, OpenPage, PageRecord, QueuedRecord, QueuePage
+from .hard_delete import HardDelete, LetGoBy, OpenPage, PageRecord, QueuedRecord
 from .history import Difference, History
-from .inventory import Inventory, RecordPage
+from .inventory import Inventory
 from .records import (
     MOVES,
     BranchRecord,
@@ -209,21 +205,17 @@ __all__ = [
     "EXCLUSIVE",
     "MOVES",
     "PART_NUMBER_MAX",
-    "STRATEGY_KEY",
     "TOMBSTONE",
     "AddressNotAllowed",
     "Applied",
     "BadRef",
     "Branch",
     "BranchExists",
-    "BranchMoved",
     "BranchNotFound",
     "BranchRecord",
-    "BringsExpired",
     "Cell",
     "ClaimReason",
     "ClaimRecord",
-    "Cleaned",
     "Commit",
     "CommitExpired",
     "CommitNotFound",
@@ -239,10 +231,8 @@ __all__ = [
     "DiffRow",
     "Difference",
     "HardDelete",
-    "HardDeleteRecord",
     "IntentRecord",
     "InvalidNote",
-    "InvalidRecord",
     "Inventory",
     "LackingFiles",
     "LackingObjects",
@@ -270,15 +260,12 @@ __all__ = [
     "PathNotFound",
     "PlannedRecord",
     "PreconditionFailed",
-    "QueuePage",
     "QueuedRecord",
     "Record",
     "RecordFormat",
-    "RecordPage",
     "RefKind",
     "RefNotFound",
     "RefState",
-    "Resolved",
     "Retired",
     "RetiredBy",
     "RunRecord",

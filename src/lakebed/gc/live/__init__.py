@@ -2,7 +2,7 @@
 
 from .defer.deferring import WindowOpen
 from .defer.restorable import NotRestorable
-from .defer.restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
+from .defer.restoring import Refusal, RestoreDiffers, Restoring
 from .defer.undoing import CountedOn
 from .deleted import DeletedCollections, DeletedOnly, open_deleted
 from .errors import (
@@ -27,17 +27,8 @@ from .installation.installation import Installation, InstallationRecord
 from .installation.unlisted import NotAdopted, SlicesInUse
 from .options import ServiceOptions
 from .publish.branch_sweep import BranchSweep, TooManyBranches
-from .publish.hard_delete import (
-    LINGER_MS,
-    REASONS,
-    Queued,
-    QueueWorker,
-    Worked,
-    count_queue,
-    find_deleted,
-    find_queued,
-)
-from .publish.potential import PotentialCommits, PotentialNotFound
+from .publish.hard_delete import LINGER_MS, REASONS, QueueWorker, Worked, count_queue, find_deleted, find_queued
+from .publish.potential import PotentialCommits
 from .reading.commits import read_snapshot
 from .reading.continuing import Reader
 from .reading.elsewhere import Elsewhere, NamedElsewhere
@@ -80,13 +71,10 @@ __all__ = [
     "PolicyNotFound",
     "PolicyRecord",
     "PotentialCommits",
-    "PotentialNotFound",
     "QueueWorker",
-    "Queued",
     "Reader",
     "Refusal",
     "RestoreDiffers",
-    "RestoreOutcome",
     "Restoring",
     "RuleBook",
     "RulesChanged",

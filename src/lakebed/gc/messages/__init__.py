@@ -5,7 +5,6 @@ from lakebed.base import RunKind, RunState
 from .branches import (
     BRANCH_GONE,
     BRANCH_IN_DOUBT,
-    BRANCH_NOT_TRIED,
     SWEEP_MAX,
     BranchesPlan,
     BranchesSwept,
@@ -180,8 +179,6 @@ from .run.planned import (
 )
 from .run.plans import (
     AGES,
-    DEFERRED_FORMAT,
-    SAVED_FORMAT,
     UNKNOWN_FILES_MAX,
     BadWindow,
     CommitCounts,
@@ -214,14 +211,7 @@ from .run.plans import (
     saved_path,
     window_end_ms,
 )
-from .run.reports import (
-    REPORT_FORMAT,
-    PurgeReport,
-    RunReport,
-    StageReport,
-    decode_report,
-    encode_report,
-)
+from .run.reports import PurgeReport, RunReport, StageReport, decode_report, encode_report
 from .run.tables import (
     ALL_PATHS_SINCE,
     COMMITS,
@@ -229,7 +219,6 @@ from .run.tables import (
     GARBAGE,
     LEDGER,
     LEFTOVERS,
-    MANIFEST_FORMAT,
     POTENTIAL,
     POTENTIAL_SETS,
     REFS,
@@ -237,7 +226,6 @@ from .run.tables import (
     UNCOMMITTED,
     BadInput,
     Column,
-    ColumnType,
     Manifest,
     Part,
     PartWriter,
@@ -268,7 +256,6 @@ __all__ = [
     "APPLYING_PREFIX",
     "BRANCH_GONE",
     "BRANCH_IN_DOUBT",
-    "BRANCH_NOT_TRIED",
     "CERTIFICATES_PREFIX",
     "CERTIFICATE_KEY",
     "CLAIM_ATTEMPTS_MAX",
@@ -277,7 +264,6 @@ __all__ = [
     "COMMITS",
     "COPIES_ROWS_MAX",
     "DATA_PREFIX",
-    "DEFERRED_FORMAT",
     "DELETED_AT_ONCE",
     "DELETES_ALLOWED",
     "ENGINE_SETTING",
@@ -294,15 +280,12 @@ __all__ = [
     "LEDGER_PREFIX",
     "LEFTOVERS",
     "LINES_MAX",
-    "MANIFEST_FORMAT",
     "POTENTIAL",
     "POTENTIAL_SETS",
     "PROOF",
     "REFS",
-    "REPORT_FORMAT",
     "REQUESTS",
     "RESTORED_FROM",
-    "SAVED_FORMAT",
     "SERVED_S",
     "SIGNED_S",
     "STANDING_MAX",
@@ -325,7 +308,6 @@ __all__ = [
     "Claim",
     "Collected",
     "Column",
-    "ColumnType",
     "CommitCounts",
     "CommitsDiffer",
     "CommittedName",

@@ -4,19 +4,10 @@ from .active import Lines, first_parent_indices, kept_indices, lines_of, one_pie
 from .bases import merge_bases
 from .committed import EmptyLiveSet, Namespace, Trees, garbage_addresses, slice_of
 from .deleted import judge_deleted
-from .durations import DAY_MS, DAYS_MAX, FOREVER, HOUR_MS, Duration, InvalidDuration, parse_duration
-from .erasure import ErasureVerdict, Stands, judge_erasure
+from .durations import DAY_MS, DAYS_MAX, FOREVER, HOUR_MS, InvalidDuration, parse_duration
+from .erasure import Stands, judge_erasure
 from .explaining import Considered, Explanation, RuleChange, diff_rules, explain
-from .history import (
-    BrokenHistory,
-    CommitFacts,
-    History,
-    Verdict,
-    dangling_commits,
-    judge_commits,
-    kept_commits,
-    main_ancestry,
-)
+from .history import BrokenHistory, CommitFacts, History, Verdict, judge_commits, kept_commits
 from .holds import Hold, Holds, held_commits, held_keys
 from .lasting import Ancestry, Stay, StayKind, goes_ms, stays_of
 from .metadata import MetadataRule, RunFacts, WrittenFacts, named_files, old_runs, old_written, unnamed_files
@@ -31,12 +22,11 @@ from .rules import (
     check_rules,
     days_rules,
     in_days,
-    most_specific_first,
     read_rules,
     with_days,
 )
 from .selection import InvalidSelection, Matcher, Selection, Spans, check_globs, check_selection, digests_in
-from .uncommitted import CleanRun, check_live, clean_run, committed_addresses
+from .uncommitted import check_live, clean_run, committed_addresses
 
 __all__ = [
     "DAYS_MAX",
@@ -48,12 +38,9 @@ __all__ = [
     "Ancestry",
     "BranchRule",
     "BrokenHistory",
-    "CleanRun",
     "CommitFacts",
     "Considered",
-    "Duration",
     "EmptyLiveSet",
-    "ErasureVerdict",
     "Explanation",
     "History",
     "Hold",
@@ -86,7 +73,6 @@ __all__ = [
     "check_selection",
     "clean_run",
     "committed_addresses",
-    "dangling_commits",
     "days_rules",
     "deleted_name",
     "diff_rules",
@@ -104,10 +90,8 @@ __all__ = [
     "kept_commits",
     "kept_indices",
     "lines_of",
-    "main_ancestry",
     "matches",
     "merge_bases",
-    "most_specific_first",
     "named_files",
     "new_addresses",
     "old_runs",
