@@ -41,7 +41,7 @@ end
 
 
 def main() -> int:
-    os.nice(19)  # A script that computes for a minute leaves the processors to the server.
+    os.setpriority(os.PRIO_PROCESS, 0, 19)  # A script that computes for a minute leaves the processors to the server.
     given = json.loads(sys.stdin.readline())
     import lupa.lua54 as lupa  # before the limits: it is a file
 
