@@ -148,47 +148,59 @@ def aws_keys(server: Server) -> dict[str, str]:
     }
 
 
-@pytest.fixture(params=["aws", "/usr/bin/aws"], ids=["of-python", "of-the-system"])
-def aws(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Tool:
-    """PyPI has version 1 alone. A system's package is version 2."""
-    return tool(request.param, "--endpoint-url", server.url, tmp_path=tmp_path, **aws_keys(server))
+@pytest.fixture
+def aws(server: Server, tmp_path: Path) -> Tool:
+    """PyPI has version 1 alone."""
+    return tool("aws", "--endpoint-url", server.url, tmp_path=tmp_path, **aws_keys(server))
+
+
+@pytest.fixture
+def aws_2(server: Server, tmp_path: Path) -> Tool:
+    """A system's package is version 2."""
+    return tool("/usr/bin/aws", "--endpoint-url", server.url, tmp_path=tmp_path, **aws_keys(server))
+
+
+@pytest.fixture(params=["aws", "aws_2"])
+def each_aws(request: pytest.FixtureRequest) -> Tool:
+    run: Tool = request.getfixturevalue(request.param)
+    return run
 
 
 def test_the_aws_cli_copies_syncs_lists_and_removes(
-    aws: Tool, repository: lakefs.Repository, source: Path, tmp_path: Path
+    each_aws: Tool, repository: lakefs.Repository, source: Path, tmp_path: Path
 ) -> None:
     folder = f"s3://{repository.id}/main/up"
 
-    aws("s3", "cp", "--recursive", source, folder)
+    each_aws("s3", "cp", "--recursive", source, folder)
     assert on_branch(repository) == FILES
-    listed = [line.split(None, 3)[3] for line in aws("s3", "ls", "--recursive", f"{folder}/").splitlines()]
+    listed = [line.split(None, 3)[3] for line in each_aws("s3", "ls", "--recursive", f"{folder}/").splitlines()]
     assert sorted(listed) == sorted(f"main/up/{name}" for name in FILES)
 
     (source / "a.txt").unlink()
-    aws("s3", "sync", "--delete", source, folder)
+    each_aws("s3", "sync", "--delete", source, folder)
     assert on_branch(repository) == read(source)
-    aws("s3", "mv", f"{folder}/sub/deep/empty", f"{folder}/moved")
-    aws("s3", "sync", f"s3://{repository.id}.main/up", tmp_path / "back")
+    each_aws("s3", "mv", f"{folder}/sub/deep/empty", f"{folder}/moved")
+    each_aws("s3", "sync", f"s3://{repository.id}.main/up", tmp_path / "back")
     assert read(tmp_path / "back") == on_branch(repository)
-    aws("s3", "rm", "--recursive", folder)
+    each_aws("s3", "rm", "--recursive", folder)
     assert on_branch(repository) == {}
 
 
 def test_the_aws_cli_copies_and_moves_large_objects_within_the_lake(
-    aws: Tool, repository: lakefs.Repository, source: Path
+    each_aws: Tool, repository: lakefs.Repository, source: Path
 ) -> None:
     folder = f"s3://{repository.id}/main"
 
-    aws("s3", "cp", "--recursive", "--sse", "AES256", source, f"{folder}/up")
-    aws("s3", "cp", "--recursive", "--sse", "AES256", f"{folder}/up", f"{folder}/copied")
+    each_aws("s3", "cp", "--recursive", "--sse", "AES256", source, f"{folder}/up")
+    each_aws("s3", "cp", "--recursive", "--sse", "AES256", f"{folder}/up", f"{folder}/copied")
     assert on_branch(repository, "copied/") == FILES
-    aws("s3", "mv", "--recursive", f"{folder}/copied", f"{folder}/moved")
+    each_aws("s3", "mv", "--recursive", f"{folder}/copied", f"{folder}/moved")
 
     assert on_branch(repository, "moved/") == FILES
     assert on_branch(repository, "copied/") == {}
     asked = ("--bucket", f"{repository.id}.main", "--key", "moved/large.bin")
-    assert json.loads(aws("s3api", "get-object-tagging", *asked, "--output", "json"))["TagSet"] == []
-    assert "FULL_CONTROL" in aws("s3api", "get-object-acl", *asked, "--output", "json")
+    assert json.loads(each_aws("s3api", "get-object-tagging", *asked, "--output", "json"))["TagSet"] == []
+    assert "FULL_CONTROL" in each_aws("s3api", "get-object-acl", *asked, "--output", "json")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,9 @@ from tests.kv.servers import jars_of, program, python_packages
 
 from .serving import Server
 from .test_s3_tables import told
-from .test_s3_tools import aws, rclone, s3cmd, tool
+from .test_s3_tools import aws, aws_2, rclone, s3cmd, tool
 
-__all__ = ["aws", "rclone", "s3cmd"]  # pytest finds them here
+__all__ = ["aws", "aws_2", "rclone", "s3cmd"]  # pytest finds them here
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 
@@ -139,7 +140,8 @@ def by_boto3(at: Target, _: pytest.FixtureRequest) -> None:
 def by_aws_cli_1(at: Target, request: pytest.FixtureRequest) -> None:
     packages = python_packages("awscli==1.36.40")
     run = tool(
-        packages / "bin" / "aws",
+        sys.executable,  # the program's first line names the Python that loaded it, which may be gone
+        str(packages / "bin" / "aws"),
         "--endpoint-url",
         at.server.url,
         tmp_path=at.file.parent,
@@ -173,6 +175,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "rclone": lambda at, test: test.getfixturevalue("rclone")("copyto", at.file, f"lake:{at.repository.id}/{at.key}"),
     "s3cmd": lambda at, test: test.getfixturevalue("s3cmd")("put", at.file, at.uri),
     "aws": lambda at, test: test.getfixturevalue("aws")("s3", "cp", at.file, at.uri),
+    "aws_2": lambda at, test: test.getfixturevalue("aws_2")("s3", "cp", at.file, at.uri),
     "aws 1.36": by_aws_cli_1,
     "java": by_java,
 }
@@ -208,7 +211,7 @@ def test_any_other_client_wrote_the_same_bytes(
         repository.branch("main").commit("nothing")
 
 
-@pytest.mark.parametrize("name", ["aws", "rclone", "s3cmd"])
+@pytest.mark.parametrize("name", ["aws", "aws_2", "rclone", "s3cmd"])
 def test_another_client_sent_the_same_bytes_in_parts(
     name: str,
     server: Server,
