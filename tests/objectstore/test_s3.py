@@ -170,7 +170,7 @@ async def test_folder_markers_of_bucket_browsers_do_not_end_a_listing(
 
 
 @pytest.mark.parametrize("key", ["a/repo/b//c", "a/repo/../x"])
-async def test_a_key_that_no_store_can_name_ends_a_listing_with_an_error(
+async def test_a_key_that_no_store_can_name_is_listed_beside_the_others(
     objectstore: ObjectStore, options: ObjectStoreOptions, bucket: str, key: str
 ) -> None:
     await objectstore.put("x", b"")
@@ -180,8 +180,7 @@ async def test_a_key_that_no_store_can_name_ends_a_listing_with_an_error(
         pytest.skip("this server has no such keys either")
     if key not in all_keys(options, bucket):
         pytest.skip("this server gives such keys another name")
-    with pytest.raises(ObjectStoreUnavailable):
-        await keys_of(objectstore)
+    assert set(await keys_of(objectstore)) >= {"x", key.removeprefix("a/repo/")}
 
 
 async def test_signed_urls_read_and_write_without_credentials(objectstore: ObjectStore) -> None:

@@ -259,9 +259,10 @@ class Lakeside:
         """Every deletion that was recorded now counts as failed."""
         for file in self.files("_lakefs/retention/gc/ledger/date=*/*.parquet"):
             rows = messages.decode_part(messages.LEDGER, file.read_bytes(), name=file.name)
-            errors = pa.array(["refused"] * rows.num_rows)
-            place = rows.schema.get_field_index("error")
-            file.write_bytes(messages.encode_part(messages.LEDGER, rows.set_column(place, "error", errors)))
+            for column, value in (("error", "refused"), ("state", messages.LedgerState.FAILED.value)):
+                values = pa.array([value] * rows.num_rows)
+                rows = rows.set_column(rows.schema.get_field_index(column), column, values)
+            file.write_bytes(messages.encode_part(messages.LEDGER, rows))
 
     # What the server answers
 
