@@ -43,10 +43,9 @@ from lakebed.gc import (
     session_options,
     unforeseen,
 )
-from lakebed.objectstore import names_of_no_keys, options_from_environment
-from lakebed.runtime import leave_pandas_out
 
-from .messages import (
+# spark-submit runs this file as a script, which has no package: no import here is relative.
+from lakebed.gc.messages import (
     ENGINE_SETTING,
     REQUESTS,
     ApplyRequest,
@@ -63,7 +62,9 @@ from .messages import (
     is_open,
     request_of,
 )
-from .rules import read_rules
+from lakebed.gc.rules import read_rules
+from lakebed.objectstore import names_of_no_keys, options_from_environment
+from lakebed.runtime import leave_pandas_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
