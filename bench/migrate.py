@@ -164,7 +164,7 @@ def parts(size: str) -> Iterator[Single]:
 
         migrating, adopting = partial(ours, adopts=False), partial(ours, adopts=True)
         yield Single(what=f"migrate: {count:,} entries", limit=count * MIGRATED_EACH_S, ours=migrating)
-        yield Single(what=f"adopt: {count:,} objects", limit=count * ADOPTED_EACH_S, ours=adopting)
+        yield Single(what=f"migrate: adopt {count:,} objects", limit=count * ADOPTED_EACH_S, ours=adopting)
 
 
 BENCH = Bench(name="migrate", parts=parts)

@@ -233,7 +233,7 @@ def test_a_folder_that_is_not_there_is_not_downloaded_to(shell: Shell, lake: str
 
     outcome = shell("object", "download", f"{lake}/main/a", f"{tmp_path}/none/")
 
-    assert (outcome.code, outcome.err) == (2, f"error: {tmp_path}/none: no such folder to download to\n")
+    assert (outcome.code, outcome.err) == (2, f"error: {tmp_path}/none: no such folder to download to; make it first\n")
 
 
 def test_a_failed_download_leaves_no_file(shell: Shell, lake: str, tmp_path: Path) -> None:
