@@ -32,7 +32,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 COSTS: Final = ROOT / "tests" / "costs.json"
 """What the parts of the tier cost when `--costs` last wrote it: CPU seconds. tests/tidy holds it to the budgets."""
 BUDGET_S: Final = 960
-"""Eight minutes on two cores."""
+"""Eight minutes on two cores: the aim. The tier of today takes about twice that."""
 GRACE_S: Final = 120
 """What a stopped run may take to end its servers and to say what is missing."""
 

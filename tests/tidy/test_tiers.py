@@ -28,7 +28,8 @@ def test_the_budgets_of_all_parts_fit_into_eight_minutes_of_two_cores() -> None:
 
 def test_no_part_cost_more_than_its_budget_when_it_was_recorded() -> None:
     budgets = {part.name: part.budget_s for part in (COLLECTING, BESIDE, *PARTS)}
-    costs = json.loads(COSTS.read_text())
+    if not (costs := json.loads(COSTS.read_text())):
+        pytest.skip("no costs are recorded yet: --costs writes them on a quiet machine")
 
     assert costs.keys() <= budgets.keys()
     assert {name: cost for name, cost in costs.items() if cost > budgets[name]} == {}
