@@ -117,6 +117,8 @@ def failing_test(tests: Sequence[str]) -> str:
     ignored = "ignore::pytest.PytestAssertRewriteWarning"  # of what this process has imported already
     options = ["-x", "-q", "-W", ignored, "-p", "no:cacheprovider", "-m", "not spark and not slow"]
     options += ["--hypothesis-profile", "first failure"]
+    # The parent's watchdog thread is not in a forked process, and faulthandler would wait for it without end.
+    options += ["-p", "no:faulthandler"]
     # Two processes that tidy pytest's common folder at once fail at each other.
     with tempfile.TemporaryDirectory(prefix="lakebed-sim-", ignore_cleanup_errors=True) as folder:
         ended = pytest.main([*options, f"--basetemp={folder}/tests", *tests], [failed])
