@@ -74,7 +74,9 @@ def _of_a_branch() -> Iterator[Scene]:
         "gentle hard resetter in pages, writer, freezer", gentle, w, f, before=past, staged=same, quick=Quick.NEVER
     )
     forced = client("h", in_pages(hard_reset("h1", "main~1")), in_pages(clean("k1")))
-    yield scene("hard resetter that cleans in pages, committer", forced, c, before=past, staged=[*same, change])
+    # Of more states than a walk ends with.
+    many_states: dict[str, Any] = {"before": past, "staged": [*same, change], "quick": Quick.NEVER}
+    yield scene("hard resetter that cleans in pages, committer", forced, c, **many_states)
     s = client("s", in_pages(reset("s1")), in_pages(clean("k1")))
     many = [*same, change, upload("w4", "d", "5")]
     yield scene("resetter that cleans in pages, freezer in pages", s, f, before=past, staged=many)
