@@ -23,6 +23,7 @@ from sim.ports.disk import Disk
 from sim.ports.effects import ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark
 from sim.ports.operations import UNORDERED, Ended, Operation
 
+from .footprints import LearntMore
 from .futures import Futures
 from .memory import digest_of
 from .tables import Column, NumberMap
@@ -284,7 +285,11 @@ class Automaton:
         node.moves = [(strand.name, strand.effect, fate) for strand, fate in life.moves()]
         if not life.pending:
             return self._keep_silent(node, ended_now)
-        is_quiet = self._is_quiet(node, opened)
+        try:
+            is_quiet = self._is_quiet(node, opened)
+        except LearntMore:
+            life.close()  # No node keeps it.
+            raise
         number = self._merged(node, life, opened, ended_now, is_quiet=is_quiet)
         # A crash right after a read leaves the same world as a crash right before it.
         if node.moves and (wrote or parent < 0 or ended_now):

@@ -7,6 +7,7 @@ states at once and answered from a table; real code runs, and a real disk is wri
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from sim.ports.effects import Effect, Mark
 from sim.ports.operations import Record
 
 from .automata import Automaton, Interned, NotDeterministic, Numbering
-from .footprints import Footprints
+from .footprints import Footprints, LearntMore
 from .futures import Futures
 from .levels import At
 from .tables import ABSENT, NumberMap, Numbers
@@ -45,19 +46,14 @@ class Machine:
         numbering = Numbering(self.effects, self.outcomes, self._names)
         disk, self._prepared = prepared(scene, seed)
         self.futures = Futures(is_used=scene.foresees, keeps_order=scene.keeps_order, edge_bits=BITS + 4)
-        self.automata = [
-            Automaton(
-                actor,
-                scene,
-                numbering,
-                seed,
-                before=disk,
-                merges=merges,
-                touch=self._touching(index),
-                futures=self.futures,
-            )
-            for index, actor in enumerate(scene.actors)
-        ]
+        self.automata: list[Automaton] = []
+        make = partial(Automaton, before=disk, merges=merges, futures=self.futures)
+        try:
+            for index, actor in enumerate(scene.actors):
+                self.automata.append(make(actor, scene, numbering, seed, touch=self._touching(index)))
+        except LearntMore:
+            self.close()
+            raise
         self.first_order = self._orders.number((frozenset(self._prepared), ()))
         self.first_disk = self._disk_number(disk)
 

@@ -102,7 +102,7 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Later]:
         plan = shell.ok("gc", "deleted", "plan", "lakefs://away", *here, "-o", "json").json
         shell.ok("gc", "deleted", "apply", "lakefs://away", plan["run_id"], *here, "--yes")
         early = shell("repo", "create", "lakefs://early", "local://away", "--reuse")
-        assert (early.code, "which is collected: --reuse takes it again once" in early.err) == (1, True)
+        assert (early.code, "which is collected: --reuse takes it again once" in early.err) == (4, True)
     # The records go, and are looked at again when older requests are over.
     clean(folder, days_ago=19)
     clean(folder, days_ago=18)
@@ -273,7 +273,7 @@ def test_a_namespace_is_used_again_on_request_once_its_repository_is_collected(l
     later.shell.ok(*create, "--reuse")
 
     assert (gone["id"], gone["state"]) == ("away", "gone")
-    assert (unasked.code, "which is gone: --reuse takes it again" in unasked.err) == (1, True)
+    assert (unasked.code, "which is gone: --reuse takes it again" in unasked.err) == (4, True)
     assert later.shell.ok("object", "ls", "lakefs://next/main/").out == ""
     later.shell.ok("object", "upload", "-", "lakefs://next/main/a", stdin="new")
     assert later.shell.ok("object", "cat", "lakefs://next/main/a").out == "new"
