@@ -99,13 +99,14 @@ async def drain(versions: Versions, deleter: Deleter) -> None:
 
 
 async def collect(versions: Versions, deleter: Deleter) -> None:
-    """Run one uncommitted collection that looks at everything, and takes every other owner for dead.
+    """Run one uncommitted collection that looks at everything, and takes every other owner and run for dead.
 
     First end those that stopped in their sweep, as a nightly run does: no other run takes what they hold.
     """
+    live = CollectionService(versions, ServiceOptions(dead_owner_age_ms=0, dead_run_age_ms=0))
     context = RunContext(
         repository="storm",
-        service=Service(CollectionService(versions, ServiceOptions(dead_owner_age_ms=0))),
+        service=Service(live),
         engine=LocalEngine(versions.objectstore, versions.ports, open_deleter=lambda: deleter),
         store=versions.objectstore,
         ports=versions.ports,
@@ -113,6 +114,9 @@ async def collect(versions: Versions, deleter: Deleter) -> None:
     )
     for run in await unfinished_runs(versions.objectstore, versions.ports.tasks, await context.service.runs()):
         await flow.apply(context, run.run_id, grace_s=0)
+    # A run whose collector was killed as it planned keeps records of copies, and they keep their objects.
+    await live.abandon_dead_runs()
+    await versions.cleanup.clean()
     options = UncommittedOptions(mode=Mode.CLEAN)
     plan = await flow.plan(context, kind_to_plan(RunKind.UNCOMMITTED, options, MetadataRule()))
     await flow.apply(context, plan.run_id, grace_s=0)
