@@ -54,10 +54,12 @@ def test_a_storm_with_every_fault_and_collections_as_commands_loses_nothing(tmp_
 
 
 @pytest.mark.slow
-def test_servers_that_delete_what_a_copy_names_are_noticed(tmp_path: Path) -> None:
-    found = asyncio.run(storm(Plan(operations=300, every=0, fault_rate=0.0, patches=[UNSHARED]), tmp_path))
+def test_servers_that_delete_what_a_copy_names_are_noticed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    # A copy must be made in the moment of a delete, which a busy machine may miss once or twice.
+    plans = [Plan(operations=300, seed=seed, every=0, fault_rate=0.0, patches=[UNSHARED]) for seed in range(4)]
+    storms = (asyncio.run(storm(plan, tmp_path_factory.mktemp("storm"))) for plan in plans)
 
-    assert found.wrong != []
+    assert any(found.wrong for found in storms)
 
 
 @pytest.mark.slow
