@@ -17,40 +17,23 @@ import msgspec
 from .harness import Bench, Figure, Result, run
 
 NAMES = (
-    "active",
-    "bodies",
     "cluster",
     "commit",
     "commits",
-    "contention",
-    "diff",
-    "erase",
-    "erase-branches",
-    "folders",
     "gateway",
-    "hard-delete",
-    "history",
-    "imports",
     "incremental",
-    "kv",
     "lifecycle",
     "lifecycle-daily",
     "list",
     "listing",
     "log",
     "mark",
-    "migrate",
     "operations",
-    "potential-commits",
     "prepare",
     "ranges",
     "repository",
-    "publishing",
     "rewrite",
-    "special",
-    "staged",
     "stat",
-    "server-on",
     "sweep",
     "ten-objects",
     "upload",
@@ -62,11 +45,7 @@ NAMES = (
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=NAMES)
-    parser.add_argument(
-        "of",
-        nargs="*",
-        help="of kv: DRIVER [OPERATION [CALLERS]]; of staged: how many objects; of operations and server-on: names",
-    )
+    parser.add_argument("of", nargs="*", help="of operations: names")
     sizes = ("small", "tenth", "full")
     parser.add_argument("--size", choices=sizes, default="full", help="tenth: of cluster and lifecycle alone")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")

@@ -1,7 +1,7 @@
 """Writing down a million commit records and a thousand branches for a collector: PrepareGarbageCollectionCommits;
 embedded, SQLite in a file, blocks in a local folder, both durable. CPU seconds, and the memory of the process.
 
-The history is that of `active`, with a message, a committer and a little metadata in each record. It is staged by a
+The history is that of history.py, with a message, a committer and a little metadata in each record. It is staged by a
 process of its own (`python -m bench.commits FOLDER COMMITS BRANCHES`), so that neither its time nor its memory counts.
 
 Sketch: for each commit 0.7 µs to scan its record, 1.5 to decode it, 1 to put it into columns, 1 to encode those: 4 s.
@@ -27,11 +27,14 @@ from lakebed.gc.live import CollectionService
 from lakebed.gc.messages import PrepareCommits, RunKind, StartRun
 from lakebed.versions import Commit, Versions, encode_record, keys
 
-from .active import BRANCHES, COMMIT_COUNT, history
 from .harness import Bench, Single, Work
+from .history import history
 from .prepare import opened
 
 BATCH = 5_000
+
+COMMITS = {"small": 20_000, "full": 1_000_000}
+BRANCHES = {"small": 50, "full": 1_000}
 
 
 async def stage(versions: Versions, commits: int, branches: int) -> None:
@@ -78,7 +81,7 @@ def ours(folder: Path, commits: int) -> Iterator[Work]:
 
 
 def parts(size: str) -> Iterator[Single]:
-    commits, branches = COMMIT_COUNT[size], BRANCHES[size]
+    commits, branches = COMMITS[size], BRANCHES[size]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "bench.commits", folder, str(commits), str(branches)], check=True)
         yield Single(

@@ -41,8 +41,8 @@ from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import ENTRIES_SCHEMA, RangeInfo, encode_metarange, encode_range, metarange_key, range_key
 from lakebed.runtime import live_ports
 
-from .active import NOW_MS, history
 from .harness import own_peak_mib
+from .history import NOW_MS, history
 
 URI = "local://bench/lifecycle"
 ROWS = 10_000

@@ -14,26 +14,31 @@ a database on its own machine.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from lakebed.server import ServerOptions, prepare_folder
 from tests.kv.servers import database
 
 from .commit import rows
 from .harness import Bench, Figure
-from .http import CONNECTIONS, Peer, family
-from .server_on import Served, served
+from .http import CONNECTIONS, Peer, family, lakebed_server, objects_url
 from .shares import limited
+from .world import REPOSITORY, fill
 
 OBJECTS: Final = {"small": 500, "full": 20_000}
 REQUESTS: Final = {
@@ -45,8 +50,26 @@ LEAST: Final = {"postgres": 1.8, "sqlite": 1.2}
 LOADS: Final = ((1, CONNECTIONS), (2, 2 * CONNECTIONS), (2, CONNECTIONS))
 """Server processes and the connections to all of them."""
 
+BODY: Final = os.urandom(1024)
 SHARE: Final = 0.25
 """Of a core, for each server process. Two take half a core; generator and database took less than one core in all."""
+
+
+@dataclass
+class Served:
+    """A server of ours over one database."""
+
+    peer: Peer
+    options: ServerOptions
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def uploads(self, count: int) -> list[bytes]:
+        paths = [f"up/{next(self.numbers):08d}" for _ in range(count)]
+        urls = [objects_url(REPOSITORY, "staged", path, kind="branches") for path in paths]
+        return [self.peer.request("POST", url, BODY, content_type="application/octet-stream") for url in urls]
+
+    def stats(self, paths: list[str]) -> list[bytes]:
+        return [self.peer.request("GET", objects_url(REPOSITORY, "staged", path, suffix="/stat")) for path in paths]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +149,18 @@ def taken(store: str, what: str, count: int, servers: dict[int, Served], objects
             figure(f"{named}, load generator", [one.generator_s / one.wall_s for one in of], "core", of=at),
         ]
     return figures
+
+
+@contextmanager
+def served(uri: str | None, count: int, *, workers: int = 1) -> Iterator[Served]:
+    """Serve a repository with so many staged objects over this database; None: over SQLite."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        prepare_folder(data)
+        options = ServerOptions(data_dir=data, store_uri=uri)
+        asyncio.run(fill(options, count))
+        with lakebed_server(data, workers=workers, options=() if uri is None else ("--kv", uri)) as peer:
+            yield Served(peer, options)
 
 
 BENCH = Bench(name="workers", parts=parts)

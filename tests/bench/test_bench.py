@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from bench.__main__ import NAMES, main
 
 ROOT = Path(__file__).parents[2]
+README = ROOT / "bench" / "README.md"
 SPARK = ("incremental", "mark", "ranges", "repository")
 # `cluster` starts clusters of JVMs for minutes, and is run by hand.
 NEEDS = [pytest.param(name, marks=pytest.mark.spark) if name in SPARK else name for name in NAMES if name != "cluster"]
@@ -36,6 +38,16 @@ def test_a_benchmark_reports_its_figures_against_their_limits(name: str) -> None
             assert figure["floor"] > 0
             assert figure["ratio_min"] <= figure["ratio"] <= figure["ratio_max"]
     assert any(figure["limit"] is not None or figure["least"] is not None for figure in result["figures"])
+
+
+def test_a_page_for_users_promises_a_figure_of_each_benchmark() -> None:
+    """The last column of the table names the page. A benchmark of which no page speaks is deleted."""
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \|.*\| \[\w+\]\(\.\./docs/guide/([a-z]+\.md)\) \|$", README.read_text(), re.MULTILINE
+    )
+
+    assert sorted(name for name, _ in rows) == sorted(NAMES)
+    assert [page for _, page in rows if "bench/README.md" not in (ROOT / "docs" / "guide" / page).read_text()] == []
 
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
