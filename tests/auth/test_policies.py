@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakebed.auth import InvalidAction, InvalidPolicy, Permissions, Statement
 from lakebed.auth.globs import compile_glob
@@ -153,3 +155,24 @@ def test_statements_without_actions_and_policies_without_statements_are_refused(
         check_statements([])
     with pytest.raises(InvalidPolicy):
         check_statements([Statement(effect="allow", actions=(), resource="*")])
+
+
+ACTIONS_TRIED = ("fs:ReadObject", "fs:DeleteObject", "auth:ReadUser", "gc:ReadRules")
+RESOURCES_TRIED = ("*", LAKE, LAKE + "/object/a", "arn:lakefs:auth:::user/ann")
+STATEMENTS = st.builds(
+    Statement,
+    effect=st.sampled_from(["allow", "deny"]),
+    actions=st.sampled_from([("*",), ("fs:*",), ("fs:Read*", "auth:*"), ("retention:Get*",), ("gc:ReadRules",)]),
+    resource=st.sampled_from(["*", LAKE, LAKE + "*", LAKE + "/object/*", "arn:lakefs:auth:::user/${user}"]),
+)
+
+
+@given(statements=st.lists(STATEMENTS, max_size=5), is_administrator=st.booleans())
+def test_the_deciding_statement_agrees_with_the_answer(statements: list[Statement], is_administrator: bool) -> None:
+    ann = Permissions("ann", statements, is_administrator=is_administrator)
+
+    for action in ACTIONS_TRIED:
+        for resource in RESOURCES_TRIED:
+            deciding = ann.deciding(action, resource)
+            assert ann.allows(action, resource) == (deciding is not None and deciding.effect == "allow")
+            assert deciding is None or any(deciding is statement for statement in statements)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from lakebed.cli.operate.may import resource_of
+from lakebed.operations.table import OPERATIONS
 from tests.cli.conftest import Outcome, Shell
 
 READ = [{"effect": "allow", "action": ["fs:List*", "fs:Read*"], "resource": "*"}]
@@ -151,3 +155,48 @@ def test_principals_are_attached_shown_and_detached(shell: Shell) -> None:
     assert "job-user" in shown
     assert (taken.code, "stands for a user already" in taken.err) == (4, True)
     assert shell("auth", "principals", "show", "https://p.example#job").code == 3
+
+
+def test_may_names_the_statement_that_decides(shell: Shell, lake: str) -> None:
+    statements = [
+        {"effect": "allow", "action": ["fs:*"], "resource": "*"},
+        {"effect": "deny", "action": ["fs:DeleteObject"], "resource": "arn:lakefs:fs:::repository/*/object/private/*"},
+    ]
+    shell.ok("auth", "policies", "create", "most", "-", stdin=json.dumps(statements))
+    shell.ok("auth", "users", "create", "vera", "--group", "Viewers")
+    shell.ok("auth", "users", "attach", "vera", "most")
+
+    yes = shell.ok("auth", "may", "vera", "fs:DeleteObject", f"{lake}/main/public/x", "-o", "json").json
+    assert (yes["allowed"], yes["policy"], yes["number"], "group" in yes) == (True, "most", 1, False)
+    no = shell.ok("auth", "may", "vera", "fs:DeleteObject", f"{lake}/main/private/x")
+    assert "no" in no.out
+    assert (
+        "statement 2 of policy most denies fs:DeleteObject on arn:lakefs:fs:::repository/*/object/private/*" in no.out
+    )
+    group = shell.ok("auth", "may", "vera", "gc:ReadRuns", lake, "-o", "json").json
+    assert (group["allowed"], group["policy"], group["group"]) == (True, "GCViewer", "Viewers")
+    nothing = shell.ok("auth", "may", "vera", "auth:CreateUser")
+    assert "no statement allows it to vera" in nothing.out
+
+    assert "there is no such action" in shell("auth", "may", "vera", "fs:Delete").err
+    assert "is no resource" in shell("auth", "may", "vera", "fs:DeleteObject", "lake/main/x").err
+    assert shell("auth", "may", "nemo", "fs:DeleteObject").code == 3
+    assert "the path is missing" in shell("auth", "may", "vera", "fs:DeleteObject", f"{lake}/main").err
+
+
+@pytest.mark.parametrize(
+    ("action", "resource"),
+    sorted(
+        {
+            (permission.action, permission.resource)
+            for operation in OPERATIONS
+            for permission in operation.permissions or ()
+            if permission.resource.startswith("arn:lakefs:fs:::repository/{repository}")
+        }
+    ),
+)
+def test_a_uri_stands_for_the_resource_that_operations_ask_about(action: str, resource: str) -> None:
+    kind = resource.partition("{repository}")[2].split("/{")[0]
+
+    assert resource_of(action, "lakefs://lake/main/x").removeprefix("arn:lakefs:fs:::repository/lake").startswith(kind)
+    assert kind or resource_of(action, "lakefs://lake/main/x") == "arn:lakefs:fs:::repository/lake"

@@ -22,7 +22,7 @@ from .grants import NotGranted
 from .groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
 from .ids import BuiltIn, InvalidRole
 from .keys import ServerKeys, load_server_keys
-from .policies import Policies, PolicyExists, PolicyNotFound
+from .policies import Decision, Policies, PolicyExists, PolicyNotFound
 from .principals import PrincipalNotFound, Principals
 from .records import AuthFormat, GroupRecord, PolicyRecord, PrincipalRecord, UserRecord
 from .statements import InvalidPolicy, NotPermitted, Permissions, Statement, check_statements
@@ -39,6 +39,7 @@ __all__ = [
     "Authorizer",
     "BuiltIn",
     "CredentialsNotFound",
+    "Decision",
     "Delegation",
     "GroupExists",
     "GroupNotFound",

@@ -120,6 +120,17 @@ class InvalidAction(Invalid):
     """The text is no pattern of actions, or names a service that does not exist."""
 
 
+def check_action(action: str) -> str:
+    """Return the name of an action that exists.
+
+    Raises:
+        InvalidAction: there is no such action, or the text is a pattern.
+    """
+    if action not in ACTIONS:
+        raise InvalidAction(f"{action!r}: there is no such action", action=action)
+    return action
+
+
 def check_action_pattern(pattern: str, *, must_match: bool) -> str:
     """Return a pattern of actions that is valid.
 

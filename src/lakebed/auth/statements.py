@@ -70,6 +70,18 @@ def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     return tuple(statements)
 
 
+def check_resource(resource: str, before: str = "") -> None:
+    """Refuse a text without the form of a resource. The message has `before` in front.
+
+    Raises:
+        InvalidPolicy: the text has not the form of a resource.
+    """
+    if not _RESOURCE.fullmatch(resource):
+        raise InvalidPolicy(
+            f"{before}{resource!r} is no resource: `*`, or arn:lakefs:fs:::… or arn:lakefs:auth:::…", resource=resource
+        )
+
+
 def _check_resource(resource: str, place: str) -> None:
     """Refuse a text that is no resource, or that other systems read as a wildcard or a variable.
 
@@ -78,10 +90,7 @@ def _check_resource(resource: str, place: str) -> None:
     Raises:
         InvalidPolicy: the text is one of these.
     """
-    if not _RESOURCE.fullmatch(resource):
-        raise InvalidPolicy(
-            f"{place}: {resource!r} is no resource: `*`, or arn:lakefs:fs:::… or arn:lakefs:auth:::…", resource=resource
-        )
+    check_resource(resource, f"{place}: ")
     if odd := _ODD.search(resource.replace(_USER, "")):
         raise InvalidPolicy(
             f"{place}: {resource!r} has {odd[0]!r}; the only wildcard is *, the only variable {_USER}",
@@ -144,6 +153,19 @@ class Permissions:
             return False
         return any(match(resource) for _, match in verdict.allowed)
 
+    def deciding(self, action: str, resource: str) -> Statement | None:
+        """Return the first statement that denies this, else the first that allows it; None if no statement names it.
+
+        The returned object is one of those that these permissions were made from. `allows` agrees with it, except
+        for a delegation, which no statement decides.
+        """
+        about = self._about(action)
+        for effect in ("deny", "allow"):
+            for statement in about:
+                if statement.effect == effect and any(match(resource) for _, match in self._matchers(statement)):
+                    return statement
+        return None
+
     def allows_everywhere(self, action: str) -> bool:
         """Return True where the action is allowed on every possible resource, so that the caller need not name one."""
         return self._delegation is None and self._verdict(action).is_everywhere
@@ -199,23 +221,33 @@ class Permissions:
         return verdict
 
     def _look_up(self, action: str) -> _Verdict:
-        names = {action, ALSO.get(action, action)}
-        about = [one for one in self._statements if any(_names_one(pattern, names) for pattern in one.actions)]
-        allowed = [one.resource for one in about if one.effect == "allow"]
-        denied = [one.resource for one in about if one.effect == "deny"]
-        if self._is_administrator and action.startswith("auth:"):
-            # No user could take back a deny that shuts the last administrator out.
-            denied = []
+        about = self._about(action)
+        allowed = [one for one in about if one.effect == "allow"]
+        denied = [one for one in about if one.effect == "deny"]
         return _Verdict(
-            is_everywhere=EVERYTHING in allowed and not denied,
-            allowed=[_matcher_of(pattern, self.user_id) for pattern in allowed],
-            denied=[
-                _matcher_of(spelled, self.user_id)
-                for pattern in denied
-                # Of an allowed URL no other spelling follows: it would lose the account.
-                for spelled in dict.fromkeys((pattern, _AZURE.sub("az://", pattern)))
-            ],
+            is_everywhere=not denied and any(one.resource == EVERYTHING for one in allowed),
+            allowed=[pair for one in allowed for pair in self._matchers(one)],
+            denied=[pair for one in denied for pair in self._matchers(one)],
         )
+
+    def _about(self, action: str) -> list[Statement]:
+        """Return the statements that name the action, less those that no administrator heeds."""
+        names = {action, ALSO.get(action, action)}
+        # No user could take back a deny that shuts the last administrator out.
+        is_undeniable = self._is_administrator and action.startswith("auth:")
+        return [
+            one
+            for one in self._statements
+            if any(_names_one(pattern, names) for pattern in one.actions)
+            and not (is_undeniable and one.effect == "deny")
+        ]
+
+    def _matchers(self, statement: Statement) -> list[tuple[str, Matcher]]:
+        spellings = {statement.resource: None}
+        if statement.effect == "deny":
+            # Of an allowed URL no other spelling follows: it would lose the account.
+            spellings[_AZURE.sub("az://", statement.resource)] = None
+        return [_matcher_of(pattern, self.user_id) for pattern in spellings]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

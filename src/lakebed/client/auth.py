@@ -8,6 +8,7 @@ from lakebed.operations import accounts
 from lakebed.wire import (
     ACL,
     CredentialsWithSecret,
+    Decision,
     ExternalPrincipal,
     ExternalPrincipalCreation,
     Group,
@@ -54,6 +55,14 @@ class Users:
     def policies(self, user: str, *, is_effective: bool = False) -> Iterator[Policy]:
         """List the policies attached to the user; effective: those of its groups too."""
         return listing(self._connection, accounts.LIST_USER_POLICIES, user, query={"effective": is_effective})
+
+    def decide(self, user: str, action: str, resource: str = "*") -> Decision:
+        """Return whether the user may do an action on a resource, and the statement that decides it.
+
+        Raises:
+            Invalid: there is no such action, or the resource is malformed.
+        """
+        return self._connection.do(accounts.DECIDE, user, query={"action": action, "resource": resource})
 
     def attach(self, user: str, policy: str) -> None:
         self._connection.do(accounts.ATTACH_POLICY_TO_USER, user, policy)

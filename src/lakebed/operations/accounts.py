@@ -97,6 +97,15 @@ LIST_USER_POLICIES: Final = listing(
     "List the policies attached to a user; `effective` adds those of its groups.",
     flag("effective"),
 )
+DECIDE: Final = get(
+    "decide",
+    _USER + "/may",
+    wire.Decision,
+    on(USER, "auth:ReadUser"),
+    "Return whether a user may do an action on a resource, and the statement that decides it.",
+    Parameter("action", is_required=True),
+    Parameter("resource", default="*"),
+)
 ATTACH_POLICY_TO_USER: Final = Operation(
     "attachPolicyToUser",
     "PUT",

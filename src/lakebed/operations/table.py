@@ -47,6 +47,8 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
 _OURS: Final = (collectors, deleted, hard_delete, holds, lifecycle, moves, operators, sessions)
-OURS: Final = frozenset({history.COUNT_EXPIRED, *(operation for file in _OURS for operation in _of(file))})
+OURS: Final = frozenset(
+    {accounts.DECIDE, history.COUNT_EXPIRED, *(operation for file in _OURS for operation in _of(file))}
+)
 """The operations that the contract does not have."""
 CONTRACT: Final = frozenset(OPERATIONS) - OURS

@@ -113,7 +113,7 @@ from .repositories import (
     RepositoryRestoreStatus,
     TaskInfo,
 )
-from .roles import ACL, ErrorNoACL, Group, GroupCreation, GroupList, Policy, PolicyList, Statement
+from .roles import ACL, Decision, ErrorNoACL, Group, GroupCreation, GroupList, Policy, PolicyList, Statement
 
 __all__ = [
     "ACL",
@@ -140,6 +140,7 @@ __all__ = [
     "CredentialsList",
     "CredentialsWithSecret",
     "CurrentUser",
+    "Decision",
     "DeleteProtection",
     "DeletedRef",
     "DeletedRefList",

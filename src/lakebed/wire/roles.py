@@ -49,6 +49,23 @@ class PolicyList(msgspec.Struct, frozen=True, kw_only=True):
     results: list[Policy]
 
 
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether a user may do an action on a resource, and the statement that decides.
+
+    It is the `number`th of `policy`, from 1. `group` is set where the user has the policy through a group. All four
+    are absent where no statement names the action and the resource: then the action is not allowed.
+    """
+
+    user: str
+    action: str
+    resource: str
+    allowed: bool
+    policy: str = ""
+    group: str = ""
+    number: int = 0
+    statement: Statement | None = None
+
+
 class ACL(msgspec.Struct, frozen=True, kw_only=True):
     """`permission` is Read, Write, Super or Admin."""
 

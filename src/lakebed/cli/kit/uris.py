@@ -57,6 +57,11 @@ def parse_repository(text: str) -> str:
     return repository
 
 
+def repository_of(text: str) -> str:
+    """Return the repository of a URI of any form."""
+    return _split(text, "lakefs://repository")[0]
+
+
 def parse_ref(text: str) -> RefUri:
     """`lakefs://repository/ref`"""
     form = "lakefs://repository/ref"

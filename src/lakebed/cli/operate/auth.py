@@ -23,6 +23,7 @@ from lakebed.cli.kit.session import Session, command
 from lakebed.cli.kit.tree import noun
 from lakebed.wire import CredentialsWithSecret, Statement
 
+from .may import may
 from .serve import recover
 
 app = noun("Say who may do what: users, groups and policies.")
@@ -34,6 +35,7 @@ app.add_command(users, "users")
 app.add_command(groups, "groups")
 app.add_command(policies, "policies")
 app.add_command(principals, "principals")
+app.command()(may)
 app.command()(recover)
 
 UserArgument = Annotated[str, Argument(metavar="USER", help="A user's id.")]

@@ -99,6 +99,20 @@ class Policies:
         found, has_more = await self._policies.list_of_group(request.args[0], **_page(request))
         return _policies(found, has_more)
 
+    async def decide(self, request: RestRequest) -> wire.Decision:
+        user, action, resource = request.args[0], request.required("action"), request.query("resource", "*")
+        decision = await self._policies.decide(user, action, resource)
+        return wire.Decision(
+            user=user,
+            action=action,
+            resource=resource,
+            allowed=decision.is_allowed,
+            policy=decision.policy,
+            group=decision.group,
+            number=decision.number,
+            statement=decision.statement and _statement(decision.statement),
+        )
+
     async def attach_to_user(self, request: RestRequest) -> None:
         await self._policies.attach_to_user(*request.args)
 
@@ -143,6 +157,7 @@ def routes(state: AppState) -> list[Route]:
         Route(accounts.UPDATE_POLICY, changing(policies.update)),
         Route(accounts.DELETE_POLICY, changing(policies.delete)),
         Route(accounts.LIST_USER_POLICIES, policies.of_user),
+        Route(accounts.DECIDE, policies.decide),
         Route(accounts.ATTACH_POLICY_TO_USER, changing(policies.attach_to_user)),
         Route(accounts.DETACH_POLICY_FROM_USER, changing(policies.detach_from_user)),
         Route(accounts.LIST_GROUP_POLICIES, policies.of_group),
@@ -182,10 +197,12 @@ def _group(record: GroupRecord) -> wire.Group:
 
 
 def _policy(record: PolicyRecord) -> wire.Policy:
-    statements = [
-        wire.Statement(effect=one.effect, resource=one.resource, action=list(one.actions)) for one in record.statements
-    ]
+    statements = [_statement(one) for one in record.statements]
     return wire.Policy(id=record.id, creation_date=record.created_ms // 1000, statement=statements)
+
+
+def _statement(statement: Statement) -> wire.Statement:
+    return wire.Statement(effect=statement.effect, resource=statement.resource, action=list(statement.actions))
 
 
 def _statements(body: wire.Policy) -> list[Statement]:
