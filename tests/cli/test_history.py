@@ -458,3 +458,15 @@ def test_what_is_deleted_for_good_does_not_come_back(shell: Shell, lake: str, no
 
 def test_a_reset_of_a_clean_branch_drops_nothing_and_says_so(shell: Shell, lake: str) -> None:
     assert shell.ok("branch", "reset", f"{lake}/main").out == f"nothing is uncommitted: {lake}/main\n"
+
+
+def test_a_branch_is_ahead_of_the_default_branch_and_behind_it(shell: Shell, lake: str, put: Put) -> None:
+    shell.ok("branch", "create", f"{lake}/dev")
+    for branch, path in (("dev", "a"), ("dev", "b"), ("main", "c")):
+        put(f"{lake}/{branch}/{path}", "x")
+        shell.ok("commit", f"{lake}/{branch}", "-m", path)
+
+    assert shell.ok("branch", "ahead", f"{lake}/dev").out == "2 ahead of main, 1 behind it\n"
+    count = shell.ok("branch", "ahead", f"{lake}/main", "--of", "dev", "-o", "json").json
+    assert count == {"ahead": 1, "behind": 2, "is_complete": True}
+    assert shell("branch", "ahead", f"{lake}/nothing").code == 3

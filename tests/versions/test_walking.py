@@ -258,3 +258,44 @@ async def test_jumps_of_a_restored_dump_are_made_anew(lake: Lake) -> None:
         assert commit.merges == sum(len(whole[above].parents) > 1 for above in chain)
         if commit.depth:
             assert (commit.jump or commit.parents[0]) == chain[jump_span(commit.depth)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_distance_of_two_refs_is_that_of_a_walk_of_all_commits(lake: Lake, seed: int) -> None:
+    random_ = random.Random(seed)
+    ids = list(lake.commits)
+    for _ in range(60):
+        parents = random_.sample(ids[-8:], k=min(len(ids), random_.choice([1, 1, 1, 2])))
+        ids.append(await lake.add(*parents, created_ms=random_.randrange(5), is_old=random_.random() < 0.1))
+    versions = lake.server()
+
+    for _ in range(40):
+        left, right = random_.choice(ids), random_.choice(ids)
+        ours, theirs = set(lake.reachable(left)), set(lake.reachable(right))
+        distance = await versions.history.distance(left, right)
+        assert (distance.ahead, distance.behind) == (len(ours - theirs), len(theirs - ours))
+        assert distance.is_complete
+
+
+async def test_the_distance_of_long_lines_takes_few_reads(lake: Lake) -> None:
+    start = await lake.line(next(iter(lake.commits)), 50)
+    ahead, behind = await lake.line(start, 700), await lake.line(start, 3_000)
+    versions = lake.server()
+
+    distance = await versions.history.distance(ahead, behind)
+
+    assert (distance.ahead, distance.behind, distance.is_complete) == (700, 3_000, True)
+    assert lake.store.records < 150
+
+
+async def test_a_distance_that_is_too_far_to_count_is_a_lower_bound(lake: Lake) -> None:
+    start = next(iter(lake.commits))
+    head = start
+    for _ in range(20):
+        head = await lake.add(head, await lake.line(head, 1))
+
+    distance = await lake.server().history.distance(head, start, steps_max=10)
+
+    assert not distance.is_complete
+    assert 0 < distance.ahead < 40
+    assert distance.behind == 0

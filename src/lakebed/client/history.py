@@ -7,6 +7,7 @@ from typing import Literal
 
 from lakebed.operations import history, objects
 from lakebed.wire import (
+    AheadCount,
     Commit,
     CommitCreation,
     Diff,
@@ -110,6 +111,10 @@ class History:
     def count_expired(self, repository: str, left: str, right: str) -> int:
         """Count what `right` has, unlike `left`, of objects that lifecycle runs took."""
         return self._connection.do(history.COUNT_EXPIRED, repository, left, right).objects
+
+    def ahead(self, repository: str, left: str, right: str) -> AheadCount:
+        """Count the commits that only `left` reaches (ahead), and those that only `right` reaches (behind)."""
+        return self._connection.do(history.COUNT_AHEAD, repository, left, right)
 
     def start_import(
         self,

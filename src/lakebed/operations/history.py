@@ -206,6 +206,13 @@ COUNT_EXPIRED: Final = get(
     on(REPOSITORY, "fs:ListObjects"),
     "Count the objects of the right that differ from the left and that lifecycle runs took.",
 )
+COUNT_AHEAD: Final = get(
+    "countAhead",
+    ONE_REPOSITORY + "/refs/{leftRef}/ahead/{rightRef}",
+    wire.AheadCount,
+    on(REPOSITORY, "fs:ListCommits"),
+    "Count the commits that only the left reaches, and those that only the right reaches.",
+)
 MERGE_INTO_BRANCH: Final = Operation(
     "mergeIntoBranch",
     "POST",

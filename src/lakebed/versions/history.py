@@ -22,7 +22,7 @@ from .refs import Refs
 from .retired import Retired, says_who_took
 from .staging.layers import LISTING_PAGE, Layers, View, resume
 from .taken import Taken
-from .walking import FIRST_READ, Meeting, Walk
+from .walking import FIRST_READ, Apart, Distance, Meeting, Walk
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
 TOGETHER: Final = 500
@@ -31,6 +31,8 @@ LOOKED_AT_MAX: Final = 1_000
 SEARCHED_MAX: Final = 10_000
 """Look at this many commits for one page of a log that a filter makes thin. An empty page takes a client long to pass,
 so it may cost more."""
+APART_STEPS: Final = 1_000
+"""Count with at most this many commits and stretches how far two refs are apart: some 20 ms."""
 POSITION_SIGN: Final = "-"
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{64}")
 OTHERS_MAX: Final = 16
@@ -166,6 +168,11 @@ class History:
     async def common_ancestor(self, left: CommitId, right: CommitId) -> Commit:
         """Do the same for two commits."""
         return (await Meeting(self._context).of(left, right))[1]
+
+    async def distance(self, left: str, right: str, *, steps_max: int = APART_STEPS) -> Distance:
+        """Count the commits that only one of two refs reaches, and stop after `steps_max` steps."""
+        heads = [await self._refs.resolve_commit(ref) for ref in (left, right)]
+        return await Apart(self._context, steps_max=steps_max).of(*heads)
 
     # Differences
 

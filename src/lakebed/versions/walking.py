@@ -1,4 +1,5 @@
-"""Walk a history from its heads down, children before parents: the log, and the merge base of two commits.
+"""Walk a history from its heads down, children before parents: the log, the merge base of two commits, and how far
+they are apart.
 
 The order is total: falling generation, then falling date, then id. A child has a higher generation than its parents, so
 the commits that were reached and not yet shown (`Walk`'s queue) decide all that follows. Two walks that reach the same
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from lakebed.base import CommitId, NotFound
@@ -121,55 +123,117 @@ _LEFT, _RIGHT, _BOTH = 1, 2, 3
 class Meeting:
     """Find the best common ancestor of two commits: of those with the highest generation, the youngest.
 
-    The walk goes down both histories at once. Where all commits that it has reached have single parents for a while, it
-    passes them by jumps, as long as no two of them arrive at the same commit. Costs a few reads for each merge above
-    the ancestor, and some hundred at most where there are none.
+    Costs a few reads for each merge above the ancestor, and some hundred at most where there are none.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._queue: list[tuple[int, int, CommitId, Commit]] = []
-        self._sides: dict[CommitId, int] = {}
 
     async def of(self, left: CommitId, right: CommitId) -> Located:
         """
         Raises:
             NotFound: the two have no common ancestor.
         """
-        for id_, side in ((left, _LEFT), (right, _RIGHT)):
-            self._push((id_, await self._context.commits.read(id_)), side)
-        count = 0
-        while self._queue:
-            level = self._pop_level()
+        front = _Front(self._context)
+        await front.begin(left, right)
+        while level := front.pop_level():
             for place, side in level:
                 if side == _BOTH:
                     return place
-            floor = -self._queue[0][0] if self._queue else 1
-            passed = await self._pass_together([place for place, _ in level], floor)
-            for (place, side), (id_, commit) in zip(level, passed, strict=True):
-                if id_ != place[0]:
-                    self._push((id_, commit), side)
-                else:
-                    for parent in commit.parents:
-                        self._push((parent, await self._context.commits.read(parent)), side)
-                count += 1
-                if count % TURN == 0:
-                    await self._context.ports.clock.sleep(0)
+            await front.go_on(level)
         raise NotFound("the two refs have no common ancestor")
 
-    def _push(self, place: Located, side: int) -> None:
-        if place[0] not in self._sides:
-            heapq.heappush(self._queue, (*_order(*place), place[1]))
-        self._sides[place[0]] = self._sides.get(place[0], 0) | side
 
-    def _pop_level(self) -> list[tuple[Located, int]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """How many commits only the left reaches (`ahead`), and how many only the right reaches (`behind`).
+
+    Without `is_complete` they are lower bounds.
+    """
+
+    ahead: int
+    behind: int
+    is_complete: bool
+
+
+class Apart:
+    """Count the commits that one of two heads reaches and the other does not.
+
+    Ends where only common commits are left. Costs a few reads for each merge that is not common.
+    """
+
+    def __init__(self, context: Context, *, steps_max: int) -> None:
+        self._context = context
+        self._steps_max = steps_max
+
+    async def of(self, left: CommitId, right: CommitId) -> Distance:
+        """Count, and stop after about `steps_max` commits and stretches of commits."""
+        front = _Front(self._context)
+        await front.begin(left, right)
+        counts = {_LEFT: 0, _RIGHT: 0, _BOTH: 0}
+        steps = 0
+        while front.one_sided and steps < self._steps_max:
+            level = front.pop_level()
+            steps += len(level)
+            for side, passed in await front.go_on(level):
+                counts[side] += passed
+        return Distance(ahead=counts[_LEFT], behind=counts[_RIGHT], is_complete=not front.one_sided)
+
+
+class _Front:
+    """The commits that a walk down two histories at once has reached, with the sides that reached each.
+
+    A commit leaves after all its descendants, so its sides are final by then. Where all commits of a level have single
+    parents for a while, the walk passes them by jumps, as long as no two of them arrive at the same commit.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._queue: list[tuple[int, int, CommitId, Commit]] = []
+        self._sides: dict[CommitId, int] = {}
+        self._count = 0
+        self.one_sided = 0
+        """How many of them one side alone has reached."""
+
+    async def begin(self, left: CommitId, right: CommitId) -> None:
+        for id_, side in ((left, _LEFT), (right, _RIGHT)):
+            self._push((id_, await self._context.commits.read(id_)), side)
+
+    def pop_level(self) -> list[tuple[Located, int]]:
         """Take all commits of the highest generation. No other commit that was reached leads to one of them."""
         level: list[tuple[Located, int]] = []
-        generation = self._queue[0][0]
+        generation = self._queue[0][0] if self._queue else 0
         while self._queue and self._queue[0][0] == generation:
             _, _, id_, commit = heapq.heappop(self._queue)
-            level.append(((id_, commit), self._sides.pop(id_)))
+            side = self._sides.pop(id_)
+            self.one_sided -= side != _BOTH
+            level.append(((id_, commit), side))
         return level
+
+    async def go_on(self, level: list[tuple[Located, int]]) -> list[tuple[int, int]]:
+        """Reach what is below a level. Return its sides, and how many commits each commit of it stands for."""
+        floor = -self._queue[0][0] if self._queue else 1
+        lower = await self._pass_together([place for place, _ in level], floor)
+        passed: list[tuple[int, int]] = []
+        for (place, side), (id_, commit) in zip(level, lower, strict=True):
+            if id_ != place[0]:
+                passed.append((side, place[1].generation - commit.generation))
+                self._push((id_, commit), side)
+            else:
+                passed.append((side, 1))
+                for parent in commit.parents:
+                    self._push((parent, await self._context.commits.read(parent)), side)
+            self._count += 1
+            if self._count % TURN == 0:
+                await self._context.ports.clock.sleep(0)
+        return passed
+
+    def _push(self, place: Located, side: int) -> None:
+        before = self._sides.get(place[0], 0)
+        if not before:
+            heapq.heappush(self._queue, (*_order(*place), place[1]))
+        after = self._sides[place[0]] = before | side
+        self.one_sided += (after != _BOTH) - (before in {_LEFT, _RIGHT})
 
     async def _pass_together(self, level: list[Located], floor: int) -> list[Located]:
         """Return ancestors of these commits of one generation, at least `floor`; or the commits themselves.

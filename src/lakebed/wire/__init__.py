@@ -76,6 +76,7 @@ from .objects import (
 )
 from .pulls import PullRequest, PullRequestBasic, PullRequestCreation, PullRequestCreationResponse, PullRequestsList
 from .refs import (
+    AheadCount,
     BranchCreation,
     CherryPickCreation,
     Commit,
@@ -121,6 +122,7 @@ __all__ = [
     "AbortPresignMultipartUpload",
     "ActionRun",
     "ActionRunList",
+    "AheadCount",
     "AuditRecord",
     "AuditRecordList",
     "AuthCapabilities",

@@ -139,6 +139,17 @@ class ExpiredCount(msgspec.Struct, frozen=True, kw_only=True):
     objects: int
 
 
+class AheadCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many commits only the left reaches (`ahead`), and how many only the right (`behind`).
+
+    `is_complete` is false where the histories are too far apart to count them all: then both are lower bounds.
+    """
+
+    ahead: int
+    behind: int
+    is_complete: bool
+
+
 class FindMergeBaseResult(msgspec.Struct, frozen=True, kw_only=True):
     base_commit_id: str
     destination_commit_id: str

@@ -163,6 +163,24 @@ def show(session: Session, uri: BranchArgument) -> None:
         session.note(f"it lasts until {human_time(found.expiration_date)}")
 
 
+@app.command("ahead")
+@command
+def ahead(
+    session: Session,
+    uri: BranchArgument,
+    base: Annotated[
+        str, Option("--of", metavar="REF", help="Compare with this ref. Default: the default branch.")
+    ] = "",
+) -> None:
+    """Count the commits of a branch that the default branch lacks, and the reverse."""
+    branch = parse_ref(uri)
+    other = ref_in(branch.repository, base) or session.client.repositories.get(branch.repository).default_branch
+    count = session.client.history.ahead(branch.repository, branch.ref, other)
+    least = "" if count.is_complete else "at least "
+    text = f"{least}{count.ahead} ahead of {other}, {least}{count.behind} behind it"
+    session.show(count, lambda _: text)
+
+
 @app.command("delete")
 @command
 def delete(session: Session, uri: BranchArgument, for_good: ForGoodOption = False, yes: YesOption = False) -> None:

@@ -40,7 +40,7 @@ def resource_of(action: str, uri: str) -> str:
     if action.endswith("Tag"):
         tag = parse_tag(uri)
         return f"{_REPOSITORY}{tag.repository}/tag/{tag.ref}"
-    if action.endswith("Branch") or action == "fs:CreateCommit":
+    if action.endswith("Branch") or action in {"fs:CreateCommit", "fs:ImportCancel"}:
         branch = parse_prefix(uri)
         return f"{_REPOSITORY}{branch.repository}/branch/{branch.ref}"
     return _REPOSITORY + repository_of(uri)

@@ -71,6 +71,11 @@ class Differences:
         )
         return wire.MergeResult(reference=commit.id)
 
+    async def count_ahead(self, request: RestRequest) -> wire.AheadCount:
+        versions = (await self._catalog.get(request.args[0])).versions
+        distance = await versions.history.distance(request.args[1], request.args[2])
+        return wire.AheadCount(ahead=distance.ahead, behind=distance.behind, is_complete=distance.is_complete)
+
     async def merge_base(self, request: RestRequest) -> wire.FindMergeBaseResult:
         versions = (await self._catalog.get(request.args[0])).versions
         source, destination = request.args[1], request.args[2]
@@ -87,6 +92,7 @@ def routes(state: AppState) -> list[Route]:
     return [
         Route(history.DIFF_BRANCH, here.of_branch),
         Route(history.DIFF_REFS, here.of_refs),
+        Route(history.COUNT_AHEAD, here.count_ahead),
         Route(history.COUNT_EXPIRED, here.count_expired),
         Route(history.MERGE_INTO_BRANCH, here.merge),
         Route(history.FIND_MERGE_BASE, here.merge_base),
