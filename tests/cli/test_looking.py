@@ -148,6 +148,8 @@ def test_du_sums_folders_and_find_filters(shell: Shell, lake: str, put: Put) -> 
         "x/",
         "x/y/",
     ]
+    [everything] = shell.ok("object", "du", f"{lake}/main", "-d", "0", "-o", "json").json
+    assert everything == sizes[0]
     assert "(everything)" in shell.ok("object", "du", f"{lake}/main").out
     named = f"{lake}/main/none"
     for words in (("object", "du", named), ("object", "find", named), ("blame", named)):

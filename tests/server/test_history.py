@@ -281,3 +281,47 @@ async def test_no_door_gives_a_ref_the_name_of_a_commit(
         assert (bucket.status_code, "BucketAlreadyExists" in bucket.text) == (409, True), bucket.text
         assert (await s3.get(f"/lake/{taken}/k")).text == "one"
     assert (await client.get(f"{repo}/refs/{taken}/objects", params={"path": "k"})).text == "one"
+
+
+async def test_a_listing_names_the_last_commit_of_each_row(client: httpx.AsyncClient, repo: str) -> None:
+    async def put(branch: str, path: str, content: str) -> None:
+        assert (await client.post(f"{repo}/branches/{branch}/objects?path={path}", content=content)).status_code == 201
+
+    async def commit(branch: str, message: str) -> str:
+        answer = await client.post(f"{repo}/branches/{branch}/commits", json={"message": message})
+        return str(answer.json()["id"])
+
+    await put("main", "a", "1")
+    await put("main", "d/x", "1")
+    await put("main", "d/y", "1")
+    first = await commit("main", "first")
+    await client.post(f"{repo}/branches", json={"name": "dev", "source": "main"})
+    await put("dev", "d/y", "2")
+    second = await commit("dev", "second")
+    await put("main", "b", "1")
+    third = await commit("main", "third")
+    assert (await client.post(f"{repo}/refs/dev/merge/main", json={})).status_code == 200
+    await put("main", "a", "2")
+    await put("main", "c", "2")
+
+    async def rows(ref: str, **query: str) -> list[tuple[str, str, bool]]:
+        answer = (await client.get(f"{repo}/refs/{ref}/objects/commits", params=query)).json()
+        assert answer["is_complete"]
+        return [
+            (row["path"], row.get("commit", {}).get("id", ""), row.get("uncommitted", False))
+            for row in answer["results"]
+        ]
+
+    assert await rows("dev", delimiter="/") == [("a", first, False), ("d/", second, False)]
+    assert await rows("main@", prefix="d/") == [("d/x", first, False), ("d/y", second, False)]
+    assert await rows("main@", prefix="b") == [("b", third, False)]
+    answer = (await client.get(f"{repo}/refs/main/objects/commits", params={"delimiter": "/"})).json()
+    by_path = {
+        row["path"]: (row.get("commit", {}).get("id"), row.get("uncommitted", False)) for row in answer["results"]
+    }
+    assert by_path == {
+        "a": (first, True),
+        "b": (third, False),
+        "c": (None, True),
+        "d/": (second, False),
+    }

@@ -85,6 +85,67 @@ def test_folders_are_those_of_the_paths_whatever_is_cached_and_staged(
     asyncio.run(check())
 
 
+@searched
+@given(
+    committed=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 120)), max_size=12),
+    removed=st.sets(st.integers(0, 9)),
+    staged=st.sets(st.integers(0, 19)),
+    limit=st.sampled_from([1, 2, 5, 40]),
+)
+def test_a_folder_is_as_large_as_its_paths_whatever_is_staged(
+    committed: list[tuple[int, int]], removed: set[int], staged: set[int], limit: int
+) -> None:
+    async def check() -> None:
+        repo = cold(MemoryStore(), MemoryObjectStore("mem://tests"))
+        await repo.commits.initialise("main")
+        names = {b"p/d%d/%03d" % (folder, n) for folder, size in committed for n in range(size)} | {b"o/a", b"q/a"}
+        await stage_all(repo, sorted(names))
+        await repo.commits.commit("main", Note(message="m", committer="c"))
+        gone = {name for name in names if name.startswith(tuple(b"p/d%d/" % folder for folder in removed))}
+        fresh = {b"p/d%d/0005" % folder for folder in staged}
+        await repo.staging.delete_many("main", sorted(gone))
+        await stage_all(repo, sorted(fresh))
+
+        for prefix in (b"", b"p/", b"p/d1", b"p/d1/", b"p/d1/005", b"q", b"z"):
+            for ref, paths in (("main", (names - gone) | fresh), ("main@", names)):
+                expected = sum(path.startswith(prefix) for path in paths)
+                assert await measured(repo, ref, prefix, limit) == (expected, expected * ENTRY.size_bytes)
+
+    asyncio.run(check())
+
+
+async def test_the_size_of_a_folder_is_found_without_decoding_what_lies_whole_in_it(
+    store: MemoryStore, objectstore: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[str] = []
+
+    def counting(id_: RangeId, data: bytes) -> pa.Table:
+        decoded.append(id_)
+        return decode_range(id_, data)
+
+    monkeypatch.setattr(files, "decode_range", counting)
+    repo = cold(store, objectstore)
+    await repo.commits.initialise("main")
+    await stage_all(repo, [b"d%02d/%03d" % (folder, n) for folder in range(100) for n in range(100)])
+    await repo.commits.commit("main", Note(message="m", committer="c"))
+
+    repo = cold(store, objectstore)
+    decoded.clear()
+    assert await measured(repo, "main", b"", 1000) == (10_000, 10_000)
+    assert decoded == []
+    assert await measured(repo, "main", b"d1", 1000) == (1_000, 1_000)
+    assert len(decoded) <= 2
+
+
+async def measured(repo: Versions, ref: str, prefix: bytes, limit: int) -> tuple[int, int]:
+    objects = size_bytes = 0
+    after: bytes | None = b""
+    while after is not None:
+        size = await repo.staging.measure(ref, prefix=prefix, after=after, limit=limit)
+        objects, size_bytes, after = objects + size.objects, size_bytes + size.size_bytes, size.after
+    return objects, size_bytes
+
+
 def cold(store: MemoryStore, objectstore: MemoryObjectStore) -> Versions:
     """Open the repository with nothing in its cache, and cut its trees into small ranges."""
     rule, ports = CutRule(strong=64, weak=8, weak_from=64, rows_max=90), live_ports()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lakebed.base import CONTENT_TYPE_DEFAULT, Unavailable
 from lakebed.operations import moves, objects
-from lakebed.wire import PATHS_MAX, ObjectCopyCreation, ObjectError, ObjectMove, ObjectStats, PathList
+from lakebed.wire import PATHS_MAX, ObjectCopyCreation, ObjectError, ObjectMove, ObjectStats, PathCommit, PathList
 
 from .connection import Connection, Query
 from .errors import AS_COPY, Clash, Damaged, MovedAsCopy, Taken
@@ -41,6 +41,27 @@ class Objects:
         """
         query: Query = {"prefix": prefix or None, "delimiter": delimiter or None, "after": after}
         return listing(self._connection, objects.LIST_OBJECTS, repository, ref, query=query, limit=limit)
+
+    def last_commits(
+        self, repository: str, ref: str, *, prefix: str = "", delimiter: str = "", limit: int | None = None
+    ) -> Iterator[PathCommit]:
+        """List paths as `list` does, each with the commit that wrote it.
+
+        That is None where the path is not committed, or where the server's search ended before it.
+        """
+        query: Query = {"prefix": prefix or None, "delimiter": delimiter or None}
+        return listing(self._connection, objects.LAST_COMMITS, repository, ref, query=query, limit=limit)
+
+    def measure(self, repository: str, ref: str, *, prefix: str = "") -> tuple[int, int]:
+        """Return how many objects lie below a prefix, and their bytes, without listing them."""
+        count = size_bytes = 0
+        after, has_more = "", True
+        while has_more:
+            query: Query = {"prefix": prefix or None, "after": after or None}
+            page = self._connection.do(objects.MEASURE_OBJECTS, repository, ref, query=query)
+            count, size_bytes = count + page.objects, size_bytes + page.size_bytes
+            after, has_more = page.next_offset, page.has_more
+        return count, size_bytes
 
     def read(
         self, repository: str, ref: str, path: str, *, start: int = 0, end: int | None = None, checksum: str = ""

@@ -12,6 +12,7 @@ from .operation import (
     LIST_BYTES_MAX,
     NOTHING,
     PATH,
+    PREFIX,
     Operation,
     Parameter,
     Permission,
@@ -31,6 +32,7 @@ from .resources import (
     ONE_REF,
     ONE_REPOSITORY,
     PHYSICAL_ADDRESS,
+    REF,
     REPOSITORY,
     SOURCE,
     SOURCE_OBJECT,
@@ -86,6 +88,23 @@ LIST_OBJECTS: Final = listing(
     _USER_METADATA,
     _PRESIGN,
     asked_later=(Permission("fs:ReadObject", OBJECT, when="for each row that is to have a signed URL"),),
+)
+LAST_COMMITS: Final = listing(
+    "lastCommits",
+    ONE_REF + "/objects/commits",
+    wire.PathCommitList,
+    (*on(REPOSITORY, "fs:ListObjects"), *on(REF, "fs:ReadBranch")),
+    "List paths as listObjects does, at most 100, with the commit that wrote each. The search ends after 500 commits.",
+    DELIMITER,
+)
+MEASURE_OBJECTS: Final = get(
+    "measureObjects",
+    ONE_REF + "/objects/size",
+    wire.SizeBelow,
+    on(REPOSITORY, "fs:ListObjects"),
+    "Count the objects below a prefix and their bytes, without reading each. Go on while `has_more`.",
+    PREFIX,
+    Parameter("after"),
 )
 GET_UNDERLYING_PROPERTIES: Final = get(
     "getUnderlyingProperties",

@@ -47,7 +47,13 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
 _OURS: Final = (collectors, deleted, hard_delete, holds, lifecycle, moves, operators, sessions)
-_OURS_TOO: Final = (accounts.DECIDE, history.COUNT_AHEAD, history.COUNT_EXPIRED)
+_OURS_TOO: Final = (
+    accounts.DECIDE,
+    history.COUNT_AHEAD,
+    history.COUNT_EXPIRED,
+    objects.LAST_COMMITS,
+    objects.MEASURE_OBJECTS,
+)
 """Ours, in files of the contract's operations."""
 OURS: Final = frozenset({*_OURS_TOO, *(operation for file in _OURS for operation in _of(file))})
 """The operations that the contract does not have."""

@@ -9,6 +9,7 @@ All files are columnar, and are decoded into columns: a list makes an object onl
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, Generic, TypeVar, overload
@@ -157,6 +158,20 @@ class InfoList(Sequence[Info], Generic[Info]):
     def position(self, key: bytes) -> int:
         """Return the first row that does not end before the key."""
         return self.max_keys.position(key)
+
+    def total(self, start: bytes, end: bytes | None) -> tuple[int, int, list[Info]]:
+        """Return entries and bytes of what lies whole between two keys, and the rows that reach across one of them.
+
+        Costs two bisections and a sum. At most two rows are returned.
+        """
+        first = self.position(start)
+        stop = len(self) if end is None else bisect_left(self, end, first, key=lambda info: info.min_key)
+        edges = [self[at] for at in sorted({first, stop - 1}) if first <= at < stop]
+        edges = [info for info in edges if info.min_key < start or (end is not None and info.max_key >= end)]
+        count, size_bytes = (
+            int(chunk(self.table, name).to_numpy()[first:stop].sum()) for name in ("count", "size_bytes")
+        )
+        return count - sum(info.count for info in edges), size_bytes - sum(info.size_bytes for info in edges), edges
 
     def _info(self, row: int) -> Info:
         id_, min_key, max_key, count, size_bytes, file_bytes = [column[row] for column in self._columns]

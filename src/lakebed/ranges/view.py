@@ -70,6 +70,11 @@ class RangeView:
         """Return (key, row) of the positions from `start` to before `stop`. Costs about 0.4 µs a row."""
         return rows_from_table(self.entries.slice(start, max(0, stop - start)))
 
+    def total(self, start: bytes, end: bytes | None) -> tuple[int, int]:
+        """Return how many entries lie between two keys, and the sum of their sizes."""
+        first, stop = self.position(start), len(self) if end is None else self.position(end)
+        return stop - first, int(chunk(self.entries, "size_bytes").to_numpy()[first:stop].sum())
+
     def rows_at(self, rows: npt.NDArray[np.int64]) -> list[tuple[bytes, Row]]:
         """Return (key, row) at these positions."""
         return [(self.keys[row], self.row(row)) for row in rows.tolist()]

@@ -6,7 +6,7 @@ Everything streams. Two entries are the same when their row digests are: no fiel
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -31,6 +31,8 @@ LOOKED_AT_MAX: Final = 1_000
 SEARCHED_MAX: Final = 10_000
 """Look at this many commits for one page of a log that a filter makes thin. An empty page takes a client long to pass,
 so it may cost more."""
+SOUGHT_IN_MAX: Final = 500
+"""Look at this many commits for the last one of each path of a listing: a page must not take seconds."""
 APART_STEPS: Final = 1_000
 """Count with at most this many commits and stretches how far two refs are apart: some 20 ms."""
 POSITION_SIGN: Final = "-"
@@ -148,6 +150,63 @@ class History:
                 if batch:
                     return True
         return False
+
+    async def last_commits(
+        self,
+        head: CommitId,
+        *,
+        objects: Sequence[bytes],
+        prefixes: Sequence[bytes],
+        commits_max: int = SOUGHT_IN_MAX,
+    ) -> tuple[dict[bytes, Commit], bool]:
+        """Return for each path the newest commit that left it as it is at `head`, and for each prefix the newest that
+        changed a path below; and whether all are there.
+
+        Merges do not count: they bring along what another commit wrote. Each commit costs a look at two lists of
+        ranges, and of ranges that its tree does not share with its parent's those that a sought path lies in.
+        """
+        trees = self._context.trees
+        rows = await trees.lookup_many(await self._context.commits.metarange(head), objects)
+        sought = {key: row for key, row in zip(objects, rows, strict=True) if row is not None}
+        folders = [*prefixes]
+        found: dict[bytes, Commit] = {}
+        walk = Walk(self._context)
+        walk.expect(FIRST_READ)
+        await walk.begin([head])
+        for _ in range(commits_max):
+            if not sought and not folders:
+                break
+            following = await walk.next()
+            if following is None:
+                break
+            commit = following[1]
+            if len(commit.parents) > 1:
+                continue
+            try:
+                for key in await self._left_by(commit, sought):
+                    found[key] = commit
+                    del sought[key]
+                for prefix in [one for one in folders if await self._touches(commit, (), (one,))]:
+                    found[prefix] = commit
+                    folders.remove(prefix)
+            except CommitExpired:
+                continue  # A collection took what it changed.
+        return found, not sought and not folders
+
+    @says_who_took
+    async def _left_by(self, commit: Commit, sought: Mapping[bytes, Row]) -> list[bytes]:
+        """Return those paths that have these rows since this commit."""
+        trees = self._context.trees
+        before = await self._context.commits.metarange(commit.parents[0]) if commit.parents else MetarangeId("")
+        keys = await trees.apart(before, commit.metarange_id, [*sought]) if sought else []
+        if not keys:
+            return []
+        sides = [await trees.lookup_many(id_, keys) for id_ in (before, commit.metarange_id)]
+        return [
+            key
+            for key, old, new in zip(keys, *sides, strict=True)
+            if _digest(new) == _digest(sought[key]) != _digest(old)
+        ]
 
     async def ancestry(self, heads: Iterable[CommitId], *, first_parent: bool = False) -> AsyncIterator[Commit]:
         """Every commit reachable from the heads, the heads too, each once, by falling generation."""

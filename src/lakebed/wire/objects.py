@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from .common import Expired, Pagination
+from .refs import Commit
 
 PATHS_MAX: Final = 1_000
 """Of one request: each path is held against the caller's permissions."""
@@ -35,6 +36,38 @@ class ObjectStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 class ObjectStatsList(msgspec.Struct, frozen=True, kw_only=True):
     pagination: Pagination
     results: list[ObjectStats]
+
+
+class SizeBelow(msgspec.Struct, frozen=True, kw_only=True):
+    """How many objects a page of paths has, and their bytes.
+
+    A page ends after 1,000 uncommitted paths. Add up pages while `has_more`, each after `next_offset`.
+    """
+
+    objects: int
+    size_bytes: int
+    has_more: bool
+    next_offset: str
+
+
+class PathCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A row of a listing, and the commit that wrote it; of a common prefix the last commit below it.
+
+    `commit` is absent where the search ended before it, or where the path was never committed.
+    """
+
+    path: str
+    path_type: str
+    commit: Commit | None = None
+    uncommitted: bool = False
+
+
+class PathCommitList(msgspec.Struct, frozen=True, kw_only=True):
+    """`is_complete` is false where the search ended after 500 commits, before it had the commit of each row."""
+
+    pagination: Pagination
+    results: list[PathCommit]
+    is_complete: bool
 
 
 class PathList(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import ObjectUri, RefUri, parse_prefix, parse_ref
-from lakebed.wire import Commit, Diff, MergeResult, ObjectStats
+from lakebed.wire import Commit, Diff, MergeResult
 
 from .transfers import present
 
@@ -370,34 +370,36 @@ def blame(
     uri: Annotated[str, Argument(metavar="URI", help="lakefs://repository/ref/prefix", complete=complete_object)],
     limit: Annotated[int, Option("--limit", "-n", min=1, help="Show at most this many paths.")] = 100,
 ) -> None:
-    """Show for each path below a prefix the commit that wrote it. Asks the server twice for each path."""
+    """Show for each path below a prefix the commit that wrote it."""
     place = parse_prefix(uri)
     client = session.client
 
     def lines() -> Iterator[Blamed]:
-        found = client.objects.list(place.repository, place.ref, prefix=place.path, limit=limit)
+        found = client.objects.last_commits(place.repository, place.ref, prefix=place.path, limit=limit)
         for one in present(found, place):
-            yield Blamed(path=one.path, commit=_writer_of(client, place, one))
+            commit = one.commit
+            if commit is None and not one.uncommitted:
+                # The server's search for a page of paths ended before it. One path alone may take longer.
+                commit = _writer_of(client, place, one.path)
+            yield Blamed(path=one.path, commit=commit)
 
     session.show_all(lines(), _blame_lines, otherwise=f"no object at {place}")
 
 
-def _writer_of(client: Client, place: ObjectUri, shown: ObjectStats) -> Commit | None:
-    """Return the newest commit that has this very object, and is no merge: a merge only brought it along.
-
-    A path with an uncommitted change has no such commit. Return its last commit then.
-    """
+def _writer_of(client: Client, place: ObjectUri, path: str) -> Commit | None:
+    """Return the newest commit that has this very object, and is no merge: a merge only brought it along."""
+    address = client.objects.stat(place.repository, place.ref, path).physical_address
 
     def has_it(commit: Commit) -> bool:
         try:
-            found = client.objects.stat(place.repository, commit.id, shown.path)
+            found = client.objects.stat(place.repository, commit.id, path)
         except NotFound:
             return False
-        return found.physical_address == shown.physical_address
+        return found.physical_address == address
 
     found: list[Commit] = []
     for limit in (1, BLAMED_MAX):  # Mostly the first is the one, and a longer list costs the server more.
-        found = list(client.history.log(place.repository, place.ref, objects=[shown.path], limit=limit))
+        found = list(client.history.log(place.repository, place.ref, objects=[path], limit=limit))
         for commit in found:
             if len(commit.parents) < 2 and has_it(commit):
                 return commit

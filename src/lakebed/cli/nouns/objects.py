@@ -280,7 +280,12 @@ def du(
     place = parse_prefix(uri)
     prefix = folder_of(place.path)
     below: dict[str, FolderSize] = {}
-    for one in session.client.objects.list(place.repository, place.ref, prefix=prefix):
+    if not depth:
+        # The server knows the sum of a folder without a list of its objects.
+        objects, size_bytes = session.client.objects.measure(place.repository, place.ref, prefix=prefix)
+        if objects:
+            below[prefix] = FolderSize(path=prefix, objects=objects, size_bytes=size_bytes)
+    for one in () if not depth else session.client.objects.list(place.repository, place.ref, prefix=prefix):
         folders = one.path[len(prefix) :].split("/")[:-1][:depth]
         for count in range(len(folders) + 1):
             name = prefix + "".join(f"{folder}/" for folder in folders[:count])

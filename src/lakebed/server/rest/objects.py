@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from lakebed import wire
@@ -16,7 +18,10 @@ from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
+from .commits import commit_record
 from .stats import stats_of_entry, stats_of_page
+
+LAST_COMMITS_MAX: Final = 100
 
 
 class Objects:
@@ -68,6 +73,45 @@ class Objects:
                     results[index] = await self._presigned(repository, results[index], from_row(row))
         pagination = page_of(results, has_more=listing.has_more, last=results[-1].path if results else "")
         return wire.ObjectStatsList(pagination=pagination, results=results)
+
+    async def last_commits(self, request: RestRequest) -> wire.PathCommitList:
+        versions = (await self._catalog.get(request.args[0])).versions
+        listing = await versions.staging.list(
+            request.args[1],
+            prefix=request.query("prefix").encode(),
+            after=request.query("after").encode(),
+            delimiter=request.query("delimiter").encode(),
+            limit=min(request.amount(), LAST_COMMITS_MAX),
+        )
+        paths = [key for key, row in listing.items if row is not None]
+        head = await versions.refs.resolve_commit(request.args[1])
+        commits, is_complete = await versions.history.last_commits(
+            head, objects=paths, prefixes=[key for key, row in listing.items if row is None]
+        )
+        committed = dict(zip(paths, await versions.staging.rows_of_commit(head, paths), strict=True))
+        results = [
+            wire.PathCommit(
+                path=key.decode(),
+                path_type="common_prefix" if row is None else "object",
+                commit=commit_record(commits[key]) if key in commits else None,
+                uncommitted=row is not None and row != committed[key],
+            )
+            for key, row in listing.items
+        ]
+        pagination = page_of(results, has_more=listing.has_more, last=results[-1].path if results else "")
+        return wire.PathCommitList(pagination=pagination, results=results, is_complete=is_complete)
+
+    async def measure(self, request: RestRequest) -> wire.SizeBelow:
+        repository = await self._catalog.get(request.args[0])
+        size = await repository.versions.staging.measure(
+            request.args[1], prefix=request.query("prefix").encode(), after=request.query("after").encode()
+        )
+        return wire.SizeBelow(
+            objects=size.objects,
+            size_bytes=size.size_bytes,
+            has_more=size.after is not None,
+            next_offset=(size.after or b"").decode(),
+        )
 
     async def underlying_properties(self, request: RestRequest) -> wire.UnderlyingObjectProperties:
         repository = await self._catalog.get(request.args[0])
@@ -172,6 +216,8 @@ def routes(state: AppState) -> list[Route]:
     return [
         Route(objects.STAT_OBJECT, here.stat),
         Route(objects.LIST_OBJECTS, here.list),
+        Route(objects.LAST_COMMITS, here.last_commits),
+        Route(objects.MEASURE_OBJECTS, here.measure),
         Route(objects.GET_UNDERLYING_PROPERTIES, here.underlying_properties),
         Route(objects.UPLOAD_OBJECT_PREFLIGHT, here.may_upload),
         Route(objects.DELETE_OBJECT, here.delete),

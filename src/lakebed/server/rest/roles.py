@@ -110,7 +110,7 @@ class Policies:
             policy=decision.policy,
             group=decision.group,
             number=decision.number,
-            statement=decision.statement and _statement(decision.statement),
+            statement=None if decision.statement is None else _statement(decision.statement),
         )
 
     async def attach_to_user(self, request: RestRequest) -> None:

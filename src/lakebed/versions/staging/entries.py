@@ -54,7 +54,7 @@ from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.taken import Taken
 
 from .conditions import ANY, Condition, OwnCell, Owning
-from .layers import Layers, Listing, View
+from .layers import LISTING_PAGE, Layers, Listing, Size, View
 from .slices import Place, Slices
 
 
@@ -138,15 +138,18 @@ class Staging:
         """In the order of `keys`; None where nothing is. On a branch all are of one state of it."""
         resolved = await self._refs.resolve(ref)
         if resolved.branch is None:
-            rows = await self._context.trees.lookup_many(
-                await self._context.commits.metarange(resolved.commit_id), keys
-            )
-            await self._retired.check_contents([resolved.commit_id])
+            rows = await self.rows_of_commit(resolved.commit_id, keys)
         else:
             rows = await self._context.branches.consistent(
                 resolved.branch, lambda record: self._look_up_many(record, keys)
             )
         return [None if row is None else from_row(row) for row in rows]
+
+    async def rows_of_commit(self, commit_id: CommitId, keys: Sequence[bytes]) -> list[Row | None]:
+        """In the order of `keys`; None where the commit has nothing."""
+        rows = await self._context.trees.lookup_many(await self._context.commits.metarange(commit_id), keys)
+        await self._retired.check_contents([commit_id])
+        return rows
 
     async def _look_up_many(self, record: BranchRecord, keys: Sequence[bytes]) -> list[Row | None]:
         rows = await self._context.trees.lookup_many(await self._context.commits.metarange(record.commit_id), keys)
@@ -447,6 +450,20 @@ class Staging:
     # Last, because its name hides the type in what follows it.
 
     @says_who_took
+    @says_who_took
+    async def measure(self, ref: str, *, prefix: bytes, after: bytes = b"", limit: int = LISTING_PAGE) -> Size:
+        """Count the objects below a prefix behind `after`, and their bytes, up to `limit` uncommitted paths."""
+        resolved = await self._refs.resolve(ref)
+        if resolved.branch is None:
+            view = View((), resolved.commit_id)
+            size = await self._layers.measure(view, prefix=prefix, after=after, limit=limit)
+            await self._retired.check_contents([resolved.commit_id])
+            return size
+        return await self._context.branches.consistent(
+            resolved.branch,
+            lambda record: self._layers.measure(View.of(record), prefix=prefix, after=after, limit=limit),
+        )
+
     async def list(
         self, ref: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
     ) -> Listing:

@@ -34,6 +34,15 @@ class Listing:
     has_more: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How many objects lie in a stretch of paths, and their bytes. `after`: the last path counted; None: all were."""
+
+    objects: int
+    size_bytes: int
+    after: bytes | None
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """Say what a reader looks through: tokens, newest first, then a commit. A commit alone is a view without tokens."""
@@ -173,6 +182,26 @@ class Layers:
             if len(items) > limit:
                 return Listing(items[:limit], has_more=True)
         return Listing(items, has_more=False)
+
+    async def measure(self, view: View, *, prefix: bytes, after: bytes, limit: int) -> Size:
+        """Count what a prefix has behind `after`, up to `limit` staged paths. Committed paths cost nothing each.
+
+        Each page reads a page of each token, looks up its paths in the tree, and reads two ranges of it.
+        """
+        start, end = resume(prefix, after, b""), prefix_end(prefix)
+        span = await self.staged_span(view.tokens, start, limit)
+        stop = len(span.keys) if end is None else bisect_left(span.keys, end)
+        last = span.keys[stop - 1] if span.next_start is not None and 0 < stop == len(span.keys) else None
+        metarange = await self._context.commits.metarange(view.commit_id)
+        objects, size_bytes = await self._context.trees.total(metarange, start, end if last is None else last + b"\0")
+        keys = span.keys[:stop]
+        for key, cell, below in zip(
+            keys, span.cells, await self._context.trees.lookup_many(metarange, keys), strict=False
+        ):
+            row = await self._look_beneath(view, key) if hides_one(cell) else None if is_gone(cell[0]) else cell[1]
+            objects += (row is not None) - (below is not None)
+            size_bytes += (0 if row is None else row[4]) - (0 if below is None else below[4])
+        return Size(objects=objects, size_bytes=size_bytes, after=last)
 
 
 def resume(prefix: bytes, after: bytes, delimiter: bytes) -> bytes:

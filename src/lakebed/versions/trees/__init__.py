@@ -118,6 +118,16 @@ class Trees:
             at = stop
         return [found.get(key) for key in keys]
 
+    async def apart(self, left: MetarangeId, right: MetarangeId, keys: Sequence[bytes]) -> list[bytes]:
+        """Return those keys that lie in ranges which the two trees do not share. Reads no range."""
+        trees = [await self._files.tree(id_) for id_ in (left, right)]
+        found: list[bytes] = []
+        for key in keys:
+            infos = [await self._files.range_at(tree, key) for tree in trees]
+            if (infos[0] and infos[0].id) != (infos[1] and infos[1].id):
+                found.append(key)
+        return found
+
     async def first_key(self, metarange: MetarangeId, start: bytes) -> bytes | None:
         """Return the first key at or after `start`, where that is found out without decoding a whole range; else None.
 
@@ -144,6 +154,22 @@ class Trees:
                 if len(found) >= limit:
                     break
         return found
+
+    async def total(self, metarange: MetarangeId, start: bytes, end: bytes | None) -> tuple[int, int]:
+        """Return how many entries lie between two keys, and the sum of their sizes.
+
+        Lists have these numbers of whole ranges. So it reads at most two sublists and two ranges.
+        """
+        count, size_bytes, edges = (await self._files.tree(metarange)).total(start, end)
+        while edges:
+            edge = edges.pop()
+            if isinstance(edge, SublistInfo):
+                more, more_bytes, ranges = (await self._files.sublist(edge)).total(start, end)
+                edges = [*edges, *ranges]
+            else:
+                more, more_bytes = (await self._files.view(edge)).total(start, end)
+            count, size_bytes = count + more, size_bytes + more_bytes
+        return count, size_bytes
 
     async def apply(
         self, metarange: MetarangeId, changes: pa.Table, *, retired_by: RetiredBy = none_retired
