@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -160,3 +161,37 @@ async def test_a_token_of_no_page_of_objects_is_refused(
     await write("r1", ["x"])
 
     assert (await client.get(repo + "/gc/plans/r1/objects", params={"after": token})).status_code == 400
+
+
+async def test_storage_is_added_up_from_what_runs_recorded(
+    client: httpx.AsyncClient, repo: str, write: Any, state: AppState
+) -> None:
+    for path in ("a", "b/c"):
+        await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=b"12345")
+    await client.post(f"{repo}/branches/main/commits", json={"message": "m"})
+    await client.post(f"{repo}/branches/main/objects", params={"path": "d"}, content=b"not committed")
+
+    def parts(answer: httpx.Response) -> list[tuple[str, str, int, int]]:
+        assert answer.status_code == 200, answer.text
+        return [
+            (part["keeper"], part.get("run_id", ""), part["total"]["objects"], part["total"]["size_bytes"])
+            for part in answer.json()["parts"]
+        ]
+
+    first = await client.get(f"{repo}/gc/storage")
+    await write("r1", ["x"])
+    await write("r2", ["x", "y"])
+    objectstore = (await state.catalog.get("lake")).objectstore
+    folder = await write("u1", [], RunKind.UNCOMMITTED)
+    path = messages.plan_path(RunKind.UNCOMMITTED, "u1")
+    plan = messages.decode_plan(await objectstore.get(path), "u1")
+    listing = messages.Found(objects=9, size_bytes=90, slices=1)
+    await objectstore.put(path, messages.encode_plan(msgspec.structs.replace(plan, listing=listing)))
+    second = await client.get(f"{repo}/gc/storage")
+
+    assert folder
+    assert parts(first) == [("head", "", 2, 10)]
+    assert (first.json()["listed"], first.json()["rest"]) == (None, None)
+    assert sorted(parts(second)) == [("head", "", 2, 10), ("waiting", "r2", 2, 20), ("waiting", "u1", 0, 0)]
+    assert second.json()["listed"] == {"objects": 9, "size_bytes": 90}
+    assert second.json()["rest"] == {"objects": 5, "size_bytes": 60}

@@ -387,6 +387,15 @@ DIFF_GC_PLANS: Final = get(
     PAGE[1],
     _DELETED,
 )
+GET_GC_STORAGE: Final = Operation(
+    "getGcStorage",
+    "GET",
+    _GC + "/storage",
+    NOTHING,
+    messages.Storage,
+    (*_READ_RUNS, *on(REPOSITORY, "fs:ListObjects")),
+    "Return what keeps how many bytes, from what runs recorded and from the default branch's list of ranges.",
+)
 LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, messages.JobList, _READ_RUNS, "List jobs, newest first.", _DELETED)
 START_GC_JOB: Final = Operation(
     "startGcJob",

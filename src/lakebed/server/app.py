@@ -104,6 +104,7 @@ from .rest.gc import plans as gc_plans
 from .rest.gc import restore as gc_restore
 from .rest.gc import rules as gc_rules
 from .rest.gc import runs as gc
+from .rest.gc import storage as gc_storage
 from .s3.gateway import Gateway
 from .s3.options import S3Options, s3_options
 from .s3.requests import S3Request
@@ -137,6 +138,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     gc_ledger,
     gc_restore,
     gc_rules,
+    gc_storage,
     hard_delete,
     lifecycle,
     holds,

@@ -72,7 +72,7 @@ from .text import (
     state_text,
     view_text,
 )
-from .why import why
+from .why import storage, why
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
@@ -93,6 +93,7 @@ app = noun(
 app.add_command(rules, "rules")
 app.add_command(jobs, "job")
 app.add_command(deleted, "deleted")
+app.command("storage")(storage)
 
 
 SHOWN: Final = 100

@@ -1,5 +1,7 @@
 """`lakebed gc why` and `lakebed lifecycle why`: what keeps an object and until when, or which run took it.
 
+`lakebed gc storage` shows what keeps how many bytes of all.
+
 The server looks, a page at a time. Both show one answer: the first by retention, the second by the lifecycle policy.
 """
 
@@ -15,18 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec.structs import replace
 
 from lakebed.base import LakebedError, NotFound, count_of, human_size
-from lakebed.cli.kit.arguments import UidOption
+from lakebed.cli.kit.arguments import RepositoryArgument, UidOption
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.output import fields, human_time, printable, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.progress import Line
-from lakebed.cli.kit.session import Session, connect
+from lakebed.cli.kit.session import Session, command, connect
 from lakebed.cli.kit.uris import SCHEME, parse_object, parse_repository
 
 from .session import ONLY, service_of
 
 if TYPE_CHECKING:
-    from lakebed.gc.messages import DueName, LedgerRow, WhyAnswer, WhyObject, WhyProgress
+    from lakebed.gc.messages import DueName, LedgerRow, Storage, StoragePart, WhyAnswer, WhyObject, WhyProgress
     from lakebed.gc.rules import Stay
     from lakebed.wire import DeletedRef
 
@@ -409,3 +411,40 @@ def _deed(row: LedgerRow) -> str:
     failed = f": {printable(row.error)}" if row.error else ""
     done = f"{row.state.value} {human_time(row.deleted_ms // 1000)}"
     return f"{row.run_id}: {done}, {row.reason}{rule}{path}{failed}"
+
+
+_KEEPERS: Final = {
+    "head": "head of the default branch",
+    "waiting": "waits for an apply",
+    "deferred": "restorable",
+}
+
+
+@command
+def storage(session: Session, uri: RepositoryArgument) -> None:
+    """Show what keeps the storage, from what runs recorded. Reads no tree and lists no object."""
+    from lakebed.operations import collectors
+
+    found = session.client.do(collectors.GET_GC_STORAGE, parse_repository(uri))
+    session.show(found, lambda found: "\n".join(_storage_lines(found)))
+    if found.listed is None and not session.is_json:
+        session.note("no run has listed the objects: `lakebed gc plan --uncommitted` counts them, and deletes nothing")
+
+
+def _storage_lines(found: Storage) -> Iterator[str]:
+    counted = [(_kept_by(part), part.total, part.as_of_ms) for part in found.parts]
+    if found.listed is not None and found.rest is not None:
+        rest = "the rest: history, other branches, tags, holds, uncommitted, unknown"
+        counted += [(rest, found.rest, found.listed_ms), ("all", found.listed, found.listed_ms)]
+    rows = [
+        (words, f"{total.objects:,}", human_size(total.size_bytes), human_time(counted_ms // 1000))
+        for words, total, counted_ms in counted
+    ]
+    yield from table(("kept by", "objects", "size", "counted"), rows)
+
+
+def _kept_by(part: StoragePart) -> str:
+    words = _KEEPERS[part.keeper.value]
+    if part.until_ms is not None:
+        return f"{words} until {human_time(part.until_ms // 1000)} ({part.run_id})"
+    return f"{words} ({part.run_id})" if part.run_id else words

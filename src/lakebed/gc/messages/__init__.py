@@ -247,6 +247,7 @@ from .run.tables import (
 )
 from .service import Requests, RunAbandoned, Service, UnknownAnswer
 from .simulation import SimulatedBranch, SimulatedRow, Simulation
+from .storage import Keeper, Storage, StoragePart
 from .undoing import TakesAgain, Undo, Undone
 from .why import CommittedName, DueName, Fate, Question, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress
 
@@ -337,6 +338,7 @@ __all__ = [
     "JobResult",
     "JobState",
     "JobView",
+    "Keeper",
     "Keeps",
     "KnownDues",
     "LedgerPage",
@@ -416,6 +418,8 @@ __all__ = [
     "StartJob",
     "StartRun",
     "StartedRun",
+    "Storage",
+    "StoragePart",
     "Sweep",
     "SweepBranches",
     "SweptBranch",

@@ -68,14 +68,8 @@ class Plans:
         versions = await collected_versions(self._catalog, request)
         objectstore = versions.objectstore
         after, limit = request.query("after"), request.amount()
-        found: list[tuple[str, RunKind]] = []
-        for kind in RunKind:
-            root = run_folder(kind, RunId("x")).removesuffix("x/")
-            async for page in objectstore.list(root):
-                names = [stat.key[len(root) :].split("/") for stat in page]
-                found += [(name[0], kind) for name in names if name[1:] == ["plan.json"]]
-        newest = [one for one in sorted(found, reverse=True) if not after or one[0] < after]
-        plans = [await _plan(objectstore, kind, run_id) for run_id, kind in newest[:limit]]
+        newest = [one for one in await plan_names(objectstore) if not after or one[0] < after]
+        plans = [await read_plan(objectstore, kind, run_id) for run_id, kind in newest[:limit]]
         makers = {run_id: record.by for run_id, record in (await versions.retired.planned()).items()}
         summaries = [_summary(plan, planned_by=makers.get(RunId(plan.run_id), "")) for plan in plans]
         return PlanList(plans=tuple(summaries), has_more=len(newest) > limit)
@@ -117,10 +111,21 @@ class Plans:
         check_run_id(run_id)
         for kind in RunKind:
             try:
-                return await _plan(objectstore, kind, run_id)
+                return await read_plan(objectstore, kind, run_id)
             except PlanMissing:
                 continue
         raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id)
+
+
+async def plan_names(objectstore: ObjectStore) -> list[tuple[str, RunKind]]:
+    """Return the runs that have a plan, newest first, each with its kind. Costs a listing of the run folders."""
+    found: list[tuple[str, RunKind]] = []
+    for kind in RunKind:
+        root = run_folder(kind, RunId("x")).removesuffix("x/")
+        async for page in objectstore.list(root):
+            names = [stat.key[len(root) :].split("/") for stat in page]
+            found += [(name[0], kind) for name in names if name[1:] == ["plan.json"]]
+    return sorted(found, reverse=True)
 
 
 def routes(state: AppState) -> list[Route]:
@@ -145,7 +150,7 @@ def _summary(plan: Plan, *, planned_by: str) -> PlanSummary:
     )
 
 
-async def _plan(objectstore: ObjectStore, kind: RunKind, run_id: str) -> Plan:
+async def read_plan(objectstore: ObjectStore, kind: RunKind, run_id: str) -> Plan:
     try:
         return decode_plan(await objectstore.get(plan_path(kind, run_id)), run_id)
     except ObjectMissing as error:

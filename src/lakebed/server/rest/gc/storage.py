@@ -1,0 +1,124 @@
+"""What keeps the storage of a repository: put together from plans, records of runs, and the default branch's lists.
+
+Costs a listing of the run folders, a small read for each of some plans, and the list of ranges of one tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lakebed.base import RunId
+from lakebed.catalog import Repository
+from lakebed.gc.messages import Keeper, Plan, RunKind, RunMode, RunState, Storage, StoragePart, Total
+from lakebed.objectstore import ObjectStore
+from lakebed.operations import collectors
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
+from lakebed.server.state import AppState
+from lakebed.versions import BranchNotFound, RunRecord
+
+from .plans import plan_names, read_plan
+
+DEFERRED_MAX: Final = 20
+CLEAN_SOUGHT_MAX: Final = 10
+"""Look into at most this many plans of uncommitted data for one that listed everything."""
+
+
+class Storages:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._clock = state.ports.clock
+
+    async def get(self, request: RestRequest) -> Storage:
+        repository = await self._catalog.get(request.args[0])
+        objectstore = repository.versions.objectstore
+        names = await plan_names(objectstore)
+        runs = dict(await repository.versions.retired.runs())
+        clean = await _clean_plan(objectstore, names)
+        parts = [
+            *await self._head(repository),
+            *await _waiting(objectstore, names, runs),
+            *await _deferred(objectstore, names, runs),
+        ]
+        listed = None if clean is None or clean.listing is None else clean.listing
+        total = None if listed is None else Total(objects=listed.objects, size_bytes=listed.size_bytes)
+        return Storage(
+            listed=total,
+            listed_by="" if clean is None else clean.run_id,
+            listed_ms=0 if clean is None else clean.now_ms,
+            parts=tuple(parts),
+            rest=None if total is None else _less(total, parts),
+        )
+
+    async def _head(self, repository: Repository) -> list[StoragePart]:
+        refs = repository.versions.refs
+        try:
+            head = await refs.resolve_commit(f"{repository.record.default_branch}@")
+        except BranchNotFound:
+            return []  # The repository is bare.
+        size = await repository.versions.staging.measure(head, prefix=b"")
+        total = Total(objects=size.objects, size_bytes=size.size_bytes)
+        return [StoragePart(keeper=Keeper.HEAD, total=total, as_of_ms=self._clock.now_ms())]
+
+
+async def _clean_plan(objectstore: ObjectStore, names: Sequence[tuple[str, RunKind]]) -> Plan | None:
+    """Return the newest plan that listed every closed slice."""
+    uncommitted = [run_id for run_id, kind in names if kind is RunKind.UNCOMMITTED]
+    for run_id in uncommitted[:CLEAN_SOUGHT_MAX]:
+        plan = await read_plan(objectstore, RunKind.UNCOMMITTED, run_id)
+        if plan.mode is RunMode.CLEAN and plan.listing is not None:
+            return plan
+    return None
+
+
+async def _waiting(
+    objectstore: ObjectStore, names: Sequence[tuple[str, RunKind]], runs: Mapping[RunId, RunRecord]
+) -> list[StoragePart]:
+    """Return what the newest plan of each kind would delete, if no apply of it has begun."""
+    parts: list[StoragePart] = []
+    newest = {kind: run_id for run_id, kind in reversed(names) if kind.takes_objects}
+    for kind, run_id in newest.items():
+        record = runs.get(RunId(run_id))
+        is_begun = record is not None and (record.began or record.state not in {RunState.MARKED, RunState.PLANNING})
+        plan = await read_plan(objectstore, kind, run_id)
+        if not is_begun and not plan.what_if:
+            parts.append(_part(Keeper.WAITING, plan))
+    return parts
+
+
+async def _deferred(
+    objectstore: ObjectStore, names: Sequence[tuple[str, RunKind]], runs: Mapping[RunId, RunRecord]
+) -> list[StoragePart]:
+    over = {RunState.ENDED, RunState.UNDONE, RunState.ABANDONED}
+    waiting = [
+        (run_id, kind, record)
+        for run_id, kind in names
+        if (record := runs.get(RunId(run_id))) is not None and record.until_ms and record.state not in over
+    ]
+    return [
+        _part(Keeper.DEFERRED, await read_plan(objectstore, kind, run_id), until_ms=record.until_ms)
+        for run_id, kind, record in waiting[:DEFERRED_MAX]
+    ]
+
+
+def _part(keeper: Keeper, plan: Plan, *, until_ms: int | None = None) -> StoragePart:
+    return StoragePart(
+        keeper=keeper,
+        total=plan.totals.all,
+        as_of_ms=plan.now_ms,
+        run_id=plan.run_id,
+        kind=plan.kind,
+        until_ms=until_ms,
+    )
+
+
+def _less(total: Total, parts: Sequence[StoragePart]) -> Total:
+    """Return what the parts leave. They were counted at other times, so it may be less than nothing: none then."""
+    objects = total.objects - sum(part.total.objects for part in parts)
+    size_bytes = total.size_bytes - sum(part.total.size_bytes for part in parts)
+    return Total(objects=max(0, objects), size_bytes=max(0, size_bytes))
+
+
+def routes(state: AppState) -> list[Route]:
+    return [Route(collectors.GET_GC_STORAGE, Storages(state).get)]
