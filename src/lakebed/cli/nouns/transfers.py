@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from lakebed.base import (
     CONTENT_TYPE_DEFAULT,
@@ -37,6 +37,8 @@ from lakebed.cli.kit.progress import Bar
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.uris import ObjectUri
 from lakebed.wire import ObjectStats
+
+T = TypeVar("T")
 
 DELETE_BATCH: Final = 1000
 GOES_ON: Final = "run the same command again"
@@ -175,7 +177,7 @@ def objects_below(session: Session, place: ObjectUri) -> Iterator[ObjectStats]:
     return present(found, ObjectUri(place.repository, place.ref, folder))
 
 
-def present(found: Iterable[ObjectStats], place: ObjectUri) -> Iterator[ObjectStats]:
+def present(found: Iterable[T], place: ObjectUri) -> Iterator[T]:
     """Yield what was found at a place, asking for the first of it at once.
 
     Raises:
