@@ -20,6 +20,7 @@ NAMES = (
     "cluster",
     "commit",
     "commits",
+    "erase-branches",
     "gateway",
     "incremental",
     "lifecycle",
@@ -28,6 +29,7 @@ NAMES = (
     "listing",
     "log",
     "mark",
+    "migrate",
     "operations",
     "prepare",
     "ranges",
@@ -47,7 +49,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("of", nargs="*", help="of operations: names")
     sizes = ("small", "tenth", "full")
-    parser.add_argument("--size", choices=sizes, default="full", help="tenth: of cluster and lifecycle alone")
+    parser.add_argument("--size", choices=sizes, default="full", help="tenth: of cluster, lifecycle and migrate alone")
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true")

@@ -396,7 +396,8 @@ def go_main(module: str, version: str, *, may_build: bool = True) -> Path:
 
 def python_packages(*pinned: str) -> Path:
     """Load packages that would not go with ours into a folder of their own, once, or skip. It is for a PYTHONPATH."""
-    names = " ".join([f"{sys.version_info.major}.{sys.version_info.minor}", *pinned])
+    # Scripts in it begin with the path of the Python that made it.
+    names = " ".join([f"{sys.version_info.major}.{sys.version_info.minor}", sys.executable, *pinned])
     kept = Path.home() / ".cache" / "lakebed-tests" / f"python-{zlib.crc32(names.encode()):08x}"
     if not kept.exists():
         draft = kept.with_name(f"{kept.name}.{os.getpid()}")
