@@ -48,6 +48,24 @@ class Faults:
 
 
 NO_FAULTS = Faults()
+
+
+def can_strike(fault: Fate, what: Effect) -> bool:
+    """Return whether this fault can come at this effect: a read has no answer of unknown outcome."""
+    match fault:
+        case Fate.CRASHED:
+            return True
+        case Fate.REFUSED:
+            return what[0] not in LOCAL
+        case Fate.LATE_WRITE:
+            return what[0] in WRITES
+        case Fate.LOST | Fate.VAIN:
+            return what[0] in LOSABLE
+        case Fate.ECHO:
+            return bool(what[0] == ERASE)
+    return False
+
+
 _LANDS_ONE_IN = 12
 """At how many of the steps a write that is under way is done."""
 
@@ -95,19 +113,23 @@ class Seeded:
         if roll >= self._total:
             return None
         faults = self._faults
-        table = (
-            (faults.refuse, Fate.REFUSED, what[0] not in LOCAL),
-            (faults.lose_answer, Fate.LOST, what[0] in LOSABLE),
-            (faults.lose_request, Fate.VAIN, what[0] in LOSABLE),
-            (faults.crash, Fate.CRASHED, self.crashes < faults.crashes_max),
-            (faults.late, Fate.LATE_WRITE, what[0] in WRITES and self.crashes < faults.crashes_max),
-            (faults.delay, "delay", True),
-            (faults.echo, Fate.ECHO, what[0] == ERASE),
+        table: tuple[tuple[float, Fate | str], ...] = (
+            (faults.refuse, Fate.REFUSED),
+            (faults.lose_answer, Fate.LOST),
+            (faults.lose_request, Fate.VAIN),
+            (faults.crash, Fate.CRASHED),
+            (faults.late, Fate.LATE_WRITE),
+            (faults.delay, "delay"),
+            (faults.echo, Fate.ECHO),
         )
-        for share, fate, is_possible in table:
+        for share, fate in table:
             if roll < share:
-                self.crashes += fate in (Fate.CRASHED, Fate.LATE_WRITE)
-                return fate if is_possible else None
+                if isinstance(fate, str):
+                    return fate
+                is_crash = fate in (Fate.CRASHED, Fate.LATE_WRITE)
+                is_too_many = is_crash and self.crashes >= faults.crashes_max
+                self.crashes += is_crash
+                return fate if can_strike(fate, what) and not is_too_many else None
             roll -= share
         return "jump"
 
@@ -133,15 +155,8 @@ class Drawn:
     def fault(self, what: Effect) -> Fate | str | None:
         if not self._faults_left or self._draw(8) != 7:
             return None
-        possible: list[Fate | str] = [Fate.CRASHED, "delay", "jump"]
-        if what[0] in LOSABLE:
-            possible += [Fate.LOST, Fate.VAIN]
-        if what[0] in WRITES:
-            possible.append(Fate.LATE_WRITE)
-        if what[0] == ERASE:
-            possible.append(Fate.ECHO)
-        if what[0] not in LOCAL:
-            possible.append(Fate.REFUSED)
+        faults = (Fate.LOST, Fate.VAIN, Fate.LATE_WRITE, Fate.ECHO, Fate.REFUSED)
+        possible = [Fate.CRASHED, "delay", "jump", *(fate for fate in faults if can_strike(fate, what))]
         self._faults_left -= 1
         return possible[self._draw(len(possible))]
 
@@ -373,7 +388,10 @@ class Simulation:
 
 
 class Following(Simulation):
-    """Takes the steps of a schedule, those that there are; after them always the first move."""
+    """Takes the steps of a schedule, those that there are; after them always the first move.
+
+    Where the source moved on, a fault may meet a step that it cannot strike. Then that step is taken without it.
+    """
 
     def __init__(self, scene: Scene, schedule: Schedule) -> None:
         super().__init__(scene, self)
@@ -399,8 +417,8 @@ class Following(Simulation):
     def pick(self, count: int) -> int:  # noqa: ARG002  # the signature of the port
         return 0
 
-    def fault(self, what: Effect) -> Fate | str | None:  # noqa: ARG002  # the signature of the port
-        return self._fate
+    def fault(self, what: Effect) -> Fate | str | None:
+        return self._fate if self._fate is not None and can_strike(self._fate, what) else None
 
     def amount(self, bound: int) -> int:  # noqa: ARG002  # the signature of the port
         return 0
@@ -496,14 +514,8 @@ class Bursts(Simulation):
         if not self._is_failing:
             return None
         self._is_failing = False
-        possible = [Fate.CRASHED]
-        if what[0] in WRITES:
-            possible.append(Fate.LATE_WRITE)
-        if what[0] in LOSABLE:
-            possible += [Fate.LOST, Fate.VAIN]
-        if what[0] == ERASE:
-            possible.append(Fate.ECHO)
-        return self._random.choice(possible)
+        faults = (Fate.CRASHED, Fate.LATE_WRITE, Fate.LOST, Fate.VAIN, Fate.ECHO)
+        return self._random.choice([fate for fate in faults if can_strike(fate, what)])
 
     def amount(self, bound: int) -> int:
         return int(self._random.random() * bound)

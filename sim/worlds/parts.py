@@ -13,7 +13,7 @@ from typing import Final
 
 from lakebed.base import RunState
 from lakebed.gc.messages import APPLYING_PREFIX, LEDGER_PREFIX, LedgerState, RunKind
-from lakebed.objectstore import DeleteFailure
+from lakebed.objectstore import DeleteFailure, ObjectMissing
 from lakebed.versions import Versions
 from sim.checkers.ledgers import deletions_count_once, recorded, what_is_recorded_is_gone
 from sim.checkers.reachable import reachable
@@ -86,10 +86,19 @@ class _Refused(SimDeleter):
         return [DeleteFailure(key=key, reason="refused") for key in keys]
 
 
-def _in_parts(repo: Versions, *, may_delete: bool = True) -> Collecting:
+class _Renamed(SimDeleter):
+    """Answers as a store whose bucket has another name by now: it finds nothing, and deletes nothing."""
+
+    __slots__ = ()
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        raise ObjectMissing("no such bucket", key=keys[0])
+
+
+def _in_parts(repo: Versions, *, in_vain_by: type[SimDeleter] | None = None) -> Collecting:
     store = repo.objectstore
-    if not may_delete:
-        return Collecting(repo, open_deleter=_Refused, rows_per_part=1)
+    if in_vain_by is not None:
+        return Collecting(repo, open_deleter=in_vain_by, rows_per_part=1)
     opener = store.open_deleter if isinstance(store, _Watched) else None
     return Collecting(repo, open_deleter=opener, rows_per_part=1)
 
@@ -119,11 +128,11 @@ def _apply(name: str) -> Do:
     return run_later(name, act, days=10)
 
 
-def _apply_in_vain(name: str) -> Do:
-    """Apply every plan there is by a process that may not delete: each object is recorded as failed."""
+def _apply_in_vain(name: str, deleter: type[SimDeleter] = _Refused) -> Do:
+    """Apply every plan there is by a process that can delete nothing: each object is recorded as failed."""
 
     async def act(repo: Versions) -> None:
-        await _in_parts(repo, may_delete=False).apply_all()
+        await _in_parts(repo, in_vain_by=deleter).apply_all()
 
     return run_later(name, act, days=10)
 
@@ -191,6 +200,8 @@ def part_scenes() -> Iterator[Scene]:
     # Both try again what failed, and one of the two in vain: what it records last must not stand for the other's rows.
     vain = _process("r", _apply_in_vain("r1"))
     yield _scene("apply that may not delete, another apply of it", vain, z, before=(*_PLANNED, _apply_in_vain("r0")))
+    blind = _process("r", _apply_in_vain("r1", _Renamed), _apply("r2"))
+    yield _scene("apply that finds no bucket, and comes back", blind, before=_PLANNED)
     again = _process("r", _collect("r1"), _apply("r2"))
     yield _scene("committed run in parts that comes back", again, before=_PAST)
     brancher = client("h", create_branch("h1", "main~1"))

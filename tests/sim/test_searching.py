@@ -38,7 +38,7 @@ from sim.ports.effects import Fate, effect
 from sim.ports.ports import SimDeleter
 from sim.scenes.swarms import SWARM_FAULTS, swarm
 from sim.search.footprints import Footprints
-from sim.search.scheduling import NO_FAULTS, Bursts
+from sim.search.scheduling import NO_FAULTS, Bursts, Following
 from sim.worlds.small import small_worlds
 
 Counting = Callable[..., Scene]
@@ -86,6 +86,21 @@ def test_a_lost_answer_is_tried_done_and_not_done(counting: Counting) -> None:
 
     # The set: answered; done, but not answered; not done, and not answered.
     assert explored.schedules == 3
+
+
+def test_a_fault_of_a_schedule_strikes_only_a_step_that_can_have_it(alone: Callable[..., Scene]) -> None:
+    """Schedules are kept while the source moves on: then a fault of a write meets a read."""
+
+    async def writer(ports: SimPorts) -> None:
+        for _ in range(3):
+            await ports.store.get(b"p", b"k")
+        await ports.store.set(b"p", b"k", b"v")
+
+    faults = [Fate.VAIN, Fate.LOST, Fate.ECHO, Fate.LATE_WRITE]
+    run = Following(alone(a=writer), [("a", fault) for fault in faults]).play()
+
+    assert run.kinds == {Fate.LATE_WRITE.value: 1}
+    assert run.ending.disk.value(b"p", b"k") == b"v"
 
 
 def test_a_late_write_is_tried_at_each_later_moment(alone: Callable[..., Scene]) -> None:
