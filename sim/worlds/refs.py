@@ -1,5 +1,5 @@
 """Worlds of refs that come and go: made, deleted, brought back and made again, under every kind of run and beside
-fences. And commits of a tree by its name, and imports, which fill a branch of their own and merge it.
+fences. And commits of a tree by its name.
 
 A deletion is noted before its ref goes, and a ref is there before it can be used. So of two lists that a run reads one
 shows it, in this order alone.

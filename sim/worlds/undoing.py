@@ -24,11 +24,14 @@ from sim.scenes.deeds import (
     committed_run,
     copy,
     create_branch,
+    delete_branch,
     metadata_run,
     plan_only,
     purge,
     resume,
+    set_rules,
     uncommitted_run,
+    undelete_branch,
 )
 from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene
 from sim.scenes.scenes import Do, client, commit, delete, scene, upload
@@ -108,6 +111,7 @@ def undoing_scenes() -> Iterator[Scene]:
         before=made,
         quick=Quick.NEVER,
     )
+    yield from _beside_several(undoer)
     yield _metadata_scene(undoer, client("m", metadata_run("m1")))
     for name, actor in (
         ("purger", client("p", purge("p9"))),
@@ -119,6 +123,35 @@ def undoing_scenes() -> Iterator[Scene]:
             f"undoer of a lifecycle run, {name}", undoer, actor, before=_DUE, due=[DUE], quick=Quick.NEVER
         )
         yield replace(made_scene, checks=(*made_scene.checks, what_was_undone_stays))
+
+
+def _beside_several(undoer: Actor) -> Iterator[Scene]:
+    """Several runs of several kinds at once, some with a window, and their purges, while one run is undone."""
+    purger, uncommitted = client("p", purge("p9")), client("u", uncommitted_run("u1"))
+    run = client("r", committed_run("r1", window="7d"), purge("r2"))
+    names = client("h", create_branch("h1", "main~1"), delete_branch("h2"), undelete_branch("h3"))
+    yield _scene("undoer, purger, two runs, brancher", undoer, purger, run, uncommitted, names, quick=Quick.NEVER)
+    yield _scene(
+        "undoer, run that defers and purges, uncommitted run",
+        undoer,
+        run,
+        uncommitted,
+        before=_SHARED,
+        quick=Quick.NEVER,
+    )
+    lifecycle = client("l", collect("l1", RunKind.LIFECYCLE, window="7d"), purge("l2"))
+    made = _scene(
+        "undoer of a lifecycle run, purger, three runs",
+        undoer,
+        purger,
+        lifecycle,
+        run,
+        uncommitted,
+        before=(*_DUE, upload("w4", "b", "4"), commit("p4"), set_rules("q2", "1d")),
+        due=[DUE],
+        quick=Quick.NEVER,
+    )
+    yield replace(made, checks=(*made.checks, what_was_undone_stays))
 
 
 _BRANCHES: Final = (create_branch("b1", "main~1"),)
