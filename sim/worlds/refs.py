@@ -1,5 +1,5 @@
 """Worlds of refs that come and go: made, deleted, brought back and made again, under every kind of run and beside
-fences. And commits of a tree by its name.
+fences. And commits of a tree by its name, and imports and migrations, which fill a hidden branch of their own.
 
 A deletion is noted before its ref goes, and a ref is there before it can be used. So of two lists that a run reads one
 shows it, in this order alone.
@@ -7,15 +7,22 @@ shows it, in this order alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from lakebed.base import RunKind
-from lakebed.versions import DeletedRefNotFound, DeletedRefRecord, Note, Versions, decode_record, keys
+import pyarrow as pa
+
+from lakebed.base import Conflict, Entry, RunKind, to_row
+from lakebed.catalog import Location
+from lakebed.catalog.imports import ImportState
+from lakebed.catalog.sources import Changes, Refuse
+from lakebed.migration.adopting import WORK
+from lakebed.ranges import changes_from_rows
+from lakebed.versions import DeletedRefNotFound, DeletedRefRecord, Note, Versions, decode_record, encode_record, keys
 from sim.checkers.reachable import nothing_active_is_deleted, nothing_reachable_is_deleted, nothing_undue_is_deleted
-from sim.checkers.views import PARTITION
-from sim.ports.actors import Actor, Ending, Scene, Violation
+from sim.checkers.views import PARTITION, View
+from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.operations import Operation
 from sim.scenes.collecting import FENCING
 from sim.scenes.deeds import (
@@ -40,6 +47,7 @@ from sim.scenes.scenes import MAIN, NARROW, SIDE, Do, client, commit, scene, upl
 
 from .lifecycle import DUE, set_policy
 from .moves import move
+from .multipart import NAME, handle_of
 
 OLD: Final = "main~1"
 """A commit that the rules let go, unless a ref keeps it."""
@@ -95,6 +103,7 @@ def ref_scenes() -> Iterator[Scene]:
     yield from _beside_fences()
     yield from _beside_several()
     yield from _beside_metadata()
+    yield from _bringing()
 
 
 _branch_again: Final = (create_branch("h1", OLD), delete_branch("h2"), undelete_branch("h3"))
@@ -182,3 +191,117 @@ def _beside_metadata() -> Iterator[Scene]:
 def _kept(name: str, *actors: Actor, before: Sequence[Do]) -> Scene:
     made = replace(scene(name, *actors, before=before), others_look=True)
     return replace(made, checks=(*made.checks, what_was_deleted_comes_back))
+
+
+# Imports and migrations
+
+_BROUGHT: Final = "brought"
+"""How statistics and checks tell what came to a branch so."""
+
+
+def _entry(value: str) -> Entry:
+    return Entry(address=f"s3://elsewhere/{value}", size_bytes=1, checksum=value, modified_ms=0)
+
+
+def put_on_record(name: str) -> Do:
+    """Write the repository's own record, which an import asks for before it answers."""
+
+    async def act(repo: Versions) -> None:
+        record = handle_of(repo).record
+        await repo.store.set(keys.REPOSITORIES, NAME.encode(), encode_record(record))
+
+    return Do(Operation(name, "close"), act)
+
+
+class _Listed:
+    """Stands for the listing of a location: it shows one object."""
+
+    def __init__(self, key: bytes, value: str) -> None:
+        self._page = Changes(keys=[key], rows=[to_row(key, _entry(value))], objects=1)
+
+    async def changes(self, location: Location, onto: str, refuse: Refuse) -> AsyncIterator[Changes]:  # noqa: ARG002  # the signature of Sources
+        yield self._page
+
+
+def import_one(name: str, key: str) -> Do:
+    """Import one object by the shipped import. To the checkers it is a revert: any path may change."""
+
+    async def act(repo: Versions) -> str | None:
+        imports = handle_of(repo).imports
+        imports._sources = _Listed(key.encode(), name)  # type: ignore[assignment]  # noqa: SLF001  # only the listing is ours
+        begun = await imports.begin(MAIN, ())
+        location = Location(source="s3://elsewhere/", destination="", is_folder=True)
+        ended = await imports.run(begun, [location], Note(message=name, committer="sim"))
+        if ended.state is not ImportState.COMPLETED:
+            raise Conflict(ended.error)
+        return ended.commit_id
+
+    return Do(Operation(name, "revert", MAIN, key.encode(), name, _BROUGHT), act)
+
+
+def migrate(name: str, key: str, *, parent: str = MAIN, branch: str = MAIN) -> Do:
+    """Replay a commit onto its parent, then move the branch there or make it: the calls of lakebed.migration.flow."""
+
+    async def act(repo: Versions) -> str:
+        async def changes() -> AsyncIterator[pa.Table]:
+            yield changes_from_rows([key.encode()], [to_row(key.encode(), _entry(name))])
+
+        made_by = handle_of(repo).changes
+        own, first = f"{WORK}-{name}", await repo.refs.resolve_commit(parent)
+        await made_by.create_branch(own, first, force=True, work_of=WORK)
+        replayed = await repo.merges.replay(own, changes, Note(message=name, committer="sim"))
+        if branch == MAIN:
+            await repo.resets.hard_reset(branch, replayed.id)
+        else:
+            await made_by.create_branch(branch, replayed.id, force=True)
+        await made_by.delete_branch(own, force=True, is_ours=True)
+        return replayed.id
+
+    kind = "unforced_reset" if branch == MAIN else "create_branch"
+    return Do(Operation(name, kind, branch, key.encode(), name, _BROUGHT), act)
+
+
+def what_was_brought_is_there(ending: Ending) -> None:
+    """Check that a branch shows what an acknowledged import or migration brought. No other actor writes that path."""
+    view = View(ending.disk)
+    for record in ending.records.values():
+        one = record.operation
+        if one.what == _BROUGHT and record.is_acknowledged:
+            there = view.branch(one.branch)
+            if there is None or view.visible(there).get(one.key) != one.value:
+                raise Violation(f"{one.name} was acknowledged, and {one.branch} lacks it")
+
+
+_BEFORE: Final = (put_on_record("o1"), *PAST)
+
+
+def _bringing() -> Iterator[Scene]:
+    """Imports and migrations work on a hidden branch. It alone names their commits and trees, until a branch of the
+    users takes them: by a merge, by a reset, or as a new branch.
+    """
+    c, t, u = client("c", commit("c1")), client("t", committed_run("t1")), client("u", uncommitted_run("u1"))
+    i, m = client("i", import_one("i1", "z")), client("m", migrate("m1", "y", parent=OLD, branch=SIDE))
+    yield _brought("importer, committer", i, c, before=_BEFORE[:1], quick=Quick.NO_FAULT)
+    yield _brought("importer, committed run", i, t, before=_BEFORE)
+    yield _brought("importer, both runs of data", i, t, u, before=_BEFORE)
+    yield _brought("migrator from an old commit, committed run", m, t, before=_BEFORE)
+    moves = client("m", migrate("m1", "y"))
+    yield _brought(
+        "migrator that moves its branch, writer", moves, client("w", write("w9", "x", "9")), before=_BEFORE[:-1]
+    )
+    yield _brought("migrator that moves its branch, committer", moves, c, before=_BEFORE[:-1], quick=Quick.NEVER)
+    yield _brought("importer, migrator, both runs of data", i, m, t, u, before=_BEFORE)
+    # Their trees are named by a hidden branch alone, and then by another one.
+    both = client("t", committed_run("r1"), metadata_run("m9"), real_trees=NARROW)
+    for name, deed in (
+        ("importer", import_one("i1", "z")),
+        ("migrator from an old commit", migrate("m1", "y", parent=OLD, branch=SIDE)),
+    ):
+        actor = client("i", deed, real_trees=NARROW)
+        made = metadata_scene(f"{name}, both runs", actor, both, before=_BEFORE, sweeps=True)
+        yield replace(made, checks=(*made.checks, what_was_brought_is_there))
+
+
+def _brought(name: str, *actors: Actor, before: Sequence[Do], quick: Quick | None = None) -> Scene:
+    made = scene(name, *actors, before=before, quick=quick)
+    return replace(made, checks=(*made.checks, what_was_brought_is_there))

@@ -55,7 +55,6 @@ from sim.scenes.scenes import (
 from sim.search.exploring import NO_BUDGET, Budget
 
 from .branches import branch_scenes
-from .bringing import bringing_scenes
 from .deleted import deleted_scenes
 from .erasure import erasure_scenes
 from .hard_delete import hard_delete_scenes
@@ -133,7 +132,6 @@ def _scenes() -> Iterator[Scene]:
         multipart_scenes,
         ref_scenes,
         reset_scenes,
-        bringing_scenes,
     ):
         yield from scenes()
 
