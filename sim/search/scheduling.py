@@ -156,7 +156,12 @@ class Drawn:
         if not self._faults_left or self._draw(8) != 7:
             return None
         faults = (Fate.LOST, Fate.VAIN, Fate.LATE_WRITE, Fate.ECHO, Fate.REFUSED)
-        possible = [Fate.CRASHED, "delay", "jump", *(fate for fate in faults if can_strike(fate, what))]
+        possible: list[Fate | str] = [
+            Fate.CRASHED,
+            "delay",
+            "jump",
+            *(fate for fate in faults if can_strike(fate, what)),
+        ]
         self._faults_left -= 1
         return possible[self._draw(len(possible))]
 
