@@ -273,6 +273,8 @@ def page(outcomes: Sequence[Outcome], left_out: int) -> str:
         "| --- | --- |",
         *(f"| {name} | {count} |" for name, count in counts.items()),
         "",
+        "The command prints the verdict of each test. Here are the reasons, with an example each.",
+        "",
         "## Not implemented",
         "",
         *_grouped(missing),
@@ -283,20 +285,15 @@ def page(outcomes: Sequence[Outcome], left_out: int) -> str:
         "",
         *(f"- `{each.name}`: {_shown(each.words)}" for each in unsorted_),
         "",
-        "## Pass",
-        "",
-        *(f"- `{name}`" for name in passed),
-        "",
     ]
     return "\n".join(lines)
 
 
 def _grouped(groups: dict[str, list[str]]) -> Iterator[str]:
-    for reason, names in groups.items():
-        yield f"### {reason}"
-        yield ""
-        yield from (f"- `{name}`" for name in names)
-        yield ""
+    yield "| reason | tests | for example |"
+    yield "| --- | ---: | --- |"
+    yield from (f"| {reason} | {len(names)} | `{names[0]}` |" for reason, names in groups.items())
+    yield ""
 
 
 def _shown(words: str) -> str:

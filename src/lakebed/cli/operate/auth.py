@@ -1,4 +1,4 @@
-"""`lakebed auth`: users, groups and policies, and which user or group has which policy (docs/guide/server.md).
+"""`lakebed auth`: users, groups and policies, and which user or group has which policy (docs/guide/users.md).
 
 A file of a policy holds its statements as JSON: a list of them, or a whole policy as `show -o json` prints it.
 

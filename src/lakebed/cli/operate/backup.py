@@ -1,4 +1,4 @@
-"""`lakebed backup`: back a data folder up, check a backup, and bring it back (docs/guide/server.md, "Backup")."""
+"""`lakebed backup`: back a data folder up, check a backup, and bring it back (docs/guide/backups.md)."""
 
 from __future__ import annotations
 

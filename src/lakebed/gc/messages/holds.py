@@ -1,4 +1,4 @@
-"""Legal holds as they travel (docs/guide/erasure.md)."""
+"""Legal holds as they travel (docs/guide/holds.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Logins with an identity of another provider: OpenID Connect, and roles of AWS.
 
 A provider proves who the caller is, as the id of an external principal. Which user that stands for is ours to say
-(`lakebed.auth.Principals`). Nothing here is in force unless the operator sets it (docs/guide/server.md, "Other
+(`lakebed.auth.Principals`). Nothing here is in force unless the operator sets it (docs/guide/users.md, "Other
 identities").
 
 OpenID Connect: the caller brings an id token, or a code that we exchange for one at the provider. Signature, issuer,
