@@ -1,7 +1,8 @@
 """Choose the tests of the README's command, count what each part costs, and stop a run that takes too long.
 
 `python3 run.py test` passes `--tier`: it takes the parts below. Of the rotating ones the commit chooses a share.
-`--all` and plain pytest take every test. A run ends with a table of what was left out, and of CPU seconds.
+Dear tests rotate too. `--all` and plain pytest take every test. A run ends with a table of what was left out, and of
+CPU seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import threading
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +31,12 @@ from bench.http import family
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 COSTS: Final = ROOT / "tests" / "costs.json"
-"""What the parts of the tier cost when `--costs` last wrote it: CPU seconds. tests/tidy holds it to the budgets."""
+"""CPU seconds, as `--costs` last wrote them: `parts`, of the tier, which tests/tidy holds to the budgets; `dear`, of
+each test that took `DEAR_S` or more when all ran. Of these the tier takes one in `DEAR_ONE_IN`."""
+DEAR_S: Final = 1.5
+DEAR_ONE_IN: Final = 8
 BUDGET_S: Final = 960
-"""Eight minutes on two cores: the aim. The tier of today takes about twice that."""
+"""Eight minutes on two cores."""
 GRACE_S: Final = 120
 """What a stopped run may take to end its servers and to say what is missing."""
 
@@ -95,6 +99,13 @@ PARTS: Final = (
 )
 BESIDE: Final = Part("types", 100, ())
 COLLECTING: Final = Part("collecting", 80, ())
+DEAR: Final = "dear tests of all parts"
+
+
+def recorded(name: str) -> dict[str, int]:
+    """Return `parts` or `dear` of what `--costs` wrote."""
+    costs: dict[str, dict[str, int]] = json.loads(COSTS.read_text())
+    return costs[name]
 
 
 def fits(pattern: str, nodeid: str, markers: set[str]) -> bool:
@@ -111,9 +122,10 @@ def part_of(nodeid: str, markers: set[str]) -> Part:
     return next(part for part in PARTS if any(fits(pattern, nodeid, markers) for pattern in part.patterns))
 
 
-def is_taken(part: Part, nodeid: str, turn: str) -> bool:
-    """Tell whether the tier takes this test, where `turn` is the commit."""
-    return part.one_in > 0 and zlib.crc32(nodeid.encode()) % part.one_in == zlib.crc32(turn.encode()) % part.one_in
+def is_taken(part: Part, nodeid: str, turn: str, dear: Collection[str] = ()) -> bool:
+    """Tell whether the tier takes this test, where `turn` is the commit. Of the `dear` ones it takes fewer."""
+    one_in = max(part.one_in, DEAR_ONE_IN) if part.one_in and nodeid in dear else part.one_in
+    return one_in > 0 and zlib.crc32(nodeid.encode()) % one_in == zlib.crc32(turn.encode()) % one_in
 
 
 def scope_of(nodeid: str) -> str:
@@ -162,7 +174,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--stop-after", type=float, metavar="MINUTES", help="end the run then, and name the tests left over"
     )
     group.addoption("--types", action="store_true", help="check the types beside the tests")
-    group.addoption("--costs", action="store_true", help="write what each part costs to tests/costs.json")
+    group.addoption("--costs", action="store_true", help="write tests/costs.json: of a tier its parts, else dear tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -183,12 +195,13 @@ class Choosing:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if self.turn is not None:
             taken = []
+            dear = recorded("dear")
             for item in items:
                 part = part_of(item.nodeid, {mark.name for mark in item.iter_markers()})
-                if is_taken(part, item.nodeid, self.turn):
+                if is_taken(part, item.nodeid, self.turn, dear):
                     taken.append(item)
                 else:
-                    self.left_out[part.name] += 1
+                    self.left_out[DEAR if part.one_in and item.nodeid in dear else part.name] += 1
             config.hook.pytest_deselected(items=[item for item in items if item not in set(taken)])
             items[:] = taken
         if hasattr(config, "workerinput"):
@@ -221,6 +234,7 @@ class Controller(Choosing):
         super().__init__(config)
         self.config = config
         self.cost_s: defaultdict[str, float] = defaultdict(float)
+        self.dear: dict[str, int] = {}
         self.waiting: dict[str, None] = {}
         self.is_stopped = False
         self.types: subprocess.Popen[str] | None = None
@@ -265,7 +279,9 @@ class Controller(Choosing):
             self.waiting.pop(report.nodeid, None)
             for name, value in report.user_properties:
                 if name.startswith("cpu_s "):
-                    self.cost_s[name.removeprefix("cpu_s ")] += float(str(value))
+                    self.cost_s[name.removeprefix("cpu_s ")] += (cost := float(str(value)))
+                    if cost >= DEAR_S:
+                        self.dear[report.nodeid] = round(cost)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -290,9 +306,10 @@ class Controller(Choosing):
         for line in [*self._costs(), *self._left_out(), *self._left_over()]:
             terminalreporter.write_line(line)
         if terminalreporter.config.getoption("--costs"):
-            COSTS.write_text(
-                json.dumps({name: round(cost) for name, cost in sorted(self.cost_s.items())}, indent=2) + "\n"
-            )
+            kept = self.dear if self.turn is None else {name: round(cost) for name, cost in self.cost_s.items()}
+            costs = {name: recorded(name) for name in ("parts", "dear")}
+            costs["dear" if self.turn is None else "parts"] = dict(sorted(kept.items()))
+            COSTS.write_text(json.dumps(costs, indent=1, ensure_ascii=False) + "\n")
 
     def _costs(self) -> Iterator[str]:
         if self.turn is None and sum(self.cost_s.values()) < BUDGET_S:
@@ -306,6 +323,9 @@ class Controller(Choosing):
     def _left_out(self) -> Iterator[str]:
         if self.left_out:
             yield f"Left out; python3 run.py test --all runs these {self.left_out.total()} too:"
+        if count := self.left_out[DEAR]:
+            reason = f"of {DEAR_S} CPU s or more; 1 in {DEAR_ONE_IN} ran, others at each commit ({self.turn})"
+            yield f"{count:8}  {DEAR}: {reason}"
         for part in PARTS:
             if count := self.left_out[part.name]:
                 reason = f"1 in {part.one_in} ran, others at each commit ({self.turn})" if part.one_in else part.why

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import BESIDE, BUDGET_S, COLLECTING, COSTS, PARTS, fits, is_taken, part_of, scope_of
+from tests.tiers import BESIDE, BUDGET_S, COLLECTING, DEAR_ONE_IN, PARTS, fits, is_taken, part_of, recorded, scope_of
 
 ROOT = Path(__file__).parents[2]
 SLEEPER = """
@@ -28,7 +27,7 @@ def test_the_budgets_of_all_parts_fit_into_eight_minutes_of_two_cores() -> None:
 
 def test_no_part_cost_more_than_its_budget_when_it_was_recorded() -> None:
     budgets = {part.name: part.budget_s for part in (COLLECTING, BESIDE, *PARTS)}
-    if not (costs := json.loads(COSTS.read_text())):
+    if not (costs := recorded("parts")):
         pytest.skip("no costs are recorded yet: --costs writes them on a quiet machine")
 
     assert costs.keys() <= budgets.keys()
@@ -72,6 +71,16 @@ def test_what_rotates_has_its_turn_at_some_commit() -> None:
 
             assert turns.keys() == set("abcdefgh")
             assert 200 * 8 / part.one_in / 2 < turns.total() < 200 * 8 / part.one_in * 2
+
+
+def test_a_dear_test_is_taken_more_seldom_than_others_of_its_part_and_every_commit_takes_another_share() -> None:
+    dear = set("abcdefgh")
+    for part in PARTS:
+        turns = Counter(nodeid for turn in range(400) for nodeid in dear if is_taken(part, nodeid, f"{turn:08x}", dear))
+
+        assert turns.keys() == (dear if part.one_in else set())
+        seldom = max(part.one_in, DEAR_ONE_IN)
+        assert turns.total() < 400 * 8 / seldom * 2
 
 
 def test_only_what_shares_the_session_of_spark_is_in_one_scope() -> None:
