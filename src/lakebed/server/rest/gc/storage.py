@@ -64,9 +64,10 @@ class Storages:
 
 async def _clean_plan(objectstore: ObjectStore, names: Sequence[tuple[str, RunKind]]) -> Plan | None:
     """Return the newest plan that listed every closed slice."""
-    uncommitted = [run_id for run_id, kind in names if kind is RunKind.UNCOMMITTED]
-    for run_id in uncommitted[:CLEAN_SOUGHT_MAX]:
-        plan = await read_plan(objectstore, RunKind.UNCOMMITTED, run_id)
+    # Runs of uncommitted data list what lies there. They are those that publish nothing.
+    listing = [(run_id, kind) for run_id, kind in names if not kind.publishes]
+    for run_id, kind in listing[:CLEAN_SOUGHT_MAX]:
+        plan = await read_plan(objectstore, kind, run_id)
         if plan.mode is RunMode.CLEAN and plan.listing is not None:
             return plan
     return None
