@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -65,8 +65,7 @@ from .hooks import ScriptReads, make_hooks
 from .http.errors import NoSuchEndpoint, error_response, message_response
 from .http.requests import RestRequest
 from .http.responses import answer, text
-from .http.routing import Router
-from .identity.login_page import LOGIN_PAGE, login_page
+from .http.routing import Route, Router
 from .identity.providers import ProviderOptions, Providers, provider_options
 from .identity.setting_up import check_origin
 from .operate.audit import AuditLog, AuditMode
@@ -109,6 +108,7 @@ from .s3.gateway import Gateway
 from .s3.options import S3Options, s3_options
 from .s3.requests import S3Request
 from .state import AppState
+from .web import Door
 
 logger = logging.getLogger(__name__)
 
@@ -410,7 +410,7 @@ def create_app(state: AppState, *, trusted_user: str = "") -> App:
     routes = [route for resource in RESOURCES for route in resource.routes(state)]
     missing = set(table.OPERATIONS) - {route.operation for route in routes}
     assert not missing, missing
-    return App(state, Router(routes), Identity(user_id=trusted_user) if trusted_user else None)
+    return App(state, routes, Identity(user_id=trusted_user) if trusted_user else None)
 
 
 _PAGE: Final = """<!doctype html>
@@ -426,9 +426,10 @@ The <code>lakebed</code> command and the <code>lakefs</code> packages speak it.<
 class App:
     """The ASGI application. It has no lifespan of its own: who opened the state closes it."""
 
-    def __init__(self, state: AppState, router: Router, trusted: Identity | None = None) -> None:
+    def __init__(self, state: AppState, routes: Sequence[Route], trusted: Identity | None = None) -> None:
         self._state = state
-        self._router = router
+        self._router = Router(routes)
+        self._web = Door(state, routes, trusted)
         self._trusted = trusted
         self._probe = Probe(state)
         self._survey = Survey(state)
@@ -524,11 +525,7 @@ class App:
             if request.identity.delegation is not None:
                 await check_runs(self._state.catalog, request.identity.delegation)
             request.permissions = await self._state.authorizer.permissions(request.identity)
-            await route.gate.admit(request, request.permissions)
-        if route.takes_record:
-            result = await route.handler(request, await request.record(operation))
-        else:
-            result = await route.handler(request)
+        result = await route.carry_out(request)
         return result if isinstance(result, Response) else answer(result, operation.status)
 
     @cached_property
@@ -546,8 +543,8 @@ class App:
             return answer(readiness, 200 if readiness.ready else 503)
         if path == b"/metrics":
             return await self._answer_metrics(request)
-        if path == LOGIN_PAGE and request.scope["method"] == "GET":
-            return await login_page(request, self._state)
+        if self._web.is_asked(request):
+            return await self._web.answer(request)
         if request.scope["method"] not in {"GET", "HEAD"}:
             raise NoSuchEndpoint("invalid API endpoint")
         # Clients tell a wrong endpoint from wrong credentials by the page that they get.

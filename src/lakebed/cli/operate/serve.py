@@ -77,7 +77,8 @@ def serve(
     s3_urls: list[str] = []
 
     def ready(url: str) -> None:
-        words = f"serving {data or folder} at {url}" + "".join(f", S3 at {s3_url}" for s3_url in s3_urls)
+        words = f"serving {data or folder} at {url} (the page and the API)"
+        words += "".join(f", S3 at {s3_url}" for s3_url in s3_urls)
         session.done(words, endpoint=url, data=str(folder), **({"s3": s3_urls[0]} if s3_urls else {}))
         # The program that started us may wait for this line.
         sys.stdout.flush()

@@ -244,7 +244,9 @@ def _say_how_to_go_on(
         teller.lines([f"{program} quickstart --data {folder.root}"])
         teller.say("Then, in another terminal:")
     else:
-        teller.say(f"The server listens at {server.endpoint} until Ctrl-C. In another terminal:")
+        teller.say(
+            f"The server listens at {server.endpoint} until Ctrl-C. Open it in a browser, or in another terminal:"
+        )
     teller.lines(
         [
             f"export LAKEBED_CONFIG={folder.config}",

@@ -1,4 +1,5 @@
-"""multipart/form-data, streamed: one file field, whose bytes are handed on as they arrive and never kept.
+"""multipart/form-data, streamed: one file field, whose bytes are handed on as they arrive and never kept. Small fields
+that come before it are kept.
 
 The form says nowhere how long a field is. So what guards against a broken-off upload is the form's own end: a body that
 stops before the closing boundary raises, and the upload stores nothing.
@@ -27,10 +28,12 @@ class InvalidForm(Invalid):
 
 
 class FormFile:
-    """The file in a form, whose headers have been read."""
+    """The file in a form, whose headers have been read. `fields` are the texts of the parts before it."""
 
-    def __init__(self, reader: _FormReader, content_type: str | None) -> None:
-        self.content_type = content_type
+    def __init__(self, reader: _FormReader) -> None:
+        self.content_type = reader.content_type
+        self.filename = reader.filename
+        self.fields = reader.fields
         self._reader = reader
 
     def body(self) -> AsyncIterator[bytes]:
@@ -54,7 +57,7 @@ async def open_form(content_type: str, stream: AsyncIterator[bytes], field: str)
     reader = _FormReader(boundary, stream, field.encode())
     if not await reader.reach_field():
         raise InvalidForm(f"the form has no field {field!r}")
-    return FormFile(reader, reader.content_type)
+    return FormFile(reader)
 
 
 class _FormReader:
@@ -71,7 +74,11 @@ class _FormReader:
         self._skipped_bytes = 0
         self._parts = 0
         self._header_bytes = 0
+        self._field_name: str | None = None
+        self._field_value = bytearray()
         self.content_type: str | None = None
+        self.filename = ""
+        self.fields: dict[str, str] = {}
         self._parser = MultipartParser(
             boundary,
             {
@@ -143,15 +150,24 @@ class _FormReader:
             self._is_found = True
             content_type = self._headers.get(b"content-type")
             self.content_type = content_type.decode("latin-1") if content_type else None
+            self.filename = options.get(b"filename", b"").decode(errors="replace")
+        elif not self._is_found:
+            self._field_name = options.get(b"name", b"").decode(errors="replace")
 
     def _take(self, data: bytes, start: int, end: int) -> None:
         if self._is_inside:
             self._chunks.append(data[start:end])
         else:
             self._skipped_bytes += end - start
+            if self._field_name is not None:
+                self._field_value += data[start:end]
 
     def _end_part(self) -> None:
         self._is_inside = False
+        if self._field_name is not None:
+            self.fields[self._field_name] = self._field_value.decode(errors="replace")
+            self._field_name = None
+            self._field_value.clear()
 
     def _end(self) -> None:
         self._is_over = True

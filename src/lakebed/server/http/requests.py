@@ -106,7 +106,7 @@ class RestRequest(Request):
     def query_list(self, name: str) -> list[str]:
         assert name in self.parameters, f"the operation declares no parameter {name}"
         if self._query is None:
-            self._query = _parse_query(self.scope["query_string"])
+            self._query = parse_query(self.scope["query_string"])
         return self._query.get(name, [])
 
     def query(self, name: str, default: str = "") -> str:
@@ -221,7 +221,12 @@ def _decode_record(kind: type[B], body: bytes) -> B:
         raise InvalidBody(f"request body has an error: failed to decode request body: {error}") from error
 
 
-def _parse_query(raw: bytes) -> dict[str, list[str]]:
+def parse_query(raw: bytes) -> dict[str, list[str]]:
+    """Decode the pairs of a query, or of a form that is sent as one.
+
+    Raises:
+        InvalidParameter: it is not valid UTF-8.
+    """
     query: dict[str, list[str]] = {}
     if raw:
         try:

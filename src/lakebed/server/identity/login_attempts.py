@@ -19,6 +19,11 @@ from lakebed.auth import NotAuthenticated
 from lakebed.base import Ports
 
 ATTEMPT_S: Final = 600
+LOGIN_PAGE: Final = b"/login"
+"""The page where a login begins and where it comes back to (`server/web`)."""
+FRESH: Final = "fresh"
+"""The session cookie is `SameSite=Strict`: a browser that comes from the provider does not send it, however it was
+redirected. So the callback sends it to `/login?fresh`, which loads `/login` once more, from our own page."""
 
 
 class LoginRefused(NotAuthenticated):

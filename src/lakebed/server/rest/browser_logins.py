@@ -19,8 +19,14 @@ from lakebed.auth import NotAuthenticated
 from lakebed.operations import API_ROOT, installation, sessions
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
-from lakebed.server.identity.login_attempts import ATTEMPT_S, LoginAttempt, LoginAttempts, LoginRefused
-from lakebed.server.identity.login_page import FRESH, LOGIN_PAGE
+from lakebed.server.identity.login_attempts import (
+    ATTEMPT_S,
+    FRESH,
+    LOGIN_PAGE,
+    LoginAttempt,
+    LoginAttempts,
+    LoginRefused,
+)
 from lakebed.server.identity.providers import CALLBACK, NoProvider
 from lakebed.server.state import AppState
 
@@ -56,7 +62,7 @@ class BrowserLogins:
             raise NoProvider("this server begins no logins in a browser: LAKEBED_OIDC_REDIRECT_URI is not set")
         token = await self._token_of(request, self._attempt_of(request))
         base = redirect_uri.removesuffix(CALLBACK)
-        response = _redirect(f"{base}{LOGIN_PAGE.decode()}?{FRESH.decode()}")
+        response = _redirect(f"{base}{LOGIN_PAGE.decode()}?{FRESH}")
         keep_session(response, token, PRINCIPAL_LIFETIME_MAX_S, secure=self._secure)
         response.delete_cookie(self._cookie, httponly=True, samesite="lax", secure=self._secure)
         return response

@@ -1,0 +1,63 @@
+"""The history of a ref, and one commit with what it changed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.operations import history
+from lakebed.server.web.visit import Page, Visit
+
+from .objects import CHOICES, ROWS, choose_ref
+
+COMMITS: Final = 50
+
+
+async def show_history(visit: Visit) -> Response:
+    [name] = visit.args
+    ref, choices = await choose_ref(visit, name)
+    path = visit.query("path")
+    commits = await visit.call(
+        history.LOG_COMMITS,
+        name,
+        ref,
+        after=visit.query("after"),
+        amount=COMMITS,
+        objects=[path] if path and not path.endswith("/") else None,
+        prefixes=[path] if path.endswith("/") else None,
+    )
+    return visit.render("commits", name=name, ref=ref, path=path, commits=commits, **choices)
+
+
+async def show_one(visit: Visit) -> Response:
+    name, commit_id = visit.args
+    commit = await visit.call(history.GET_COMMIT, name, commit_id)
+    changes = None
+    if commit.parents:
+        changes = await visit.look(
+            history.DIFF_REFS,
+            name,
+            commit.parents[0],
+            commit.id,
+            after=visit.query("after"),
+            amount=ROWS,
+            type="two_dot",
+        )
+    return visit.render("commit", name=name, ref=visit.query("ref") or commit.id, commit=commit, changes=changes)
+
+
+PAGES: Final = (
+    Page(
+        method="GET",
+        path="/repositories/{repository}/commits",
+        operations=(*CHOICES, history.LOG_COMMITS),
+        handler=show_history,
+    ),
+    Page(
+        method="GET",
+        path="/repositories/{repository}/commits/{commit}",
+        operations=(history.GET_COMMIT, history.DIFF_REFS),
+        handler=show_one,
+    ),
+)

@@ -1,0 +1,104 @@
+"""The first visit, log in, log out, and the choice of colours."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.auth import NotAuthenticated
+from lakebed.operations import API_ROOT, accounts, installation, sessions
+from lakebed.server.http.errors import Answer
+from lakebed.server.identity.login_attempts import FRESH
+from lakebed.server.identity.setting_up import SECRET_HEADER
+from lakebed.server.web.visit import COLOURS, COLOURS_COOKIE, Page, Visit
+
+_YEAR_S: Final = 365 * 86_400
+_OURS: Final = re.compile(r"/[!-.0-\[\]-~][!-\[\]-~]*|/")
+"""A path of this server with its query: no second slash at the start, no backslash, no space."""
+
+
+async def show_setup(visit: Visit) -> Response:
+    state = await visit.call(installation.GET_SETUP_STATE)
+    if state.state == "initialized":
+        return visit.go("login")
+    return visit.render("setup", needs_secret=visit.state.setup_secret is not None)
+
+
+async def set_up(visit: Visit) -> Response:
+    """Make the first user, log the browser in as that user, and show the key pair for the only time."""
+    pair = await visit.call(
+        installation.SETUP,
+        body=wire.Setup(username=visit.entry("username").strip()),
+        headers={SECRET_HEADER.decode(): visit.entry("secret").strip()},
+    )
+    login = wire.LoginInformation(access_key_id=pair.access_key_id, secret_access_key=pair.secret_access_key)
+    visit.log_in(await visit.respond(accounts.LOGIN, body=login))
+    visit.user = visit.entry("username").strip()
+    return visit.render("key_pair", pair=pair, is_first=True)
+
+
+async def show_login(visit: Visit) -> Response:
+    """Ask for a key pair. A browser that comes from elsewhere sent no cookie: it loads this page once more."""
+    target = visit.query("next")
+    target = target if _OURS.fullmatch(target) else ""
+    if visit.user:
+        return visit.go_to(visit.url_of_path(target)) if target else visit.render("logged_in")
+    if FRESH in visit.address:
+        response = visit.render("go_on", target=visit.url("login", next=target))
+        response.headers["refresh"] = f"0; url={visit.url('login', next=target)}"
+        return response
+    state = await visit.call(installation.GET_SETUP_STATE)
+    if state.state != "initialized" and not visit.problem:
+        return visit.go("setup")
+    provider = visit.url(*(API_ROOT + sessions.OIDC_LOGIN.path)[1:].split("/")) if state.login_config.login_url else ""
+    return visit.render("login", target=target, provider=provider)
+
+
+async def log_in(visit: Visit) -> Response:
+    body = wire.LoginInformation(
+        access_key_id=visit.entry("access_key_id").strip(), secret_access_key=visit.entry("secret_access_key").strip()
+    )
+    try:
+        visit.log_in(await visit.respond(accounts.LOGIN, body=body))
+    except NotAuthenticated as error:
+        raise Answer(401, "This key pair is not right. Look at both halves, and log in again.") from error
+    target = visit.query("next")
+    return visit.go_to(visit.url_of_path(target if _OURS.fullmatch(target) else "/"))
+
+
+async def log_out(visit: Visit) -> Response:
+    visit.log_in(await visit.respond(sessions.LOGOUT))
+    return visit.go("login")
+
+
+async def choose_colours(visit: Visit) -> Response:
+    colours = visit.entry("colours")
+    visit.set_cookie(COLOURS_COOKIE, colours if colours in COLOURS else "", _YEAR_S)
+    target = visit.entry("next")
+    return visit.go_to(visit.url_of_path(target if _OURS.fullmatch(target) else "/"))
+
+
+_SETUP: Final = Page(
+    method="GET", path="/setup", operations=(installation.GET_SETUP_STATE,), handler=show_setup, is_public=True
+)
+_LOGIN: Final = Page(
+    method="GET", path="/login", operations=(installation.GET_SETUP_STATE,), handler=show_login, is_public=True
+)
+PAGES: Final = (
+    _SETUP,
+    Page(
+        method="POST",
+        path="/setup",
+        operations=(installation.SETUP, accounts.LOGIN),
+        handler=set_up,
+        shown_by=_SETUP,
+        is_public=True,
+    ),
+    _LOGIN,
+    Page(method="POST", path="/login", operations=(accounts.LOGIN,), handler=log_in, shown_by=_LOGIN, is_public=True),
+    Page(method="POST", path="/logout", operations=(sessions.LOGOUT,), handler=log_out),
+    Page(method="POST", path="/colours", operations=(), handler=choose_colours, is_public=True),
+)

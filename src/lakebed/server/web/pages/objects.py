@@ -1,0 +1,157 @@
+"""Objects: a folder at any ref, one object with a preview, upload and delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.base import NotFound
+from lakebed.operations import API_ROOT, AnyOperation, history, objects, repositories
+from lakebed.server.http.errors import Answer
+from lakebed.server.http.forms import open_form
+from lakebed.server.web.visit import Page, Visit
+
+ROWS: Final = 100
+REFS: Final = 200
+IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
+"""Types that cannot run. An SVG can."""
+IMAGE_BYTES_MAX: Final = 32 << 20
+CHOICES: Final[tuple[AnyOperation, ...]] = (
+    repositories.GET_REPOSITORY,
+    history.GET_BRANCH,
+    history.LIST_BRANCHES,
+    history.LIST_TAGS,
+)
+
+
+async def show_folder(visit: Visit) -> Response:
+    [name] = visit.args
+    ref, choices = await choose_ref(visit, name)
+    path = visit.query("path")
+    listing = await visit.call(
+        objects.LIST_OBJECTS,
+        name,
+        ref,
+        prefix=path,
+        delimiter="/",
+        after=visit.query("after"),
+        amount=ROWS,
+        user_metadata=False,
+    )
+    folder = path[: path.rfind("/") + 1]
+    return visit.render(
+        "objects", name=name, ref=ref, path=path, folder=folder, parents=parents_of(folder), listing=listing, **choices
+    )
+
+
+async def show_object(visit: Visit) -> Response:
+    [name] = visit.args
+    ref, choices = await choose_ref(visit, name)
+    path = visit.query("path")
+    stats = await visit.call(objects.STAT_OBJECT, name, ref, path=path)
+    download = visit.url(*API_ROOT[1:].split("/"), "repositories", name, "refs", ref, "objects", path=path)
+    content_type = (stats.content_type or "").partition(";")[0].strip().lower()
+    is_image = content_type in IMAGES and (stats.size_bytes or 0) <= IMAGE_BYTES_MAX
+    return visit.render(
+        "object",
+        name=name,
+        ref=ref,
+        path=path,
+        folder=path[: path.rfind("/") + 1],
+        parents=parents_of(path[: path.rfind("/") + 1]),
+        last=path.rpartition("/")[2] or path,
+        stats=stats,
+        download=download,
+        is_image=is_image,
+        **choices,
+    )
+
+
+async def upload(visit: Visit) -> Response:
+    """Take one file of a form. The token stands before the file, so it is looked at before a byte is stored."""
+    [name] = visit.args
+    request = visit.request
+    form = await open_form(request.header(b"content-type") or "", request.stream(), "content")
+    visit.entered = {key: [value] for key, value in form.fields.items()}
+    visit.check_token()
+    path = visit.entry("path")
+    if not path or path.endswith("/"):
+        path += form.filename
+    if not path or path.endswith("/"):
+        raise Answer(400, "Choose a file to upload.")
+    ref = visit.query("ref")
+    await visit.send(
+        objects.UPLOAD_OBJECT,
+        name,
+        ref,
+        path=path,
+        chunks=form.body(),
+        headers={"content-type": form.content_type or "application/octet-stream"},
+    )
+    notice = f"Uploaded {path}. It is not committed yet."
+    return visit.go("repositories", name, "object", ref=ref, path=path, notice=notice)
+
+
+async def delete(visit: Visit) -> Response:
+    [name] = visit.args
+    ref, path = visit.query("ref"), visit.query("path")
+    visit.check_typed(path.rpartition("/")[2] or path)
+    await visit.call(objects.DELETE_OBJECT, name, ref, path=path)
+    notice = f"Deleted {path} from {ref}. Until it is committed, you can discard this change."
+    return visit.go("repositories", name, "objects", ref=ref, path=path[: path.rfind("/") + 1], notice=notice)
+
+
+async def choose_ref(visit: Visit, name: str) -> tuple[str, dict[str, object]]:
+    """Return the ref of the address, or the default branch; with what the ref picker and the frame show."""
+    ref = visit.query("ref")
+    if not ref:
+        ref = (await visit.call(repositories.GET_REPOSITORY, name)).default_branch
+    try:
+        branch = await visit.look(history.GET_BRANCH, name, ref)
+    except NotFound:
+        branch = None
+    branches = await visit.look(history.LIST_BRANCHES, name, amount=REFS)
+    tags = await visit.look(history.LIST_TAGS, name, amount=REFS)
+    names = [each.id for listing in (branches, tags) if listing is not None for each in listing.results]
+    return ref, {"is_branch": branch is not None, "refs": names}
+
+
+def parents_of(folder: str) -> Sequence[tuple[str, str]]:
+    """Return name and path of each folder on the way."""
+    names = folder.split("/")[:-1]
+    return [(each, "/".join(names[: index + 1]) + "/") for index, each in enumerate(names)]
+
+
+_FOLDER: Final = Page(
+    method="GET",
+    path="/repositories/{repository}/objects",
+    operations=(*CHOICES, objects.LIST_OBJECTS),
+    handler=show_folder,
+)
+_OBJECT: Final = Page(
+    method="GET",
+    path="/repositories/{repository}/object",
+    operations=(*CHOICES, objects.STAT_OBJECT),
+    handler=show_object,
+)
+PAGES: Final = (
+    _FOLDER,
+    _OBJECT,
+    Page(
+        method="POST",
+        path="/repositories/{repository}/objects",
+        operations=(objects.UPLOAD_OBJECT,),
+        handler=upload,
+        shown_by=_FOLDER,
+        is_upload=True,
+    ),
+    Page(
+        method="POST",
+        path="/repositories/{repository}/object/delete",
+        operations=(objects.DELETE_OBJECT,),
+        handler=delete,
+        shown_by=_OBJECT,
+    ),
+)

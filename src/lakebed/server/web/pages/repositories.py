@@ -1,0 +1,117 @@
+"""Repositories: the list, a new one, the overview of one, deleting it, and the search of the frame."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.base import LakebedError
+from lakebed.operations import history, installation, repositories
+from lakebed.server.web.visit import Page, Visit
+
+SAMPLE: Final = "sample-lake"
+_SCHEMES_WITHOUT_BUCKETS: Final = ("local://", "mem://")
+
+
+async def show_all(visit: Visit) -> Response:
+    listing = await visit.call(
+        repositories.LIST_REPOSITORIES, search=visit.query("search"), after=visit.query("after"), amount=50
+    )
+    return visit.render("repositories", repositories=listing)
+
+
+async def show_new(visit: Visit) -> Response:
+    storage = await visit.call(installation.GET_STORAGE_CONFIG)
+    prefix = storage.default_namespace_prefix or ""
+    is_sample = visit.query("sample") == "1"
+    namespace = f"{prefix}{SAMPLE}" if is_sample and prefix in _SCHEMES_WITHOUT_BUCKETS else ""
+    return visit.render("new_repository", storage=storage, is_sample=is_sample, name=SAMPLE, namespace=namespace)
+
+
+async def create(visit: Visit) -> Response:
+    name = visit.entry("name").strip()
+    await visit.call(
+        repositories.CREATE_REPOSITORY,
+        body=wire.RepositoryCreation(
+            name=name,
+            storage_namespace=visit.entry("namespace").strip(),
+            default_branch=visit.entry("branch").strip() or None,
+            sample_data=visit.entry("sample") == "1",
+        ),
+    )
+    return visit.go("repositories", name, notice=f"Created the repository {name}.")
+
+
+async def show_one(visit: Visit) -> Response:
+    [name] = visit.args
+    repository = await visit.call(repositories.GET_REPOSITORY, name)
+    branches = await visit.look(history.LIST_BRANCHES, name, amount=20, details=True)
+    tags = await visit.look(history.LIST_TAGS, name, amount=20)
+    try:
+        commits = await visit.look(history.LOG_COMMITS, name, repository.default_branch, amount=5, limit=True)
+    except LakebedError as error:  # A bare repository has no branch yet.
+        visit.hidden.append(str(error))
+        commits = None
+    return visit.render("repository", repository=repository, branches=branches, tags=tags, commits=commits)
+
+
+async def delete(visit: Visit) -> Response:
+    [name] = visit.args
+    visit.check_typed(name)
+    await visit.call(repositories.DELETE_REPOSITORY, name)
+    return visit.go(notice=f"Deleted the repository {name}. It can be undeleted.")
+
+
+async def search(visit: Visit) -> Response:
+    """Go to an address that begins with `lakefs://`, or list the repositories whose names contain the text."""
+    text = visit.query("text").strip()
+    if text.startswith("lakefs://"):
+        name, _, rest = text.removeprefix("lakefs://").partition("/")
+        ref, _, path = rest.partition("/")
+        if not ref:
+            return visit.go("repositories", name)
+        page = "objects" if not path or path.endswith("/") else "object"
+        return visit.go("repositories", name, page, ref=ref, path=path)
+    name = visit.query("repository")
+    listing = await visit.look(repositories.LIST_REPOSITORIES, search=text, amount=50)
+    branches = await visit.look(history.LIST_BRANCHES, name, prefix=text, amount=50) if name else None
+    tags = await visit.look(history.LIST_TAGS, name, prefix=text, amount=50) if name else None
+    return visit.render("search", text=text, repository=name, repositories=listing, branches=branches, tags=tags)
+
+
+_NEW: Final = Page(
+    method="GET", path="/new-repository", operations=(installation.GET_STORAGE_CONFIG,), handler=show_new
+)
+_ONE: Final = Page(
+    method="GET",
+    path="/repositories/{repository}",
+    operations=(repositories.GET_REPOSITORY, history.LIST_BRANCHES, history.LIST_TAGS, history.LOG_COMMITS),
+    handler=show_one,
+)
+PAGES: Final = (
+    Page(method="GET", path="/", operations=(repositories.LIST_REPOSITORIES,), handler=show_all),
+    _NEW,
+    Page(
+        method="POST",
+        path="/new-repository",
+        operations=(repositories.CREATE_REPOSITORY,),
+        handler=create,
+        shown_by=_NEW,
+    ),
+    _ONE,
+    Page(
+        method="POST",
+        path="/repositories/{repository}/delete",
+        operations=(repositories.DELETE_REPOSITORY,),
+        handler=delete,
+        shown_by=_ONE,
+    ),
+    Page(
+        method="GET",
+        path="/search",
+        operations=(repositories.LIST_REPOSITORIES, history.LIST_BRANCHES, history.LIST_TAGS),
+        handler=search,
+    ),
+)

@@ -1,0 +1,78 @@
+"""Templates, and how names, sizes and times are shown. Autoescape is on for every template.
+
+Names come from anyone. `shown` makes characters visible that would change the order or the end of the text around
+them, and cuts what is longer than a line or two. The whole name is in the address and in the API.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+FOLDER: Final = Path(__file__).parent
+SHOWN_MAX: Final = 300
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
+"""Control and format characters (bidi marks are such), and ends of lines."""
+
+
+def shown(text: object, longest: int = SHOWN_MAX) -> str:
+    """Return a name as a reader should see it."""
+    words = str(text)
+    if len(words) > longest:
+        words = f"{words[: longest - 40]}…{words[-39:]}"
+    return "".join(f"⟨{ord(each):X}⟩" if unicodedata.category(each) in _HIDDEN else each for each in words)
+
+
+def paragraphs(text: object) -> str:
+    """Return a message of several lines, shown as `shown` shows each of them."""
+    return "\n".join(shown(line, 2000) for line in str(text)[:20_000].split("\n"))
+
+
+def moment(seconds: int | float | None) -> str:
+    """Return a time in UTC, to the minute."""
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def machine_moment(seconds: int | float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def size(size_bytes: int | None) -> str:
+    """Return a number of bytes with three digits or more, in units of 1,024."""
+    if size_bytes is None:
+        return ""
+    value, unit = float(size_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < 1024 or unit == "PiB":
+            break
+        value /= 1024
+    return f"{value:,.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "shown": shown,
+        "paragraphs": paragraphs,
+        "moment": moment,
+        "machine_moment": machine_moment,
+        "size": size,
+        "number": lambda number: f"{number:,}",
+    }
+    return environment
+
+
+def render(template: str, /, **values: object) -> str:
+    return _environment().get_template(f"{template}.html").render(values)

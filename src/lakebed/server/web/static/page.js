@@ -1,0 +1,172 @@
+// Makes pages better where scripts run. Each page works without: forms post, links lead to pages.
+// Contents of objects reach the page by `textContent` alone.
+"use strict";
+(() => {
+  const PREVIEW_BYTES = 256 * 1024, ROWS = 200, COLUMNS = 60;
+  const all = (selector) => document.querySelectorAll(selector);
+  const make = (tag, text, parent) => {
+    const element = document.createElement(tag);
+    if (text !== undefined) element.textContent = text;
+    if (parent) parent.append(element);
+    return element;
+  };
+  document.documentElement.classList.add("scripted");
+
+  for (const select of all("[data-submits]")) select.addEventListener("change", () => select.form.submit());
+
+  document.addEventListener("keydown", (event) => {
+    const inField = event.target.closest("input, textarea, select, [contenteditable]");
+    if (event.key === "/" && !inField && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      const search = document.querySelector("[data-search]");
+      if (search) { event.preventDefault(); search.focus(); }
+    }
+  });
+
+  if (navigator.clipboard) {
+    for (const code of all("[data-copy]")) {
+      const button = make("button", "Copy");
+      button.type = "button";
+      button.className = "quiet copy";
+      button.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(code.textContent);
+        button.textContent = "Copied";
+        setTimeout(() => { button.textContent = "Copy"; }, 1500);
+      });
+      code.after(button);
+    }
+  }
+
+  for (const button of all("[data-download-pair]")) {
+    const [id, secret] = [...all("[data-key-pair] code")].map((code) => code.textContent);
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const link = make("a");
+      const text = `access_key_id = "${id}"\nsecret_access_key = "${secret}"\n`;
+      link.href = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+      link.download = "lakebed-key-pair.txt";
+      link.click();
+      URL.revokeObjectURL(link.href);
+    });
+  }
+
+  // Preview
+
+  const parseCsv = (text, separator) => {
+    const rows = [[]];
+    let cell = "", quoted = false;
+    for (let i = 0; i < text.length && rows.length <= ROWS; i++) {
+      const c = text[i];
+      if (quoted) {
+        if (c !== '"') cell += c;
+        else if (text[i + 1] === '"') { cell += c; i++; }
+        else quoted = false;
+      } else if (c === '"' && cell === "") quoted = true;
+      else if (c === separator) { rows.at(-1).push(cell); cell = ""; }
+      else if (c === "\n") { rows.at(-1).push(cell.replace(/\r$/, "")); cell = ""; rows.push([]); }
+      else cell += c;
+    }
+    if (cell || rows.at(-1).length) rows.at(-1).push(cell);
+    return rows.filter((row) => row.length);
+  };
+  const showTable = (rows, box) => {
+    const table = make("table", undefined, make("div", undefined, box));
+    table.parentElement.className = "wide";
+    const [first, ...others] = rows;
+    const head = make("tr", undefined, make("thead", undefined, table));
+    for (const name of first.slice(0, COLUMNS)) make("th", name, head).scope = "col";
+    const body = make("tbody", undefined, table);
+    for (const row of others.slice(0, ROWS)) {
+      const line = make("tr", undefined, body);
+      for (const value of row.slice(0, COLUMNS)) make("td", value.slice(0, 500), line);
+    }
+  };
+  const kindOf = (name, type) => {
+    const end = name.toLowerCase().split(".").pop();
+    if (end === "csv" || type.startsWith("text/csv")) return "csv";
+    if (end === "tsv") return "tsv";
+    if (end === "json" || type.startsWith("application/json")) return "json";
+    if (["jsonl", "ndjson"].includes(end)) return "jsonl";
+    if (type.startsWith("text/") || ["md", "txt", "log", "py", "sql", "yaml", "yml", "toml", "xml", "html", "svg"].includes(end)) return "text";
+    return "";
+  };
+  const showText = (text, kind, isWhole, box) => {
+    if (kind === "csv" || kind === "tsv") {
+      const rows = parseCsv(text, kind === "csv" ? "," : "\t");
+      if (rows.length) return showTable(rows, box);
+    }
+    if (kind === "json" && isWhole) {
+      try { text = JSON.stringify(JSON.parse(text), null, 2); } catch { /* It is shown as it is. */ }
+    }
+    if (kind === "jsonl") {
+      try {
+        const records = text.split("\n").slice(0, isWhole ? undefined : -1).filter(Boolean).slice(0, ROWS).map((line) => JSON.parse(line));
+        const names = [...new Set(records.flatMap((record) => Object.keys(record)))];
+        return showTable([names, ...records.map((record) => names.map((name) => (name in record ? JSON.stringify(record[name]) : "")))], box);
+      } catch { /* It is shown as it is. */ }
+    }
+    make("pre", text, box);
+  };
+  for (const box of all("[data-preview]")) {
+    const { preview, type, name } = box.dataset, size = Number(box.dataset.size);
+    const kind = kindOf(name, type);
+    box.replaceChildren();
+    if (size === 0) { make("p", "The object is empty.", box).className = "help"; continue; }
+    if (!kind) { make("p", "There is no preview of this type.", box).className = "help"; continue; }
+    const status = make("p", "Loading…", box);
+    status.className = "help";
+    fetch(preview, { headers: { range: `bytes=0-${PREVIEW_BYTES - 1}` } }).then(async (answer) => {
+      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      const bytes = new Uint8Array(await answer.arrayBuffer());
+      const isWhole = bytes.length >= size;
+      if (bytes.subarray(0, 4096).includes(0)) { status.textContent = "The object is not text."; return; }
+      status.textContent = isWhole ? "" : `The first ${bytes.length.toLocaleString("en")} of ${size.toLocaleString("en")} bytes.`;
+      showText(new TextDecoder().decode(bytes), kind, isWhole, box);
+    }).catch((error) => { status.textContent = `There is no preview: ${error.message}.`; });
+  }
+
+  // Upload by drop, also of folders
+
+  const filesBelow = async (entry, path) => {
+    if (entry.isFile) return [[path + entry.name, await new Promise((done, failed) => entry.file(done, failed))]];
+    const reader = entry.createReader(), found = [];
+    for (;;) {
+      const entries = await new Promise((done, failed) => reader.readEntries(done, failed));
+      if (!entries.length) return found;
+      for (const each of entries) found.push(...await filesBelow(each, `${path}${entry.name}/`));
+    }
+  };
+  const uploadOne = (url, path, file, list) => new Promise((done) => {
+    const line = make("li", undefined, list), bar = make("progress", undefined, line);
+    make("span", ` ${path}`, line);
+    const request = new XMLHttpRequest();
+    request.open("POST", `${url}?path=${encodeURIComponent(path)}`);
+    request.setRequestHeader("content-type", file.type || "application/octet-stream");
+    request.upload.addEventListener("progress", (event) => { bar.max = event.total; bar.value = event.loaded; });
+    request.addEventListener("loadend", () => {
+      bar.remove();
+      let message = "";
+      if (request.status !== 201) {
+        try { message = JSON.parse(request.responseText).message; } catch { message = "the server did not answer"; }
+      }
+      make("strong", message ? ` failed: ${message}` : " uploaded", line);
+      done(!message);
+    });
+    request.send(file);
+  });
+  for (const section of all("[data-upload]")) {
+    const { upload, folder } = section.dataset, list = section.querySelector("[data-progress]");
+    section.querySelector("[data-drop-help]").hidden = false;
+    section.addEventListener("dragover", (event) => { event.preventDefault(); section.classList.add("over"); });
+    section.addEventListener("dragleave", () => section.classList.remove("over"));
+    section.addEventListener("drop", async (event) => {
+      event.preventDefault();
+      section.classList.remove("over");
+      const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry()).filter(Boolean);
+      let isAll = true;
+      for (const entry of entries) {
+        for (const [path, file] of await filesBelow(entry, folder)) isAll = await uploadOne(upload, path, file, list) && isAll;
+      }
+      if (isAll && entries.length) location.reload();
+    });
+  }
+})();

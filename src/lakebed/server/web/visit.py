@@ -1,0 +1,259 @@
+"""One request of a browser for a page: who asks, the operations that it calls, and the answer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, TypeVar
+from urllib.parse import quote, unquote, urlencode
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Message, Receive
+
+from lakebed.auth import SESSION_COOKIE, NotPermitted
+from lakebed.base import LakebedError
+from lakebed.operations import AnyOperation, Operation
+from lakebed.server.http.errors import Answer
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.state import AppState
+
+from .asking import AskedRequest, Asking, Headers
+from .render import render
+from .tokens import FIELD, VISITOR_COOKIE, check_token, token_of
+
+B = TypeVar("B")
+A = TypeVar("A")
+Value: TypeAlias = "str | int | bool | list[str] | None"
+NOTICE_COOKIE: Final = "lakebed_notice"
+NOTICE_S: Final = 20
+COLOURS_COOKIE: Final = "lakebed_colours"
+COLOURS: Final = ("dark", "light")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page or a form: its place, the operations that it may call, and its handler.
+
+    `shown_by`: the page that has the form. A form that fails shows that page again, with the error.
+    `is_public`: callers who are not logged in may see it. `is_upload`: the handler reads the body.
+    """
+
+    method: str
+    path: str
+    operations: tuple[AnyOperation, ...]
+    handler: Callable[[Visit], Awaitable[Response]]
+    shown_by: Page | None = None
+    is_public: bool = False
+    is_upload: bool = False
+
+
+@dataclass(slots=True)
+class Visit:
+    """`address` is the query, `entered` the form; `problem` is why the form failed.
+
+    `hidden`: why parts of the page are not shown.
+    """
+
+    page: Page
+    request: RestRequest
+    state: AppState
+    asking: Asking
+    static: str
+    args: list[str]
+    visitor: str
+    address: Mapping[str, list[str]]
+    user: str = ""
+    entered: Mapping[str, list[str]] = field(default_factory=dict)
+    problem: str = ""
+    status: int = 200
+    hidden: list[str] = field(default_factory=list)
+    cookies: list[str] = field(default_factory=list)
+
+    # Reading the request
+
+    def query(self, name: str, default: str = "") -> str:
+        values = self.address.get(name)
+        return values[0] if values else default
+
+    def entry(self, name: str, default: str = "") -> str:
+        """Return a field of the form, with the line ends of Unix."""
+        values = self.entered.get(name)
+        return values[0].replace("\r\n", "\n") if values else default
+
+    def check_token(self) -> None:
+        """
+        Raises:
+            StrangeForm: this browser got no such form.
+        """
+        check_token(self.state.login_key, self.visitor, self.entry(FIELD))
+
+    def check_typed(self, expected: str) -> None:
+        """
+        Raises:
+            Answer: the person did not type the name of what would be lost.
+        """
+        if self.entry("typed").strip() != expected.strip():
+            raise Answer(400, f"Nothing was changed: type {expected} to confirm.")
+
+    # Operations
+
+    async def call(
+        self,
+        operation: Operation[B, A],
+        *args: str,
+        body: B | None = None,
+        headers: Headers | None = None,
+        **query: Value,
+    ) -> A:
+        """Call an operation as this user, and return its answer.
+
+        Raises:
+            LakebedError: the operation's own error.
+        """
+        return await self._answer(operation, self._request(operation, args, query, body=body, headers=headers))
+
+    async def _answer(self, operation: Operation[B, A], request: AskedRequest) -> A:
+        result = await self.asking.answer(request)
+        if isinstance(result, Response):
+            # Handlers answer like this to set a header beside the record.
+            result = msgspec.json.decode(result.body, type=operation.answer) if result.body else None
+        return result  # type: ignore[return-value]  # the table's promise
+
+    async def look(self, operation: Operation[B, A], *args: str, **query: Value) -> A | None:
+        """Call an operation for a part of a page. Where the user may not, the page says so and shows the rest."""
+        try:
+            return await self._answer(operation, self._request(operation, args, query))
+        except NotPermitted as refused:
+            self.hidden.append(str(refused))
+            return None
+
+    async def respond(self, operation: Operation[B, A], *args: str, body: B | None = None, **query: Value) -> Response:
+        """Call an operation that answers with a response of its own."""
+        result = await self.asking.answer(self._request(operation, args, query, body=body))
+        assert isinstance(result, Response), operation.id
+        return result
+
+    async def send(
+        self, operation: Operation[bytes, A], *args: str, chunks: AsyncIterator[bytes], headers: Headers, **query: Value
+    ) -> A:
+        """Call an operation that takes bytes, and stream them to it."""
+        request = self._request(operation, args, query, headers=headers, receive=_receive(chunks))
+        return await self.asking.answer(request)  # type: ignore[return-value]  # the table's promise
+
+    def _request(
+        self,
+        operation: AnyOperation,
+        args: tuple[str, ...],
+        query: Mapping[str, Value],
+        *,
+        body: object = None,
+        headers: Headers | None = None,
+        receive: Receive | None = None,
+    ) -> AskedRequest:
+        assert operation in self.page.operations, f"{self.page.path} does not state {operation.id}"
+        texts = {name: _texts(value) for name, value in query.items() if value is not None and value != ""}
+        asked = self.asking.request(
+            self.request, operation, args, query=texts, body=body, headers=headers, receive=receive
+        )
+        if self.user:
+            asked.identity, asked.permissions = self.request.identity, self.request.permissions
+        return asked
+
+    # Answering
+
+    def url(self, *segments: str, **query: Value) -> str:
+        """Return a relative address of this server, which holds below any path of a proxy."""
+        depth = self.request.scope["raw_path"].count(b"/") - 1
+        texts = {name: _texts(value) for name, value in query.items() if value is not None and value != ""}
+        path = ("../" * depth or "./") + "/".join(quote(segment, safe="") for segment in segments)
+        return f"{path}?{urlencode(texts, doseq=True)}" if texts else path
+
+    def url_of_path(self, path: str) -> str:
+        """Return the relative address of a path with its query, which begins with a slash."""
+        return self.url() + path.removeprefix("/")
+
+    @property
+    def here(self) -> str:
+        """The path and query of this request, to come back to."""
+        query = self.request.scope["query_string"].decode("latin-1")
+        path: str = self.request.scope["raw_path"].decode("latin-1")
+        return f"{path}?{query}" if query else path
+
+    @property
+    def token(self) -> str:
+        if not self.visitor:
+            self.visitor = secrets.token_urlsafe(32)
+            self.set_cookie(VISITOR_COOKIE, self.visitor)
+        return token_of(self.state.login_key, self.visitor)
+
+    @property
+    def colours(self) -> str:
+        chosen = (self.request.cookie(COLOURS_COOKIE) or b"").decode("latin-1")
+        return chosen if chosen in COLOURS else ""
+
+    @property
+    def notice(self) -> str:
+        return unquote((self.request.cookie(NOTICE_COOKIE) or b"").decode("latin-1"))
+
+    def set_cookie(self, name: str, value: str, lasts_s: int | None = None) -> None:
+        response = Response()
+        secure = "https" in {self.request.scope["scheme"], self.request.header(b"x-forwarded-proto")}
+        response.set_cookie(name, value, max_age=lasts_s, httponly=True, samesite="strict", secure=secure)
+        self.cookies.append(response.headers["set-cookie"])
+
+    def render(self, template: str, /, **values: object) -> Response:
+        """Fill a template. Every template gets the visit too."""
+        notice = self.notice
+        if notice:
+            self.set_cookie(NOTICE_COOKIE, "", 0)
+        text = render(template, visit=self, url=self.url, notice=notice, **values)
+        return Response(text, self.status, media_type="text/html")
+
+    def go(self, *segments: str, notice: str = "", **query: Value) -> Response:
+        """Send the browser to a page, which says `notice` once."""
+        return self.go_to(self.url(*segments, **query), notice)
+
+    def go_to(self, url: str, notice: str = "") -> Response:
+        if notice:
+            # In a cookie: a link of another site cannot make our pages say something.
+            self.set_cookie(NOTICE_COOKIE, quote(notice[:500], safe=""), NOTICE_S)
+        return Response(status_code=303, headers={"location": url})
+
+    def log_in(self, response: Response) -> None:
+        """Hand the session of a login on to the browser, and bind the forms of this page to it."""
+        for name, value in response.raw_headers:
+            if name == b"set-cookie":
+                cookie = value.decode("latin-1")
+                self.cookies.append(cookie)
+                key, _, rest = cookie.partition("=")
+                if key == SESSION_COOKIE:
+                    self.visitor = rest.partition(";")[0]
+
+    async def show_again(self, error: LakebedError, status: int, message: str) -> Response | None:
+        """Show the page of a form that failed, with the error; None where this user may not see it."""
+        if self.page.shown_by is None:
+            return None
+        self.problem, self.status, self.page = message, status, self.page.shown_by
+        try:
+            response = await self.page.handler(self)
+        except LakebedError:
+            if isinstance(error, NotPermitted):
+                return None
+            raise error from None
+        return None if response.status_code == 303 else response
+
+
+def _texts(value: Value) -> list[str]:
+    if isinstance(value, bool):
+        return ["true" if value else "false"]
+    return value if isinstance(value, list) else [str(value)]
+
+
+def _receive(chunks: AsyncIterator[bytes]) -> Receive:
+    async def receive() -> Message:
+        chunk = await anext(chunks, None)
+        return {"type": "http.request", "body": chunk or b"", "more_body": chunk is not None}
+
+    return receive

@@ -1,0 +1,106 @@
+"""Names and texts from anyone: nothing of them becomes our HTML, on any page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from lakebed.server import App
+from lakebed.server.web.render import FOLDER, paragraphs, shown
+from tests.server.web.browsing import Browser, Forms
+
+MARK = "zq"
+HOSTILE = (
+    f"<script>alert({MARK})</script>",
+    f"\"'><img src=x onerror={MARK}>",
+    f"{{{{ {MARK} }}}}{{% {MARK} %}}",
+    f"\u202e{MARK}\u2066\u200f",
+    f"{MARK}\x01\x1b[31m\r\n\ttab",
+    f"javascript:{MARK}",
+    f"{MARK}../..//%2e%2e%00&amp;?#a=b;c",
+)
+LAKE = "/repositories/lake"
+INVISIBLE = re.compile("[\u202a-\u202e\u2066-\u2069\u200b-\u200f\x00-\x08\x0b-\x1f\x7f]")
+ELEMENTS = re.compile(
+    "html|head|meta|title|link|script|body|a|main|nav|p|section|ul|ol|li|h[12]|form|label|input|textarea|select|option|"
+    "button|datalist|table|thead|tbody|tr|th|td|details|summary|dl|dt|dd|code|pre|bdi|span|strong|time|div|header|img|"
+    "progress"
+)
+
+
+def check(page: httpx.Response, text: str) -> None:
+    """The page has only elements of ours, no handlers, no styles, and no address that leads elsewhere."""
+    assert page.status_code < 500, (page.url, text)
+    forms = Forms(page.text)
+    for tag, values in forms.elements:
+        assert ELEMENTS.fullmatch(tag), (page.url, tag)
+        assert not [name for name in values if name.startswith("on") or name == "style"], (page.url, tag, values)
+        assert tag != "script" or values["src"].endswith("/page.js"), values
+    for link in forms.links:
+        assert link.startswith(("./", "../")) or link == "#main" or link == "", link
+    # Between the tags: names in fields are sent back as they are.
+    words = re.sub(r"<[^>]*>", "", page.text)
+    assert not INVISIBLE.search(words), (page.url, text)
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, MARK * 5000], ids=range(len(HOSTILE) + 1))
+async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncClient, repo: str, text: str) -> None:
+    path = text[:1000]
+    made = await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=b"x")
+    assert made.status_code == 201, made.text
+    body = {"src_path": path}
+    await client.post(f"{repo}/branches/main/objects/copy", params={"dest_path": f"{path}/{path}"[:1000]}, json=body)
+    metadata = {"key " + text[:200]: text}
+    await client.put(f"{repo}/branches/main/objects/stat/user_metadata", params={"path": path}, json={"set": metadata})
+    changed = Browser(app)
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    async with changed.http:
+        await changed.log_in(pair["access_key_id"], pair["secret_access_key"])
+        check(await changed.get(f"{LAKE}/changes", ref="main"), text)
+        done = await client.post(f"{repo}/branches/main/commits", json={"message": text, "metadata": metadata})
+        commit = done.json().get("id", "main")
+        for address, query in (
+            (LAKE, {}),
+            (f"{LAKE}/objects", {"path": path}),
+            (f"{LAKE}/objects", {"ref": "main"}),
+            (f"{LAKE}/objects", {"ref": text}),
+            (f"{LAKE}/object", {"ref": "main", "path": path}),
+            (f"{LAKE}/object", {"ref": text, "path": text}),
+            (f"{LAKE}/changes", {"ref": text, "prefix": text, "after": text}),
+            (f"{LAKE}/commits", {"ref": "main", "path": path}),
+            (f"{LAKE}/commits", {"ref": "main", "after": text}),
+            (f"{LAKE}/commits/{commit}", {"ref": text}),
+            ("/search", {"text": text, "repository": text}),
+            ("/search", {"text": f"lakefs://{text}"}),
+            ("/", {"search": text, "after": text}),
+            ("/new-repository", {"sample": text}),
+            ("/login", {"next": text}),
+            (f"/{quote(text, safe='')}", {}),
+        ):
+            check(await changed.follow(await changed.get(address, **query)), text)
+        token = await changed.token()
+        for address in ("changes/commit", "changes/discard", "object/delete", "delete"):
+            fields = {"token": token, "typed": text, "message": text, "metadata": text}
+            asked = httpx.QueryParams({"ref": text, "path": path})
+            check(await changed.post(f"{LAKE}/{address}?{asked}", fields), text)
+        fields = {"token": token, "name": text, "namespace": text, "branch": text}
+        check(await changed.post("/new-repository", fields), text)
+
+
+def test_hidden_characters_are_shown_and_long_texts_are_cut() -> None:
+    assert shown("a\u202eb\x00c\nd") == "a⟨202E⟩b⟨0⟩c⟨A⟩d"
+    assert shown("x" * 10_000) == "x" * 260 + "…" + "x" * 39
+    assert paragraphs("one\ntwo\r") == "one\ntwo⟨D⟩"
+
+
+def test_templates_have_no_inline_script_or_style_and_never_trust_a_text() -> None:
+    templates = sorted((FOLDER / "templates").rglob("*.html"))
+    wrong = re.compile(r"\|\s*safe|autoescape|<style|style=|\son\w+=|<script(?! src=)|javascript:|Markup|=\{\{|=\{%")
+
+    assert len(templates) > 10
+    assert [(file.name, hit[0]) for file in templates for hit in wrong.finditer(file.read_text())] == []
+    assert [file for file in Path(FOLDER).rglob("*.py") if "Markup" in file.read_text()] == []

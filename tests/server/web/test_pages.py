@@ -1,0 +1,330 @@
+"""Every page and form answers as its operation does, for five callers; and the stories of a first visit."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from lakebed.server import App, AppState
+from lakebed.server.operate.audit import AuditQuery
+from lakebed.server.web.door import HEADERS
+from lakebed.server.web.pages import PAGES
+from tests.server.web.browsing import HOME, Browser, Forms
+
+LAKE = "/repositories/lake"
+CALLERS = ("stranger", "bare", "other", "denied", "esti")
+DENIED = [
+    {"effect": "allow", "action": ["*"], "resource": "*"},
+    {"effect": "deny", "action": ["fs:*"], "resource": "arn:lakefs:fs:::repository/lake*"},
+    {"effect": "deny", "action": ["fs:ListRepositories", "fs:CreateRepository"], "resource": "*"},
+]
+OTHER = [{"effect": "allow", "action": ["fs:*"], "resource": "arn:lakefs:fs:::repository/other*"}]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A page or form, and the request of the API that decides whether it works."""
+
+    page: str
+    address: str
+    api: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    form: Mapping[str, str] | None = None
+    json: object = None
+
+
+MAIN = {"ref": "main"}
+ONE = {"ref": "main", "path": "a/b.csv"}
+CASES = (
+    Case("/", "/", "GET /repositories"),
+    Case("/new-repository", "/new-repository", "GET /config/storage"),
+    Case(
+        "/new-repository",
+        "/new-repository",
+        "POST /repositories",
+        form={"name": "fresh", "namespace": "mem://fresh", "branch": "main"},
+        json={"name": "fresh", "storage_namespace": "mem://fresh"},
+    ),
+    Case("/search", "/search", "GET /user", {"text": "la", "repository": "lake"}),
+    Case("/repositories/{repository}", LAKE, f"GET {LAKE}"),
+    Case("/repositories/{repository}/objects", f"{LAKE}/objects", f"GET {LAKE}/refs/main/objects/ls", MAIN),
+    Case(
+        "/repositories/{repository}/objects",
+        f"{LAKE}/objects",
+        f"POST {LAKE}/branches/main/objects?path=n",
+        MAIN,
+        form={"path": "n"},
+    ),
+    Case("/repositories/{repository}/object", f"{LAKE}/object", f"GET {LAKE}/refs/main/objects/stat?path=a/b.csv", ONE),
+    Case("/repositories/{repository}/changes", f"{LAKE}/changes", f"GET {LAKE}/branches/main/diff", MAIN),
+    Case(
+        "/repositories/{repository}/changes/commit",
+        f"{LAKE}/changes/commit",
+        f"POST {LAKE}/branches/main/commits",
+        MAIN,
+        form={"message": "m"},
+        json={"message": "m"},
+    ),
+    Case(
+        "/repositories/{repository}/object/delete",
+        f"{LAKE}/object/delete",
+        f"DELETE {LAKE}/branches/main/objects?path=a/b.csv",
+        ONE,
+        form={"typed": "b.csv"},
+    ),
+    Case(
+        "/repositories/{repository}/changes/discard",
+        f"{LAKE}/changes/discard",
+        f"PUT {LAKE}/branches/main",
+        MAIN,
+        form={"typed": "main"},
+        json={"type": "reset"},
+    ),
+    Case("/repositories/{repository}/commits", f"{LAKE}/commits", f"GET {LAKE}/refs/main/commits", MAIN),
+    Case("/repositories/{repository}/commits/{commit}", f"{LAKE}/commits/main", f"GET {LAKE}/commits/main"),
+    Case("/repositories/{repository}/delete", f"{LAKE}/delete", f"DELETE {LAKE}", form={"typed": "lake"}),
+    Case("/logout", "/logout", "POST /auth/logout", form={}),
+)
+PUBLIC = {("GET", "/setup"), ("POST", "/setup"), ("GET", "/login"), ("POST", "/login"), ("POST", "/colours")}
+
+
+@pytest.fixture
+async def browser(app: App) -> AsyncIterator[Browser]:
+    browser = Browser(app)
+    async with browser.http:
+        yield browser
+
+
+async def make_user(client: httpx.AsyncClient, name: str, statement: object) -> tuple[str, str]:
+    await client.post("/auth/users", json={"id": name})
+    if statement:
+        policy = {"id": f"of-{name}", "statement": statement}
+        assert (await client.post("/auth/policies", json=policy)).status_code == 201
+        assert (await client.put(f"/auth/users/{name}/policies/of-{name}")).status_code == 201
+    pair = (await client.post(f"/auth/users/{name}/credentials")).json()
+    return pair["access_key_id"], pair["secret_access_key"]
+
+
+@pytest.fixture
+async def filled(client: httpx.AsyncClient, repo: str) -> httpx.AsyncClient:
+    for path in ("a/b.csv", "a/c.csv"):
+        await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=b"x,y\n1,2\n")
+    await client.post(f"{repo}/branches/main/commits", json={"message": "first"})
+    await client.post(f"{repo}/branches/main/objects", params={"path": "a/d.csv"}, content=b"x")
+    return client
+
+
+@asynccontextmanager
+async def of_caller(
+    app: App, filled: httpx.AsyncClient, caller: str
+) -> AsyncIterator[tuple[Browser, httpx.AsyncClient]]:
+    """The browser of a caller, and a client of the API with the same rights."""
+    browser = Browser(app)
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    pair: tuple[str, str] | None = None
+    if caller != "stranger":
+        statement = {"bare": None, "other": OTHER, "denied": DENIED, "esti": None}[caller]
+        if caller == "esti":
+            made = (await filled.post("/auth/users/esti/credentials")).json()
+            pair = made["access_key_id"], made["secret_access_key"]
+        else:
+            pair = await make_user(filled, caller, statement)
+        await browser.log_in(*pair)
+    async with httpx.AsyncClient(transport=transport, base_url=f"{HOME}/api/v1", auth=pair) as api:
+        yield browser, api
+    await browser.http.aclose()
+
+
+def test_the_cases_are_every_page_and_form() -> None:
+    cases = {("GET" if case.form is None else "POST", case.page) for case in CASES}
+
+    assert cases | PUBLIC == {(page.method, page.path) for page in PAGES}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+async def test_a_page_answers_as_its_operation_does(app: App, filled: httpx.AsyncClient, caller: str) -> None:
+    async with of_caller(app, filled, caller) as (browser, api):
+        token = await browser.token()
+        for case in CASES:
+            if case.form is None:
+                page = await browser.get(case.address, **case.query)
+            elif case.address.endswith("/objects"):
+                url = httpx.URL(browser.address(case.address), params=dict(case.query))
+                files = {"content": ("f.txt", b"1")}
+                page = await browser.http.post(url, data={"token": token, **case.form}, files=files)
+            else:
+                address = f"{case.address}?{httpx.QueryParams(dict(case.query))}"
+                page = await browser.post(address, {"token": token, **case.form})
+            method, _, path = case.api.partition(" ")
+            if caller == "esti" and method != "GET":
+                # The page did it already.
+                assert page.status_code in {200, 303}, (case, page.text)
+                continue
+            own = await api.request(method, path, json=case.json)
+            compare(caller, case, page, own)
+
+
+def compare(caller: str, case: Case, page: httpx.Response, own: httpx.Response) -> None:
+    if caller == "stranger":
+        assert own.status_code == 401, case
+        if case.form is None:
+            assert page.status_code == 303, case
+            assert "login" in page.headers["location"], case
+        else:
+            assert page.status_code == 401, case
+    elif own.is_success:
+        assert page.status_code in {200, 303}, (case, page.text)
+    else:
+        assert page.status_code == {401: 403}.get(own.status_code, own.status_code), (case, own.text, page.text)
+        assert own.json()["message"] in html.unescape(page.text), case
+    assert {name: page.headers[name] for name in HEADERS} == HEADERS
+
+
+async def test_what_a_page_does_not_show_it_says(app: App, filled: httpx.AsyncClient) -> None:
+    statement = [{"effect": "allow", "action": ["fs:ReadRepository"], "resource": "*"}]
+    pair = await make_user(filled, "few", statement)
+    browser = Browser(app)
+    async with browser.http:
+        await browser.log_in(*pair)
+        page = await browser.get(LAKE)
+
+    assert page.status_code == 200
+    assert "Some parts of this page are not shown to you" in page.text
+    assert "fs:ListBranches" in page.text
+
+
+async def test_a_first_visit_makes_an_administrator_and_a_sample_lake(browser: Browser, state: AppState) -> None:
+    welcome = await browser.follow(await browser.get("/"))
+    pair = await browser.fill(welcome, "setup", username="vera")
+    new = await browser.get("/new-repository", sample="1")
+    lake = await browser.follow(await browser.fill(new, "new-repository"))
+    again = await browser.post("/setup", {"token": await browser.token(), "username": "mallory"})
+
+    assert "Welcome to Lakebed" in welcome.text
+    assert pair.text.count("data-copy") == 2
+    assert "Created the repository sample-lake." in lake.text
+    assert "Add sample data" in lake.text
+    assert "vera" in (await browser.get("/")).text
+    assert again.status_code == 409
+    [line] = state.audit.read(AuditQuery(operation="createRepository"))[0]
+    assert (line.user, line.what["name"], line.allowed) == ("vera", "sample-lake", True)
+
+
+async def test_a_week_of_one_object(browser: Browser, filled: httpx.AsyncClient) -> None:
+    made = (await filled.post("/auth/users/esti/credentials")).json()
+    await browser.log_in(made["access_key_id"], made["secret_access_key"])
+    folder = await browser.get(f"{LAKE}/objects", path="a/")
+    [form] = [form for form in Forms(folder.text).forms if form.fields.get("path") == "a/" and form.method == "post"]
+    url = folder.url.join(form.action)
+    sent = await browser.http.post(url, data=form.fields, files={"content": ("new.csv", b"p,q\n3,4\n", "text/csv")})
+    shown = await browser.follow(sent)
+    changes = await browser.get(f"{LAKE}/changes")
+    kept = await browser.follow(await browser.fill(changes, "changes/commit", message="add it", metadata="why = test"))
+    stored = await filled.get(f"{LAKE}/refs/main/objects", params={"path": "a/new.csv"})
+    looked = await browser.get(f"{LAKE}/object", path="a/new.csv")
+    gone = await browser.follow(await browser.fill(looked, "object/delete", typed="new.csv"))
+    changes = await browser.get(f"{LAKE}/changes")
+    back = await browser.follow(await browser.fill(changes, "changes/discard?ref=main&path=a%2Fnew.csv"))
+
+    assert "Uploaded a/new.csv" in shown.text
+    assert "data-preview" in shown.text
+    assert "add it" in kept.text
+    assert "why" in kept.text
+    assert (stored.content, stored.headers["content-type"]) == (b"p,q\n3,4\n", "text/csv")
+    assert "Deleted a/new.csv from main" in gone.text
+    assert "Discarded the change of a/new.csv" in back.text
+
+
+async def test_a_form_without_its_token_or_from_elsewhere_changes_nothing(
+    browser: Browser, filled: httpx.AsyncClient, state: AppState
+) -> None:
+    made = (await filled.post("/auth/users/esti/credentials")).json()
+    await browser.log_in(made["access_key_id"], made["secret_access_key"])
+    token = await browser.token()
+    for fields, origin in (
+        ({"typed": "lake"}, HOME),
+        ({"typed": "lake", "token": "x" * 43}, HOME),
+        ({"typed": "lake", "token": token}, "https://evil.example"),
+        ({"typed": "lake", "token": token}, "null"),
+    ):
+        answer = await browser.post(f"{LAKE}/delete", fields, origin=origin)
+        assert answer.status_code == 403, (fields, origin)
+    other = Browser(browser.http._transport.app)  # type: ignore[attr-defined]  # the transport keeps its application
+    async with other.http:
+        stolen = await other.post(f"{LAKE}/delete", {"typed": "lake", "token": token})
+    wrong = await browser.post(f"{LAKE}/delete", {"typed": "other", "token": token})
+
+    assert stolen.status_code == 401
+    assert (wrong.status_code, "type lake to confirm" in wrong.text) == (400, True)
+    assert (await filled.get(LAKE)).status_code == 200
+    refused = state.audit.read(AuditQuery(is_denied=True))[0]
+    assert [line.what for line in refused] == [{"path": f"{LAKE}/delete"}] * 4
+
+
+async def test_a_login_returns_to_the_page_that_was_asked_for_and_to_no_other_server(
+    app: App, filled: httpx.AsyncClient
+) -> None:
+    key, secret = await make_user(filled, "vera", None)
+    for target, location in (
+        (f"{LAKE}/objects?ref=main", "./repositories/lake/objects?ref=main"),
+        ("//evil.example/", "./"),
+        ("/\\evil.example", "./"),
+        ("/javascript:alert(1)", "./javascript:alert(1)"),
+        ("https://evil.example", "./"),
+        ("/a\r\nset-cookie: x=y", "./"),
+    ):
+        browser = Browser(app)
+        async with browser.http:
+            page = await browser.get("/login")
+            token = Forms(page.text).forms[-1].fields["token"]
+            fields = {"token": token, "access_key_id": key, "secret_access_key": secret}
+            done = await browser.post(f"/login?{httpx.QueryParams({'next': target})}", fields)
+        assert (done.status_code, done.headers["location"]) == (303, location)
+
+
+async def test_a_wrong_key_pair_is_401_and_says_so(browser: Browser, client: httpx.AsyncClient) -> None:
+    answer = await browser.fill(await browser.get("/login"), "login", access_key_id="a", secret_access_key="b")
+
+    assert (answer.status_code, "This key pair is not right" in answer.text) == (401, True)
+
+
+async def test_links_hold_below_a_path_of_a_proxy(app: App, browser: Browser, filled: httpx.AsyncClient) -> None:
+    made = (await filled.post("/auth/users/esti/credentials")).json()
+    await browser.log_in(made["access_key_id"], made["secret_access_key"])
+    for address in ("/", LAKE, f"{LAKE}/objects", f"{LAKE}/commits/main", "/no/such/page/at/all"):
+        page = await browser.get(address)
+        for link in Forms(page.text).links:
+            assert not link.startswith(("/", "http")), (address, link)
+            below = httpx.URL(f"http://proxy/deep{address}").join(link)
+            assert below.path.startswith("/deep/"), (address, link)
+
+
+async def test_only_a_browser_gets_the_page_at_the_root(app: App, stranger: httpx.AsyncClient) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=HOME) as http:
+        plain = await http.get("/")
+        page = await http.get("/", headers={"accept": "text/html"})
+        signed = await http.get("/", headers={"accept": "text/html", "authorization": "AWS4-HMAC-SHA256 x"})
+
+    assert (plain.status_code, "described in" in plain.text) == (200, True)
+    assert page.status_code == 303
+    assert signed.headers["content-type"] == "application/xml"
+
+
+async def test_static_files_are_kept_by_browsers_and_are_few_bytes(browser: Browser) -> None:
+    page = await browser.follow(await browser.get("/"))
+    total = len(page.content)
+    for link in Forms(page.text).links:
+        if "static" in link:
+            answer = await browser.http.get(page.url.join(link))
+            assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (200, True)
+            assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+            total += len(answer.content)
+
+    assert total < 100 << 10
+    assert (await browser.get("/static/0/page.css")).headers["cache-control"] == "no-cache"
+    assert (await browser.get("/static/0/../door.py")).status_code == 404
