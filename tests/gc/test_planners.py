@@ -258,7 +258,7 @@ def test_a_forged_saved_state_makes_the_next_run_a_clean_one(lake: Lakeside) -> 
     first = bob.plan(None, RunKind.UNCOMMITTED)
     bob.apply(None, first.run_id)
     assert bob.plan(None, RunKind.UNCOMMITTED, mode=Mode.AUTOMATIC).mode is RunMode.OPTIMISED
-    name = saved_path(first.run_id)
+    name = saved_path(first.run_id, first.kind)
     saved = decode_saved(lake.wait(lake.objectstore.get(name)), first.run_id)
     keeps = msgspec.structs.replace(saved.keeps, committed=Pieces(folder=saved.keeps.committed.folder))
     lake.wait(lake.objectstore.put(name, encode_saved(msgspec.structs.replace(saved, keeps=keeps))))
@@ -274,7 +274,7 @@ def test_the_plan_of_another_user_leaves_nothing_to_go_on_from(lake: Lakeside) -
     lives_of_all_kinds(lake)
     plan = lake.by("alice").plan(None, RunKind.UNCOMMITTED)
     lake.by("bob").apply(None, plan.run_id)
-    assert not lake.files(saved_path(plan.run_id))
+    assert not lake.files(saved_path(plan.run_id, plan.kind))
 
 
 def test_a_stopped_apply_of_anothers_plan_goes_on_with_the_table_of_its_look(lake: Lakeside) -> None:

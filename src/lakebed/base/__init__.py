@@ -72,7 +72,7 @@ from .names import (
     path_to_key,
 )
 from .ports import AT_ONCE, Clock, Event, Ids, Ports, Tasks, in_waves
-from .runs import RUN_MOVES, RunKind, RunState
+from .runs import RUN_MOVES, Basis, RunKind, RunState
 from .signing import aws_signing_key
 
 __all__ = [
@@ -94,6 +94,7 @@ __all__ = [
     "SEQUENCE_MAX",
     "SIZE_UNITS",
     "AlreadyExists",
+    "Basis",
     "BranchName",
     "Clock",
     "CommitId",

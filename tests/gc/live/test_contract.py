@@ -196,7 +196,7 @@ async def test_a_run_of_metadata_goes_from_its_start_to_its_end(lake: Lake) -> N
     service, kind = lake.service, RunKind.METADATA
 
     run = await service.start(kind)
-    prepared = await service.commits_for_metadata(run.run_id)
+    prepared = await service.commits_for(run.run_id, run.kind)
     leftovers = lake.write(kind, run.run_id, LEFTOVERS, {"kind": ["file"], "id": ["0" * 64]})
     given = await service.retire(run.run_id, RetireLeftovers(leftovers=leftovers))
     plan = lake.write(kind, run.run_id, GARBAGE, {})

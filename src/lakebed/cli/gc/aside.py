@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import click
 from msgspec.structs import replace
 
-from lakebed.base import Denied, NotFound, RunKind, RunState, count_of, human_size
+from lakebed.base import Basis, Denied, NotFound, RunState, count_of, human_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
 from lakebed.cli.kit.output import human_time, printable
@@ -146,9 +146,9 @@ def _undo(session: Session, repository: str, run: str, *, dry_run: bool, yes: bo
 
 def _comes_back(undone: Undone) -> str:
     objects = count_of(undone.objects, "object")
-    if undone.kind is RunKind.COMMITTED:
+    if undone.kind.spec.basis is Basis.RULES:
         return f"{count_of(undone.commits, 'commit')} can be read again, and {objects} stay"
-    if undone.kind is RunKind.LIFECYCLE:
+    if undone.kind.spec.basis is Basis.POLICY:
         return f"{objects} can be read again at their paths, and stay"
     return f"{objects} stay, and nothing names them"
 
@@ -163,12 +163,12 @@ def undone_text(undone: Undone) -> Iterator[str]:
 
 def again_text(undone: Undone) -> Iterator[str]:
     """Warn of what the next run takes again."""
-    if undone.kind is RunKind.UNCOMMITTED:
+    if not undone.kind.publishes:
         yield "WARNING: the next run of uncommitted data takes these objects again: restore those that you need"
         return
     if not undone.again:
         return
-    is_policy = undone.kind is RunKind.LIFECYCLE
+    is_policy = undone.kind.spec.basis is Basis.POLICY
     yield f"WARNING: the next run takes this again, by {'the policy' if is_policy else 'the rules'} in force:"
     for one in undone.again:
         amount = count_of(one.objects, "object") if is_policy else count_of(one.commits, "commit")
@@ -183,7 +183,7 @@ def _place(client: Client, collector: Collector, target: ObjectUri, report: Rest
     with contextlib.suppress(Denied):
         branch = branch or client.repositories.get(target.repository).default_branch
         view = collector.status(report.run_id) if report.run_id and not prefix and len(report.runs) < 2 else None
-        if view is not None and view.kind is RunKind.UNCOMMITTED:
+        if view is not None and not view.kind.publishes:
             prefix = f"restored/{report.run_id}/"
     return f" to {ObjectUri(target.repository, branch, prefix) if prefix else RefUri(target.repository, branch)}"
 

@@ -263,9 +263,14 @@ def _collect(
 
 
 def _command_everywhere(collector: Collector, run_id: str) -> str:
+    return f"{_command(collector, run_id)} --everywhere"
+
+
+def _command(collector: Collector, run_id: str, *, verify: bool = False) -> str:
     from lakebed.gc.messages import RunKind
 
-    return f"{collector.command(run_id, RunKind.ERASURE)} --everywhere"
+    apply = collector.command(run_id, RunKind.ERASURE)
+    return apply.replace("erase apply", "erase verify") if verify else apply
 
 
 @app.command("verify")
@@ -297,7 +302,7 @@ def verify(
 
 
 def _tell(session: Session, collector: Collector, made: Certificate, out: Path | None, html: Path | None) -> None:
-    from lakebed.gc.messages import RunKind, encode_certificate
+    from lakebed.gc.messages import encode_certificate
 
     session.show(made, _certificate_text)
     if advice := _advice(collector, made):
@@ -308,7 +313,7 @@ def _tell(session: Session, collector: Collector, made: Certificate, out: Path |
         if html is not None:
             html.write_text(certificate_html(made), encoding="utf-8")
     except OSError as error:
-        verify = collector.command(made.run_id, RunKind.ERASURE).replace("erase apply", "erase verify")
+        verify = _command(collector, made.run_id, verify=True)
         text = f"the certificate is not in its file: {describe(error)}. `{verify} --out FILE` writes it again"
         raise Failed(text) from error
     if made.stands:
@@ -336,10 +341,10 @@ def _advice(collector: Collector, made: Certificate) -> str:
                 return f"{error}. Once it is released, to delete what no entry names, and certify again: {again}"
         waiting = [one for one in collector.listed() if one.state == "deferred" and one.until_ms is not None]
         if "deferred" not in stands:  # Then those of other kinds keep nothing of it.
-            waiting = [one for one in waiting if one.kind is RunKind.UNCOMMITTED]
+            waiting = [one for one in waiting if not one.kind.publishes]
     if waiting:
         last = max(waiting, key=lambda one: one.until_ms or 0)
-        verify = collector.command(made.run_id, RunKind.ERASURE).replace("erase apply", "erase verify")
+        verify = _command(collector, made.run_id, verify=True)
         until = human_time(-(-(last.until_ms or 0) // 1000))
         return (
             f"run {last.run_id} keeps objects until {until}. `lakebed gc purge` deletes them then; after it: {verify}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import msgspec
 
-from lakebed.base import Invalid, count_of, human_size
+from lakebed.base import Basis, Invalid, count_of, human_size
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse, describe
 from lakebed.cli.kit.output import hanging, human_time, table
@@ -179,13 +179,12 @@ app.command("why")(command(lifecycle_why))
 @command
 def status(session: Session, uri: RepositoryArgument) -> None:
     """Show the policy in force and the runs by it, newest first: what waits, what has ended."""
-    from lakebed.gc.messages import RunKind
     from lakebed.operations import collectors, lifecycle
 
     repository = parse_repository(uri)
     policy = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)
     views = session.client.do(collectors.LIST_GC_RUNS, repository).runs
-    runs = tuple(view for view in views if view.kind is RunKind.LIFECYCLE)
+    runs = tuple(view for view in views if view.kind.spec.basis is Basis.POLICY)
     session.show(LifecycleStatus(policy=policy, runs=runs), _status_text)
 
 

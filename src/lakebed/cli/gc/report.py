@@ -252,11 +252,9 @@ def _number(count: int) -> str:
 
 
 def _stays(plan: Plan) -> Iterator[str]:
-    from lakebed.gc.messages import RunKind
-
     counts = plan.commit_counts
     rows: list[tuple[str, int, int, Callable[[int], str]]] = [("commits", counts.kept, counts.expired, _number)]
-    if plan.kind not in {RunKind.LIFECYCLE, RunKind.ERASURE}:  # These count which ranges were read, and none goes.
+    if not plan.kind.takes_named:  # The others count which ranges were read, and none goes.
         rows.append(("ranges", plan.range_counts.live, plan.range_counts.expired, _number))
     if plan.listing is not None:
         listed, goes = plan.listing, plan.totals.all

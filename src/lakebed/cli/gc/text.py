@@ -70,7 +70,6 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
     """Yield what goes and why, then what that rests on. `width` in characters, else that of the terminal. `state` says
     what came of the plan."""
-    from lakebed.gc.messages import RunKind
 
     commits, ranges = plan.commit_counts, plan.range_counts
     facts: list[tuple[str, str]] = [
@@ -80,7 +79,7 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
     ]
     if plan.erasure is None:
         goes = f"{ranges.live:,} stay, {ranges.expired:,} go"
-        if plan.kind is RunKind.LIFECYCLE:
+        if plan.kind.takes_named:
             goes = f"{ranges.expired:,} may have entries that are due, {ranges.live:,} cannot"
         facts += [
             ("commits", f"{commits.all:,}, of which {commits.expired:,} expire and {commits.swept:,} went before"),

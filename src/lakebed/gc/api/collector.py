@@ -3,7 +3,7 @@
     with local_session(SessionOptions(), os.environ) as session, Client(…) as client:
         store = ObjectStoreOptions(…)
         lake = Collector(client=client, repository="lake", objectstore=store, session=lambda: session.spark)
-        for plan in lake.plan(PlanRequest(kinds=(RunKind.COMMITTED,))):
+        for plan in lake.plan(PlanRequest()):
             print(plan.totals.all)
             report = lake.apply(ApplyRequest(run_id=plan.run_id))
 
@@ -210,7 +210,7 @@ class Collector:
             HeldBack: they keep all that it would take.
             Denied: the caller may not read them.
         """
-        if kind is RunKind.UNCOMMITTED:
+        if not kind.publishes:
             check_uncommitted(finish(self._service().holds()), kind)
 
     def plan(self, request: PlanRequest) -> Iterator[Plan]:
@@ -295,8 +295,8 @@ class Collector:
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
         """
         check_days(days)
-        finish(check_planning(self._service(), (RunKind.LIFECYCLE,), None))
-        request = PlanRequest(kinds=(RunKind.LIFECYCLE,), engine=engine, tasks=tasks)
+        finish(check_planning(self._service(), (), None))
+        request = PlanRequest(engine=engine, tasks=tasks)
         found = self._act(request, lambda context: simulate(context, days=days, policy=policy))
         if policy:
             return found
@@ -314,7 +314,7 @@ class Collector:
             BadInput, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
         """
         order = msgspec.structs.replace(order, selection=check_selection(order.selection))
-        finish(check_planning(self._service(), (RunKind.ERASURE,), None))
+        finish(check_planning(self._service(), (), None))
         request = PlanRequest(engine=engine, tasks=tasks)
         return self._act(request, lambda context: flow.plan(context, Erasure(order)))
 
@@ -734,8 +734,7 @@ def _kinds(request: PlanRequest | RunRequest) -> Sequence[RunKind]:
     if request.kinds:
         return [kind for kind in RunKind if kind in request.kinds]
     has_rules = isinstance(request, PlanRequest) and request.rules is not None
-    unasked = {RunKind.LIFECYCLE, RunKind.ERASURE, RunKind.DELETED, *([RunKind.METADATA] if has_rules else [])}
-    return [kind for kind in RunKind if kind not in unasked]
+    return [kind for kind in RunKind if not kind.spec.only_if_named and (kind.takes_objects or not has_rules)]
 
 
 def _grace_s(request: ApplyRequest | RunRequest) -> int | None:

@@ -17,13 +17,12 @@ import pyarrow.compute as pc
 from lakebed.base import Invalid, count_of
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.engines.tables import Table, required, rows_of_parts
-from lakebed.gc.kinds.lifecycle.plan import mark_due, policy_of
+from lakebed.gc.kinds.lifecycle.plan import Lifecycle, mark_due, policy_of
 from lakebed.gc.mark.mark import read_rows
 from lakebed.gc.messages import (
     REFS,
     BranchesPlan,
     PreparedCommits,
-    RunKind,
     SimulatedBranch,
     SimulatedRow,
     Simulation,
@@ -70,12 +69,12 @@ async def simulate(context: RunContext, *, days: int, policy: str = "") -> Simul
     check_days(days)
     if policy:
         check_policy(policy.encode())
-    run = await context.service.start(RunKind.LIFECYCLE)
+    run = await context.service.start(Lifecycle().name)
 
     async def work(prepared: PreparedCommits) -> Simulation:
         return await _simulate(context, run, prepared, days=days, policy=policy)
 
-    return await context.reread(lambda: context.service.commits_and_policy(run.run_id), work)
+    return await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), work)
 
 
 async def _simulate(

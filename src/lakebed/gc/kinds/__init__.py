@@ -1,44 +1,64 @@
-"""The kinds of collections, a folder each. The flow knows none of them by name."""
+"""The kinds of collections, a folder each. The flow knows none of them by name.
+
+`RunKind` (base/runs.py) lists them: a member's value is the name of its folder. `make` in the folder's `plan.py` makes
+the kind.
+"""
 
 from __future__ import annotations
 
-from lakebed.gc.messages import InvalidRequest, Mode, Plan, RunKind, RunMode, UncommittedOptions
+from importlib import import_module
+from typing import Protocol, cast
+
+from lakebed.gc.messages import EXPIRED, Mode, Plan, RunKind, RunMode, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
+from lakebed.gc.runs.context import RunContext
 
-from .committed.plan import Committed
-from .deleted.plan import Deleted
-from .erasure.plan import Erasure
-from .kind import Kind, Look, SweepRule
-from .lifecycle.plan import Lifecycle
-from .metadata.plan import Metadata
-from .uncommitted.old_layout import OldLayout
-from .uncommitted.plan import Uncommitted
+from .kind import Kind, Limits, Look, SweepRule
 
-__all__ = ["Kind", "Look", "SweepRule", "kind_of_plan", "kind_to_plan"]
+__all__ = ["Kind", "Look", "SweepRule", "kind_of_plan", "kind_to_plan", "kind_to_plan_again"]
+
+
+class _Folder(Protocol):
+    def make(self, limits: Limits) -> Kind:
+        """
+        Raises:
+            InvalidRequest: these limits lack something that the kind needs.
+        """
+        ...
+
+
+def _make(name: RunKind, limits: Limits) -> Kind:
+    return cast("_Folder", import_module(f"{__name__}.{name.value}.plan")).make(limits)
 
 
 def kind_to_plan(name: RunKind, options: UncommittedOptions, metadata: MetadataRule) -> Kind:
-    match name:
-        case RunKind.COMMITTED:
-            return Committed()
-        case RunKind.METADATA:
-            return Metadata(metadata)
-        case RunKind.LIFECYCLE:
-            return Lifecycle(options.mode, active_only=options.active_only)
-        case RunKind.DELETED:
-            return Deleted()
-        case RunKind.ERASURE:
-            raise InvalidRequest("an erasure says what it erases: lakebed erase plan")
-        case RunKind.UNCOMMITTED if options.mode is Mode.OLD_LAYOUT:
-            return OldLayout(options.old_layout_age_ms)
-        case RunKind.UNCOMMITTED:
-            return Uncommitted(options)
+    """
+    Raises:
+        InvalidRequest: only an order makes plans of this kind.
+    """
+    return _make(name, Limits(options=options, metadata=metadata))
 
 
 def kind_of_plan(plan: Plan) -> Kind:
-    """The kind that carries this plan out."""
-    if plan.erasure is not None:
-        return Erasure(plan.erasure)
+    """Return the kind that carries this plan out."""
     is_old_layout = plan.mode is RunMode.OLD_LAYOUT
     options = UncommittedOptions(mode=Mode.OLD_LAYOUT if is_old_layout else Mode.AUTOMATIC)
-    return kind_to_plan(plan.kind, options, MetadataRule())
+    return _make(plan.kind, Limits(options=options, erasure=plan.erasure))
+
+
+async def kind_to_plan_again(context: RunContext, theirs: Plan) -> Kind:
+    """Return the kind that plans once more what a plan of another user takes, by the limits of that plan."""
+    mode = {RunMode.CLEAN: Mode.CLEAN, RunMode.OPTIMISED: Mode.AUTOMATIC, RunMode.OLD_LAYOUT: Mode.OLD_LAYOUT}
+    options = UncommittedOptions(
+        mode=mode[theirs.mode], active_only=theirs.active_only, token_expiry_ms=theirs.token_expiry_ms
+    )
+    among = None if theirs.expired is None else (await context.read(theirs.expired, EXPIRED))["id"].to_pylist()
+    return _make(
+        theirs.kind,
+        Limits(
+            options=options,
+            erasure=theirs.erasure,
+            expired=None if among is None else frozenset(among),
+            again=theirs.run_id,
+        ),
+    )

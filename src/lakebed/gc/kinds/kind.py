@@ -1,16 +1,18 @@
 """A kind of collection: what may go, what it is compared with, and what must be asked again before it goes.
 
-The flow (gc/machine/flow.py) plans and applies every kind alike. A new kind is a folder beside this file.
+The flow (gc/machine/flow.py) plans and applies every kind alike. A new kind is a folder beside this file, whose
+`plan.py` has `make`, and a member of `RunKind`.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from lakebed.gc.messages import Apply, Plan, RunKind, StartedRun
+from lakebed.gc.messages import Apply, ErasureOrder, Plan, RunKind, StartedRun, UncommittedOptions
+from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import Cleared, RunContext
 
 
@@ -30,6 +32,20 @@ class SweepRule:
 
     may_delete: Callable[[str], bool]
     look: Look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limit what a run of any kind takes, by a request or by a plan. Each kind reads what concerns it.
+
+    `expired`: expire no other commits. `again`: the run that is planned once more; its folder stays.
+    """
+
+    options: UncommittedOptions
+    metadata: MetadataRule = field(default_factory=MetadataRule)
+    erasure: ErasureOrder | None = None
+    expired: frozenset[str] | None = None
+    again: str = ""
 
 
 class Kind(Protocol):

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
-from lakebed.base import RunId
+from lakebed.base import Basis, RunId, RunKind
 from lakebed.gc.messages import (
     COMMITS,
     GARBAGE,
@@ -44,7 +44,6 @@ from lakebed.gc.messages import (
     RestorePage,
     RetireLeftovers,
     RulesVersion,
-    RunKind,
     RunList,
     RunState,
     RunView,
@@ -160,18 +159,18 @@ class CollectionService:
             NotRestored: the repository is bare still.
             WrongKind: the repository is not deleted.
         """
-        if body.kind is RunKind.DELETED:
+        if body.kind.spec.of_deleted:
             raise WrongKind("the repository is in use: only a deleted one is collected as a whole")
         await self._installation.check_restored(await self._installation.step())
-        if body.kind is RunKind.UNCOMMITTED:
-            run_id, record = await self._runs.start_marking()
+        if not body.kind.publishes:
+            run_id, record = await self._runs.start_marking(body.kind)
             state, now_ms = RunState.MARKING, record.started_ms
         else:
             run_id = RunId(self._versions.ports.ids.fresh())
             state, now_ms = RunState.PLANNING, self._versions.ports.clock.now_ms()
-        closed, others = ((), ()) if body.kind is RunKind.METADATA else await self._runs.closed_slices()
+        closed, others = await self._runs.closed_slices() if body.kind.takes_objects else ((), ())
         uploads = None
-        if body.kind is RunKind.UNCOMMITTED:
+        if not body.kind.publishes:
             inputs = Inputs(self._versions.objectstore, body.kind, run_id)
             uploads = await self._reading.read_uploads(inputs)
             # Before staging is read, never after (commits.py).
@@ -211,9 +210,9 @@ class CollectionService:
             BadContinuation: not a token that this reader was given for this run.
         """
         id_ = check_run_id(run_id)
-        record, _ = await self._runs.read_as(id_, RunKind.UNCOMMITTED, RunState.MARKING)
+        record = await self._runs.read_marking(id_)
         continuations = Continuations(id_, record, reader)
-        inputs = Inputs(self._versions.objectstore, RunKind.UNCOMMITTED, id_)
+        inputs = Inputs(self._versions.objectstore, record.kind, id_)
         name = UNCOMMITTED.name
         # Read again after the commits were, staging would lack what was committed in between, and so would they.
         await inputs.check_not_complete(COMMITS.name)
@@ -237,11 +236,11 @@ class CollectionService:
         """
         id_ = check_run_id(run_id)
         kind = await self._kind_of(id_, (body or PrepareCommits()).kind)
-        if kind is RunKind.UNCOMMITTED:
+        if not kind.publishes:
             # Else an address that a commit takes out of its cell while we read would be in neither (document 001).
             await Inputs(self._versions.objectstore, kind, id_).check_complete(UNCOMMITTED.name)
         current = await self.rules.read()
-        policy = await PolicyBook(self._versions).read() if kind is RunKind.LIFECYCLE else None
+        policy = await PolicyBook(self._versions).read() if kind.spec.basis is Basis.POLICY else None
         inputs = Inputs(self._versions.objectstore, kind, id_)
         snapshot = await self._snapshot(kind, inputs)
         refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
@@ -265,19 +264,19 @@ class CollectionService:
         )
 
     async def _snapshot(self, kind: RunKind, inputs: Inputs) -> Snapshot:
-        if kind is RunKind.METADATA:
+        if not kind.takes_objects:
             return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
-        if kind is RunKind.UNCOMMITTED:
+        if not kind.publishes:
             return await read_snapshot(self._versions, known=await inputs.read_swept(), for_good=True)
         return await read_snapshot(self._versions)
 
     async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
         """Only a run of uncommitted data has a record while it plans, and must still be marking."""
         try:
-            await self._runs.read_as(run_id, RunKind.UNCOMMITTED, RunState.MARKING)
+            return (await self._runs.read_marking(run_id)).kind
         except RunNotFound:
-            return RunKind.COMMITTED if planned is RunKind.UNCOMMITTED else planned
-        return RunKind.UNCOMMITTED
+            # A run without a record is of a kind that publishes.
+            return planned if planned.publishes else PrepareCommits().kind
 
     # Moving
 
@@ -314,22 +313,22 @@ class CollectionService:
         id_ = check_run_id(run_id)
         self._check_uid(body.uid)
         installation = await self._installation.check()
-        if body.kind is not RunKind.DELETED:
+        if not body.kind.spec.of_deleted:
             await self._installation.check_restored(installation)
         record = await self._runs.read_to_apply(id_, body)
-        if body.kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} and record.state is not RunState.SWEEPING:
+        basis = body.kind.spec.basis
+        if basis is not None and record.state is not RunState.SWEEPING:
             now = await self._require_rules(id_, body.kind)
             if record.rules_version not in ("", str(now)):
                 await self._abandon_unswept(id_, body.kind)
             if body.rules_version != now:
-                what = "retention rules" if body.kind is RunKind.COMMITTED else "lifecycle policy"
                 raise RulesChanged(
-                    f"the {what} changed since this run was planned; plan again",
+                    f"the {basis.value} changed since this run was planned; plan again",
                     run_id=run_id,
                     planned_by=body.rules_version,
                     now=now,
                 )
-        began = body.begins and body.kind is RunKind.UNCOMMITTED
+        began = body.begins and not body.kind.publishes
         if began or body.sweeps or body.saved:
             states = (RunState.MARKED, RunState.SWEEPING)
             record = await self._runs.note(id_, *states, began=began, sweeps=body.sweeps, saved=body.saved)
@@ -345,13 +344,13 @@ class CollectionService:
         id_ = check_run_id(run_id)
         self._check_uid(body.uid)
         await self._installation.check_restored(await self._installation.check())
-        if body.kind is not RunKind.ERASURE:
+        if not body.kind.spec.by_order:
             await self._require_rules(id_, body.kind)
         return await self._expiring.expire(id_, body)
 
     async def _require_rules(self, run_id: RunId, kind: RunKind) -> int:
         """The version of the rules in force, or of the lifecycle policy."""
-        if kind is RunKind.LIFECYCLE:
+        if kind.spec.basis is Basis.POLICY:
             policy = await PolicyBook(self._versions).read()
             if policy.policy is None:
                 await self._abandon_unswept(run_id, kind)
@@ -433,7 +432,7 @@ class CollectionService:
         if record.plan != body.plan:
             raise StalePlan(f"run {run_id} sweeps by another plan", run_id=run_id)
         ended = await self._finish(id_, RunState.ENDED, saved=body.saved)
-        if ended.kind is RunKind.METADATA:
+        if not ended.kind.takes_objects:
             await self._metadata.forget_runs()
             await self._planners.forget_retired()
         return ended

@@ -52,7 +52,6 @@ from lakebed.gc.messages import (
     Plan,
     PurgeReport,
     RecheckInputs,
-    RunKind,
     RunReport,
     RunState,
     RunView,
@@ -195,10 +194,8 @@ async def apply(
     state = state_to_apply(view, plan)
     if state is RunState.ENDED:
         return await _report_of_ended(context, plan)
-    if window is not None and plan.kind is RunKind.ERASURE:
-        raise BadWindow("what is erased cannot be kept for a window: apply without one", window=window)
-    if window is not None and plan.kind is RunKind.DELETED:
-        raise BadWindow("a deleted repository had its window: apply without one", window=window)
+    if window is not None and plan.kind.spec.no_window:
+        raise BadWindow(plan.kind.spec.no_window, window=window)
     asked = window if plan.kind.takes_objects else None
     allowed = await may_apply(context.service, plan, state, plan_file=plan_file)
     if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):

@@ -15,10 +15,7 @@ from dataclasses import replace
 import msgspec
 
 from lakebed.gc import messages
-from lakebed.gc.kinds import Kind, kind_to_plan
-from lakebed.gc.kinds.committed.plan import Committed
-from lakebed.gc.kinds.erasure.plan import Erasure
-from lakebed.gc.kinds.metadata.plan import Metadata
+from lakebed.gc.kinds import Kind, kind_of_plan, kind_to_plan_again
 from lakebed.gc.mark.inputs.named import deal_tables
 from lakebed.gc.mark.mark import deal_again, mark_expired
 from lakebed.gc.messages import (
@@ -26,17 +23,13 @@ from lakebed.gc.messages import (
     GARBAGE,
     LEFTOVERS,
     Manifest,
-    Mode,
     Plan,
     RunKind,
-    RunMode,
     RunView,
     Service,
     StartedRun,
-    UncommittedOptions,
     check_manifest,
 )
-from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext, folder_in, slice_numbers, write_input
 
 Decide = Callable[[RunContext, Kind], Awaitable[tuple[Plan, StartedRun]]]
@@ -71,7 +64,7 @@ async def plan_again(context: RunContext, theirs: Plan, decide: Decide) -> tuple
     """
     check_manifest(theirs.garbage, name=theirs.garbage.folder)
     looking = replace(context, service=_Looking(context.service, theirs))
-    kind = await _kind_of(context, theirs)
+    kind = await kind_to_plan_again(context, theirs)
     ours, run = await decide(looking, kind)
     suffix = f".{ours.commits.digest()[:16]}"
     garbage, totals = await _in_both(context, ours, theirs, run, into=folder_in(theirs, f"{GARBAGE.name}{suffix}"))
@@ -86,21 +79,7 @@ async def plan_again(context: RunContext, theirs: Plan, decide: Decide) -> tuple
         keeps=None,
         dues=None,
     )
-    return Erasure(ours.erasure) if ours.erasure is not None else kind, both
-
-
-async def _kind_of(context: RunContext, theirs: Plan) -> Kind:
-    if theirs.erasure is not None:
-        return Erasure(theirs.erasure)
-    if theirs.expired is not None:
-        return Committed(frozenset((await context.read(theirs.expired, EXPIRED))["id"].to_pylist()))
-    if theirs.kind is RunKind.METADATA:
-        return Metadata(MetadataRule(), spares=theirs.run_id)
-    mode = {RunMode.CLEAN: Mode.CLEAN, RunMode.OPTIMISED: Mode.AUTOMATIC, RunMode.OLD_LAYOUT: Mode.OLD_LAYOUT}
-    options = UncommittedOptions(
-        mode=mode[theirs.mode], active_only=theirs.active_only, token_expiry_ms=theirs.token_expiry_ms
-    )
-    return kind_to_plan(theirs.kind, options, MetadataRule())
+    return kind_of_plan(ours) if ours.erasure is not None else kind, both
 
 
 async def _in_both(

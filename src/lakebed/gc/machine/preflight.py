@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lakebed.base import Conflict
+from lakebed.base import Basis, Conflict
 from lakebed.gc.kinds.committed.plan import NO_RULES, NoRules
 from lakebed.gc.messages import (
     Apply,
@@ -53,7 +53,7 @@ async def check_planning(service: Service, kinds: Sequence[RunKind], rules: Rule
         NoRules: committed data is, and there are no rules.
     """
     has_rules = (await service.planning()).has_rules or rules is not None
-    if RunKind.COMMITTED in kinds and not has_rules:
+    if not has_rules and any(kind.spec.basis is Basis.RULES for kind in kinds):
         raise NoRules(NO_RULES)
 
 

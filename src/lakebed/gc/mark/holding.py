@@ -91,7 +91,7 @@ def check_uncommitted(holds: Holds, kind: RunKind) -> None:
     Raises:
         HeldBack: a hold on paths keeps what is in no commit.
     """
-    if kind is RunKind.UNCOMMITTED and (names := holds.keeping_uncommitted()):
+    if not kind.publishes and (names := holds.keeping_uncommitted()):
         raise HeldBack(
             f"legal hold {', '.join(names)} keeps uncommitted objects, for their paths are on no record", holds=names
         )
@@ -108,17 +108,13 @@ async def read_held(context: RunContext, plan: Plan, cleared: Cleared) -> Held:
     check_uncommitted(holds, plan.kind)
     # What no commit names has no path; files of Lakebed's own go only where no commit that stays has them; a deleted
     # repository with holds is not collected at all.
-    if (
-        not holds.holds
-        or plan.kind in {RunKind.UNCOMMITTED, RunKind.METADATA, RunKind.DELETED}
-        or not cleared.garbage.rows
-    ):
+    if not holds.holds or not plan.kind.takes_committed or not cleared.garbage.rows:
         return Held(holds=holds)
     context.progress(
         f"looking for what {count_of(len(holds.holds), 'legal hold')} {'keeps' if len(holds.holds) == 1 else 'keep'}"
     )
     commits = await context.read(cleared.commits, COMMITS)
-    if plan.kind is RunKind.COMMITTED:
+    if not plan.kind.takes_named:
         # Objects of all others were let off already.
         commits = commits.filter(commits["expiring"])
     name = f"held.v{holds.version}"

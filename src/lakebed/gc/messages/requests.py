@@ -19,7 +19,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from lakebed.base import Invalid, RunKind
+from lakebed.base import Basis, Invalid, RunKind
 from lakebed.gc.rules import DAY_MS, Rules, check_rules, parse_duration
 
 from .run.paths import check_run_id
@@ -146,7 +146,7 @@ class PlanRequest(_Planning, frozen=True, kw_only=True, tag="plan"):
         _check_planning(self)
         if self.rules is not None:
             check_rules(self.rules)
-            if RunKind.METADATA in self.kinds:
+            if not all(kind.takes_objects for kind in self.kinds):
                 raise InvalidRequest("rules do not apply to metadata: name other kinds, or none")
 
 
@@ -281,16 +281,18 @@ def _check_planning(request: _Planning) -> None:
     Raises:
         InvalidRequest, InvalidDuration: see `PlanRequest.check`.
     """
-    if request.mode is Mode.OLD_LAYOUT and request.kinds != (RunKind.UNCOMMITTED,):
+    by_policy = any(kind.spec.basis is Basis.POLICY for kind in request.kinds)
+    is_only_garbage = len(request.kinds) == 1 and not request.kinds[0].publishes
+    if request.mode is Mode.OLD_LAYOUT and not is_only_garbage:
         raise InvalidRequest("old-layout is for uncommitted data alone: name the kind uncommitted, and no other")
     if request.older_than is not None and request.mode is not Mode.OLD_LAYOUT:
         raise InvalidRequest("older-than is for old-layout; rules say how long other data stays")
-    if request.active_only and RunKind.LIFECYCLE not in request.kinds:
+    if request.active_only and not by_policy:
         raise InvalidRequest("active-only is for lifecycle runs: name that kind")
     if request.active_only and request.mode is Mode.OPTIMISED:
         raise InvalidRequest("active-only and optimised do not go together: such a run reads everything")
     # A lifecycle run goes on from the one before, too.
-    is_of_others = request.mode is not Mode.AUTOMATIC and RunKind.LIFECYCLE not in request.kinds
+    is_of_others = request.mode is not Mode.AUTOMATIC and not by_policy
     ways = {
         request.mode.value: is_of_others,
         "clean-every": request.clean_every is not None,
@@ -298,7 +300,7 @@ def _check_planning(request: _Planning) -> None:
         "token-expiry": request.token_expiry is not None,
     }
     given = [name for name, is_given in ways.items() if is_given]
-    if given and request.kinds and RunKind.UNCOMMITTED not in request.kinds:
+    if given and request.kinds and all(kind.publishes for kind in request.kinds):
         raise InvalidRequest(f"{given[0]} is for uncommitted data: name that kind too, or no kind")
     if request.clean_every is not None and request.clean_every < 1:
         raise InvalidRequest(f"clean-every must be a whole number above 0, not {request.clean_every}")

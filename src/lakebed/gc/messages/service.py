@@ -151,17 +151,12 @@ class Service:
         """Write every commit and ref into the run's folder, and return the rules in force."""
         return await self._requests.prepare_commits(run_id)
 
-    async def commits_for_metadata(self, run_id: str) -> PreparedCommits:
-        """Answer as `commits` does. A commit counts as swept only after the time that readers are given."""
-        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.METADATA))
-
-    async def commits_and_policy(self, run_id: str) -> PreparedCommits:
-        """Answer as `commits` does, with the lifecycle policy in force instead of the rules."""
-        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.LIFECYCLE))
-
-    async def commits_for_erasure(self, run_id: str) -> PreparedCommits:
-        """As `commits`; rules and policy do not count."""
-        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.ERASURE))
+    async def commits_for(self, run_id: str, kind: RunKind) -> PreparedCommits:
+        """Answer as `commits` does, for a run of this kind. For a kind that goes by the lifecycle policy, answer with
+        the policy in force instead of the rules. For metadata a commit counts as swept only after the time that readers
+        are given.
+        """
+        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=kind))
 
     async def staged(
         self,

@@ -80,7 +80,7 @@ async def find_gone(context: RunContext, plan: Plan, fence: Fence) -> Gone:
     tables = [rows async for rows in _deleted(context, records)]
     pages = [name for name in changed_ms if DELETED_AT_ONCE in name]
     first = f"{ledger_folder(context.ports.clock.now_ms())}{DELETED_AT_ONCE[1:]}"
-    last_page = max([first, *pages]) if _meets_hard_delete(plan.kind) else ""
+    last_page = max([first, *pages]) if plan.kind.spec.meets_hard_delete else ""
     rows = pa.concat_tables(tables) if tables else _GONE.schema.empty_table()
     if not rows.num_rows:
         return Gone(last_page=last_page)
@@ -103,18 +103,14 @@ def _may_meet(plan: Plan, kinds: dict[str, RunKind], names: Sequence[str], *, ch
     """Return whether a record of the ledger may be about objects of the plan, by its name and its last change."""
     is_new = changed_ms >= plan.now_ms - SLACK_MS
     if DELETED_AT_ONCE in names[0]:
-        return is_new and _meets_hard_delete(plan.kind)
+        return is_new and plan.kind.spec.meets_hard_delete
     kind = kinds.get(_run_of(names))
     if kind is None:
         return is_new
     # Commits go on naming what these took. The plans of other kinds leave out what is gone.
-    is_old = plan.kind is RunKind.COMMITTED and kind.takes_named
+    is_old = plan.kind.takes_committed and not plan.kind.takes_named and kind.takes_named
     return (is_new or is_old) and plan.kind.may_meet(kind)
 
 
 def _run_of(names: Sequence[str]) -> str:
     return names[0].rpartition("/")[2].partition("-")[0]
-
-
-def _meets_hard_delete(kind: RunKind) -> bool:
-    return kind in {RunKind.UNCOMMITTED, RunKind.ERASURE}

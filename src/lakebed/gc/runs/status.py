@@ -214,12 +214,7 @@ def _listed(run_id: str, view: RunView | None, plan: Plan | None) -> ListedRun:
 
 def apply_command(kind: RunKind) -> str:
     """Return the command that applies plans of this kind, and of no other."""
-    own = {
-        RunKind.LIFECYCLE: "lakebed lifecycle apply",
-        RunKind.ERASURE: "lakebed erase apply",
-        RunKind.DELETED: "lakebed gc deleted apply",
-    }
-    return own.get(kind, "lakebed gc apply")
+    return kind.spec.command
 
 
 def go_on_command(repository: str, run_ids: Sequence[str], kind: RunKind, options: Sequence[str] = ()) -> str:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import messages
-from lakebed.gc.kinds.kind import Look, SweepRule
+from lakebed.gc.kinds.kind import Limits, Look, SweepRule
 from lakebed.gc.mark.holding import keep_held
 from lakebed.gc.mark.inputs.history import check_live, judge, spare
 from lakebed.gc.mark.inputs.ranges import deal_expired, deal_ranges, read_ranges
@@ -82,6 +82,10 @@ class Committed:
         return await context.reread(
             lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
         )
+
+
+def make(limits: Limits) -> Committed:
+    return Committed(limits.expired)
 
 
 async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits, among: frozenset[str] | None) -> Plan:

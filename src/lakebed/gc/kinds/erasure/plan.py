@@ -23,7 +23,7 @@ from lakebed.base import Conflict, count_of, human_size, parse_slice_name
 from lakebed.gc import messages
 from lakebed.gc.engines.tables import CLOSED
 from lakebed.gc.kinds.erasure.certificate.certifying import foresee, queued_of
-from lakebed.gc.kinds.kind import Look, SweepRule
+from lakebed.gc.kinds.kind import Limits, Look, SweepRule
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.named import deal_tables
 from lakebed.gc.mark.inputs.ranges import deal_ranges
@@ -34,6 +34,7 @@ from lakebed.gc.messages import (
     CommitCounts,
     ErasureOrder,
     Expire,
+    InvalidRequest,
     Manifest,
     Pieces,
     Plan,
@@ -87,7 +88,7 @@ class Erasure:
         async def decide(prepared: PreparedCommits) -> Plan:
             return await _plan(context, run, order, queued, others, prepared)
 
-        return await context.reread(lambda: context.service.commits_for_erasure(run.run_id), decide)
+        return await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), decide)
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
         holds = await context.service.holds()
@@ -114,6 +115,12 @@ class Erasure:
         return await context.reread(
             lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
         )
+
+
+def make(limits: Limits) -> Erasure:
+    if limits.erasure is None:
+        raise InvalidRequest("an erasure says what it erases: lakebed erase plan")
+    return Erasure(limits.erasure)
 
 
 async def _that_go(

@@ -29,7 +29,7 @@ import pyarrow as pa
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import messages
 from lakebed.gc.kinds.committed.plan import NO_RULES, NoRules
-from lakebed.gc.kinds.kind import Look, SweepRule
+from lakebed.gc.kinds.kind import Limits, Look, SweepRule
 from lakebed.gc.kinds.uncommitted.saved import NoSavedState, read_saved_dues
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.history import only_active
@@ -97,7 +97,7 @@ class Lifecycle:
         async def decide(prepared: PreparedCommits) -> Plan:
             return await _plan(context, run, prepared, self.mode, active_only=self.active_only)
 
-        return await context.reread(lambda: context.service.commits_and_policy(run.run_id), decide)
+        return await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), decide)
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
         nothing = messages.arrow_schema(messages.EXPIRED).empty_table()
@@ -117,6 +117,10 @@ class Lifecycle:
         return await context.reread(
             lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
         )
+
+
+def make(limits: Limits) -> Lifecycle:
+    return Lifecycle(limits.options.mode, active_only=limits.options.active_only)
 
 
 async def _plan(

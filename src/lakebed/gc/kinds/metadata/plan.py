@@ -25,7 +25,7 @@ from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, SublistId, 
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.engines.tables import PARTS, RANGE_IDS, VERDICTS, no_others
-from lakebed.gc.kinds.kind import Look, SweepRule
+from lakebed.gc.kinds.kind import Limits, Look, SweepRule
 from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all, newly_kept
 from lakebed.gc.mark.inputs.ranges import ListedRanges, read_ranges, without
 from lakebed.gc.mark.inputs.special import (
@@ -100,7 +100,7 @@ class Metadata:
         async def decide(prepared: PreparedCommits) -> Plan:
             return await self._plan(context, run, special, prepared)
 
-        return await context.reread(lambda: context.service.commits_for_metadata(run.run_id), decide)
+        return await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), decide)
 
     async def _plan(self, context: RunContext, run: StartedRun, special: Special, prepared: PreparedCommits) -> Plan:
         commits = await context.read(prepared.commits, messages.COMMITS)
@@ -172,6 +172,10 @@ class Metadata:
             alive += _OF_TREES
         parts = await _filter(context.store, plan, folder, spared, alive)
         return Cleared(garbage=messages.manifest_of(messages.GARBAGE, folder, parts), commits=answer.commits)
+
+
+def make(limits: Limits) -> Metadata:
+    return Metadata(limits.metadata, spares=limits.again)
 
 
 async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from lakebed.base import count_of, slice_name, slice_opened_at_ms
 from lakebed.gc import messages
 from lakebed.gc.engines.tables import CLOSED, RANGE_IDS, RANGES
-from lakebed.gc.kinds.kind import Look, SweepRule, begin_unpublished
+from lakebed.gc.kinds.kind import Limits, Look, SweepRule, begin_unpublished
 from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all
 from lakebed.gc.mark.inputs.listing import Issued, list_slices
 from lakebed.gc.mark.inputs.named import deal_live, from_tables, merge_live
@@ -58,6 +58,7 @@ from lakebed.gc.rules import DAY_MS
 from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_piece
 from lakebed.gc.runs.resume import held_tables, runs_over
 
+from .old_layout import OldLayout
 from .saved import Base, NoSavedState, read_base
 
 
@@ -170,6 +171,12 @@ class Uncommitted:
         issued = await _issued(context, run, slices)
         context.progress(f"listing {count_of(len(slices), 'closed slice')}")
         return await list_slices(context.engine, slices, folder=folder_in(run, "listed"), issued=issued)
+
+
+def make(limits: Limits) -> Uncommitted | OldLayout:
+    if limits.options.mode is Mode.OLD_LAYOUT:
+        return OldLayout(limits.options.old_layout_age_ms)
+    return Uncommitted(limits.options)
 
 
 async def choose(context: RunContext, run: StartedRun, options: UncommittedOptions) -> Choice:

@@ -80,7 +80,7 @@ async def read_base(context: RunContext, run: StartedRun) -> Base:
     runs = await context.service.runs()
     views = [view for view in runs if view.run_id != run.run_id and _may_have_saved(view)]
     for view in views[:RUNS_LOOKED_AT]:
-        data = await find(context.store, saved_path(view.run_id))
+        data = await find(context.store, saved_path(view.run_id, view.kind))
         if data is not None:
             saved = decode_saved(data, view.run_id)
             _check_same(saved, data, view, run)
@@ -186,7 +186,7 @@ async def save(store: ObjectStore, plan: Plan, bound: Manifest, ledger: Ledger |
         keeps=plan.keeps,
         failed=still_there,
     )
-    return await _put(store, saved_path(plan.run_id), encode_saved(saved))
+    return await _put(store, saved_path(plan.run_id, plan.kind), encode_saved(saved))
 
 
 async def _put(store: ObjectStore, name: str, data: bytes) -> str:

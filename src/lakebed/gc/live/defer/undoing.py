@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, Conflict, RunId
+from lakebed.base import Basis, CommitId, Conflict, RunId
 from lakebed.gc.live.errors import RunMoved, RunNotFound, WrongKind
 from lakebed.gc.live.publish.expiring import Expiring
 from lakebed.gc.live.reading.commits import read_snapshot
@@ -120,9 +120,9 @@ class Undoing:
         """Say what comes back, and which rules take it again."""
         table = await self._deferred.table_of(DeferredRun(run_id=run_id, kind=record.kind, until_ms=record.until_ms))
         undone = Undone(run_id=run_id, kind=record.kind, state=record.state, objects=0 if table is None else table.rows)
-        if record.kind is RunKind.LIFECYCLE:
+        if record.kind.spec.basis is Basis.POLICY:
             return replace(undone, again=await self._due_again(run_id))
-        if record.kind is RunKind.COMMITTED:
+        if record.kind.spec.basis is Basis.RULES:
             commits = [CommitId(n) async for n, one in self._versions.inventory.every(SweptRecord) if one.run == run_id]
             return replace(undone, commits=len(commits), again=await self._expire_again(commits))
         return undone
@@ -158,9 +158,9 @@ class Undoing:
     async def _tidy(self, run_id: RunId, kind: RunKind) -> bool:
         """Return whether all is removed."""
         await self._expiring.drop_expiring(run_id)
-        if kind is RunKind.LIFECYCLE:
+        if kind.spec.basis is Basis.POLICY:
             await self._versions.taken.withdraw(run_id)
-        if kind is RunKind.COMMITTED:
+        if kind.spec.basis is Basis.RULES:
             return await self._versions.retired.forget_swept(run_id, TIDIED) < TIDIED
         return True
 

@@ -72,6 +72,8 @@ from lakebed.versions import (
 
 from .due_names import DueNames
 
+_TAKES_NAMED: Final = {kind for kind in RunKind if kind.takes_named}
+
 SHOWN: Final = 100
 """How many reasons and names of an object an answer tells one by one."""
 OBJECTS_SHOWN: Final = 20
@@ -297,7 +299,7 @@ class Why:
         elif stat is None:
             went = [row for row in taken if row.state not in (LedgerState.FAILED, LedgerState.KEPT)]
             # Only lifecycle runs and erasures take what commits go on naming.
-            was_taken = any(row.reason in {RunKind.LIFECYCLE, RunKind.ERASURE} for row in went) if names else bool(went)
+            was_taken = any(row.reason in _TAKES_NAMED for row in went) if names else bool(went)
             is_missing = bool(uncommitted) or (bool(names) and not was_taken)
             fate = Fate.MISSING if is_missing else Fate.TAKEN if was_taken else Fate.UNKNOWN
         elif is_own:

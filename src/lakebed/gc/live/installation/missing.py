@@ -29,6 +29,8 @@ from lakebed.gc.messages import MissingCommit, MissingCommits, RunKind, RunState
 from lakebed.gc.rules import plain_name
 from lakebed.versions import LackingFiles, RunRecord, Versions
 
+_KIND: Final = RunKind.COMMITTED
+
 TOGETHER: Final = 16
 
 T = TypeVar("T")
@@ -100,7 +102,7 @@ class Missing:
         whole = set(wanted) - {one for one, still in await self._each(wanted, self._lacks(lacking)) if still}
         swept = sorted(set(wanted) - _named(snapshot) - whole)
         await self._versions.retired.note_swept(run_id, swept)
-        record, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.EXPIRING)
+        record, held = await self._runs.read_as(run_id, _KIND, RunState.EXPIRING)
         await self._runs.write(run_id, replace(record, state=RunState.ENDED, swept=True), held)
         await self._versions.retired.release(run_id, wanted)
         found = _answer(snapshot, lacking.keys() - whole - set(swept))
@@ -127,7 +129,7 @@ class Missing:
         ports = self._versions.ports
         run_id = RunId(ports.ids.fresh())
         record = RunRecord(
-            kind=RunKind.COMMITTED,
+            kind=_KIND,
             state=RunState.PLANNING,
             started_ms=ports.clock.now_ms(),
             listed="missing",  # In the place of a digest: no apply goes on with this run.

@@ -57,6 +57,8 @@ from lakebed.versions import (
     is_gone,
 )
 
+_KIND: Final = RunKind.ERASURE
+
 CELLS_MAX: Final = 200_000
 """Look at about this many cells in one request: some 0.4 s of CPU."""
 ENTRIES_MAX: Final = 5_000
@@ -95,7 +97,7 @@ class Erasing:
         cursor = following = await self._reading.advance(cursor, rows, rows.is_full)
         whole: Manifest | None = None
         if others is not None:
-            inputs = Inputs(self._versions.objectstore, RunKind.ERASURE, run_id)
+            inputs = Inputs(self._versions.objectstore, _KIND, run_id)
             page = await self._reading.end_page(inputs, cursor, others, writer)
             following, whole = page.cursor or cursor, page.whole
         entries = await self._entries(rows.found)

@@ -33,8 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from lakebed.base import AT_ONCE, FOREIGN_SLICE, CommitId, RunId, in_waves
-from lakebed.gc.live.errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan
+from lakebed.base import AT_ONCE, FOREIGN_SLICE, Basis, CommitId, RunId, in_waves
+from lakebed.gc.live.errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan, WrongKind
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot, read_swept
 from lakebed.gc.live.reading.continuing import Continuations, Reader, fresh_secret
 from lakebed.gc.live.reading.inputs import Inputs
@@ -53,7 +53,6 @@ from lakebed.gc.messages import (
     Manifest,
     Part,
     RecheckInputs,
-    RunKind,
     RunState,
     Sweep,
     check_manifest,
@@ -215,9 +214,9 @@ class Expiring:
 
     async def _kept(self, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> set[CommitId]:
         """Return what the rules keep as things are now. They, or the policy, are read after everything else."""
-        if record.kind is RunKind.ERASURE:
+        if record.kind.spec.by_order:
             return set()
-        if record.kind is RunKind.LIFECYCLE:
+        if record.kind.spec.basis is Basis.POLICY:
             policy = await self._policies.read()
             if policy.policy is None or str(policy.version) != record.rules_version:
                 await self._end_outdated(run_id, record, "lifecycle policy", policy.version)
@@ -253,8 +252,9 @@ class Expiring:
         check_manifest(body.plan, name="plan")
         if body.plan.table != GARBAGE.name:
             raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
-        found = (await self._runs.read(run_id))[0].kind
-        kind = found if found.publishes else RunKind.COMMITTED
+        kind = (await self._runs.read(run_id))[0].kind
+        if not kind.publishes:
+            raise WrongKind(f"run {run_id} is of kind {kind.value}, which publishes nothing", run_id=run_id)
         record, held = await self._runs.read_as(run_id, kind, RunState.EXPIRING, RunState.SWEEPING)
         if record.recheck != body.commits.digest():
             raise StalePlan("the plan was not made from the latest recheck of this run", run_id=run_id)
@@ -262,7 +262,7 @@ class Expiring:
         expiring = _expiring_in(await inputs.read_table(COMMITS, body.commits))
         if record.state is RunState.EXPIRING:
             # Who selects by paths has missed those of commits that were gone, however little it takes.
-            if body.plan.rows or kind is RunKind.ERASURE:
+            if body.plan.rows or kind.spec.by_order:
                 await self._runs.count_on(run_id, record.counts)
             record = replace(record, state=RunState.SWEEPING, plan=body.plan.digest())
             await self._runs.write(run_id, record, held)
@@ -279,13 +279,13 @@ class Expiring:
         if not plan.folder.startswith(run_folder(record.kind, run_id)):
             raise BadInput(f"{plan.folder} is not in the folder of run {run_id}", input=plan.table)
         version, rules = int(record.rules_version), [ERASED]
-        if record.kind is RunKind.LIFECYCLE:
+        if record.kind.spec.basis is Basis.POLICY:
             policy = await self._policies.version(version)
             rules = [rule.text() for rule in check_policy(policy.policy or b"").rules]
         now_ms = self._versions.ports.clock.now_ms()
         taken = self._versions.taken
         taking = TakingRecord(policy_version=version, taken_ms=now_ms, rules=tuple(rules))
-        if record.kind is RunKind.ERASURE:
+        if record.kind.spec.by_order:
             # Listings look for what was taken only where a policy or this record is there.
             await self._versions.context.set(keys.ERASED, taking)
         await taken.begin(run_id, taking)

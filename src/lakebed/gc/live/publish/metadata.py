@@ -20,10 +20,11 @@ What stays is retired all the same: it cannot be known whether another run may s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import RunId, in_waves
+from lakebed.base import RunId, RunKind, in_waves
 from lakebed.gc.live.errors import RunMoved, RunNotFound
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot_for_metadata
@@ -37,12 +38,13 @@ from lakebed.gc.messages import (
     LeftoversRetired,
     Manifest,
     RetireLeftovers,
-    RunKind,
     RunState,
     run_folder,
 )
 from lakebed.kv import Held
 from lakebed.versions import RefState, RunRecord, Versions
+
+_KIND: Final = RunKind.METADATA
 
 FILE = "file"
 RUN = "run"
@@ -66,7 +68,7 @@ class MetadataRuns:
             RunMoved: the run sweeps, ended or was abandoned, or another collection retired its plan.
             BadInput: the list is not what its manifest says, or not the one that was published before.
         """
-        inputs = Inputs(self._versions.objectstore, RunKind.METADATA, run_id)
+        inputs = Inputs(self._versions.objectstore, _KIND, run_id)
         table = await inputs.read_table(LEFTOVERS, body.leftovers)
         kinds, ids = table.column("kind").to_pylist(), table.column("id").to_pylist()
         if strange := set(kinds) - {FILE, RUN}:
@@ -92,14 +94,14 @@ class MetadataRuns:
     async def _begin_attempt(self, run_id: RunId, leftovers: Manifest) -> tuple[RunRecord, Held]:
         ports = self._versions.ports
         record = RunRecord(
-            kind=RunKind.METADATA,
+            kind=_KIND,
             state=RunState.EXPIRING,
             started_ms=ports.clock.now_ms(),
             attempt=ports.ids.fresh(),
             listed=leftovers.digest(),
         )
         try:
-            before, held = await self._runs.read_as(run_id, RunKind.METADATA, RunState.EXPIRING)
+            before, held = await self._runs.read_as(run_id, _KIND, RunState.EXPIRING)
         except RunNotFound:
             now = await self._runs.write(run_id, record, None)
             await self._runs.check_not_retired(run_id)

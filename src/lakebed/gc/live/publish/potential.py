@@ -42,6 +42,8 @@ from lakebed.gc.rules.lifecycle import (
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import Versions
 
+_KIND: Final = RunKind.LIFECYCLE
+
 PAGE_COMMITS: Final = 10_000
 
 
@@ -66,7 +68,7 @@ class PotentialCommits:
         tasks = self._versions.ports.tasks
         rows, found = await tasks.apart(partial(_find, snapshot, earliest))
         run_id = RunId(self._versions.ports.ids.fresh())
-        inputs = Inputs(self._versions.objectstore, RunKind.LIFECYCLE, run_id)
+        inputs = Inputs(self._versions.objectstore, _KIND, run_id)
         numbers = sorted(set(found.set_of.tolist()))
         sets = pa.table([numbers, [found.branches(number) for number in numbers]], schema=arrow_schema(POTENTIAL_SETS))
         await inputs.write_table(POTENTIAL_SETS, POTENTIAL_SETS.name, sets)
@@ -87,7 +89,7 @@ class PotentialCommits:
         part = manifest.parts[page]
         data = await self._versions.objectstore.get(manifest.folder + part.name)
         rows = read_part(manifest, POTENTIAL, part, data)
-        inputs = Inputs(self._versions.objectstore, RunKind.LIFECYCLE, id_)
+        inputs = Inputs(self._versions.objectstore, _KIND, id_)
         sets = await inputs.read_table(POTENTIAL_SETS, await self._manifest(id_, POTENTIAL_SETS.name))
         here = set(rows["set"].to_pylist())
         return PotentialPage(
@@ -96,7 +98,7 @@ class PotentialCommits:
         )
 
     async def _manifest(self, run_id: RunId, name: str) -> Manifest:
-        path = manifest_path(RunKind.LIFECYCLE, run_id, name)
+        path = manifest_path(_KIND, run_id, name)
         try:
             return decode_manifest(await self._versions.objectstore.get(path), name=path)
         except ObjectMissing as error:
@@ -109,7 +111,7 @@ class PotentialCommits:
         rows = policy_table(policy, run_id="", now_ms=now_ms)
         ended: list[str] = []
         for run_id, record in await self._versions.retired.runs():
-            has_deleted = record.kind is RunKind.LIFECYCLE and record.state is RunState.ENDED and record.swept
+            has_deleted = record.kind is _KIND and record.state is RunState.ENDED and record.swept
             # Without the date of its plan a run counts as one that took nothing: more is potential.
             if has_deleted and record.planned_ms:
                 former = await self._policies.version(int(record.rules_version))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from lakebed.base import RunId
 from lakebed.gc.live.errors import StalePlan
-from lakebed.gc.messages import Apply, NotePlanned, PlannedBy, RunKind
+from lakebed.gc.messages import Apply, NotePlanned, PlannedBy
 from lakebed.versions import PlannedRecord, Versions
 
 
@@ -49,7 +49,7 @@ class Planners:
         record = await self._versions.retired.find_planned(run_id)
         is_known = record is not None and (record.kind, record.plan) == (body.kind, body.plan_file)
         if record is None or not is_known:
-            if body.kind is RunKind.ERASURE:
+            if body.kind.spec.by_order:
                 raise StalePlan(f"run {run_id} has no such plan on record: plan the erasure again", run_id=run_id)
             return "", True
         return record.by, not self._is_own(record)

@@ -58,6 +58,20 @@ class RunBook:
             raise moved(run_id, record)
         return record, held
 
+    async def read_marking(self, run_id: RunId) -> RunRecord:
+        """The record of a run that marks. Kinds that publish never do.
+
+        Raises:
+            RunNotFound, WrongKind: there is none, or it is of a kind that publishes.
+            RunMoved: it is in another state.
+        """
+        record, _ = await self.read(run_id)
+        if record.kind.publishes:
+            raise WrongKind(f"run {run_id} is of kind {record.kind.value}, which does not mark", run_id=run_id)
+        if record.state is not RunState.MARKING:
+            raise moved(run_id, record)
+        return record
+
     async def write(self, run_id: RunId, record: RunRecord, before: Held | None) -> Held:
         """Replace exactly `before` (None: there is none yet).
 
@@ -86,18 +100,18 @@ class RunBook:
             RunNotFound, WrongKind, RunMoved: the run is not in a state for it, or its plan was retired.
             StalePlan: it was marked with another plan.
         """
-        uncommitted = body.kind is RunKind.UNCOMMITTED
-        states = (RunState.MARKED,) if uncommitted else (RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING)
+        publishes = body.kind.publishes
+        states = (RunState.MARKED,) if not publishes else (RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING)
         try:
             record, _ = await self.read_as(run_id, body.kind, *states)
         except RunNotFound:
-            if uncommitted:
+            if not publishes:
                 raise
             if (await self._versions.retired.are_retired([run_id]))[0]:
                 raise RunMoved(f"the plan of run {run_id} was retired: plan again", run_id=run_id) from None
             now_ms = self._versions.ports.clock.now_ms()
             return RunRecord(kind=body.kind, state=RunState.PLANNING, started_ms=now_ms)
-        if uncommitted and record.plan != body.plan:
+        if not publishes and record.plan != body.plan:
             raise StalePlan(f"run {run_id} was marked with another plan", run_id=run_id)
         return record
 
@@ -108,12 +122,12 @@ class RunBook:
 
     # Moves
 
-    async def start_marking(self) -> tuple[RunId, RunRecord]:
-        """A new run of uncommitted data, marking: from now on no finished upload or copy record is cleaned away."""
+    async def start_marking(self, kind: RunKind) -> tuple[RunId, RunRecord]:
+        """A new run of this kind, marking: from now on no finished upload or copy record is cleaned away."""
         run_id = RunId(self._versions.ports.ids.fresh())
         now_ms = self._versions.ports.clock.now_ms()
         record = RunRecord(
-            kind=RunKind.UNCOMMITTED,
+            kind=kind,
             state=RunState.MARKING,
             started_ms=now_ms,
             secret=fresh_secret(self._versions.ports.ids),

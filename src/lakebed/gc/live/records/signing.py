@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec.structs import replace
 
-from lakebed.base import Corrupt, NotFound, RunId, RunKind, RunState
+from lakebed.base import Corrupt, NotFound, RunId, RunState
 from lakebed.gc.live.errors import RunNotFound
 from lakebed.gc.messages import (
     BadInput,
@@ -111,13 +111,13 @@ class Certifying:
         missing = NoSuchErasure(f"run {run_id} is no erasure that was applied here", run_id=run_id)
         try:
             record, _ = await self._runs.read(run_id)
-            if record.kind is not RunKind.ERASURE or record.state not in (RunState.SWEEPING, RunState.ENDED):
+            if not record.kind.spec.by_order or record.state not in (RunState.SWEEPING, RunState.ENDED):
                 raise missing
         except RunNotFound:
             pass  # An old run loses its record, and keeps its certificate.
         else:
             try:
-                plan = decode_plan(await self._versions.objectstore.get(plan_path(RunKind.ERASURE, run_id)), run_id)
+                plan = decode_plan(await self._versions.objectstore.get(plan_path(record.kind, run_id)), run_id)
             except ObjectMissing:
                 pass
             else:

@@ -353,7 +353,7 @@ class SavedDues(msgspec.Struct, frozen=True, kw_only=True):
     dues: KnownDues
 
 
-def saved_path(run_id: str, kind: RunKind = RunKind.UNCOMMITTED) -> str:
+def saved_path(run_id: str, kind: RunKind) -> str:
     return f"{run_folder(kind, RunId(run_id))}saved.json"
 
 

@@ -15,7 +15,6 @@ from lakebed.gc.messages import (
     PlanRequest,
     PurgeRequest,
     Request,
-    RunKind,
     RunRequest,
     StartJob,
 )
@@ -88,7 +87,7 @@ def check_of_deleted(request: Request) -> None:
     Raises:
         InvalidRequest: a deleted repository takes no such request.
     """
-    plans = isinstance(request, PlanRequest) and request.kinds == (RunKind.DELETED,)
+    plans = isinstance(request, PlanRequest) and [kind.spec.of_deleted for kind in request.kinds] == [True]
     if not plans and not (isinstance(request, ApplyRequest) and request.window is None):
         raise InvalidRequest(
             "the repository is deleted: a job plans the kind deleted alone, or applies such a plan without a window"

@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 ONLY: Final = "only"
 """In place of the uid of a deleted repository: the only one that had the name."""
-_OWN_PERMISSIONS: Final = {RunKind.ERASURE: "gc:Erase", RunKind.DELETED: "gc:CollectDeleted"}
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -180,7 +179,7 @@ class Runs:
 
     @staticmethod
     def _require_own(operation: Operation[Any, Any], request: RestRequest, kind: RunKind) -> None:
-        asked = [one for one in operation.asked_later if one.action == _OWN_PERMISSIONS.get(kind)]
+        asked = [one for one in operation.asked_later if one.action == kind.spec.permission]
         require(asked, request.permissions, {"repository": request.args[0]})
 
     async def start(self, request: RestRequest, body: messages.StartRun) -> messages.StartedRun:
@@ -258,7 +257,7 @@ async def _prepare(repository: Repository) -> dict[str, str]:
     service = CollectionService(repository.versions)
     started = await service.start(messages.StartRun(kind=RunKind.COMMITTED))
     prepared = await service.prepare_commits(started.run_id)
-    garbage = input_folder(RunKind.COMMITTED, RunId(started.run_id), "garbage")
+    garbage = input_folder(started.kind, RunId(started.run_id), "garbage")
     return {
         "run_id": prepared.run_id,
         "gc_commits_location": repository.full_address(prepared.commits.folder),

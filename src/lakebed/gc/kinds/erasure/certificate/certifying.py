@@ -236,7 +236,7 @@ async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certi
             context, seen.ranges.meeting, before.selection, lambda rows: selected(rows, before.selection)
         )
 
-    seen, found = await context.reread(lambda: context.service.commits_for_erasure(run.run_id), find)
+    seen, found = await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), find)
     objects = _objects(_with_staged(before, staged), found)
     context.progress(f"asking the store for {count_of(len(objects), 'object')}")
     there = await addresses_there(context, objects)
@@ -518,7 +518,7 @@ async def _find_copies(
                 also=("metadata",),
             )
 
-        seen, others = await context.reread(lambda: context.service.commits_for_erasure(run.run_id), look)
+        seen, others = await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), look)
         content = content.closed(others, elsewhere, uri)
         if content.checksums == sought:
             break
