@@ -8,8 +8,9 @@ or of many, the one that began last goes on (runs/fencing.py).
     apply    carry out one plan and nothing that it does not hold; after any crash, again
     purge    apply each deferred run whose window is over
 
-An apply goes through these steps. The run's state is read from the service each time; the files in its folder say how
-far it came in that state.
+An apply is one of four flows. Of a run that ended, or waits for the end of its window, it returns the report. A first
+apply goes through all steps. The apply of a deferred run takes no turn, and gives readers no second grace. The run's
+state is read from the service each time; the files in its folder say how far it came in that state.
 
 1. ask whether the caller may, and whether run and rules are those of the plan: a refused caller has done nothing
 2. claim: applies that began before stop at their next look
@@ -29,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -189,7 +190,6 @@ async def apply(
         window_end_ms(window, 0)
     grace_s = grace_s_of(context.store.uri, grace_s)
     plan, plan_file = await read_plan_file(context.store, run_id)
-    kind = kind_of_plan(plan)
     view = await context.service.run(run_id)
     state = state_to_apply(view, plan)
     if state is RunState.ENDED:
@@ -200,70 +200,107 @@ async def apply(
     allowed = await may_apply(context.service, plan, state, plan_file=plan_file)
     if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):
         return await _report_of_deferred(context, plan, view)
-    # One that was deferred took its turn then.
-    is_new = view is None or view.until_ms is None
+    run = _Run(context=context, plan=plan, plan_file=plan_file, kind=kind_of_plan(plan), view=view, allowed=allowed)
     check_uncommitted(await context.service.holds(), plan.kind)
-    if is_new:
-        await check_window(context, plan, asked)
-        await check_beside(context, await context.service.runs(), plan, asked)
+    if view is None or view.until_ms is None:
+        return await _first_apply(run, asked, grace_s)
+    return await _apply_deferred(run, asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A run whose plan may be applied, as it was when the apply asked."""
+
+    context: RunContext
+    plan: Plan
+    plan_file: str
+    kind: Kind
+    view: RunView | None
+    allowed: Allowed
+
+
+async def _first_apply(run: _Run, asked: str | None, grace_s: int) -> RunReport:
+    """Apply a plan that was not deferred yet: defer it, or give readers their grace and delete."""
+    context, plan = run.context, run.plan
+    await check_window(context, plan, asked)
+    await check_beside(context, await context.service.runs(), plan, asked)
     began_ms = context.ports.clock.now_ms()
-    fence, outdated = await claim(context.store, context.ports.clock, run_id)
-    await remove_files(context.engine, outdated)
-    wanted = await begin(context, plan, asked)
-    cleared, looked = await _clear(context, kind, plan, view, allowed, plan_file)
-    if is_new:
-        wanted = await take_turn(context, looked, asked=asked, wanted=wanted)
-    cleared_ms = context.ports.clock.now_ms()
-    # By the table of its record, of which a look may leave some rows out.
-    bound = cleared.garbage if plan.kind.publishes else plan.garbage
-    saves = is_new and not allowed.looks_again
+    fence, wanted = await _claim(run, asked)
+    cleared, looked = await _clear(context, run.kind, plan, run.view, run.allowed, run.plan_file)
+    wanted = await take_turn(context, looked, asked=asked, wanted=wanted)
+    took_ms = context.ports.clock.now_ms() - began_ms
+    # The plan of another user leaves nothing that a later run may go on from.
+    saves = not run.allowed.looks_again
     # A run of commits without objects of their own waits, too: until it purges it can be undone.
-    if wanted and (cleared.garbage.rows or cleared.expiring) and (asked is not None or is_new):
-        took_ms = cleared_ms - began_ms
+    if wanted and (cleared.garbage.rows or cleared.expiring):
         return await _defer(context, plan, cleared, fence, window=wanted, took_ms=took_ms, saves=saves)
-    if not is_new:
-        try:
-            cleared = await _look_again(context, plan, cleared, fence, plan_file)
-        except Conflict:
-            # The clocks that count are the service's and the object store's.
-            now = await context.service.run(run_id)
-            if now is None or now.until_ms is None or now.is_purging:
-                raise
-            return await _report_of_deferred(context, plan, now)
+    ledger = await _wait_for_readers(context, plan, cleared.garbage, fence, grace_s)
+    return await _delete(run, cleared, _bound(plan, cleared), fence, ledger, took_ms=took_ms, saves=saves)
+
+
+async def _apply_deferred(run: _Run, asked: str | None) -> RunReport:
+    """Apply a run that was deferred: delete once its window is over, or make the window longer. It took its turn when
+    it was deferred, and readers had the window, so neither is waited for again.
+    """
+    context, plan = run.context, run.plan
+    began_ms = context.ports.clock.now_ms()
+    fence, wanted = await _claim(run, asked)
+    cleared, _ = await _clear(context, run.kind, plan, run.view, run.allowed, run.plan_file)
+    took_ms = context.ports.clock.now_ms() - began_ms
+    if wanted and (cleared.garbage.rows or cleared.expiring) and asked is not None:
+        return await _defer(context, plan, cleared, fence, window=wanted, took_ms=took_ms, saves=False)
+    try:
+        left = await _look_again(context, plan, cleared, fence, run.plan_file)
+    except Conflict:
+        # The clocks that count are the service's and the object store's.
+        now = await context.service.run(plan.run_id)
+        if now is None or now.until_ms is None or now.is_purging:
+            raise
+        return await _report_of_deferred(context, plan, now)
+    ledger = await _wait_for_readers(context, plan, left.garbage, fence, 0)
+    return await _delete(run, left, _bound(plan, cleared), fence, ledger, took_ms=took_ms, saves=False)
+
+
+async def _claim(run: _Run, asked: str | None) -> tuple[Fence, str | None]:
+    """Stop applies that began before, and write down how this one is carried out. Return the window that it has."""
+    context, plan = run.context, run.plan
+    fence, outdated = await claim(context.store, context.ports.clock, plan.run_id)
+    await remove_files(context.engine, outdated)
+    return fence, await begin(context, plan, asked)
+
+
+def _bound(plan: Plan, cleared: Cleared) -> Manifest:
+    """Return the table of the run's record, by which it ends. A later look may leave some rows out."""
+    return cleared.garbage if plan.kind.publishes else plan.garbage
+
+
+async def _delete(
+    run: _Run, cleared: Cleared, bound: Manifest, fence: Fence, ledger: Ledger, *, took_ms: int, saves: bool
+) -> RunReport:
+    """Delete what no legal hold keeps of what the run cleared, write the report, and end the run if all of it went."""
+    context, plan = run.context, run.plan
     garbage = cleared.garbage
-    # Who waited for the end of a window waits for no readers.
-    grace_s = grace_s if is_new else 0
-    ledger = await _wait_for_readers(context, plan, garbage, fence, grace_s)
     await fence.check(context.store)
     held = await read_held(context, plan, cleared)
     gone = await find_gone(context, plan, fence)
     waited_ms = context.ports.clock.now_ms()
     context.progress(f"deleting {count_of(garbage.rows, 'object')}")
-    swept = await sweep(context.engine, garbage, ledger, rule=kind.rule, fence=fence, held=held, gone=gone)
+    swept = await sweep(context.engine, garbage, ledger, rule=run.kind.rule, fence=fence, held=held, gone=gone)
     saved = ""
     if saves:
         saved = await save(context.store, plan, bound, ledger, objects_failed=swept.objects_failed)
     now_ms = context.ports.clock.now_ms()
-    report = _report(
-        plan,
-        cleared,
-        swept,
-        size_bytes=swept.all.size_bytes,
-        stages=(
-            _stage("recheck", plan.totals.all, cleared_ms - began_ms),
-            _stage("sweep", swept.all, now_ms - waited_ms),
-        ),
-        now_ms=now_ms,
-    )
+    stages = (_stage("recheck", plan.totals.all, took_ms), _stage("sweep", swept.all, now_ms - waited_ms))
+    report = _report(plan, cleared, swept, size_bytes=swept.all.size_bytes, stages=stages, now_ms=now_ms)
     # Before the run ends, so that one that has ended always has a report.
-    await context.store.put(report_path(plan.kind, RunId(run_id)), encode_report(report))
+    await context.store.put(report_path(plan.kind, RunId(plan.run_id)), encode_report(report))
     if plan.policy:
         await write_tables(context, plan, garbage, ledger, report)
     if swept.objects_failed:
         if saved:
-            await _note(context, plan, plan_file, saved=saved)
+            await _note(context, plan, run.plan_file, saved=saved)
         return report
-    await context.service.ended(run_id, bound, saved=saved)
+    await context.service.ended(plan.run_id, bound, saved=saved)
     return msgspec.structs.replace(report, state=RunState.ENDED)
 
 

@@ -18,6 +18,7 @@ from lakebed.gc.engines import Engine
 from lakebed.gc.engines.tables import Table, check_table, encode
 from lakebed.gc.messages import (
     BadInput,
+    CommitCounts,
     Manifest,
     Part,
     Pieces,
@@ -217,6 +218,12 @@ async def read_plan(store: ObjectStore, run_id: str) -> Plan:
         BadInput: it is unreadable, of an unknown format, or was changed.
     """
     return (await read_plan_file(store, run_id))[0]
+
+
+def counts_of(commits: pa.Table) -> CommitCounts:
+    """Count the rows of COMMITS for a plan that expires none."""
+    swept = int(pc.sum(commits["swept"]).as_py() or 0)
+    return CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept)
 
 
 async def read_plan_file(store: ObjectStore, run_id: str) -> tuple[Plan, str]:

@@ -14,7 +14,7 @@ waits in the queue of hard delete, goes too, where its paths alone select it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -26,12 +26,12 @@ from lakebed.gc.kinds.erasure.certificate.certifying import foresee, queued_of
 from lakebed.gc.kinds.kind import Limits, Look, SweepRule
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.named import deal_tables
-from lakebed.gc.mark.inputs.ranges import deal_ranges
+from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_ranges
 from lakebed.gc.mark.mark import deal_again, mark_expired
+from lakebed.gc.mark.sets.bucketed import Bucketed
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (
     DATA_PREFIX,
-    CommitCounts,
     ErasureOrder,
     Expire,
     InvalidRequest,
@@ -49,6 +49,7 @@ from lakebed.gc.rules import Holds
 from lakebed.gc.runs.context import (
     Cleared,
     RunContext,
+    counts_of,
     folder_in,
     plan_frame,
     slice_numbers,
@@ -153,25 +154,7 @@ async def _plan(
         f"reading {count_of(meeting.count, 'range')} that may have selected entries; {apart.count:,} have none"
     )
     closed = slice_numbers(run.closed_slices)
-    found, stays = await deal_selected(
-        context.engine,
-        meeting,
-        order.selection,
-        uri=run.namespace,
-        folder=folder_in(run, "due.tasks"),
-        closed=closed,
-    )
-    candidates = await add_others(
-        context,
-        found,
-        (*order.staged, *queued),
-        await deferred_runs(context),
-        order.selection,
-        takes_shared=order.takes_shared,
-        holds=prepared.holds,
-        uri=run.namespace,
-        closed=closed,
-    )
+    candidates, stays = await _candidates(context, run, order, queued, prepared.holds, meeting, closed)
     sides = [await deal_held(context, run, commits, prepared.holds, name="holds")]
     sides += [await deal_staying(context, run, order.staged, prepared.holds, closed=closed)]
     if others is not None:
@@ -191,18 +174,49 @@ async def _plan(
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
     outlook, checksums = await foresee(context, run, order, prepared, queued=queued, ranges=ranges, garbage=garbage)
-    swept = int(commits["swept"].to_numpy().sum())
     frame = plan_frame(context, run, prepared) | {"rules": None, "rules_version": 0}
     return Plan(
         **frame,
         erasure=replace(order, checksums=checksums),
         outlook=outlook,
         slices=await _write_slices(context, run),
-        commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
+        commit_counts=counts_of(commits),
         range_counts=RangeCounts(live=apart.count, expired=meeting.count),
         garbage=garbage,
         totals=totals,
     )
+
+
+async def _candidates(
+    context: RunContext,
+    run: StartedRun,
+    order: ErasureOrder,
+    queued: Sequence[StagedEntry],
+    holds: Holds,
+    meeting: ListedRanges,
+    closed: Collection[int],
+) -> tuple[Bucketed, Bucketed]:
+    """Return the objects of selected entries, and those that other entries of the same ranges name."""
+    found, stays = await deal_selected(
+        context.engine,
+        meeting,
+        order.selection,
+        uri=run.namespace,
+        folder=folder_in(run, "due.tasks"),
+        closed=closed,
+    )
+    candidates = await add_others(
+        context,
+        found,
+        (*order.staged, *queued),
+        await deferred_runs(context),
+        order.selection,
+        takes_shared=order.takes_shared,
+        holds=holds,
+        uri=run.namespace,
+        closed=closed,
+    )
+    return candidates, stays
 
 
 async def _write_slices(context: RunContext, run: StartedRun) -> Pieces | None:

@@ -35,7 +35,7 @@ from lakebed.gc.messages import BadInput, Part, Pieces
 from lakebed.gc.rules import HOUR_MS
 from lakebed.gc.rules.lifecycle import Policy, latest_due, parse_period
 from lakebed.objectstore import ObjectStore
-from lakebed.ranges import SliceSummary
+from lakebed.ranges import RangeFile, SliceSummary
 
 from .due import MIXED, match_rules, open_range, read_columns
 from .reaching import DUE_RANGES, Periods, Ranges
@@ -286,24 +286,11 @@ async def read_dues(
                 continue
             file = open_range(RangeId(name), found, facts[name]["count"])
             summary = file.summary
-            names = file.group_names()
-            groups = {
-                at: own[number][group] for at, group in enumerate(names) if not summary.foreign and group in own[number]
-            }
-            new = [at for at in range(len(names)) if at not in groups]
-            if new:
-                rows = read_columns(file, policy, groups=new, rule=rule, with_addresses=bool(summary.foreign))
-                hours = hours_of(rows, match_rules(rows, policy) if rule == MIXED else rule, periods[number])
-                _add_rows(reading, rows, hours, namespace)
-                ends = np.cumsum([file.group_rows[at] for at in new])
-                for at, part in zip(new, np.split(hours, ends[:-1]), strict=True):
-                    groups[at] = Group(names[at], _due_hours(part))
+            groups = _read_groups(reading, file, policy, periods[number], own[number], rule=rule, namespace=namespace)
             if not summary.foreign:
-                own[number] |= {group.name: group for group in groups.values()}
+                own[number] |= {group.name: group for group in groups}
             slices = {bitmap.slice for bitmap in summary.bitmaps}
-            reading.end(
-                name, number, [groups[at] for at in range(len(names))], slices, has_foreign=bool(summary.foreign)
-            )
+            reading.end(name, number, groups, slices, has_foreign=bool(summary.foreign))
             if reading.held >= HELD_MAX:
                 async for row in reading.write(task.store, folder):
                     yield row
@@ -315,6 +302,30 @@ async def read_dues(
     is_read = pc.starts_with(written["name"], "read-")
     dues, facts = (parts_of(written.filter(some).sort_by("name")) for some in (pc.invert(is_read), is_read))
     return Pieces(folder=folder, parts=tuple(dues)), Pieces(folder=folder, parts=tuple(facts))
+
+
+def _read_groups(
+    reading: _Reading,
+    file: RangeFile,
+    policy: Policy,
+    periods: tuple[Periods, ...],
+    known: Mapping[GroupName, Group],
+    *,
+    rule: int,
+    namespace: Namespace,
+) -> list[Group]:
+    """Add the rows of the row groups that are not known, and return every group of the range."""
+    names, has_foreign = file.group_names(), bool(file.summary.foreign)
+    groups = {at: known[group] for at, group in enumerate(names) if not has_foreign and group in known}
+    new = [at for at in range(len(names)) if at not in groups]
+    if new:
+        rows = read_columns(file, policy, groups=new, rule=rule, with_addresses=has_foreign)
+        hours = hours_of(rows, match_rules(rows, policy) if rule == MIXED else rule, periods)
+        _add_rows(reading, rows, hours, namespace)
+        ends = np.cumsum([file.group_rows[at] for at in new])
+        for at, part in zip(new, np.split(hours, ends[:-1]), strict=True):
+            groups[at] = Group(names[at], _due_hours(part))
+    return [groups[at] for at in range(len(names))]
 
 
 def _add_rows(reading: _Reading, rows: pa.Table, hours: Hours, namespace: Namespace) -> None:

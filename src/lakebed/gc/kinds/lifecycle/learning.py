@@ -5,7 +5,7 @@ A clean run is one with nothing to go on from, so both are one function. dues.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -41,7 +41,7 @@ from .dues import (
     to_read,
     write_hours,
 )
-from .reaching import SPANS, Ranges, Reached, keeps_versions
+from .reaching import SPANS, Periods, Ranges, Reached, keeps_versions
 from .sorting import in_rows, sort_ranges
 from .trees import TreeParts
 
@@ -151,7 +151,6 @@ async def learn(
     suffix: str = "",
 ) -> Learned:
     """Return the ranges of the history, and from when each object is due. What `base` knows becomes part of it.
-
     Where more than `changed_max` of all ranges have to be read, all are.
 
     Raises:
@@ -181,20 +180,7 @@ async def learn(
     ranges = await in_rows(context, ranges)
     count = ranges.due.num_rows + ranges.whole.num_rows
     known = Known(trees=trees, ranges={}, dues=Dues())
-
-    def rules_of(ids: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-        at = pc.index_in(ids, value_set=ranges.due["range_id"])
-        # Of whole ranges the rule does not matter.
-        found = np.full(len(at), MIXED, np.int32)
-        is_due = at.is_valid().to_numpy()
-        at, rules = at.filter(pa.array(is_due)), np.empty(int(is_due.sum()), np.int32)
-        for start in range(0, len(at), SPANS_HELD):
-            some = at.slice(start, SPANS_HELD)
-            spans = zip(*(ranges.spans[name].take(some).to_pylist() for name in SPANS.schema.names), strict=True)
-            rules[start : start + len(some)] = [rule_of_span(policy, *span) for span in spans]
-        found[is_due] = rules
-        return found
-
+    rules_of = partial(_rules_of, ranges, policy)
     todo = to_read(ranges, {} if base is None else base.known.ranges, rules_of)
     if base is not None and todo.ranges.num_rows > changed_max * count:
         base, note = None, "most of what is named has changed"
@@ -209,14 +195,45 @@ async def learn(
         context.engine, todo.ranges, periods, policy, known=todo.groups, uri=run.namespace, folder=folder
     )
     try:
-        async for table in read_pieces(context.store, dues, HOURS):
-            known.dues.add_rows(table)
+        await _add_read(context.store, known, dues, facts, todo.known, periods)
     except TooSparse:
         return Learned(ranges=ranges)
-    known.ranges |= todo.known
-    async for table in read_pieces(context.store, facts, READ_RANGES):
-        known.ranges |= known_ranges(table, periods)
     return Learned(ranges=ranges, known=known, base=base, note=note)
+
+
+async def _add_read(
+    store: ObjectStore,
+    known: Known,
+    dues: Pieces,
+    facts: Pieces,
+    before: Mapping[str, ReadRange],
+    periods: Sequence[tuple[Periods, ...]],
+) -> None:
+    """Add to `known` the hours and ranges that were read now, and the ranges that were known `before`.
+
+    Raises:
+        TooSparse: the hours do not find room.
+    """
+    async for table in read_pieces(store, dues, HOURS):
+        known.dues.add_rows(table)
+    known.ranges |= before
+    async for table in read_pieces(store, facts, READ_RANGES):
+        known.ranges |= known_ranges(table, periods)
+
+
+def _rules_of(ranges: Ranges, policy: Policy, ids: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+    """Return the rule of the policy for each of these ranges, MIXED where several apply."""
+    at = pc.index_in(ids, value_set=ranges.due["range_id"])
+    # Of whole ranges the rule does not matter.
+    found = np.full(len(at), MIXED, np.int32)
+    is_due = at.is_valid().to_numpy()
+    at, rules = at.filter(pa.array(is_due)), np.empty(int(is_due.sum()), np.int32)
+    for start in range(0, len(at), SPANS_HELD):
+        some = at.slice(start, SPANS_HELD)
+        spans = zip(*(ranges.spans[name].take(some).to_pylist() for name in SPANS.schema.names), strict=True)
+        rules[start : start + len(some)] = [rule_of_span(policy, *span) for span in spans]
+    found[is_due] = rules
+    return found
 
 
 def only_ranges(ranges: Ranges, chosen: Collection[str]) -> Ranges:

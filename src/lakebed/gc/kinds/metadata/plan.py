@@ -43,7 +43,6 @@ from lakebed.gc.mark.mark import sum_parts, write_portions
 from lakebed.gc.messages import (
     GC_PREFIX,
     LEFTOVERS,
-    CommitCounts,
     LeftoversRetired,
     Part,
     Plan,
@@ -56,7 +55,7 @@ from lakebed.gc.messages import (
     run_folder,
 )
 from lakebed.gc.rules import MetadataRule, RunFacts, WrittenFacts, old_runs, old_written, unnamed_files
-from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, read_garbage, write_input
+from lakebed.gc.runs.context import Cleared, RunContext, counts_of, folder_in, plan_frame, read_garbage, write_input
 from lakebed.objectstore import ObjectCorrupt, ObjectStat, ObjectStore
 from lakebed.ranges import metarange_key, range_key, sublist_key
 
@@ -122,12 +121,11 @@ class Metadata:
         refs = await context.read(prepared.refs, messages.REFS)
         old = await self._old(context.store, special, refs, run.now_ms)
         garbage, totals = await _write(context, run, _garbage(nameless, special, ids, runs, old))
-        swept = int(commits["swept"].to_numpy().sum())
         around = await find_unknown_files_around(context.store)
         return Plan(
             **plan_frame(context, run, prepared),
             leftovers=await _write_leftovers(context.store, run, sorted(ids), sorted(runs)),
-            commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
+            commit_counts=counts_of(commits),
             range_counts=RangeCounts(live=ranges, expired=len(ids)),
             garbage=garbage,
             totals=totals,

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakebed.base import Conflict, count_of, inner_namespace
 from lakebed.gc import messages
@@ -40,7 +39,6 @@ from lakebed.gc.mark.mark import mark_keys
 from lakebed.gc.mark.sets.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
 from lakebed.gc.mark.sets.places import is_elsewhere
 from lakebed.gc.messages import (
-    CommitCounts,
     Found,
     Plan,
     PreparedCommits,
@@ -50,7 +48,7 @@ from lakebed.gc.messages import (
     StartedRun,
 )
 from lakebed.gc.rules import DAY_MS, slice_of
-from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame
+from lakebed.gc.runs.context import Cleared, RunContext, counts_of, folder_in, plan_frame
 from lakebed.gc.runs.resume import held_tables, runs_over
 from lakebed.objectstore import ObjectStat, ObjectStore
 
@@ -129,7 +127,6 @@ class OldLayout:
             young_since_ms=dated_ms - self.age_ms,
         )
         await context.service.marked(run.run_id, garbage)
-        count, swept = committed.commits.num_rows, int(pc.sum(committed.commits["swept"]).as_py() or 0)
         return Plan(
             **plan_frame(context, run, committed.prepared),
             uncommitted=uncommitted,
@@ -137,7 +134,7 @@ class OldLayout:
             mode=RunMode.OLD_LAYOUT,
             beside=tuple(held),
             mode_note=f"outside slices, written more than {self.age_ms / DAY_MS:g} days before",
-            commit_counts=CommitCounts(all=count, kept=count - swept, expired=0, swept=swept),
+            commit_counts=counts_of(committed.commits),
             range_counts=RangeCounts(live=committed.ranges, expired=0),
             garbage=garbage,
             totals=totals,

@@ -39,7 +39,6 @@ from lakebed.gc.mark.mark import Live, mark_listed
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (
     BadInput,
-    CommitCounts,
     Found,
     Keeps,
     Manifest,
@@ -55,7 +54,7 @@ from lakebed.gc.messages import (
     UncommittedOptions,
 )
 from lakebed.gc.rules import DAY_MS
-from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_piece
+from lakebed.gc.runs.context import Cleared, RunContext, counts_of, folder_in, plan_frame, slice_numbers, write_piece
 from lakebed.gc.runs.resume import held_tables, runs_over
 
 from .old_layout import OldLayout
@@ -143,8 +142,6 @@ class Uncommitted:
         )
         keeps = await _keep(context, run, base, slices.listed, prepared, committed, marked.kept)
         await context.service.marked(run.run_id, marked.garbage)
-        swept = int(pc.sum(committed.commits["swept"]).as_py() or 0)
-        count = committed.commits.num_rows
         # The special folders hold as much as all commits: clean runs look through them.
         around = UnknownFiles() if base else await find_unknown_files(context.engine, context.store)
         return Plan(
@@ -160,7 +157,7 @@ class Uncommitted:
             token_expiry_ms=self.options.token_expiry_ms,
             slices_skipped=slices.skipped,
             last_read_slice=_last_read_slice(base, slices.listed),
-            commit_counts=CommitCounts(all=count, kept=count - swept, expired=0, swept=swept),
+            commit_counts=counts_of(committed.commits),
             range_counts=RangeCounts(live=committed.new_ranges.count, expired=0),
             garbage=marked.garbage,
             totals=marked.totals,

@@ -333,11 +333,7 @@ async def _with_earlier(context: RunContext, before: Certificate) -> _Earlier:
     too; and those that a certificate of the run itself named before: no other record may have them. Erasures are
     applied in any order, so those that were planned later count likewise. Of one without a certificate the plan counts.
     """
-    applied = [
-        one.run_id
-        for one in await context.service.runs()
-        if one.kind is RunKind.ERASURE and one.state in _APPLIED and one.run_id != before.run_id
-    ]
+    applied = await _other_erasures(context, before.run_id)
     keys = sorted([stat.key async for page in context.store.list(CERTIFICATES_PREFIX) for stat in page])
     selection = before.selection
     is_selected, is_any = _at_paths(selection), not (selection.paths or selection.globs or selection.digests)
@@ -391,6 +387,16 @@ async def _with_earlier(context: RunContext, before: Certificate) -> _Earlier:
     erasures = count_of(left_out, "other erasure")
     remains = [f"{_LEFT_OUT}: {erasures}. Verify these by themselves"] if left_out else []
     return _Earlier(replace(before, objects=tuple(joined.values())), unread, remains)
+
+
+async def _other_erasures(context: RunContext, run_id: str) -> list[str]:
+    """Return the erasures that were applied, but this one."""
+    views = await context.service.runs()
+    return [
+        view.run_id
+        for view in views
+        if view.kind is RunKind.ERASURE and view.state in _APPLIED and view.run_id != run_id
+    ]
 
 
 def _joined(known: ErasedObject, one: ErasedObject) -> ErasedObject:
@@ -562,12 +568,7 @@ async def _look(
         why = f"copies were not sought of {count_of(len(copies.unsought), 'more checksum')} that restored copies have"
         stands.append(Standing(what="copy", where=context.store.uri, why=why))
     stands += [Standing(what="staged", where=one.path, why=one.where) for one in staged]
-    queued = {one.address: one.path for one in await queued_of(context, run_id, before.selection, narrowed=True)}
-    waiting = await addresses_there(context, queued.keys() - objects.keys())
-    stands += [
-        Standing(what="queued", where=address, why=f"waits in the queue of hard delete, was at {queued[address]}")
-        for address in sorted(waiting)
-    ]
+    stands += await _in_queue(context, run_id, before.selection, objects)
     stands += deferred
     is_proven = before.collected is not None and before.collected.proof == PROOF
     unlisted = await _on_no_record(context, data, run)
@@ -593,6 +594,18 @@ async def _look(
     )
 
 
+async def _in_queue(
+    context: RunContext, run_id: str, selection: Selection, objects: Mapping[str, ErasedObject]
+) -> list[Standing]:
+    """Return the selected objects in the queue of hard delete that the erasure did not name."""
+    queued = {one.address: one.path for one in await queued_of(context, run_id, selection, narrowed=True)}
+    waiting = await addresses_there(context, queued.keys() - objects.keys())
+    return [
+        Standing(what="queued", where=address, why=f"waits in the queue of hard delete, was at {queued[address]}")
+        for address in sorted(waiting)
+    ]
+
+
 async def foresee(
     context: RunContext,
     run: StartedRun,
@@ -609,6 +622,71 @@ async def foresee(
     Return with that the checksums, by address, of those of its objects that no entry on record has: their bytes are
     read now, while they are there.
 
+    Raises:
+        NothingSelected: there is nothing that the order selects.
+    """
+    meant = await _meant(context, order, prepared, queued, ranges, garbage)
+    found, taken, deferred = meant.found, meant.taken, meant.deferred
+    left = _left(found, (*order.staged, *queued), taken["address"])
+    there = await addresses_there(context, left)
+    far = await _seek_copies(context, run, order, ranges, meant, there)
+    others, elsewhere = far.others, far.elsewhere
+    closed, otherwise = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
+    names = _staged_names(elsewhere, context.store.uri.rstrip("/"), beside=order.staged)
+    stands = [
+        Standing(
+            what="object",
+            where=address,
+            why=_why(address, left[address], prepared.holds, others, names, _open_or(address, closed, otherwise)),
+        )
+        for address in sorted(there)
+    ]
+    known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
+    stands += await _copies(context, others, far.content, known)
+    stands += await _staged_copies(context, elsewhere, far.content, known, beside=order.staged)
+    stands += [
+        Standing(what="staged", where=one.path, why=f"a commit of branch {one.branch} may be taking it: plan again")
+        for one in order.staged
+        if one.is_sealed
+    ]
+    stands += deferred
+    if far.has_sought:
+        told = {*known, *taken["address"].to_pylist(), *others["address"].to_pylist(), *(one.where for one in deferred)}
+        stands += await deferred_copies(context, _sizes_of(found, taken, order.staged, meant.read), told)
+    bucket, unknown = await _bucket(context)
+    # Never cut off: of all that stands this is the one that no second plan can mend.
+    named = (*bucket, *stands[:STANDING_MAX])
+    outlook = Outlook(
+        stands=named,
+        stands_count=len(stands) + len(bucket),
+        unmatched=meant.unmatched,
+        remains=(*far.missing, _garbage_stays(prepared.holds), *REMAINS, *unknown),
+    )
+    return outlook, meant.read
+
+
+class _Meant(NamedTuple):
+    """Hold what an order selects. `found` are the entries of commits (NAMES), `taken` the plan's objects (GARBAGE),
+    `deferred` what deferred runs keep of it, `read` the checksums that no entry on record has.
+    """
+
+    found: pa.Table
+    taken: pa.Table
+    checksums: pa.Array
+    deferred: list[Standing]
+    unmatched: tuple[str, ...]
+    read: dict[str, str]
+
+
+async def _meant(
+    context: RunContext,
+    order: ErasureOrder,
+    prepared: PreparedCommits,
+    queued: Sequence[StagedEntry],
+    ranges: RangesBySpan,
+    garbage: Manifest,
+) -> _Meant:
+    """
     Raises:
         NothingSelected: there is nothing that the order selects.
     """
@@ -630,18 +708,40 @@ async def foresee(
             "no commit, branch or deferred run has what is selected: nothing was planned. Bytes that no entry names"
             " have no path on record: `lakebed gc run --uncommitted --clean` deletes all of them"
         )
-    left = _left(found, (*order.staged, *queued), taken["address"])
-    there = await addresses_there(context, left)
+    return _Meant(found, taken, checksums, deferred, unmatched, read)
+
+
+class _Far(NamedTuple):
+    """Hold the entries that name an object of the plan or have its content, in commits (NAMES) and staged. `missing`
+    says that copies were not sought.
+    """
+
+    others: pa.Table
+    elsewhere: Iterable[StagedEntry]
+    content: _Content
+    has_sought: bool
+    missing: tuple[str, ...]
+
+
+async def _seek_copies(
+    context: RunContext,
+    run: StartedRun,
+    order: ErasureOrder,
+    ranges: RangesBySpan,
+    meant: _Meant,
+    there: Collection[str],
+) -> _Far:
+    selection, uri = order.selection, context.store.uri.rstrip("/")
     # By digest alone every entry with the content is selected.
     finds_copies = selection.is_by_path or bool(selection.metadata)
     looks_far = finds_copies and (order.finds_copies or ranges.all.entries <= COPIES_ROWS_MAX)
-    wanted = sorted({*checksums.to_pylist(), *read.values()} - {""}) if looks_far else []
-    erased = frozenset(taken["address"].to_pylist()) if looks_far else frozenset()
+    wanted = sorted({*meant.checksums.to_pylist(), *meant.read.values()} - {""}) if looks_far else []
+    erased = frozenset(meant.taken["address"].to_pylist()) if looks_far else frozenset()
     content = _Content(frozenset(wanted), frozenset(wanted), erased)
     whole = _with_any(wanted)
     others = NAMES.schema.empty_table()
-    uri = context.store.uri.rstrip("/")
-    if there or wanted or erased:
+    looks = bool(there or wanted or erased)
+    if looks:
         others = await _names(
             context,
             ranges.all,
@@ -649,42 +749,9 @@ async def foresee(
             lambda rows: _is_other(rows, selection, whole, there, uri, restored=bool(erased)),
             also=("metadata",) if erased else (),
         )
-    closed, otherwise = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
-    looks = bool(there or wanted or erased)
     elsewhere = await _staged_elsewhere(context, run.run_id, wanted, there) if looks else ()
-    names = _staged_names(elsewhere, uri, beside=order.staged)
-    stands = [
-        Standing(
-            what="object",
-            where=address,
-            why=_why(address, left[address], prepared.holds, others, names, _open_or(address, closed, otherwise)),
-        )
-        for address in sorted(there)
-    ]
-    known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
-    content = content.closed(others, elsewhere, uri)
-    stands += await _copies(context, others, content, known)
-    stands += await _staged_copies(context, elsewhere, content, known, beside=order.staged)
-    stands += [
-        Standing(what="staged", where=one.path, why=f"a commit of branch {one.branch} may be taking it: plan again")
-        for one in order.staged
-        if one.is_sealed
-    ]
-    stands += deferred
-    if wanted:
-        told = {*known, *taken["address"].to_pylist(), *others["address"].to_pylist(), *(one.where for one in deferred)}
-        stands += await deferred_copies(context, _sizes_of(found, taken, order.staged, read), told)
-    bucket, unknown = await _bucket(context)
-    # Never cut off: of all that stands this is the one that no second plan can mend.
-    named = (*bucket, *stands[:STANDING_MAX])
     missing = () if looks_far or not finds_copies else (_NO_COPIES,)
-    outlook = Outlook(
-        stands=named,
-        stands_count=len(stands) + len(bucket),
-        unmatched=unmatched,
-        remains=(*missing, _garbage_stays(prepared.holds), *REMAINS, *unknown),
-    )
-    return outlook, read
+    return _Far(others, elsewhere, content.closed(others, elsewhere, uri), bool(wanted), missing)
 
 
 def _sizes_of(
