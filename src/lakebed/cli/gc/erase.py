@@ -211,7 +211,7 @@ def _carried_out(
     if collects:
         check(session, collector, collecting)
         try:
-            collector.check_held(RunKind.UNCOMMITTED)
+            collector.check_held(collecting.kinds[0])
         except HeldBack as error:
             session.note(f"nothing is collected: {error}. Once it is released `{again}` goes on")
             collects = False
