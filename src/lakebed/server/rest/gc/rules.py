@@ -11,7 +11,7 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import check_branch
 from lakebed.catalog import Repository
-from lakebed.gc.live import CollectionService, RulesNotFound, RulesSet, rules_version
+from lakebed.gc.live import RuleBook, RulesNotFound, RulesSet, rules_version
 from lakebed.gc.messages import RulesHistory, RulesVersion, RulesWritten
 from lakebed.gc.rules import Explanation, Rules, explain, in_days
 from lakebed.operations import collections, collectors
@@ -30,7 +30,7 @@ class DayRules:
 
     async def get(self, request: RestRequest) -> wire.GarbageCollectionRules:
         repository = await self._catalog.get(request.args[0])
-        rules = (await CollectionService(repository.versions).rules.read()).rules
+        rules = (await RuleBook(repository.versions).read()).rules
         if rules is None:
             raise Answer(404, "not found")
         default_days, branch_days = in_days(rules)
@@ -46,7 +46,7 @@ class DayRules:
         if len(branch_days) != len(body.branches):
             raise InvalidBody("request body has an error: two rules for one branch")
         repository.guards.check_writable()
-        book = CollectionService(repository.versions).rules
+        book = RuleBook(repository.versions)
         written = await book.write_days(body.default_retention_days, branch_days, by=request.identity.user_id)
         await repository.guards.confirm()
         return _done(written)
@@ -54,7 +54,7 @@ class DayRules:
     async def delete(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
         repository.guards.check_writable()
-        written = await CollectionService(repository.versions).rules.write(None, by=request.identity.user_id)
+        written = await RuleBook(repository.versions).write(None, by=request.identity.user_id)
         await repository.guards.confirm()
         return _done(written)
 
@@ -77,7 +77,7 @@ class FullRules:
         self._catalog = state.catalog
 
     async def get(self, request: RestRequest) -> RulesVersion:
-        book = CollectionService((await self._catalog.get(request.args[0])).versions).rules
+        book = RuleBook((await self._catalog.get(request.args[0])).versions)
         version = request.integer("version", -1)
         return rules_version(await book.read() if version == -1 else await book.version(version))
 
@@ -89,7 +89,7 @@ class FullRules:
         return await _write(await self._catalog.get(request.args[0]), request, None)
 
     async def history(self, request: RestRequest) -> RulesHistory:
-        book = CollectionService((await self._catalog.get(request.args[0])).versions).rules
+        book = RuleBook((await self._catalog.get(request.args[0])).versions)
         before = request.integer("before", 0)
         records, has_more = await book.history(before=before if before > 0 else None, limit=request.amount())
         return RulesHistory(versions=tuple(map(rules_version, records)), has_more=has_more)
@@ -98,7 +98,7 @@ class FullRules:
         repository = await self._catalog.get(request.args[0])
         branch = request.query("branch")
         versions = repository.versions
-        rules = (await CollectionService(versions).rules.read()).rules
+        rules = (await RuleBook(versions).read()).rules
         if rules is None:
             raise RulesNotFound("no retention rules are set for this repository: committed data stays for ever")
         now_ms = versions.ports.clock.now_ms()
@@ -108,7 +108,7 @@ class FullRules:
 async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> RulesWritten:
     repository.guards.check_writable()
     expected = request.integer("if_version", -1)
-    book = CollectionService(repository.versions).rules
+    book = RuleBook(repository.versions)
     written = await book.write(rules, by=request.identity.user_id, expected=None if expected == -1 else expected)
     await repository.guards.confirm()
     return RulesWritten(version=written.version, counts_after=written.counts_after)
