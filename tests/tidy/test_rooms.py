@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from lakebed.base import RunKind
+
 ROOT = Path(__file__).parents[2]
 GC = ROOT / "src" / "lakebed" / "gc"
 
@@ -91,6 +93,15 @@ def test_few_files_outside_of_the_kinds_know_one_by_name() -> None:
     files = [file for file in (ROOT / "src").rglob("*.py") if not file.is_relative_to(GC / "kinds")]
 
     assert sum(len(re.findall(r"\bRunKind\.[A-Z]", file.read_text())) for file in files) <= MENTIONS_MAX
+
+
+def test_each_kind_has_a_folder_of_its_name_that_makes_it() -> None:
+    folders = {folder.name for folder in (GC / "kinds").iterdir() if (folder / "__init__.py").exists()}
+
+    assert folders == {kind.value for kind in RunKind}
+    for name in folders:
+        made = [node.name for node in parsed(GC / "kinds" / name / "plan.py").body if isinstance(node, ast.FunctionDef)]
+        assert "make" in made
 
 
 def test_a_plan_and_an_apply_enter_at_most_38_files_of_the_collector() -> None:
