@@ -28,7 +28,7 @@ INVISIBLE = re.compile("[\u202a-\u202e\u2066-\u2069\u200b-\u200f\x00-\x08\x0b-\x
 ELEMENTS = re.compile(
     "html|head|meta|title|link|script|body|a|main|nav|p|section|ul|ol|li|h[12]|form|label|input|textarea|select|option|"
     "button|datalist|table|thead|tbody|tr|th|td|details|summary|dl|dt|dd|code|pre|bdi|span|strong|time|div|header|img|"
-    "progress"
+    "progress|br"
 )
 
 
@@ -74,6 +74,15 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             (f"{LAKE}/commits", {"ref": "main", "path": path}),
             (f"{LAKE}/commits", {"ref": "main", "after": text}),
             (f"{LAKE}/commits/{commit}", {"ref": text}),
+            (f"{LAKE}/branches", {"prefix": text, "after": text}),
+            (f"{LAKE}/tags", {"prefix": text}),
+            (f"{LAKE}/compare", {"ref": text, "base": text}),
+            (f"{LAKE}/compare", {"ref": "main", "base": f"{commit}~1", "prefix": ""}),
+            ("/users", {"prefix": text}),
+            ("/user", {"user": text}),
+            ("/user", {"user": "esti", "action": text, "resource": text}),
+            ("/audit", {}),
+            ("/audit", {"user": text, "since": text}),
             ("/search", {"text": text, "repository": text}),
             ("/search", {"text": f"lakefs://{text}"}),
             ("/", {"search": text, "after": text}),
@@ -83,7 +92,15 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
         ):
             check(await changed.follow(await changed.get(address, **query)), text)
         token = await changed.token()
-        for address in ("changes/commit", "changes/discard", "object/delete", "delete"):
+        for address in (
+            "changes/commit",
+            "changes/discard",
+            "object/delete",
+            "delete",
+            "compare/merge",
+            "branches",
+            "tags",
+        ):
             fields = {"token": token, "typed": text, "message": text, "metadata": text}
             asked = httpx.QueryParams({"ref": text, "path": path})
             check(await changed.post(f"{LAKE}/{address}?{asked}", fields), text)

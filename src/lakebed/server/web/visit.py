@@ -102,6 +102,7 @@ class Visit:
     async def call(
         self,
         operation: Operation[B, A],
+        /,
         *args: str,
         body: B | None = None,
         headers: Headers | None = None,
@@ -121,7 +122,7 @@ class Visit:
             result = msgspec.json.decode(result.body, type=operation.answer) if result.body else None
         return result  # type: ignore[return-value]  # the table's promise
 
-    async def look(self, operation: Operation[B, A], *args: str, **query: Value) -> A | None:
+    async def look(self, operation: Operation[B, A], /, *args: str, **query: Value) -> A | None:
         """Call an operation for a part of a page. Where the user may not, the page says so and shows the rest."""
         try:
             return await self._answer(operation, self._request(operation, args, query))
@@ -129,14 +130,22 @@ class Visit:
             self.hidden.append(str(refused))
             return None
 
-    async def respond(self, operation: Operation[B, A], *args: str, body: B | None = None, **query: Value) -> Response:
+    async def respond(
+        self, operation: Operation[B, A], /, *args: str, body: B | None = None, **query: Value
+    ) -> Response:
         """Call an operation that answers with a response of its own."""
         result = await self.asking.answer(self._request(operation, args, query, body=body))
         assert isinstance(result, Response), operation.id
         return result
 
     async def send(
-        self, operation: Operation[bytes, A], *args: str, chunks: AsyncIterator[bytes], headers: Headers, **query: Value
+        self,
+        operation: Operation[bytes, A],
+        /,
+        *args: str,
+        chunks: AsyncIterator[bytes],
+        headers: Headers,
+        **query: Value,
     ) -> A:
         """Call an operation that takes bytes, and stream them to it."""
         request = self._request(operation, args, query, headers=headers, receive=_receive(chunks))

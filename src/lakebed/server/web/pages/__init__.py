@@ -4,8 +4,8 @@ from typing import Final
 
 from lakebed.server.web.visit import Page
 
-from . import changes, commits, entering, objects, repositories
+from . import changes, commits, compare, entering, objects, people, refs, repositories
 
 PAGES: Final[tuple[Page, ...]] = tuple(
-    page for noun in (entering, repositories, objects, changes, commits) for page in noun.PAGES
+    page for noun in (entering, repositories, objects, changes, commits, refs, compare, people) for page in noun.PAGES
 )

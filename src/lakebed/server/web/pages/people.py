@@ -1,0 +1,124 @@
+"""Users with their groups, policies and key pairs; and the audit log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.operations import accounts, operators
+from lakebed.server.web.visit import Page, Visit
+
+ROWS: Final = 100
+
+
+async def show_users(visit: Visit) -> Response:
+    users = await visit.call(accounts.LIST_USERS, prefix=visit.query("prefix"), after=visit.query("after"), amount=ROWS)
+    groups = await visit.look(accounts.LIST_GROUPS, amount=ROWS)
+    return visit.render("users", users=users, groups=groups)
+
+
+async def create_user(visit: Visit) -> Response:
+    user = visit.entry("user").strip()
+    await visit.call(accounts.CREATE_USER, body=wire.UserCreation(id=user))
+    return visit.go("user", user=user, notice=f"Created the user {user}, without rights yet: add the user to a group.")
+
+
+async def show_user(visit: Visit) -> Response:
+    name = visit.query("user") or visit.user
+    user = await visit.call(accounts.GET_USER, name)
+    action, resource = visit.query("action").strip(), visit.query("resource").strip()
+    decision = await visit.call(accounts.DECIDE, name, action=action, resource=resource) if action else None
+    return visit.render(
+        "user",
+        user=user,
+        decision=decision,
+        groups=await visit.look(accounts.LIST_USER_GROUPS, name, amount=ROWS),
+        every_group=await visit.look(accounts.LIST_GROUPS, amount=ROWS),
+        policies=await visit.look(accounts.LIST_USER_POLICIES, name, amount=ROWS, effective=True),
+        pairs=await visit.look(accounts.LIST_USER_CREDENTIALS, name, amount=ROWS),
+    )
+
+
+async def add_to_group(visit: Visit) -> Response:
+    user, group = visit.query("user"), visit.entry("group")
+    await visit.call(accounts.ADD_GROUP_MEMBERSHIP, group, user)
+    return visit.go("user", user=user, notice=f"{user} is in the group {group}.")
+
+
+async def remove_from_group(visit: Visit) -> Response:
+    user, group = visit.query("user"), visit.query("group")
+    await visit.call(accounts.DELETE_GROUP_MEMBERSHIP, group, user)
+    return visit.go("user", user=user, notice=f"{user} is no longer in the group {group}.")
+
+
+async def create_pair(visit: Visit) -> Response:
+    pair = await visit.call(accounts.CREATE_CREDENTIALS, visit.query("user"))
+    return visit.render("key_pair", pair=pair, is_first=False)
+
+
+async def delete_pair(visit: Visit) -> Response:
+    user, key = visit.query("user"), visit.query("key")
+    visit.check_typed(key)
+    await visit.call(accounts.DELETE_CREDENTIALS, user, key)
+    return visit.go("user", user=user, notice=f"Deleted the key pair {key}.")
+
+
+async def delete_user(visit: Visit) -> Response:
+    user = visit.query("user")
+    visit.check_typed(user)
+    await visit.call(accounts.DELETE_USER, user)
+    return visit.go("users", notice=f"Deleted the user {user}.")
+
+
+async def show_audit(visit: Visit) -> Response:
+    filters = {name: visit.query(name) for name in ("user", "operation", "repository", "since", "until")}
+    is_denied = visit.query("denied") == "1"
+    records = await visit.call(
+        operators.LIST_AUDIT_RECORDS,
+        after=visit.query("after"),
+        amount=ROWS,
+        denied=is_denied or None,
+        user=filters["user"],
+        operation=filters["operation"],
+        repository=filters["repository"],
+        since=filters["since"],
+        until=filters["until"],
+    )
+    return visit.render("audit", records=records, filters=filters, is_denied=is_denied)
+
+
+_USERS: Final = Page(
+    method="GET", path="/users", operations=(accounts.LIST_USERS, accounts.LIST_GROUPS), handler=show_users
+)
+_USER: Final = Page(
+    method="GET",
+    path="/user",
+    operations=(
+        accounts.GET_USER,
+        accounts.DECIDE,
+        accounts.LIST_GROUPS,
+        accounts.LIST_USER_GROUPS,
+        accounts.LIST_USER_POLICIES,
+        accounts.LIST_USER_CREDENTIALS,
+    ),
+    handler=show_user,
+)
+_FORMS: Final = (
+    (_USERS, "/users", accounts.CREATE_USER, create_user),
+    (_USER, "/user/groups", accounts.ADD_GROUP_MEMBERSHIP, add_to_group),
+    (_USER, "/user/groups/remove", accounts.DELETE_GROUP_MEMBERSHIP, remove_from_group),
+    (_USER, "/user/pairs", accounts.CREATE_CREDENTIALS, create_pair),
+    (_USER, "/user/pairs/delete", accounts.DELETE_CREDENTIALS, delete_pair),
+    (_USER, "/user/delete", accounts.DELETE_USER, delete_user),
+)
+PAGES: Final = (
+    _USERS,
+    _USER,
+    Page(method="GET", path="/audit", operations=(operators.LIST_AUDIT_RECORDS,), handler=show_audit),
+    *(
+        Page(method="POST", path=path, operations=(operation,), handler=handler, shown_by=page)
+        for page, path, operation, handler in _FORMS
+    ),
+)

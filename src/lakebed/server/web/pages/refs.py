@@ -1,0 +1,104 @@
+"""Branches and tags: the lists, new ones, deleting and undeleting them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.operations import deleted, history
+from lakebed.server.web.visit import Page, Visit
+
+ROWS: Final = 50
+
+
+async def show_branches(visit: Visit) -> Response:
+    [name] = visit.args
+    prefix = visit.query("prefix")
+    branches = await visit.call(
+        history.LIST_BRANCHES, name, prefix=prefix, after=visit.query("after"), amount=ROWS, details=True
+    )
+    gone = await visit.look(deleted.LIST_DELETED_BRANCHES, name, prefix=prefix, amount=ROWS)
+    return visit.render("branches", name=name, branches=branches, gone=gone)
+
+
+async def create_branch(visit: Visit) -> Response:
+    [name] = visit.args
+    branch = visit.entry("name").strip()
+    body = wire.BranchCreation(name=branch, source=visit.entry("source"), ttl=visit.entry("ttl").strip() or None)
+    await visit.call(history.CREATE_BRANCH, name, body=body)
+    return visit.go("repositories", name, "objects", ref=branch, notice=f"Created the branch {branch}.")
+
+
+async def delete_branch(visit: Visit) -> Response:
+    [name] = visit.args
+    branch = visit.query("branch")
+    visit.check_typed(branch)
+    await visit.call(history.DELETE_BRANCH, name, branch)
+    return visit.go("repositories", name, "branches", notice=f"Deleted the branch {branch}.")
+
+
+async def undelete_branch(visit: Visit) -> Response:
+    [name] = visit.args
+    await visit.call(deleted.UNDELETE_BRANCH, name, visit.query("branch"))
+    return visit.go("repositories", name, "branches", notice=f"The branch {visit.query('branch')} is back.")
+
+
+async def show_tags(visit: Visit) -> Response:
+    [name] = visit.args
+    prefix = visit.query("prefix")
+    tags = await visit.call(history.LIST_TAGS, name, prefix=prefix, after=visit.query("after"), amount=ROWS)
+    gone = await visit.look(deleted.LIST_DELETED_TAGS, name, prefix=prefix, amount=ROWS)
+    return visit.render("tags", name=name, tags=tags, gone=gone)
+
+
+async def create_tag(visit: Visit) -> Response:
+    [name] = visit.args
+    tag = visit.entry("name").strip()
+    await visit.call(history.CREATE_TAG, name, body=wire.TagCreation(id=tag, ref=visit.entry("source")))
+    return visit.go("repositories", name, "tags", notice=f"Created the tag {tag}.")
+
+
+async def delete_tag(visit: Visit) -> Response:
+    [name] = visit.args
+    tag = visit.query("tag")
+    visit.check_typed(tag)
+    await visit.call(history.DELETE_TAG, name, tag)
+    return visit.go("repositories", name, "tags", notice=f"Deleted the tag {tag}.")
+
+
+async def undelete_tag(visit: Visit) -> Response:
+    [name] = visit.args
+    await visit.call(deleted.UNDELETE_TAG, name, visit.query("tag"))
+    return visit.go("repositories", name, "tags", notice=f"The tag {visit.query('tag')} is back.")
+
+
+_BRANCHES: Final = Page(
+    method="GET",
+    path="/repositories/{repository}/branches",
+    operations=(history.LIST_BRANCHES, deleted.LIST_DELETED_BRANCHES),
+    handler=show_branches,
+)
+_TAGS: Final = Page(
+    method="GET",
+    path="/repositories/{repository}/tags",
+    operations=(history.LIST_TAGS, deleted.LIST_DELETED_TAGS),
+    handler=show_tags,
+)
+_FORMS: Final = (
+    (_BRANCHES, "", history.CREATE_BRANCH, create_branch),
+    (_BRANCHES, "/delete", history.DELETE_BRANCH, delete_branch),
+    (_BRANCHES, "/undelete", deleted.UNDELETE_BRANCH, undelete_branch),
+    (_TAGS, "", history.CREATE_TAG, create_tag),
+    (_TAGS, "/delete", history.DELETE_TAG, delete_tag),
+    (_TAGS, "/undelete", deleted.UNDELETE_TAG, undelete_tag),
+)
+PAGES: Final = (
+    _BRANCHES,
+    _TAGS,
+    *(
+        Page(method="POST", path=page.path + end, operations=(operation,), handler=handler, shown_by=page)
+        for page, end, operation, handler in _FORMS
+    ),
+)
