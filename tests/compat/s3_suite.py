@@ -131,6 +131,11 @@ ON_PURPOSE: Final[Sequence[tuple[str, str]]] = (
     (r"DeleteObjects_empty_input", "A batch without a key is malformed, as in S3's schema."),
     (r".*sigv2_not_supported", "Signatures of version 2 in URLs are taken."),
     (r"List.*_list_all_objs|ListParts_null_checksums", "An empty element stands where the test wants none."),
+    (
+        r"Get(Bucket(Accel|Encrypt|Lifecycle|Logging|Notif|Replic|RequestPay)|PublicAccess).*_not_implemented",
+        "The gateway answers as S3 does for a bucket without this setting.",
+    ),
+    (r".*default_content_type.*", "An object without a type has application/octet-stream by every door."),
     (r".*zero_len_with_range", "No range of an object without bytes can be satisfied (RFC 9110)."),
 )
 BY_WORDS: Final[Sequence[tuple[str, str]]] = (

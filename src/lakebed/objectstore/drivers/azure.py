@@ -17,6 +17,7 @@ from obstore.store import AzureStore
 from lakebed.objectstore.options import ObjectStoreOptions
 from lakebed.objectstore.store import InvalidNamespace
 
+from .azure_listing import EveryBlob
 from .conditions import TriedConditions
 from .remote import RemoteDeleter, RemoteObjectStore, Traits, prefix_of
 from .remote_answers import brief
@@ -33,8 +34,15 @@ _FORBIDDEN: Final = re.compile(r"\\|\.(?=/|\Z)")
 def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> RemoteObjectStore:
     """Return the store of the keys in the container `bucket` below `path`, which may be empty."""
     prefix = prefix_of(path)
+    # A token of a service principal or of a machine is obstore's own: no listing of ours can be signed with it.
+    signs = options.azure_account is not None and (options.azure_key or options.azure_sas_token) is not None
     return RemoteObjectStore(
-        uri, client_of(bucket, options), prefix, _conditions_of(bucket, options, prefix), traits=_traits_of(options)
+        uri,
+        client_of(bucket, options),
+        prefix,
+        _conditions_of(bucket, options, prefix),
+        traits=_traits_of(options),
+        every_key=EveryBlob(bucket, options).pages if signs else None,
     )
 
 

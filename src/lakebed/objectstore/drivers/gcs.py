@@ -7,6 +7,7 @@ the identity of a machine.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ from lakebed.objectstore.store import InvalidNamespace
 from .conditions import TriedConditions
 from .remote import RemoteDeleter, RemoteObjectStore, Traits, prefix_of
 from .remote_answers import brief
+from .s3_listing import Ask, EveryKey, asking_signed
 
 if TYPE_CHECKING:
     from obstore.store import GCSConfig
@@ -31,9 +33,28 @@ _TRAITS: Final = Traits(signs=False)  # most credentials have no key here to sig
 def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> RemoteObjectStore:
     """Return the store of the keys in `bucket` below `path`, which may be empty."""
     prefix = prefix_of(path)
+    every_key = EveryKey(ask_of(bucket, options), options).pages
     return RemoteObjectStore(
-        uri, client_of(bucket, options), prefix, _conditions_of(bucket, options, prefix), traits=_TRAITS
+        uri,
+        client_of(bucket, options),
+        prefix,
+        _conditions_of(bucket, options, prefix),
+        traits=_TRAITS,
+        every_key=every_key,
     )
+
+
+def ask_of(bucket: str, options: ObjectStoreOptions) -> Ask:
+    """Return the way to ask the bucket for a listing with all names as they are."""
+    if not _is_anonymous(options):
+        return asking_signed(
+            client_of(bucket, options), lambda endpoint, _: _client_of(bucket, replace(options, gs_endpoint=endpoint))
+        )
+
+    async def ask(query: str) -> str:
+        return f"{options.gs_endpoint}/{bucket}?{query}"
+
+    return ask
 
 
 def open_bucket_deleter(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> RemoteDeleter:
@@ -47,11 +68,15 @@ def client_of(bucket: str, options: ObjectStoreOptions) -> GCSStore:
     Raises:
         InvalidNamespace: the options cannot be used.
     """
+    return _client_of(bucket, options)
+
+
+def _client_of(bucket: str, options: ObjectStoreOptions) -> GCSStore:
     config: GCSConfig = {}
     without_tls = (options.gs_endpoint or "").startswith("http://")
     if options.gs_service_account is not None:
         config["service_account"] = str(options.gs_service_account)
-    elif without_tls:
+    elif _is_anonymous(options):
         # An emulator. No credentials may go to it, for they would pass in the clear.
         anonymous = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
         config["service_account_key"] = json.dumps(anonymous)
@@ -67,6 +92,10 @@ def client_of(bucket: str, options: ObjectStoreOptions) -> GCSStore:
         )
     except BaseError as error:
         raise InvalidNamespace(f"gs://{bucket} cannot be opened: {brief(error)}") from error
+
+
+def _is_anonymous(options: ObjectStoreOptions) -> bool:
+    return options.gs_service_account is None and (options.gs_endpoint or "").startswith("http://")
 
 
 @lru_cache(maxsize=1024)

@@ -60,7 +60,7 @@ from lakebed.objectstore.store import (
     UnlistableKey,
 )
 
-from .remote_answers import ObjectConflict, done
+from .remote_answers import ListingUnasked, ObjectConflict, done
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
@@ -200,11 +200,25 @@ class RemoteObjectStore:
         """See `lakebed.objectstore.ListsAll`. Where names cannot be listed as they are, an UnlistableKey ends this,
         and each empty object costs a request: a folder's marker shows by a name under which no object is.
         """
-        if self._every_key is not None:
-            after = self._prefix + start_after if start_after else ""
-            async for page in self._every_key(self._prefix + prefix, after):
-                yield [replace(stat, key=stat.key[len(self._prefix) :]) for stat in page] if self._prefix else page
-            return
+        try:
+            async for page in self._list_names(prefix, start_after):
+                yield page
+        except ListingUnasked:
+            async for page in self._list_without_markers(prefix, start_after):
+                yield page
+
+    async def _list_names(self, prefix: str, start_after: str) -> AsyncIterator[Sequence[ObjectStat]]:
+        """
+        Raises:
+            ListingUnasked: names cannot be listed as they are here. It is raised before the first page.
+        """
+        if self._every_key is None:
+            raise ListingUnasked("no key of this store signs listings")
+        after = self._prefix + start_after if start_after else ""
+        async for page in self._every_key(self._prefix + prefix, after):
+            yield [replace(stat, key=stat.key[len(self._prefix) :]) for stat in page] if self._prefix else page
+
+    async def _list_without_markers(self, prefix: str, start_after: str) -> AsyncIterator[Sequence[ObjectStat]]:
         async for page in self.list(prefix, start_after=start_after):
             empty = [stat.key for stat in page if not stat.size_bytes]
             missing = {key for key in empty if await self._is_missing(key)} if empty else set()
@@ -228,12 +242,13 @@ class RemoteObjectStore:
             async for page in self._list_keys(prefix, start_after):
                 last = page[-1].key
                 yield page
-        except UnlistableKey:
-            if self._every_key is None:
-                raise
-            async for page in self.list_all(prefix, start_after=last):
-                if shown := [stat for stat in page if RESERVED_SEGMENT not in stat.key.split("/")]:
-                    yield shown
+        except UnlistableKey as unlistable:
+            try:
+                async for page in self._list_names(prefix, last):
+                    if shown := [stat for stat in page if RESERVED_SEGMENT not in stat.key.split("/")]:
+                        yield shown
+            except ListingUnasked:
+                raise unlistable from None
 
     async def _list_keys(self, prefix: str, start_after: str) -> AsyncIterator[Sequence[ObjectStat]]:
         if not can_begin_object_key(prefix):
@@ -304,10 +319,11 @@ class RemoteObjectStore:
         wanted = self._prefix + folder
         try:
             found = await done(folder, obstore.list_with_delimiter_async(self._client, _folder_of(wanted)))
-        except UnlistableKey:
-            if self._every_key is None:
-                raise
-            return await self._level_of_names(wanted)
+        except UnlistableKey as unlistable:
+            try:
+                return await self._level_of_names(wanted)
+            except ListingUnasked:
+                raise unlistable from None
         paths = [meta["path"] for meta in found["objects"]]
         folders = [path.rstrip("/") + "/" for path in found["common_prefixes"]]
         if (seen := [*paths, *folders]) and len(seen) % PAGE_KEYS == 0:
@@ -315,7 +331,8 @@ class RemoteObjectStore:
         return Level(keys=self._keys_below(wanted, paths), folders=self._keys_below(wanted, folders))
 
     async def _level_of_names(self, wanted: str) -> Level:
-        assert self._every_key is not None
+        if self._every_key is None:
+            raise ListingUnasked("no key of this store signs listings")
         keys: list[str] = []
         folders: list[str] = []
         begin = len(self._prefix)

@@ -44,6 +44,10 @@ _NO_BUCKET: Final = re.compile("NoSuchBucket|ContainerNotFound|ContainerBeingDel
 _PANIC: Final = "RustPanic"
 
 
+class ListingUnasked(ObjectStoreUnavailable):
+    """The credentials at hand cannot sign a listing of ours. obstore may still list with them."""
+
+
 class ObjectConflict(ObjectStoreUnavailable):
     """The store refused with 409: another request is under way at this key, or has its place. It may exist or not."""
 
@@ -71,7 +75,8 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
         if bad := _BAD_PATH.search(str(error)):
             raise UnlistableKey(
                 f"{bad[1]!r} lies in the bucket and cannot be listed, for a part of it is empty, '.' or '..': move it"
-                " away; until then nothing is listed that it lies in",
+                " away, or give the server a key to list with (docs/guide/object-stores.md); until then nothing is"
+                " listed that it lies in",
                 key=bad[1],
             ) from error
         if _DENIED.search(str(error)):

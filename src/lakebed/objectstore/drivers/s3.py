@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
 
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
@@ -24,7 +24,7 @@ from lakebed.objectstore.store import InvalidNamespace
 from .conditions import TriedConditions
 from .remote import RemoteDeleter, RemoteObjectStore, prefix_of
 from .remote_answers import brief
-from .s3_listing import EveryKey
+from .s3_listing import EveryKey, asking_signed
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Credential
@@ -40,8 +40,21 @@ def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -
     # Credentials that obstore finds by itself, those of a machine for instance, are not ours to sign with.
     name_download = None if secret is None else partial(signed_download, secret=secret)
     client, conditions = client_of(bucket, options), _conditions_of(bucket, options, prefix)
-    every_key = EveryKey(client, options, _credentials(options)).pages
+    every_key = EveryKey(asking_signed(client, partial(_store_at, options)), options).pages
     return RemoteObjectStore(uri, client, prefix, conditions, name_download, every_key=every_key)
+
+
+def _store_at(options: ObjectStoreOptions, endpoint: str, signed: str) -> S3Store:
+    """Return a client whose bucket is this endpoint. Its region is the one that a signed query names."""
+    region = parse_qs(signed)["X-Amz-Credential"][0].split("/")[-3]
+    # The endpoint has the bucket's name already.
+    config: S3Config = {"endpoint": endpoint, "region": region, "virtual_hosted_style_request": True}
+    return S3Store(
+        "bucket",
+        config=config,
+        client_options={"allow_http": endpoint.startswith("http://")},
+        credential_provider=_credentials(options),
+    )
 
 
 def open_bucket_deleter(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> RemoteDeleter:

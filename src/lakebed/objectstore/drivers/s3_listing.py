@@ -1,4 +1,4 @@
-"""List every key of a bucket of S3 as it is, also keys that no folder could hold: `a//b`, `a/../b`, `a/`.
+"""List every key of a bucket as it is, also keys that no folder could hold: `a//b`, `a/../b`, `a/`. For S3 and GCS.
 
 obstore takes the slash off the end of a key, and gives up over the others. But it signs a URL for whatever its
 endpoint is, with whatever credentials it found. So each page gets a client of its own, whose endpoint is the question:
@@ -8,25 +8,28 @@ obstore adds a slash behind it, which the parameter `x-id` takes up. Services kn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs, quote, unquote_plus, urlsplit
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree as ET
 
 import httpx
 import obstore
-from obstore.store import S3Store
 
+from lakebed.base import LakebedError
 from lakebed.objectstore.options import ObjectStoreOptions
 from lakebed.objectstore.store import ObjectStat, ObjectStoreUnavailable
 
-from .remote_answers import done, refusal
+from .remote_answers import ListingUnasked, done, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from obstore.store import GCSStore, S3Store
 
-    from obstore.store import S3Config, S3Credential
+    Signer: TypeAlias = S3Store | GCSStore
+
+Ask: TypeAlias = Callable[[str], Awaitable[str]]
+"""Return the URL that asks the bucket this query."""
 
 PAGE_KEYS: Final = 1000
 SIGNED_S: Final = 300
@@ -37,15 +40,34 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-class EveryKey:
-    """The listing of one bucket, by the client that reads it."""
+def asking_signed(client: Signer, store_at: Callable[[str, str], Signer]) -> Ask:
+    """Sign each question by a client that `store_at(endpoint, query of a signed URL)` makes.
 
-    def __init__(
-        self, client: S3Store, options: ObjectStoreOptions, credentials: Callable[[], S3Credential] | None
-    ) -> None:
-        self._client = client
+    Raises:
+        ListingUnasked: the credentials at hand cannot sign.
+    """
+
+    async def ask(query: str) -> str:
+        try:
+            signed = urlsplit(await _sign(client, "x"))
+            bucket = f"{signed.scheme}://{signed.netloc}{signed.path.removesuffix('/x')}"
+            return await _sign(store_at(f"{bucket}?{query}&x-id=", signed.query), "")
+        except LakebedError as error:
+            raise ListingUnasked(f"no listing can be signed: {error}") from error
+
+    return ask
+
+
+async def _sign(client: Signer, key: str) -> str:
+    return await done("", obstore.sign_async(client, "GET", key, timedelta(seconds=SIGNED_S)))
+
+
+class EveryKey:
+    """The listing of one bucket, asked by `ask`."""
+
+    def __init__(self, ask: Ask, options: ObjectStoreOptions) -> None:
+        self._ask = ask
         self._options = options
-        self._credentials = credentials
 
     async def pages(self, prefix: str, after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         """Yield what lies behind `after` and begins with `prefix`: any strings. Keys are those of the bucket.
@@ -53,15 +75,15 @@ class EveryKey:
         With a delimiter, all keys that go on behind it are shown as one, which ends with it and has no size.
 
         Raises:
+            ListingUnasked: before the first page.
             ObjectStoreUnavailable: the service does not answer, or lists out of order.
         """
-        base, region = await self._address()
         async with httpx.AsyncClient(timeout=self._options.timeout_s) as http:
             while True:
                 query = {"list-type": "2", "encoding-type": "url", "prefix": prefix, "start-after": after}
                 query["delimiter"] = delimiter
-                url = await self._sign(base, region, {name: text for name, text in query.items() if text})
-                page, is_cut = _read(await self._fetch(http, url))
+                url = await self._ask(encoded(query))
+                page, is_cut = _read(await fetch(http, url, {}, self._options))
                 for stat in page:
                     if stat.key <= after or not stat.key.startswith(prefix):
                         raise ObjectStoreUnavailable("this bucket lists out of order, or what was not asked for")
@@ -74,43 +96,28 @@ class EveryKey:
                 if not page or not (is_cut or len(page) % PAGE_KEYS == 0):
                     return
 
-    async def _address(self) -> tuple[str, str]:
-        """Return the URL of the bucket and its region, as obstore knows them."""
-        signed = await done("", obstore.sign_async(self._client, "GET", "x", timedelta(seconds=SIGNED_S)))
-        parts = urlsplit(signed)
-        region = parse_qs(parts.query)["X-Amz-Credential"][0].split("/")[-3]
-        return f"{parts.scheme}://{parts.netloc}{parts.path.removesuffix('/x')}", region
 
-    async def _sign(self, base: str, region: str, query: dict[str, str]) -> str:
-        asked = "&".join(f"{name}={quote(text, safe='')}" for name, text in query.items())
-        config: S3Config = {
-            "endpoint": f"{base}?{asked}&x-id=",
-            "region": region,
-            "virtual_hosted_style_request": True,  # The endpoint has the bucket's name already.
-        }
-        asking = S3Store(
-            "bucket",
-            config=config,
-            client_options={"allow_http": base.startswith("http://")},
-            credential_provider=self._credentials,
-        )
-        return await done("", obstore.sign_async(asking, "GET", "", timedelta(seconds=SIGNED_S)))
+def encoded(query: Mapping[str, str]) -> str:
+    """Encode a query without its empty values."""
+    return "&".join(f"{name}={quote(text, safe='')}" for name, text in query.items() if text)
 
-    async def _fetch(self, http: httpx.AsyncClient, url: str) -> bytes:
-        for attempt in range(self._options.retries_max + 1):
-            if attempt:
-                await asyncio.sleep(PAUSE_S * 2**attempt)
-            try:
-                answer = await http.get(url)
-            except httpx.HTTPError as error:
-                reason: Exception = ObjectStoreUnavailable(f"no listing: {type(error).__name__}: {error}")
-                continue
-            if answer.status_code == 200:
-                return answer.content
-            reason = refusal(answer.status_code, answer.text)
-            if answer.status_code not in _RETRIED:
-                break
-        raise reason
+
+async def fetch(http: httpx.AsyncClient, url: str, headers: Mapping[str, str], options: ObjectStoreOptions) -> bytes:
+    """Return the answer's body, and ask again while the service is busy."""
+    for attempt in range(options.retries_max + 1):
+        if attempt:
+            await asyncio.sleep(PAUSE_S * 2**attempt)
+        try:
+            answer = await http.get(url, headers=headers)
+        except httpx.HTTPError as error:
+            reason: Exception = ObjectStoreUnavailable(f"no listing: {type(error).__name__}: {error}")
+            continue
+        if answer.status_code == 200:
+            return answer.content
+        reason = refusal(answer.status_code, answer.text)
+        if answer.status_code not in _RETRIED:
+            break
+    raise reason
 
 
 def _read(data: bytes) -> tuple[Sequence[ObjectStat], bool]:
