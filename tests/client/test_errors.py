@@ -35,6 +35,23 @@ def test_an_unknown_login_is_told_from_a_missing_permission() -> None:
     assert refused("insufficient permissions: ann needs fs:ReadBranch on x") is Refused
 
 
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        ("cannot write to protected branch", "write to another branch, and merge that"),
+        ("cannot commit to protected branch", "commit to another branch, and merge that"),
+        ("read-only repository", "only calls of the API with force=true change it"),
+        ("uncommitted changes (dirty branch)", "commit or reset them first"),
+    ],
+)
+def test_a_refusal_by_the_contracts_words_names_what_it_is_about_and_a_way_out(words: str, way_out: str) -> None:
+    with pytest.raises(ErrorAnswer) as caught:
+        client_of(Script(failed(403, words))).history.commit("lake", "main", "message")
+
+    assert str(caught.value).startswith(f"lakefs://lake/main: {words}: ")
+    assert str(caught.value).endswith(way_out)
+
+
 def test_what_a_lifecycle_policy_let_go_says_by_which_rule() -> None:
     expired = Expired(policy_version=3, rule="logs: logs/ 10d", run="r1", date=86_400)
     body = {"message": "expired by policy version 3", "expired": msgspec.to_builtins(expired)}

@@ -348,11 +348,25 @@ async def test_a_read_only_file_or_folder_is_an_error_at_opening(file_mode: int,
 
         uid = as_nobody()
         try:
-            with pytest.raises(StoreUnavailable, match=r"kv\.db: (the file or its folder is read-only|unable to open)"):
+            with pytest.raises(StoreUnavailable, match=r"kv\.db: (the file|its folder or disk) is read-only"):
                 SqliteStore.open(path)
         finally:
             os.seteuid(uid)
             set_modes(folder, 0o700, 0o600)
+
+
+async def test_a_disk_that_became_read_only_is_named_at_opening(mount_disk: Callable[[str], Path]) -> None:
+    """Its log is there, as after a kill, and SQLite says only that it cannot open it."""
+    path = mount_disk("8m") / "kv.db"
+    killed = "import sys; from tests.kv.test_sqlite import write_and_die; write_and_die(sys.argv[1])"
+    root = Path(__file__).parents[2]
+    died = await asyncio.create_subprocess_exec(sys.executable, "-c", killed, str(path), cwd=root)
+    assert await died.wait() == -signal.SIGKILL
+    remount = await asyncio.create_subprocess_exec("mount", "-o", "remount,ro", str(path.parent))
+    assert await remount.wait() == 0
+
+    with pytest.raises(StoreUnavailable, match=r"kv\.db: its folder or disk is read-only: make it writable"):
+        SqliteStore.open(path)
 
 
 async def test_a_full_disk_opens_for_reading_after_a_kill_and_takes_writes_once_there_is_room(
@@ -391,7 +405,7 @@ def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="unable to open"):
+    with pytest.raises(StoreUnavailable, match="cannot be opened: look at their owners"):
         SqliteStore.open(tmp_path)
 
 

@@ -133,8 +133,10 @@ AS_COPY: Final = "the target is a copy"
 _NEXT: Final = {
     "uncommitted changes (dirty branch)": "commit or reset them first",
     "cannot write to protected branch": "write to another branch, and merge that",
+    "cannot commit to protected branch": "commit to another branch, and merge that",
+    "read-only repository": "it was made so; only calls of the API with force=true change it",
 }
-"""The contract's words about the branch that is written to, and what to do."""
+"""The contract's words about the branch or repository that is written to, and what to do."""
 
 
 def error_of(

@@ -6,6 +6,7 @@ to it. All connections are WAL with autocommit; transactions are begun in words,
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
@@ -250,6 +251,10 @@ def refusal(path: Path, error: sqlite3.Error) -> LakebedError:
     return translate(path, error)
 
 
+def _can_write(folder: Path) -> bool:
+    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
 def translate(path: Path, error: sqlite3.Error, *, committing: bool = False) -> LakebedError:
     """The error of ours that says what the caller can do. `committing`: raised by a COMMIT, which may have worked."""
     code = primary_code(error)
@@ -259,8 +264,19 @@ def translate(path: Path, error: sqlite3.Error, *, committing: bool = False) -> 
     match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreUnavailable(f"{path}: locked by another program", **facts)
+        # SQLite cannot open its log on a read-only disk, and says no more than that.
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN if not _can_write(path.parent):
+            return StoreUnavailable(
+                f"{path}: its folder or disk is read-only: make it writable, and try again", **facts
+            )
         case sqlite3.SQLITE_READONLY:
-            return StoreUnavailable(f"{path}: the file or its folder is read-only", **facts)
+            return StoreUnavailable(f"{path}: the file is read-only: make it writable, and try again", **facts)
+        case sqlite3.SQLITE_CANTOPEN:
+            return StoreUnavailable(
+                f"{path}: it, or its log beside it ({path.name}-wal, -shm), cannot be opened: look at their owners and"
+                " permissions",
+                **facts,
+            )
         case sqlite3.SQLITE_FULL:
             return StoreUnavailable(f"{path}: the disk is full", **facts)
         case sqlite3.SQLITE_NOTADB:
