@@ -74,6 +74,12 @@ class OldServer:
     def replace(self, path: str, body: Any, **query: str) -> None:
         self.rows[f"/api/v1{path}", frozenset(query.items())] = {"status": 200, "headers": {}, "body": body}
 
+    def respell(self, theirs: str, ours: str) -> None:
+        """Name another store in all answers."""
+        for row in self.rows.values():
+            if isinstance(row["body"], dict):
+                row["body"] = json.loads(json.dumps(row["body"]).replace(theirs, ours))
+
     def answer(self, path: str, query: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
         self.asked.append(path)
         chosen = frozenset((name, value) for name, value in query.items() if name not in SHAPE and value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -100,6 +101,22 @@ def test_what_would_stop_the_run_stops_the_dry_run(move: Move) -> None:
     assert dry.code == run.code == 2
     assert dry.err == run.err
     assert "meets" in dry.err
+
+
+def test_a_repository_that_cannot_come_over_keeps_no_other_from_it_and_is_named(move: Move) -> None:
+    for (path, _), row in move.old.rows.items():
+        if "/repositories/old/refs/" in path and isinstance(row["body"], dict):
+            row["body"] = json.loads(json.dumps(row["body"]).replace("/old/data/", "/absent/data/"))
+
+    dry, run = move("--dry-run"), move()
+
+    assert (dry.code, run.code) == (1, 1)
+    for outcome, verb in ((dry, "would"), (run, "did")):
+        assert "old: " in outcome.err.splitlines()[0]
+        assert "finds nothing there" in outcome.err
+        assert f"error: 1 of 3 repositories {verb} not come over: old." in outcome.err
+    with move.opened() as lake:
+        assert [one.id for one in lake.client.repositories.list()] == ["empty", "frozen"]
 
 
 def test_the_root_of_a_local_store_is_asked_for(move: Move) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, Invalid, NotFound, is_absolute, is_inside, key_inside
 from lakebed.catalog import Catalog
-from lakebed.objectstore import ObjectMissing
+from lakebed.objectstore import ObjectMissing, without_account
 from lakebed.wire import ObjectStats
 
 LOCAL_ROOT: Final = "local:///"
@@ -44,7 +44,13 @@ class Entries:
 
         Raises:
             OldRootUnknown: it is in a folder of the old server's machine, and not below `old_root`.
+            ForeignAddress: it is a URL of another account of Azure than this server's.
         """
+        if (spelled := without_account(theirs)) != theirs:
+            # Only the URL names the account, so it is opened before the name is lost. The namespace and what lies in
+            # it must have one spelling, or no object would seem to lie inside.
+            self._catalog.namespaces.locate(theirs)
+            return spelled
         if not theirs.startswith(LOCAL_ROOT):
             return theirs
         if not self._old_root or not theirs.startswith(self._old_root):

@@ -7,8 +7,8 @@ import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lakebed.base import count_of, human_size
-from lakebed.cli.kit.failures import Misuse
+from lakebed.base import LakebedError, count_of, human_size
+from lakebed.cli.kit.failures import Failed, Misuse, describe
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
 from lakebed.cli.kit.tree import noun
@@ -107,19 +107,34 @@ def migrate(
     say = session.note if session.shows_progress else lambda _: None
 
     seen = SourceAccounts(session.client) if accounts else None
+    failed: list[str] = []
 
     async def run() -> list[Migrated | Migration | AccountsMigrated]:
         one = plan_repository if dry_run else migrate_repository
         found: list[Migrated | Migration | AccountsMigrated] = []
         async with opened(options) as state:
             for source, namespace in sources.items():
-                found.append(await one(state.catalog, source, namespace, old_root=objects, say=say))
+                try:
+                    found.append(await one(state.catalog, source, namespace, old_root=objects, say=say))
+                except LakebedError as error:
+                    if len(sources) == 1:
+                        raise
+                    # One repository that cannot come over keeps no other from it.
+                    session.warn(f"{source.name}: {describe(error)}")
+                    failed.append(source.name)
             if seen is not None:
                 here = AccountsHere(accounts=state.accounts, groups=state.groups, policies=state.policies)
                 found.append(await bring_accounts(seen, here, dry_run=dry_run))
         return found
 
     session.show_all(asyncio.run(run()), lambda found: _lines(found, "would come over" if dry_run else ""))
+    if failed:
+        verb, total = "would" if dry_run else "did", count_of(len(sources), "repository", "repositories")
+        raise Failed(
+            f"{len(failed)} of {total} {verb} not come over: {', '.join(failed)}."
+            " A line for each says why; run the same command again, and it goes on",
+            repositories=failed,
+        )
 
 
 def _adopt(
