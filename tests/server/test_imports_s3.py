@@ -9,8 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from lakebed.catalog import ImportState, Location
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.server import AppState, ServerOptions, opened
+from lakebed.versions import Note
 from tests.objectstore.s3_servers import client_of, make_bucket, serve_s3
 
 from .test_imports import ended, paths_of
@@ -226,3 +228,45 @@ async def test_more_keys_than_a_page_has(
     status = await import_("in/")
 
     assert (status["ingested_objects"], status["left_out_objects"]) == (1001, 1)
+
+
+async def test_a_source_that_changes_during_an_import_spoils_nothing_and_the_next_import_follows_it(
+    client: httpx.AsyncClient,
+    repo: str,
+    state: AppState,
+    import_: Callable[..., Any],
+    put: Callable[..., None],
+    options: ObjectStoreOptions,
+    bucket: str,
+) -> None:
+    """The changes come behind the first page of the listing, in what it has shown and in what it has not."""
+    put(*[f"in/{number:04}" for number in range(1001)])
+    s3, changed = client_of(options), list[str]()
+
+    def change(_location: Location, _path: str, _address: str) -> None:
+        if not changed:
+            changed.append("once")
+            for key in ("in/0500", "in/1000"):
+                s3.delete_object(Bucket=bucket, Key=key)
+            put("in/0500-new", "in/zzz")
+            s3.put_object(Bucket=bucket, Key="in/0001", Body=b"of another size")
+
+    imports = (await state.catalog.get("lake")).imports
+    locations = [Location(source=f"s3://{bucket}/in/", destination="", is_folder=True)]
+    begun = await imports.begin("main", locations)
+    ended_ = await imports.run(begun, locations, Note(message="m", committer="ann"), refuse=change)
+
+    assert (ended_.state, ended_.objects) == (ImportState.COMPLETED, 1001)
+
+    async def read(path: str) -> int:
+        return (await client.get(f"{repo}/refs/main/objects", params={"path": path})).status_code
+
+    # Entries are those of the listing, and a read never answers with other bytes than they say.
+    assert [await read(path) for path in ("0000", "0001", "0500", "0500-new", "1000", "zzz")] == [
+        *(200, 409, 410, 404, 404, 200)
+    ]
+
+    assert (await import_("in/"))["completed"]
+    assert [await read(path) for path in ("0000", "0001", "0500", "0500-new", "1000", "zzz")] == [
+        *(200, 200, 404, 200, 404, 200)
+    ]
