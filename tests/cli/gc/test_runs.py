@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -428,6 +429,20 @@ def test_the_folder_of_another_server_is_named_in_the_refusal(shell: Shell, lake
 
     assert refused.code == 3
     assert refused.err.endswith(f"; is {tmp_path} the data folder of this repository's server?\n")
+
+
+@pytest.mark.parametrize("kind", ["--uncommitted", "--metadata"])
+def test_a_copy_of_the_servers_folder_is_recognised_and_refused(
+    shell: Shell, lake: str, data: Path, put: Callable[[str, str], None], tmp_path: Path, kind: str
+) -> None:
+    put(f"{lake}/main/a", "1")
+    copy = tmp_path / "copy"
+    shutil.copytree(data, copy)
+
+    refused = shell("gc", "plan", lake, kind, "--engine", "local", "--data", str(copy))
+
+    assert refused.code == 1
+    assert "is a copy here, or another store. Name the server's own, by --data" in refused.err
 
 
 def test_a_folder_that_there_is_not_is_told_as_one(shell: Shell, lake: str) -> None:

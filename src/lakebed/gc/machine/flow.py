@@ -67,6 +67,7 @@ from lakebed.gc.messages import (
     grace_s_of,
     purge_path,
     report_path,
+    run_folder,
     window_end_ms,
 )
 from lakebed.gc.rules import Rules
@@ -121,7 +122,7 @@ async def _decide(context: RunContext, kind: Kind) -> tuple[Plan, StartedRun]:
         return await kind.plan(context, run), run
     except BaseException as error:
         await _abandon(context, run, error)
-        await _check_there(context, error)
+        await _check_there(context, error, run.folder)
         raise
 
 
@@ -139,11 +140,16 @@ class RepositoryGone(NotFound):
     """The repository was deleted while a run read it: what the run misses was collected, and is not damaged."""
 
 
-async def _check_there(context: RunContext, error: BaseException) -> None:
-    """Find out whether something is missing because the repository was deleted, and collected, under the run.
+class OtherStore(BadInput):
+    """The server wrote a file of this run, and this process finds it nowhere: it reads a copy, or another store."""
+
+
+async def _check_there(context: RunContext, error: BaseException, folder: str) -> None:
+    """Find out why something is missing: the repository was deleted under the run, or this process reads elsewhere.
 
     Raises:
-        RepositoryGone: it was.
+        RepositoryGone: the repository was deleted, and collected.
+        OtherStore: a file is missing in the run's folder, where only the server has written until now.
     """
     if not isinstance(error, Conflict | Corrupt):
         return
@@ -156,6 +162,12 @@ async def _check_there(context: RunContext, error: BaseException) -> None:
     if not _is_same_place(uri, context.store.uri):
         message = f"repository {context.repository} was deleted while the run read it"
         raise RepositoryGone(message, repository=context.repository) from error
+    if isinstance(error, Corrupt) and folder in str(error) and str(error).endswith(" is missing"):
+        raise OtherStore(
+            f"{error}, and the server wrote it for this run: {context.store.uri} is a copy here, or another store. Name"
+            " the server's own, by --data or the settings of the object store",
+            **error.facts,
+        ) from error
 
 
 def _is_same_place(one: str, other: str) -> bool:
@@ -472,7 +484,7 @@ async def _clear(
                 kind, plan = await _plan_again(context, plan, allowed)
             cleared = await kind.clear(context, plan, allowed.rules_version)
         except (Conflict, Corrupt) as error:
-            await _check_there(context, error)
+            await _check_there(context, error, run_folder(plan.kind, plan.run_id))
             raise
         await write_recheck(context.store, plan, cleared)
     await context.service.sweeping(plan.run_id, cleared.garbage, cleared.commits, uid=plan.uid)
