@@ -163,7 +163,7 @@ async def test_a_source_that_cannot_be_imported_is_refused_at_once(
     assert words in answer.json()["message"]
 
 
-async def test_an_import_of_no_paths_changes_nothing(
+async def test_an_import_of_no_paths_is_a_commit_that_changes_nothing(
     client: httpx.AsyncClient, repo: str, start: Callable[..., Any]
 ) -> None:
     answer = await start()
@@ -171,7 +171,9 @@ async def test_an_import_of_no_paths_changes_nothing(
 
     assert answer.status_code == 202
     assert (status["completed"], status["ingested_objects"]) == (True, 0)
-    assert status["commit"]["message"] == "Repository created"
+    assert (status["commit"]["message"], status["commit"]["metadata"]["job"]) == ("import", "7")
+    assert (await client.get(f"{repo}/branches/main")).json()["commit_id"] == status["commit"]["id"]
+    assert await paths_of(client, repo) == []
 
 
 async def test_a_date_a_missing_branch_and_uncommitted_changes_are_refused(

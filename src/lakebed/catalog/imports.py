@@ -250,6 +250,8 @@ class Imports:
                 strategy="source-wins",
                 squash=True,
                 force=True,
+                # An import of no paths asks for its message alone, and clients look for that in the commit.
+                allow_empty=not locations,
             )
         except NoChanges:
             return (await self._versions.refs.get_branch(last.record.branch)).commit_id
