@@ -114,8 +114,8 @@ async def test_a_listing_is_signed_with_the_key_of_the_service_account(
 
 
 async def test_credentials_that_sign_no_listing_list_all_the_same_but_odd_keys(options: ObjectStoreOptions) -> None:
-    async def refusing(_prefix: str, _after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-        raise ListingUnasked(f"no key signs here {delimiter}")
+    async def refusing(prefix: str, after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        raise ListingUnasked(f"no key signs here: {prefix} {after} {delimiter}")
         yield []
 
     client = client_of(BUCKETS[1], options)

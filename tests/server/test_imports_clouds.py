@@ -76,7 +76,8 @@ async def state(tmp_path: Path, cloud: Cloud) -> AsyncIterator[AppState]:
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest) -> str:
-    return request.node.originalname
+    name: str = request.node.originalname
+    return name
 
 
 @pytest.fixture

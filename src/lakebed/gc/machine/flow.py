@@ -484,7 +484,7 @@ async def _clear(
                 kind, plan = await _plan_again(context, plan, allowed)
             cleared = await kind.clear(context, plan, allowed.rules_version)
         except (Conflict, Corrupt) as error:
-            await _check_there(context, error, run_folder(plan.kind, plan.run_id))
+            await _check_there(context, error, run_folder(plan.kind, check_run_id(plan.run_id)))
             raise
         await write_recheck(context.store, plan, cleared)
     await context.service.sweeping(plan.run_id, cleared.garbage, cleared.commits, uid=plan.uid)
