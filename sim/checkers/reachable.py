@@ -42,6 +42,8 @@ PROMISES: Final = b"(promises)"
 """A partition of the simulation's own: versions of rules whose setter got the answer that they count at once."""
 NAMED: Final = b"(named)"
 """Likewise: commits of which it was promised that all they name stays, but for paths that are due."""
+SIGNED: Final = b"(signed)"
+"""Likewise: addresses for which a URL was signed, with which its client may still replace the bytes."""
 TOKENS: Final = PARTITION + b"/"
 _LIVE_UPLOADS = (UploadState.ISSUED, UploadState.LINKING)
 
@@ -53,6 +55,13 @@ def nothing_reachable_is_deleted(ending: Ending) -> None:
     } - ending.disk.objectstore.keys()
     if missing:
         raise Violation(f"deleted although reachable: {sorted(missing)}")
+
+
+def committed_bytes_stay(ending: Ending) -> None:
+    """Check that no cell and no commit names an address whose bytes a client can replace, at the end."""
+    signed = {key.decode() for key in ending.disk.cells.get(SIGNED, {})}
+    if signed and (named := signed & reachable(ending.disk)):
+        raise Violation(f"a signed URL can replace bytes that are named: {sorted(named)}")
 
 
 def nothing_undue_is_deleted(*due: bytes) -> Callable[[Ending], None]:

@@ -28,7 +28,7 @@ from lakebed.versions import (
     Versions,
     keys,
 )
-from sim.checkers.reachable import NAMED, PROMISES
+from sim.checkers.reachable import NAMED, PROMISES, SIGNED
 from sim.ports.actors import Violation
 from sim.ports.operations import Operation
 
@@ -67,6 +67,19 @@ def link_issued(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
         await repo.uploads.link(branch, key.encode(), _entry(address, value))
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def link_signed(name: str, key: str, value: str, *, late_ms: int = 0) -> Do:
+    """Have a URL signed, put bytes with it, and link them so much later. A put that is slow may still be under way."""
+
+    async def act(repo: Versions) -> None:
+        address = await repo.uploads.issue(MAIN, key.encode(), is_signed=True)
+        await repo.store.set(SIGNED, address.encode(), b"")
+        await repo.objectstore.put(address, b"1")
+        repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await repo.uploads.link(MAIN, key.encode(), _entry(address, value))
+
+    return Do(Operation(name, "write", MAIN, key.encode(), value), act)
 
 
 def expire(name: str) -> Do:

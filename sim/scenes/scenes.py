@@ -18,6 +18,7 @@ from sim.checkers.endings import ALWAYS, no_leak, runs_end
 from sim.checkers.moves import branch_moves_are_legal, branch_moves_are_legal_beside_removals, tokens_leave_with_a_claim
 from sim.checkers.reachable import (
     addresses_are_fresh,
+    committed_bytes_stay,
     deletes_spare_open_uploads,
     garbage,
     garbage_goes,
@@ -245,7 +246,7 @@ def scene(
         actors=actors,
         prepare=prepare,
         tidy=_tidy,
-        checks=(*ALWAYS, nothing_reachable_is_deleted),
+        checks=(*ALWAYS, nothing_reachable_is_deleted, committed_bytes_stay),
         tidy_checks=(no_leak, runs_end, garbage_goes) if clocks_agree else (garbage_goes,),
         step_checks=(*moves, tokens_leave_with_a_claim) if clocks_agree else moves,
         clocks_agree=clocks_agree,

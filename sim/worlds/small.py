@@ -25,6 +25,7 @@ from sim.scenes.deeds import (
     hard_reset,
     issue,
     link_issued,
+    link_signed,
     read_bytes,
     reset_object,
     revert,
@@ -275,6 +276,12 @@ def _collecting_scenes() -> Iterator[Scene]:
     k_abandons = client("k", abandon("x1"), clean_records("k1"))
     yield scene("linker, run, cleaner that abandons it", link, r, k_abandons, before=issued)
     yield scene("linker, committer, run", link, c, r, before=issued)
+    # A URL was signed for the address, and its client puts bytes again after the commit, also when it has expired.
+    signer = client("l", link_signed("w2", "a", "2"))
+    yield scene("linker with a signed URL, committer", signer, c, quick=Quick.NO_LOSS)
+    late_signer = client("l", link_signed("w2", "a", "2", late_ms=3_600_000))
+    yield scene("late linker with a signed URL, committer", late_signer, c, clocks_agree=False, quick=Quick.NO_LOSS)
+    yield scene("linker with a signed URL, run that fences", signer, late)
     # A process that starts anew knows nothing of what it had under way.
     late_u = client("u", upload("w2", "a", "2"), again=[close("x2"), upload("w3", "b", "3"), close("x3")])
     yield scene("uploader that comes back, run", late_u, r, staged=[write("w1", "b", "1")], quick=Quick.NO_FAULT)

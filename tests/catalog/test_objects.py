@@ -18,6 +18,7 @@ from lakebed.catalog import (
 )
 from lakebed.objectstore import ShortBody, open_objectstore
 from lakebed.versions import Note, PathExists, PathNotFound, PreconditionFailed, UploadRefused
+from tests.clocks import TurnableClock
 
 
 async def read(repository: Repository, ref: str, path: str) -> bytes:
@@ -162,6 +163,22 @@ class TestHandedOut:
         assert (await repository.objects.get("main", "a")).checksum == "c"
         with pytest.raises(UploadRefused):
             await repository.objects.link_upload("main", "b", target.full_address, size_bytes=3, checksum="c")
+
+    async def test_no_late_put_to_a_signed_url_changes_a_commit(
+        self, repository: Repository, clock: TurnableClock
+    ) -> None:
+        """The store checks the URL when a put begins. So the link copies the bytes also an hour later."""
+        for path, late_ms in (("soon", 0), ("late", 3_600_000)):
+            target = await repository.objects.issue_upload("main", path, presign_s=900)
+            await repository.objectstore.put(target.address, b"first")
+            clock.ms += late_ms
+
+            linked = await repository.objects.link_upload("main", path, target.full_address, size_bytes=5, checksum="c")
+            await repository.changes.commit("main", Note(message=path, committer="ann"))
+            await repository.objectstore.put(target.address, b"other")
+
+            assert linked.address != target.address
+            assert await read(repository, "main", path) == b"first"
 
     async def test_what_was_not_put_or_not_handed_out_cannot_be_linked(self, repository: Repository) -> None:
         target = await repository.objects.issue_upload("main", "a", presign_s=None)

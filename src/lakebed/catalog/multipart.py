@@ -175,7 +175,7 @@ class Multipart:
         Raises:
             MultipartNotFound: there is no such upload, or it ended meanwhile.
         """
-        address = await self._versions.parts.issue(multipart_id, signed_ms=presign_s * 1000)
+        address = await self._versions.parts.issue(multipart_id, is_signed=True)
         url = await self._objectstore.presign_put(address, expires_s=presign_s)
         now_ms = self._ports.clock.now_ms()
         await self._versions.parts.put(

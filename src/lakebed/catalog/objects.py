@@ -291,7 +291,7 @@ class Objects:
         A protected branch and a read-only repository issue addresses too: they refuse the link.
         """
         key = path_to_key(path)  # Refuse now, before the client stores bytes for a path that cannot be linked.
-        address = await self._versions.uploads.issue(branch, key, signed_ms=(presign_s or 0) * 1000)
+        address = await self._versions.uploads.issue(branch, key, is_signed=presign_s is not None)
         url = None
         if presign_s is not None:
             url = await self._objectstore.presign_put(address, expires_s=presign_s)

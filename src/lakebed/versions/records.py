@@ -266,8 +266,8 @@ class UploadState(StrEnum):
 class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """An address handed out to a client, for this path alone. `attempt` names the link that moved it to LINKING.
 
-    `watchers` names the runs that marked when a cleaner first saw it finished. `writable_until_ms`: until then a signed
-    URL can replace the bytes; 0: none was signed.
+    `watchers` names the runs that marked when a cleaner first saw it finished. `is_signed`: a URL was
+    signed that can replace the bytes.
     """
 
     state: UploadState
@@ -278,7 +278,7 @@ class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     multipart_id: str = ""
     attempt: str = ""
     watchers: tuple[str, ...] | None = None
-    writable_until_ms: int = 0
+    is_signed: bool = False
 
 
 class MultipartRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

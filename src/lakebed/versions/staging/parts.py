@@ -91,14 +91,14 @@ class Parts:
             return False
         return seen.record.created_ms == record.branch_created_ms
 
-    async def issue(self, multipart_id: str, *, signed_ms: int = 0) -> str:
-        """Return a fresh address for the bytes of a part. `signed_ms`: as for `Uploads.issue`.
+    async def issue(self, multipart_id: str, *, is_signed: bool = False) -> str:
+        """Return a fresh address for the bytes of a part. `is_signed`: as for `Uploads.issue`.
 
         Raises:
             MultipartNotFound, BranchNotFound.
         """
         record = await self.get(multipart_id)
-        return await self._uploads.issue(record.branch, record.path, multipart_id=multipart_id, signed_ms=signed_ms)
+        return await self._uploads.issue(record.branch, record.path, multipart_id=multipart_id, is_signed=is_signed)
 
     async def put(self, multipart_id: str, number: int, part: PartRecord) -> None:
         """Record a part whose bytes are stored, in place of the one that had its number.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -33,9 +32,6 @@ from .conditions import Condition
 from .entries import AddressSpent, Staging
 from .slices import Slices
 
-CLOCKS_MS: Final = 300_000
-"""The store's clock says when a signed URL ends. It may be this far behind ours."""
-
 
 class Uploads:
     """Addresses handed out to clients, and their records."""
@@ -45,11 +41,11 @@ class Uploads:
         self._slices = slices
         self._staging = staging
 
-    async def issue(self, branch: str, key: bytes = b"", *, multipart_id: str = "", signed_ms: int = 0) -> str:
+    async def issue(self, branch: str, key: bytes = b"", *, multipart_id: str = "", is_signed: bool = False) -> str:
         """A fresh address for a client to put bytes at. Its record is there before the client can be.
 
-        It can be linked at `key` alone; an empty one allows every path of the branch. `signed_ms`: a URL will be signed
-        that can write there for so long.
+        It can be linked at `key` alone; an empty one allows every path of the branch. `is_signed`: a URL will be
+        signed that can write there.
 
         Raises:
             BranchNotFound: there is no such branch.
@@ -65,7 +61,7 @@ class Uploads:
                 expires_ms=now + self._context.options.upload_ttl_ms,
                 path=key,
                 multipart_id=multipart_id,
-                writable_until_ms=now + signed_ms + CLOCKS_MS if signed_ms else 0,
+                is_signed=is_signed,
             )
             try:
                 await self._context.set(_upload_key(place.address), record)
@@ -86,9 +82,10 @@ class Uploads:
     ) -> Entry:
         """Stage the address of an upload handed out for this branch. Works once for an address.
 
-        A link that its condition refuses leaves the address open, unless a cell may have named it. While a signed URL
-        can still replace the bytes, they are copied to an address of our own, and that one is staged: what is
-        committed never changes.
+        A link that its condition refuses leaves the address open, unless a cell may have named it. If a URL was
+        signed for the address, the link copies the bytes to an address of our own and stages that one: committed
+        bytes never change. The expiry of the URL does not matter. The store checks it when a put begins, and a slow
+        put ends much later.
 
         Raises:
             UploadRefused: not issued for this branch and path, expired, or used before.
@@ -104,7 +101,6 @@ class Uploads:
         if record.expires_ms <= self._context.ports.clock.now_ms():
             raise UploadRefused("the address has expired", address=entry.address)
         row = to_row(key, entry)
-        is_writable = record.writable_until_ms > self._context.ports.clock.now_ms()
         await self._context.branches.cached(branch)
         linking = replace(record, state=UploadState.LINKING, attempt=self._context.ports.ids.fresh())
         held = await self._move(entry.address, linking, held)
@@ -120,7 +116,7 @@ class Uploads:
             with suppress(UploadRefused):
                 await self._move(entry.address, replace(linking, state=UploadState.ISSUED), held)
 
-        if is_writable:
+        if record.is_signed:
             entry = await self._stage_copy(branch, key, entry, condition, reopen)
             # The copy is staged, whoever moved the record meanwhile: nothing names its address any more.
             with suppress(UploadRefused):
