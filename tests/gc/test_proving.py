@@ -16,6 +16,7 @@ from lakebed.gc.messages import Certificate, Mode, Plan, RunKind
 from lakebed.gc.rules import DAY_MS, Rules
 from lakebed.gc.runs.context import write_plan
 from lakebed.versions import PathExists, keys
+from tests.gc.test_certificates import signed
 from tests.gc.test_erasure import begin_in_parts, erase
 from tests.gc.test_holds import hold
 from tests.spark.lakeside import Lakeside
@@ -455,7 +456,7 @@ def test_a_proof_of_less_is_sought_again(lake: Lakeside) -> None:
 
     assert stands(again(lake, proven)) == {}
     less = replace(proven, collected=replace(proven.collected, proof=0))
-    assert "garbage" in stands(again(lake, lake.wait(lake.service.sign_certificate(less.run_id, less))))
+    assert "garbage" in stands(again(lake, signed(lake, less)))
 
 
 def test_an_erasure_that_an_earlier_release_planned_says_to_plan_again(lake: Lakeside) -> None:

@@ -25,7 +25,7 @@ from lakebed.gc.live import CollectionService, PolicyBook, Restoring, Searches, 
 from lakebed.gc.live.records.runs import RunBook
 from lakebed.gc.messages import (
     Apply,
-    Certificate,
+    CertificateHead,
     CommitCounts,
     Defer,
     End,
@@ -318,7 +318,7 @@ class Lakeside:
             "expire": lambda run: service.expire(run, said(Expire)),
             "staged": lambda run: service.find_staged(run, said(FindStaged)),
             "unstage": lambda run: service.unstage(run, said(Unstage)),
-            "certificate": lambda run: service.sign_certificate(run, said(Certificate)),
+            "certificate": lambda run: service.sign_certificate(run, said(CertificateHead)),
             "retire": lambda run: service.retire(run, said(RetireLeftovers)),
             "sweeping": lambda run: service.sweep(run, said(Sweep)),
             "deferred": lambda run: service.defer(run, said(Defer)),
@@ -330,7 +330,7 @@ class Lakeside:
             case "POST", []:
                 return await service.start(said(StartRun))
             case "POST", [run, "certificate", "check"]:
-                return await service.check_certificate(run, said(Certificate))
+                return await service.check_certificate(run, said(CertificateHead))
             case "POST", [run, action]:
                 return await answers[action](run)
             case "GET", []:

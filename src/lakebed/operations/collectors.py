@@ -248,28 +248,27 @@ UNSTAGE_GC_ENTRIES: Final = Operation(
     repeatable=True,
     body_bytes_max=LIST_BYTES_MAX,
 )
-_CERTIFICATE_BYTES_MAX: Final = 64 << 20  # some 300,000 objects
 SIGN_GC_CERTIFICATE: Final = Operation(
     "signGcCertificate",
     "POST",
     _RUN + "/certificate",
-    messages.Certificate,
-    messages.Certificate,
+    messages.CertificateHead,
+    messages.CertificateHead,
     _ERASING,
-    "Sign the certificate of an erasure that was applied, with who asked and when.",
+    "Sign the head of the certificate of an erasure that was applied, with who asked and when.",
     repeatable=True,
-    body_bytes_max=_CERTIFICATE_BYTES_MAX,
+    body_bytes_max=LIST_BYTES_MAX,
 )
 CHECK_GC_CERTIFICATE: Final = Operation(
     "checkGcCertificate",
     "POST",
     _RUN + "/certificate/check",
-    messages.Certificate,
-    messages.Certificate,
+    messages.CertificateHead,
+    messages.CertificateHead,
     _ERASING,
-    "Return a certificate that the server signed and that agrees with its run. Refuse any other.",
+    "Return the head of a certificate that the server signed and that agrees with its run. Refuse any other.",
     repeatable=True,
-    body_bytes_max=_CERTIFICATE_BYTES_MAX,
+    body_bytes_max=LIST_BYTES_MAX,
 )
 GET_GC_CERTIFICATE_KEY: Final = get(
     "getGcCertificateKey",

@@ -1,7 +1,8 @@
 """`lakebed erase`: objects go for good, from every commit and branch, whatever rules, tags and windows say.
 
 `plan` shows what goes and deletes nothing. `apply` carries it out and certifies what is absent, and what still stands
-and why. `verify` asks the same again. Both exit with 0 only where nothing stands. Legal holds are respected.
+and why. `verify` asks the same again. Both exit with 0 only where nothing stands. Legal holds are respected. `check`
+needs no server: it compares a certificate with its signature.
 
 Bytes that no entry names have no path on record. `--everywhere` collects all of them after the erasure, whatever their
 paths were, by the flow of every collection, and the certificate names that run as its proof.
@@ -26,6 +27,7 @@ from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
 from lakebed.cli.kit.tree import noun_that_runs
+from lakebed.cli.kit.uris import parse_repository
 
 from .options import GraceOption, Working, asked
 from .report import certificate_html
@@ -53,6 +55,7 @@ app = noun_that_runs(
     "lakebed erase plan lakefs://lake users/ann.json --why 'request 12'",
     "lakebed erase apply lakefs://lake latest-erasure --everywhere --out cert.json",
     "lakebed erase verify lakefs://lake cert.json      # a year later, say",
+    "lakebed erase check cert.json --key key.pem       # without a server",
 )
 
 PathsArgument = Annotated[
@@ -299,6 +302,50 @@ def verify(
     with with_spark(session, collector) as collector:
         made = collector.verify(before, by=session.client.current_user(), engine=request.engine, tasks=request.tasks)
     _tell(session, collector, made, out, html)
+
+
+@app.command("key")
+@command
+def key(session: Session, uri: RepositoryArgument) -> None:
+    """Print the server's public key in PEM. Keep it beside a certificate: `erase check --key` needs no server."""
+    from lakebed.operations import collectors
+
+    found = session.client.do(collectors.GET_GC_CERTIFICATE_KEY, parse_repository(uri))
+    session.show(found, lambda one: iter(one.pem.splitlines()))
+
+
+@app.command("check")
+@command
+def check_offline(
+    session: Session,
+    certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="Its file.", names_file=True)],
+    key: Annotated[Path, Option("--key", metavar="FILE", help="The public key, as `lakebed erase key` prints it.")],
+) -> None:
+    """Check without a server that the owner of this key signed the certificate as it is. Looks at no object store."""
+    from lakebed.gc.messages import decode_certificate, is_signed
+
+    try:
+        found, pem = decode_certificate(certificate.read_bytes()), key.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise Misuse(describe(error)) from error
+    try:
+        is_whole = is_signed(found, pem)
+    except ModuleNotFoundError as error:
+        raise Misuse("to check a signature takes the package cryptography: pip install 'lakebed[server]'") from error
+    if not is_whole:
+        raise Failed(
+            f"{certificate}: the owner of this key did not sign the certificate as it is. It was changed, or another"
+            " server made it"
+        )
+    session.show(found, _checked_text)
+    if found.stands:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _checked_text(found: Certificate) -> Iterator[str]:
+    when = human_time(found.made_ms // 1000)
+    yield f"signed by the owner of this key: {found.repository}, run {found.run_id}, {found.made_by}, {when}"
+    yield from _certificate_text(found)
 
 
 def _tell(session: Session, collector: Collector, made: Certificate, out: Path | None, html: Path | None) -> None:

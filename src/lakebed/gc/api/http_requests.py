@@ -23,7 +23,7 @@ from lakebed.gc.messages import (
     AdoptedSlices,
     Adopting,
     Apply,
-    Certificate,
+    CertificateHead,
     Defer,
     End,
     Expire,
@@ -145,10 +145,10 @@ class HttpRequests:
     async def unstage(self, run_id: str, body: Unstage) -> Unstaged:
         return self._ask(collectors.UNSTAGE_GC_ENTRIES, run_id, body=body)
 
-    async def sign_certificate(self, run_id: str, body: Certificate) -> Certificate:
+    async def sign_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead:
         return self._ask(collectors.SIGN_GC_CERTIFICATE, run_id, body=body)
 
-    async def check_certificate(self, run_id: str, body: Certificate) -> Certificate:
+    async def check_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead:
         return self._ask(collectors.CHECK_GC_CERTIFICATE, run_id, body=body)
 
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:

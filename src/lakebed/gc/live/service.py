@@ -21,7 +21,7 @@ from lakebed.gc.messages import (
     Adopting,
     Apply,
     BadInput,
-    Certificate,
+    CertificateHead,
     CertificateKey,
     Defer,
     End,
@@ -378,12 +378,12 @@ class CollectionService:
         await self._installation.check()
         return await self._erasing.unstage(body)
 
-    async def sign_certificate(self, run_id: str, body: Certificate) -> Certificate:
+    async def sign_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead:
         """See `Certifying.sign`."""
         await self._installation.check()
         return await self._certifying.sign(check_run_id(run_id), body)
 
-    async def check_certificate(self, run_id: str, body: Certificate) -> Certificate:
+    async def check_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead:
         """See `Certifying.check`."""
         return await self._certifying.check(check_run_id(run_id), body)
 

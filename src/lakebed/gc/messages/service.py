@@ -48,7 +48,7 @@ from .calls import (
 from .erasures import UNSTAGED_AT_ONCE, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
 from .restoring import Restore, RestorePage
 from .rules import RulesVersion
-from .run.certificates import Certificate
+from .run.certificates import Certificate, CertificateHead, head_of
 from .run.tables import BadInput, Manifest, Part
 from .undoing import Undo, Undone
 from .why import Question, WhyAnswer, WhyPage, WhyProgress
@@ -85,8 +85,8 @@ class Requests(Protocol):
     async def expire(self, run_id: str, body: Expire) -> RecheckInputs: ...
     async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage: ...
     async def unstage(self, run_id: str, body: Unstage) -> Unstaged: ...
-    async def sign_certificate(self, run_id: str, body: Certificate) -> Certificate: ...
-    async def check_certificate(self, run_id: str, body: Certificate) -> Certificate: ...
+    async def sign_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead: ...
+    async def check_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead: ...
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired: ...
     async def sweep(self, run_id: str, body: Sweep) -> RunView: ...
     async def defer(self, run_id: str, body: Defer) -> RunView: ...
@@ -211,7 +211,10 @@ class Service:
         Raises:
             NotFound, Corrupt: the certificate disagrees with the records of its run; the message says how.
         """
-        return await self._requests.sign_certificate(made.run_id, made)
+        head = await self._requests.sign_certificate(made.run_id, head_of(made))
+        return replace(
+            made, made_by=head.made_by, made_ms=head.made_ms, contents=head.contents, signature=head.signature
+        )
 
     async def check_certificate(self, certificate: Certificate) -> None:
         """Succeed if the server signed this certificate as it is, and it agrees with the records of its run.
@@ -219,7 +222,7 @@ class Service:
         Raises:
             NotFound, Corrupt: it does not; the message says why.
         """
-        await self._requests.check_certificate(certificate.run_id, certificate)
+        await self._requests.check_certificate(certificate.run_id, head_of(certificate))
 
     async def marked(self, run_id: str, plan: Manifest) -> RunView:
         """Bind a marking run to its plan.

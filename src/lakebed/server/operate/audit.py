@@ -49,7 +49,9 @@ _NOISE: Final = frozenset({"postStatsEvents"})
 """Clients send these by themselves, and they change nothing."""
 _CHANGING_READS: Final = frozenset({"oauthCallback"})
 """A browser can only be sent to a page, so a login by a provider is a GET. It begins a session."""
-_READING_POSTS: Final = frozenset({"checkGcPlanning", "checkGcPurging", "findGcStaged", "validateLifecyclePolicy"})
+_READING_POSTS: Final = frozenset(
+    {"checkGcCertificate", "checkGcPlanning", "checkGcPurging", "findGcStaged", "validateLifecyclePolicy"}
+)
 """They have a body, and change nothing."""
 _LOGIN_NAMES: Final = ("access_key_id", "username")
 _encode: Final = msgspec.json.Encoder().encode

@@ -3,16 +3,16 @@
 A collector looks at the store and says what is absent. The server adds who asked and when, and signs where the
 certificate agrees with the run's record and plan. It does not look at the store itself.
 
-The signature is Ed25519, over the certificate in JSON with an empty signature. So a public key is enough to check it,
-without this server. All certificates of an installation have one key.
+The signature is Ed25519, over the head of the certificate in JSON with an empty signature. The head has the digest of
+all else, so the server never sees the objects, and a public key is enough to check a certificate without this server.
+All certificates of an installation have one key.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec.structs import replace
 
@@ -20,11 +20,12 @@ from lakebed.base import Corrupt, NotFound, RunId, RunState
 from lakebed.gc.live.errors import RunNotFound
 from lakebed.gc.messages import (
     BadInput,
-    Certificate,
+    CertificateHead,
     CertificateKey,
     certificate_path,
-    decode_certificate,
+    decode_head,
     decode_plan,
+    is_signed,
     plan_path,
     signed_bytes,
 )
@@ -68,8 +69,8 @@ class Certifying:
         public = self._private.public_key()
         return CertificateKey(pem=public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
 
-    async def sign(self, run_id: RunId, made: Certificate) -> Certificate:
-        """Return the certificate with the caller, the time and a signature.
+    async def sign(self, run_id: RunId, made: CertificateHead) -> CertificateHead:
+        """Return the head with the caller, the time and a signature.
 
         Raises:
             NoSuchErasure: the run never was, is not an erasure, or was not applied.
@@ -80,14 +81,14 @@ class Certifying:
         signed = replace(made, made_by=self._user_id or made.made_by, made_ms=now_ms, signature="")
         return replace(signed, signature=self._private.sign(signed_bytes(signed)).hex())
 
-    async def check(self, run_id: RunId, certificate: Certificate) -> Certificate:
-        """Return a certificate that this server signed and that agrees with the run's records.
+    async def check(self, run_id: RunId, certificate: CertificateHead) -> CertificateHead:
+        """Return the head of a certificate that this server signed and that agrees with the run's records.
 
         Raises:
             NoSuchErasure, CertificateForged: see `sign`; or it has no signature, or another one.
         """
         await self._check_agrees(run_id, certificate)
-        if not is_signed(certificate, self._private.public_key()):
+        if not is_signed(certificate, self.key().pem):
             raise CertificateForged(
                 f"the certificate of run {run_id} is not as this server signed it: it was changed, or another server"
                 " made it",
@@ -95,7 +96,7 @@ class Certifying:
             )
         return certificate
 
-    async def _check_agrees(self, run_id: RunId, certificate: Certificate) -> None:
+    async def _check_agrees(self, run_id: RunId, certificate: CertificateHead) -> None:
         order = await self._order(run_id)
         said = _order_of(certificate)
         wrong = [name for name, mine, its in zip(_Order._fields, order, said, strict=True) if mine != its]
@@ -133,15 +134,17 @@ class Certifying:
                     plan.garbage.digest(),
                 )
         try:
-            stored = decode_certificate(await self._versions.objectstore.get(certificate_path(run_id)))
+            data = await self._versions.objectstore.get(certificate_path(run_id))
+            # It may have 64 MiB, of which the event loop should not wait for the digest.
+            stored = await self._versions.ports.tasks.apart(lambda: decode_head(data))
         except (ObjectMissing, BadInput):
             raise missing from None
-        if not is_signed(stored, self._private.public_key()):
+        if not is_signed(stored, self.key().pem):
             raise missing
         return _order_of(stored)
 
 
-def _order_of(certificate: Certificate) -> _Order:
+def _order_of(certificate: CertificateHead) -> _Order:
     return _Order(
         certificate.repository,
         certificate.selection,
@@ -150,12 +153,3 @@ def _order_of(certificate: Certificate) -> _Order:
         certificate.planned_ms,
         certificate.plan,
     )
-
-
-def is_signed(certificate: Certificate, key: Ed25519PublicKey) -> bool:
-    """Return whether the owner of this key signed the certificate as it is."""
-    try:
-        key.verify(bytes.fromhex(certificate.signature), signed_bytes(certificate))
-    except (InvalidSignature, ValueError):
-        return False
-    return True

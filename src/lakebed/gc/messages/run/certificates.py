@@ -4,10 +4,14 @@
 
 Sealed with a digest of itself, and signed by the server (gc/live/records/signing.py). `verify` asks the same again
 later, by what the certificate says was selected.
+
+The server signs the head alone, which has the digest of all else. So no server decodes the objects of a certificate,
+which may be 300,000, and a public key is enough to check one.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 import msgspec
@@ -17,8 +21,9 @@ from lakebed.gc.messages.erasures import Standing
 from lakebed.gc.rules import Selection
 
 from .plans import Total, seal, unseal
+from .tables import BadInput
 
-CERTIFICATE_FORMAT: Final = 2
+CERTIFICATE_FORMAT: Final = 3
 PROOF: Final = 2
 """What a proof proves, as a number: one of another number is sought again. Raise it if the search for one changes."""
 CERTIFICATES_PREFIX: Final = "_lakefs/retention/erasures/"
@@ -53,11 +58,11 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     proof: int = 0
 
 
-class Certificate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`made_by` applied or verified. `ledger` has the digest of each file that records the deletes. `remains` are
-    traces without content: names, and what only people can look for. Without `collected` garbage stands, which may be
-    of the selected paths. `signature` is the server's, in hex, over `signed_bytes`. A default is left out of the JSON,
-    so fields that later releases add do not break the signature.
+class CertificateHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part that the server compares with the records of the run, and signs. `made_by` applied or verified.
+
+    `contents` is the SHA-256 of the other part, in hex, and `signature` the server's, in hex, over `signed_bytes`. A
+    default is left out of the JSON, so fields that later releases add do not break the signature.
     """
 
     repository: str
@@ -70,13 +75,21 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     made_ms: int = 0
     made_by: str = ""
     plan: str
+    contents: str = ""
+    signature: str = ""
+
+
+class Certificate(CertificateHead, frozen=True, kw_only=True, omit_defaults=True):
+    """`ledger` has the digest of each file that records the deletes. `remains` are traces without content: names, and
+    copies that only people can look for. Without `collected` garbage stands, which may be of the selected paths.
+    """
+
     ledger: dict[str, str]
     commits_read: int = 0
     objects: tuple[ErasedObject, ...] = ()
     stands: tuple[Standing, ...] = ()
     remains: tuple[str, ...] = ()
     collected: Collected | None = None
-    signature: str = ""
 
 
 class CertificateKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,9 +98,46 @@ class CertificateKey(msgspec.Struct, frozen=True, kw_only=True):
     pem: str
 
 
-def signed_bytes(certificate: Certificate) -> bytes:
-    """Return the bytes that a server signs: the certificate in JSON, without the signature."""
-    return msgspec.json.encode(replace(certificate, signature=""))
+def head_of(certificate: CertificateHead) -> CertificateHead:
+    """Return the head of a certificate, with the digest of its contents as they are now. A head stays as it is."""
+    if not isinstance(certificate, Certificate):
+        return certificate
+    contents = {name: getattr(certificate, name) for name in _CONTENTS}
+    digest = hashlib.sha256(msgspec.json.encode(contents)).hexdigest()
+    head = {name: getattr(certificate, name) for name in CertificateHead.__struct_fields__}
+    return CertificateHead(**{**head, "contents": digest})
+
+
+_CONTENTS: Final = ("ledger", "commits_read", "objects", "stands", "remains", "collected")
+
+
+def signed_bytes(certificate: CertificateHead) -> bytes:
+    """Return the bytes that a server signs: the head in JSON, without the signature."""
+    return msgspec.json.encode(replace(head_of(certificate), signature=""))
+
+
+def is_signed(certificate: CertificateHead, pem: str) -> bool:
+    """Return whether the owner of this public key, in PEM, signed the certificate as it is. Needs `cryptography`.
+
+    Raises:
+        BadInput: it is no public key of Ed25519.
+    """
+    # Collectors and commands import this module, and most of them check no signature.
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(pem.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadInput("the key is no public key in PEM", input="key") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise BadInput("the key is no Ed25519 key: certificates are signed with one", input="key")
+    try:
+        key.verify(bytes.fromhex(certificate.signature), signed_bytes(certificate))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def certificate_path(run_id: str) -> str:
@@ -104,3 +154,12 @@ def decode_certificate(data: bytes) -> Certificate:
         BadInput: unreadable, of an unknown format, or changed.
     """
     return unseal(data, Certificate, name="certificate", what="certificate", format_number=CERTIFICATE_FORMAT)
+
+
+def decode_head(data: bytes) -> CertificateHead:
+    """Return the head of a certificate, and pass over its objects.
+
+    Raises:
+        BadInput: see `decode_certificate`.
+    """
+    return unseal(data, CertificateHead, name="certificate", what="certificate", format_number=CERTIFICATE_FORMAT)
