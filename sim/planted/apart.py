@@ -109,7 +109,11 @@ def ready_for_tests() -> None:
 
 
 def failing_test(tests: Sequence[str]) -> str:
-    """Run tests until one fails, and return its name; empty where all pass. Only those that need no JVM."""
+    """Run tests until one fails, and return its name; empty where all pass. Only those that need no JVM.
+
+    Raises:
+        NoTestRan: pytest refused the command line, so no test ran. That is no catch.
+    """
     import pytest
 
     os.chdir(ROOT)
@@ -122,13 +126,23 @@ def failing_test(tests: Sequence[str]) -> str:
     # Two processes that tidy pytest's common folder at once fail at each other.
     with tempfile.TemporaryDirectory(prefix="lakebed-sim-", ignore_cleanup_errors=True) as folder:
         ended = pytest.main([*options, f"--basetemp={folder}/tests", *tests], [failed])
+    if ended == pytest.ExitCode.USAGE_ERROR:
+        raise NoTestRan(f"pytest cannot run {', '.join(tests)}")
     return failed.name or (f"the tests end with {ended}" if ended not in (0, 5) else "")
+
+
+class NoTestRan(Exception):
+    """Pytest refuses its options, or knows no such test."""
 
 
 class _Failed:
     """A plugin that remembers the first test that failed."""
 
     name = ""
+
+    def pytest_addoption(self, parser: Any) -> None:
+        # Of faulthandler, which is left out. The project sets it, and pytest refuses a setting that no plugin knows.
+        parser.addini("faulthandler_timeout", "unused")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and not self.name:

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 
-from sim.planted.apart import ticks_of
+import pytest
+
+from sim.planted.apart import NoTestRan, apart, failing_test, ticks_of
 
 BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
 
@@ -20,3 +22,12 @@ def test_who_waits_for_another_process_is_not_idle_while_that_works() -> None:
         other.communicate(b"\n")
 
     assert worked >= 25
+
+
+def test_only_a_test_that_ran_and_failed_is_a_catch() -> None:
+    passes = ["tests/formats/test_ledger_files.py::test_the_golden_record_of_the_ledger_is_read"]
+    unknown = ["tests/formats/test_ledger_files.py::test_of_no_such_name"]
+
+    assert apart(lambda: failing_test(passes), ended="died", cpu_s_max=60).answer == ""
+    with pytest.raises(NoTestRan):
+        apart(lambda: failing_test(unknown), ended="died", cpu_s_max=60)
