@@ -52,7 +52,15 @@ def model_of(versions: Mapping[int, int]) -> Model:
 
 
 contents = st.dictionaries(st.integers(0, 150), st.integers(1, 3), max_size=120).map(model_of)
-edits = st.dictionaries(st.integers(0, 150), st.integers(0, 3), max_size=30)
+anywhere = st.dictionaries(st.integers(0, 150), st.integers(0, 3), max_size=30)
+nearby = st.builds(
+    lambda first, edit: {first + number: version for number, version in edit.items()},
+    st.integers(0, 142),
+    st.dictionaries(st.integers(0, 8), st.integers(0, 3), max_size=6),
+)
+edits = anywhere | nearby
+"""Edits of a few neighbours leave most ranges, and most sublists, as they are: before and after what changed."""
+news = st.dictionaries(st.integers(0, 300), st.integers(1, 3), max_size=150)
 
 
 def edited(model: Model, edit: Mapping[int, int]) -> Model:
@@ -225,6 +233,39 @@ def test_a_merge_follows_the_three_way_rule_and_is_cut_as_if_built_at_once(
         assert merged.metarange_id == await forest.build(expected)
 
     asyncio.run(story())
+
+
+@searched
+@given(contents, news, edits, edits, rules)
+def test_a_merge_keeps_what_both_sides_have_and_the_base_lacks(
+    base: Model, both: Mapping[int, int], ours: Mapping[int, int], theirs: Mapping[int, int], rule: CutRule
+) -> None:
+    """Both sides have sublists and ranges in common that the base lacks, beside those of their own."""
+
+    async def story() -> None:
+        forest, shared = Forest.plant(rule), edited(base, both)
+        source, destination = edited(shared, ours), edited(shared, theirs)
+        merged = await forest.merge(base, source, destination, "source-wins")
+        expected, _ = merged_model(base, source, destination, "source-wins")
+        assert merged.metarange_id == await forest.build(expected)
+        assert await forest.reopened().read(merged.metarange_id) == expected
+
+    asyncio.run(story())
+
+
+async def test_a_merge_of_wide_trees_keeps_a_sublist_that_both_have_and_the_base_lacks() -> None:
+    forest, base = Forest.plant(WIDE), model_of(dict.fromkeys(range(0, 1000, 2), 1))
+    shared = edited(base, dict.fromkeys(range(401, 600, 2), 1))
+    source, destination = edited(shared, {100: 2}), edited(shared, {900: 2})
+
+    merged = await forest.merge(base, source, destination)
+
+    ids = [await forest.build(model) for model in (base, source, destination)]
+    lists = [{one.id for one in await forest.trees.sublists(tree)} for tree in ids]
+    kept = (lists[1] & lists[2]) - lists[0]
+    assert kept
+    assert kept <= {one.id for one in await forest.trees.sublists(merged.metarange_id)}
+    assert await forest.reopened().read(merged.metarange_id) == edited(source, {900: 2})
 
 
 @searched
