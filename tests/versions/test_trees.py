@@ -357,6 +357,20 @@ async def test_a_change_of_a_wide_tree_reads_and_writes_one_sublist() -> None:
     assert forest.objectstore.written[-1] == f"_lakefs/metaranges/{changed.metarange_id}.parquet"
 
 
+async def test_where_a_sublist_no_longer_ends_in_a_cut_the_ranges_of_the_next_one_stay_in_the_tree() -> None:
+    """The last range of a list goes as a whole. The range before it ends in a cut of ranges, and of no list."""
+    forest, model = Forest.plant(WIDE), model_of(dict.fromkeys(range(200), 1))
+    tree = await forest.build(model)
+    lists = {sublist.max_key for sublist in await forest.trees.sublists(tree)}
+    for info in await forest.trees.ranges(tree):
+        if info.max_key in lists:
+            gone = [key for key in model if info.min_key <= key <= info.max_key]
+            changed = await forest.apply(tree, dict.fromkeys(gone))
+            after = {key: value for key, value in model.items() if key not in gone}
+            assert await forest.read(changed.metarange_id) == after
+            assert changed.metarange_id == await forest.build(after)
+
+
 async def test_a_diff_of_wide_trees_reads_no_sublist_that_both_have() -> None:
     forest, model = Forest.plant(WIDE), model_of(dict.fromkeys(range(1000), 1))
     left = await forest.build(model)
