@@ -15,6 +15,7 @@ from .addresses import (
     slice_opened_at_ms,
 )
 from .amounts import SIZE_UNITS, count_of, human_size
+from .drawing import WHOLE, Bar, bars, shares
 from .entries import (
     BYTES_MD5,
     CONTENT_TYPE_DEFAULT,
@@ -93,7 +94,9 @@ __all__ = [
     "S3_METADATA",
     "SEQUENCE_MAX",
     "SIZE_UNITS",
+    "WHOLE",
     "AlreadyExists",
+    "Bar",
     "Basis",
     "BranchName",
     "Clock",
@@ -127,6 +130,7 @@ __all__ = [
     "Tasks",
     "Unavailable",
     "aws_signing_key",
+    "bars",
     "check_branch",
     "check_repository",
     "check_tag",
@@ -148,6 +152,7 @@ __all__ = [
     "parse_slice_name",
     "path_to_key",
     "row_digest",
+    "shares",
     "slice_name",
     "slice_number",
     "slice_opened_at_ms",

@@ -28,8 +28,24 @@ INVISIBLE = re.compile("[\u202a-\u202e\u2066-\u2069\u200b-\u200f\x00-\x08\x0b-\x
 ELEMENTS = re.compile(
     "html|head|meta|title|link|script|body|a|main|nav|p|section|ul|ol|li|h[12]|form|label|input|textarea|select|option|"
     "button|datalist|table|thead|tbody|tr|th|td|details|summary|dl|dt|dd|code|pre|bdi|span|strong|time|div|header|img|"
-    "progress|br"
+    "progress|br|svg|rect"
 )
+
+
+def of_collections(text: str, path: str) -> list[tuple[str, dict[str, str]]]:
+    """Addresses of pages about collections and what keeps objects, with hostile queries."""
+    segment = quote(text[:1000], safe="")
+    return [
+        (f"{LAKE}/collections", {"after": text}),
+        (f"{LAKE}/collections/{segment}", {"prefix": text, "after": text}),
+        (f"{LAKE}/rules", {"branch": text, "version": text}),
+        (f"{LAKE}/rules", {"branch": text}),
+        (f"{LAKE}/holds", {}),
+        (f"{LAKE}/why", {"ref": "main", "path": path}),
+        (f"{LAKE}/why", {"address": text, "continuation_token": text}),
+        (f"{LAKE}/hooks", {"branch": text, "after": text}),
+        (f"{LAKE}/hooks/{segment}", {"hook": text}),
+    ]
 
 
 def check(page: httpx.Response, text: str) -> None:
@@ -43,7 +59,7 @@ def check(page: httpx.Response, text: str) -> None:
     for link in forms.links:
         assert link.startswith(("./", "../")) or link == "#main" or link == "", link
     # Between the tags: names in fields are sent back as they are.
-    words = re.sub(r"<[^>]*>", "", page.text)
+    words = re.sub(r"<textarea[^>]*>[^<]*</textarea>|<[^>]*>", "", page.text)
     assert not INVISIBLE.search(words), (page.url, text)
 
 
@@ -83,6 +99,7 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             ("/user", {"user": "esti", "action": text, "resource": text}),
             ("/audit", {}),
             ("/audit", {"user": text, "since": text}),
+            *of_collections(text, path),
             ("/search", {"text": text, "repository": text}),
             ("/search", {"text": f"lakefs://{text}"}),
             ("/", {"search": text, "after": text}),
@@ -104,6 +121,26 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             fields = {"token": token, "typed": text, "message": text, "metadata": text}
             asked = httpx.QueryParams({"ref": text, "path": path})
             check(await changed.post(f"{LAKE}/{address}?{asked}", fields), text)
+        fields = {
+            "token": token,
+            "typed": "lake",
+            "rules": text,
+            "name": text,
+            "globs": text,
+            "why": text,
+            "kind": text,
+        }
+        for address in (
+            "rules",
+            "holds",
+            "holds/release",
+            "collections",
+            "collections/r1/apply",
+            "collections/r1/undo",
+        ):
+            asked = httpx.QueryParams({"hold": text})
+            check(await changed.post(f"{LAKE}/{address}?{asked}", fields), text)
+        check(await changed.get(f"{LAKE}/holds"), text)
         fields = {"token": token, "name": text, "namespace": text, "branch": text}
         check(await changed.post("/new-repository", fields), text)
 

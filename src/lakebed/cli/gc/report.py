@@ -11,7 +11,7 @@ import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from lakebed.base import count_of, human_size
+from lakebed.base import WHOLE, Bar, bars, count_of, human_size, shares
 from lakebed.cli.kit.output import human_time, printable
 
 from .text import collected_text, in_order_of_age, open_text, selection_text, state_text
@@ -167,14 +167,14 @@ def _ages(plan: Plan) -> Iterator[str]:
     if not plan.totals.by_age:
         return
     sums = [(name, plan.totals.by_age.get(name, Total())) for name, _ in AGES]
-    largest = max(total.size_bytes for _, total in sums) or 1
+    columns = bars([total.size_bytes for _, total in sums])
     width, height, base = 640, 220, 180
     step = width / len(sums)
     yield f'<svg viewBox="0 0 {width} {height}" role="img" aria-labelledby="ages-title" style="max-width: 40rem">'
     yield '<title id="ages-title">Bytes that go, by how long ago they were last seen</title>'
     yield f'<line class="axis" x1="0" y1="{base}" x2="{width}" y2="{base}"/>'
-    for place, (name, total) in enumerate(sums):
-        tall = round((base - 30) * total.size_bytes / largest, 1)
+    for place, ((name, total), column) in enumerate(zip(sums, columns, strict=True)):
+        tall = round((base - 30) * column.length / WHOLE, 1)
         left, middle = place * step + step * 0.15, place * step + step / 2
         box = f'x="{left:.1f}" y="{base - tall:.1f}" width="{step * 0.7:.1f}" height="{tall}"'
         size = human_size(total.size_bytes) if total.objects else ""
@@ -201,12 +201,11 @@ def _ways(plan: Plan) -> Iterator[str]:
 def _bars(caption: str, title: str, sums: Mapping[str, Total]) -> Iterator[str]:
     rows = [(name or "(none)", total.objects, total.size_bytes) for name, total in sums.items()]
     shown, rest = rows[:TOP], rows[TOP:]
-    largest = max(size for _, _, size in shown) or 1
     yield f'<table class="bars"><caption>{text(caption)}</caption><thead><tr>'
     yield f'<th scope="col">{text(title)}</th><th scope="col" class="number">objects</th>'
     yield '<th scope="col" class="number">size</th><td></td></tr></thead><tbody>'
-    for name, objects, size in shown:
-        drawn = _share([("goes", size / largest)])
+    for (name, objects, size), bar in zip(shown, bars([size for _, _, size in shown]), strict=True):
+        drawn = _drawn([("goes", bar)])
         yield (
             f'<tr><th scope="row">{text(name)}</th><td class="number">{objects:,}</td>'
             f'<td class="number">{text(human_size(size))}</td><td class="bar">{drawn}</td></tr>'
@@ -237,14 +236,12 @@ def _commits(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str]:
         yield f'<p class="dim">… and {text(count_of(more, "commit"))} more: <code>lakebed gc show --commits</code></p>'
 
 
-def _share(parts: Sequence[tuple[str, float]]) -> str:
-    """A bar of parts of a whole, beside whose numbers it stands: not read aloud."""
-    drawn, at = [], 0.0
-    for kind, share in parts:
-        drawn.append(f'<rect class="{kind}" x="{at * 100:.2f}" width="{share * 100:.2f}" height="10"/>')
-        at += share
-    bars = "".join(drawn)
-    return f'<svg viewBox="0 0 100 10" height="12" preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
+def _drawn(parts: Sequence[tuple[str, Bar]]) -> str:
+    """Stretches of a line, beside whose numbers they stand: not read aloud."""
+    drawn = "".join(
+        f'<rect class="{kind}" x="{bar.start:.2f}" width="{bar.length:.2f}" height="10"/>' for kind, bar in parts
+    )
+    return f'<svg viewBox="0 0 100 10" height="12" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
 
 
 def _number(count: int) -> str:
@@ -265,8 +262,7 @@ def _stays(plan: Plan) -> Iterator[str]:
         yield f'<th scope="col" class="number"><span class="key {kind}"></span>{name}</th>'
     yield "<td></td></tr></thead><tbody>"
     for name, stay, go, shown in rows:
-        whole = max(1, stay + go)
-        drawn = _share([("stays", stay / whole), ("goes", go / whole)])
+        drawn = _drawn(list(zip(("stays", "goes"), shares([stay, go]), strict=True)))
         yield (
             f'<tr><th scope="row">{text(name)}</th><td class="number">{text(shown(stay))}</td>'
             f'<td class="number">{text(shown(go))}</td><td class="bar">{drawn}</td></tr>'

@@ -4,8 +4,31 @@ from typing import Final
 
 from lakebed.server.web.visit import Page
 
-from . import changes, commits, compare, entering, objects, people, refs, repositories
-
-PAGES: Final[tuple[Page, ...]] = tuple(
-    page for noun in (entering, repositories, objects, changes, commits, refs, compare, people) for page in noun.PAGES
+from . import (
+    changes,
+    collections,
+    commits,
+    compare,
+    entering,
+    hooks,
+    keeping,
+    objects,
+    people,
+    refs,
+    repositories,
 )
+
+_NOUNS: Final = (
+    entering,
+    repositories,
+    objects,
+    changes,
+    commits,
+    refs,
+    compare,
+    collections,
+    keeping,
+    hooks,
+    people,
+)
+PAGES: Final[tuple[Page, ...]] = tuple(page for noun in _NOUNS for page in noun.PAGES)

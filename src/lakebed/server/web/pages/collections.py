@@ -1,0 +1,209 @@
+"""Collections: runs and plans, one run, apply with a window, undo, restore, and the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.base import Bar, RunState, bars
+from lakebed.gc.messages import (
+    AGES,
+    ApplyRequest,
+    JobState,
+    PlanRequest,
+    Restore,
+    RunKind,
+    RunView,
+    StartJob,
+    Total,
+    Undo,
+)
+from lakebed.operations import collectors
+from lakebed.server.http.errors import Answer
+from lakebed.server.web.visit import Page, Visit
+
+RUNS: Final = 50
+OBJECTS: Final = 100
+NAMES: Final = 25
+"""Draw at most this many names of a way, the largest. The others are summed."""
+ROOT: Final = "/repositories/{repository}/collections"
+KINDS: Final = tuple(kind for kind in RunKind if kind.can_wait)
+"""Plans of these can be applied with a window. The command line plans the others."""
+_WAYS: Final = (
+    ("by age: when it was last written, or a commit last had it", "by_age"),
+    ("by reason", "by_reason"),
+    ("by rule", "by_rule"),
+    ("by branch", "by_branch"),
+    ("by folder", "by_prefix"),
+)
+
+
+async def show_all(visit: Visit) -> Response:
+    [name] = visit.args
+    plans = await visit.call(collectors.LIST_GC_PLANS, name, after=visit.query("after"), amount=RUNS)
+    runs = await visit.call(collectors.LIST_GC_RUNS, name)
+    jobs = await visit.look(collectors.LIST_GC_JOBS, name)
+    storage = await visit.look(collectors.GET_GC_STORAGE, name)
+    states = {run.run_id: run for run in runs.runs}
+    return visit.render("collections", name=name, plans=plans, states=states, jobs=jobs, storage=storage, kinds=KINDS)
+
+
+async def show_one(visit: Visit) -> Response:
+    name, run_id = visit.args
+    plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
+    runs = await visit.call(collectors.LIST_GC_RUNS, name)
+    state = next((run for run in runs.runs if run.run_id == run_id), None)
+    objects = await visit.look(
+        collectors.LIST_GC_PLAN_OBJECTS,
+        name,
+        run_id,
+        prefix=visit.query("prefix"),
+        after=visit.query("after"),
+        amount=OBJECTS,
+    )
+    ledger = None
+    if state is not None and state.state in {RunState.SWEEPING, RunState.ENDED, RunState.UNDONE}:
+        ledger = await visit.look(collectors.LIST_GC_LEDGER, name, run_id=run_id, amount=OBJECTS)
+    ways = [(title, _bars(getattr(plan.totals, way), is_by_age=way == "by_age")) for title, way in _WAYS]
+    return visit.render(
+        "collection",
+        name=name,
+        plan=plan,
+        state=state,
+        objects=objects,
+        ledger=ledger,
+        ways=[(title, rows) for title, rows in ways if rows],
+        may_apply=_may_apply(state) and not plan.what_if,
+        may_undo=_may_undo(state),
+    )
+
+
+async def plan(visit: Visit) -> Response:
+    """Let the server plan one kind. It deletes nothing."""
+    [name] = visit.args
+    jobs = await visit.call(collectors.LIST_GC_JOBS, name)
+    running = [job.id for job in jobs.jobs if job.state is JobState.RUNNING]
+    if running:
+        raise Answer(409, f"Job {running[0]} is running in this repository. Wait for its end.")
+    kind = next((kind for kind in KINDS if kind.value == visit.entry("kind")), None)
+    if kind is None:
+        raise Answer(400, "Choose which data to plan for.")
+    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=PlanRequest(kinds=(kind,))))
+    return visit.go("repositories", name, "collections", notice=f"Job {job.id} plans. It deletes nothing.")
+
+
+async def apply(visit: Visit) -> Response:
+    """Let the server apply a plan, once the number of its objects was typed."""
+    name, run_id = visit.args
+    found = await visit.call(collectors.GET_GC_PLAN, name, run_id)
+    visit.check_typed(str(found.totals.all.objects))
+    request = ApplyRequest(run_id=run_id, window=visit.entry("window").strip() or None)
+    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=request))
+    return visit.go("repositories", name, "collections", notice=f"Job {job.id} applies the plan of run {run_id}.")
+
+
+async def undo(visit: Visit) -> Response:
+    name, run_id = visit.args
+    visit.check_typed(run_id)
+    undone = await visit.call(collectors.UNDO_GC_RUN, name, run_id, body=Undo())
+    rest = "" if undone.is_done else " Some of its records are left: undo it once more."
+    return visit.go(
+        "repositories", name, "collections", run_id, notice=f"Run {run_id} is undone: its objects stay.{rest}"
+    )
+
+
+async def restore(visit: Visit) -> Response:
+    """Restore a page of what a run holds: one object, a folder, or all."""
+    name, run_id = visit.args
+    body = Restore(
+        run_id=run_id,
+        path=visit.entry("path"),
+        branch=visit.entry("branch"),
+        prefix=visit.entry("prefix"),
+        continuation_token=visit.entry("token_of_page") or None,
+    )
+    page = await visit.call(collectors.RESTORE_GC_OBJECTS, name, body=body)
+    return visit.render("restored", name=name, run_id=run_id, body=body, page=page)
+
+
+def _bars(totals: Mapping[str, Total], *, is_by_age: bool) -> list[tuple[str, Total, Bar]]:
+    """Return the rows of one way: those of ages in their order, others the largest first."""
+    if is_by_age:
+        rows = [(name, totals[name]) for name, _ in AGES if name in totals]
+    else:
+        rows = sorted(totals.items(), key=lambda row: (-row[1].size_bytes, row[0]))
+    shown, others = rows[:NAMES], rows[NAMES:]
+    if others:
+        rest = Total()
+        for _, total in others:
+            rest = rest.plus(total)
+        shown.append((f"({len(others):,} others)", rest))
+    drawn = bars([total.size_bytes for _, total in shown])
+    return [(name or "(none)", total, bar) for (name, total), bar in zip(shown, drawn, strict=True)]
+
+
+def _may_apply(state: RunView | None) -> bool:
+    return state is None or (state.state in {RunState.PLANNING, RunState.MARKED} and not state.until_ms)
+
+
+def _may_undo(state: RunView | None) -> bool:
+    over = {RunState.ENDED, RunState.UNDONE, RunState.ABANDONED}
+    return state is not None and bool(state.until_ms) and not state.is_purging and state.state not in over
+
+
+_ALL: Final = Page(
+    method="GET",
+    path=ROOT,
+    operations=(
+        collectors.LIST_GC_PLANS,
+        collectors.LIST_GC_RUNS,
+        collectors.LIST_GC_JOBS,
+        collectors.GET_GC_STORAGE,
+    ),
+    handler=show_all,
+)
+_ONE: Final = Page(
+    method="GET",
+    path=ROOT + "/{run}",
+    operations=(
+        collectors.GET_GC_PLAN,
+        collectors.LIST_GC_RUNS,
+        collectors.LIST_GC_PLAN_OBJECTS,
+        collectors.LIST_GC_LEDGER,
+    ),
+    handler=show_one,
+)
+PAGES: Final = (
+    _ALL,
+    Page(
+        method="POST",
+        path=ROOT,
+        operations=(collectors.LIST_GC_JOBS, collectors.START_GC_JOB),
+        handler=plan,
+        shown_by=_ALL,
+    ),
+    _ONE,
+    Page(
+        method="POST",
+        path=ROOT + "/{run}/apply",
+        operations=(collectors.GET_GC_PLAN, collectors.START_GC_JOB),
+        handler=apply,
+        shown_by=_ONE,
+    ),
+    Page(
+        method="POST",
+        path=ROOT + "/{run}/undo",
+        operations=(collectors.UNDO_GC_RUN,),
+        handler=undo,
+        shown_by=_ONE,
+    ),
+    Page(
+        method="POST",
+        path=ROOT + "/{run}/restore",
+        operations=(collectors.RESTORE_GC_OBJECTS,),
+        handler=restore,
+        shown_by=_ONE,
+    ),
+)

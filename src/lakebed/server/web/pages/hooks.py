@@ -1,0 +1,43 @@
+"""Runs of hooks, one run with its hooks, and what a hook wrote."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.operations import repositories
+from lakebed.server.web.visit import Page, Visit
+
+RUNS: Final = 50
+OUTPUT_MAX: Final = 100_000
+ROOT: Final = "/repositories/{repository}/hooks"
+
+
+async def show_all(visit: Visit) -> Response:
+    [name] = visit.args
+    runs = await visit.call(
+        repositories.LIST_REPOSITORY_RUNS, name, branch=visit.query("branch"), after=visit.query("after"), amount=RUNS
+    )
+    return visit.render("hooks", name=name, runs=runs)
+
+
+async def show_one(visit: Visit) -> Response:
+    name, run_id = visit.args
+    run = await visit.call(repositories.GET_RUN, name, run_id)
+    hooks = await visit.call(repositories.LIST_RUN_HOOKS, name, run_id, after=visit.query("after"), amount=RUNS)
+    output, hook = None, visit.query("hook")
+    if hook:
+        output = (await visit.call(repositories.GET_RUN_HOOK_OUTPUT, name, run_id, hook))[:OUTPUT_MAX]
+    return visit.render("hook_run", name=name, run=run, hooks=hooks, hook=hook, output=output)
+
+
+PAGES: Final = (
+    Page(method="GET", path=ROOT, operations=(repositories.LIST_REPOSITORY_RUNS,), handler=show_all),
+    Page(
+        method="GET",
+        path=ROOT + "/{run}",
+        operations=(repositories.GET_RUN, repositories.LIST_RUN_HOOKS, repositories.GET_RUN_HOOK_OUTPUT),
+        handler=show_one,
+    ),
+)

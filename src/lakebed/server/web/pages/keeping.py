@@ -1,0 +1,133 @@
+"""What keeps objects: the retention rules, legal holds, and why one object is there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from lakebed.gc.messages import NewHold, WhyPage
+from lakebed.gc.rules import Rules
+from lakebed.operations import collectors, holds
+from lakebed.server.http.errors import Answer
+from lakebed.server.web.visit import Page, Visit
+
+ROOT: Final = "/repositories/{repository}"
+SEARCH_PAGES: Final = 5
+"""Ask for at most this many pages of a search in one request. A page of the search takes a second or two."""
+
+
+async def show_rules(visit: Visit) -> Response:
+    [name] = visit.args
+    version = await visit.call(collectors.GET_FULL_GC_RULES, name, version=visit.query("version"))
+    history = await visit.look(collectors.LIST_GC_RULES_HISTORY, name, amount=20)
+    branch = visit.query("branch")
+    meaning = None
+    if version.rules is not None:
+        meaning = await visit.look(collectors.EXPLAIN_GC_RULES, name, branch=branch)
+    text = "" if version.rules is None else msgspec.json.format(msgspec.json.encode(version.rules), indent=2).decode()
+    return visit.render("rules", name=name, version=version, history=history, branch=branch, meaning=meaning, text=text)
+
+
+async def save_rules(visit: Visit) -> Response:
+    """Save rules that were written as JSON, if no other version came between."""
+    [name] = visit.args
+    visit.check_typed(name)
+    try:
+        rules = msgspec.json.decode(visit.entry("rules").encode(), type=Rules)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise Answer(400, f"These are no rules: {error}") from error
+    written = await visit.call(
+        collectors.SET_FULL_GC_RULES, name, body=rules, if_version=visit.entry("if_version") or "0"
+    )
+    late = f" Too late for the runs {', '.join(written.counts_after)}." if written.counts_after else ""
+    return visit.go("repositories", name, "rules", notice=f"Version {written.version} is in force.{late}")
+
+
+async def show_holds(visit: Visit) -> Response:
+    [name] = visit.args
+    found = await visit.call(holds.GET_LEGAL_HOLDS, name)
+    history = await visit.look(holds.LIST_LEGAL_HOLD_HISTORY, name, amount=20)
+    return visit.render("holds", name=name, holds=found.holds, history=history)
+
+
+async def add_hold(visit: Visit) -> Response:
+    [name] = visit.args
+    hold = NewHold(
+        name=visit.entry("name").strip(),
+        globs=_lines(visit.entry("globs")),
+        commits=_lines(visit.entry("commits")),
+        tags=_lines(visit.entry("tags")),
+        why=visit.entry("why").strip(),
+    )
+    await visit.call(holds.ADD_LEGAL_HOLD, name, body=hold)
+    return visit.go("repositories", name, "holds", notice=f"{hold.name} is held.")
+
+
+async def release_hold(visit: Visit) -> Response:
+    name = visit.args[0]
+    hold = visit.query("hold")
+    visit.check_typed(hold)
+    await visit.call(holds.RELEASE_LEGAL_HOLD, name, hold, why=visit.entry("why"))
+    return visit.go("repositories", name, "holds", notice=f"{hold} is released.")
+
+
+async def why(visit: Visit) -> Response:
+    """Search a few pages. Where they do not end the search, the page has a link that goes on."""
+    [name] = visit.args
+    asked = {part: visit.query(part) for part in ("address", "ref", "path")}
+    page: WhyPage | None = None
+    if asked["address"] or asked["path"]:
+        token = visit.query("continuation_token")
+        for _ in range(SEARCH_PAGES):
+            page = await visit.call(
+                collectors.WHY_GC_OBJECT,
+                name,
+                address=asked["address"],
+                ref=asked["ref"],
+                path=asked["path"],
+                continuation_token=token,
+            )
+            if page.answer is not None or page.continuation_token is None:
+                break
+            token = page.continuation_token
+    return visit.render("why", name=name, asked=asked, page=page)
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+_RULES: Final = Page(
+    method="GET",
+    path=ROOT + "/rules",
+    operations=(collectors.GET_FULL_GC_RULES, collectors.LIST_GC_RULES_HISTORY, collectors.EXPLAIN_GC_RULES),
+    handler=show_rules,
+)
+_HOLDS: Final = Page(
+    method="GET",
+    path=ROOT + "/holds",
+    operations=(holds.GET_LEGAL_HOLDS, holds.LIST_LEGAL_HOLD_HISTORY),
+    handler=show_holds,
+)
+PAGES: Final = (
+    _RULES,
+    Page(
+        method="POST",
+        path=ROOT + "/rules",
+        operations=(collectors.SET_FULL_GC_RULES,),
+        handler=save_rules,
+        shown_by=_RULES,
+    ),
+    _HOLDS,
+    Page(method="POST", path=ROOT + "/holds", operations=(holds.ADD_LEGAL_HOLD,), handler=add_hold, shown_by=_HOLDS),
+    Page(
+        method="POST",
+        path=ROOT + "/holds/release",
+        operations=(holds.RELEASE_LEGAL_HOLD,),
+        handler=release_hold,
+        shown_by=_HOLDS,
+    ),
+    Page(method="GET", path=ROOT + "/why", operations=(collectors.WHY_GC_OBJECT,), handler=why),
+)

@@ -1,0 +1,64 @@
+"""Collections in the browser: what a run takes, its charts, and what applying asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from lakebed.base import bars, shares
+from lakebed.gc.messages import RunKind
+from lakebed.server import App
+from tests.server.test_plans import write as write
+from tests.server.web.browsing import Browser
+
+LAKE = "/repositories/lake"
+
+
+async def test_a_plan_is_shown_and_applied_only_for_its_number_of_objects(
+    app: App, client: httpx.AsyncClient, repo: str, write: Any
+) -> None:
+    await write("r1", ["x/1", "x/2"])
+    await write("u1", [], RunKind.UNCOMMITTED)
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    browser = Browser(app)
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        every = await browser.get(f"{LAKE}/collections")
+        one = await browser.get(f"{LAKE}/collections/r1")
+        wrong = await browser.fill(one, "apply", typed="1")
+        right = await browser.fill(one, "apply", typed="2", window="never")
+
+    assert every.status_code == 200, every.text
+    assert every.text.count("collections/r1") == 1
+    assert "Waits for a run" in every.text
+    assert "x/1" in one.text
+    assert (wrong.status_code, "type 2 to confirm" in wrong.text) == (400, True)
+    assert right.status_code in {400, 501}, right.text
+
+
+async def test_rules_are_saved_only_over_the_version_that_was_shown(
+    app: App, client: httpx.AsyncClient, repo: str
+) -> None:
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    browser = Browser(app)
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        page = await browser.get(f"{LAKE}/rules")
+        saved = await browser.follow(await browser.fill(page, "rules", typed="lake", rules='{"default": "30d"}'))
+        late = await browser.fill(page, "rules", typed="lake", rules='{"default": "1d"}')
+        bad = await browser.fill(saved, "rules", typed="lake", rules='{"default": "soon"}')
+
+    assert "Version 1 is in force" in saved.text
+    assert late.status_code == 412
+    assert bad.status_code == 400
+    assert (await client.get(f"{repo}/gc/rules/full")).json()["rules"]["default"] == "30d"
+
+
+@pytest.mark.parametrize("values", [[], [0, 0], [1, 2, 4], [-1, 3]])
+def test_bars_and_shares_stay_within_the_chart(values: list[int]) -> None:
+    assert all(0 <= bar.length <= 100 for bar in bars(values))
+    assert all(0 <= bar.start + bar.length <= 100.01 for bar in shares(values))
+    assert [bar.length for bar in bars([1, 2, 4])] == [25, 50, 100]
+    assert [(bar.start, bar.length) for bar in shares([1, 3])] == [(0, 25), (25, 75)]
