@@ -37,6 +37,7 @@ from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene
 from sim.scenes.scenes import Do, client, commit, delete, scene, upload
 
 from .erasure import erase
+from .holds import add_hold, what_is_held_stays
 from .lifecycle import DUE, set_policy
 
 _SHARED: Final = (
@@ -113,6 +114,9 @@ def undoing_scenes() -> Iterator[Scene]:
     )
     yield from _beside_several(undoer)
     yield _metadata_scene(undoer, client("m", metadata_run("m1")))
+    # A hold of a commit that the run took, while the run is undone.
+    held = _scene("undoer, holder of a commit", undoer, client("h", add_hold("h1", commit="main~1")))
+    yield replace(held, checks=(*held.checks, what_is_held_stays))
     for name, actor in (
         ("purger", client("p", purge("p9"))),
         ("uncommitted run", uncommitted),

@@ -32,6 +32,15 @@ def test_the_commits_of_an_undone_run_are_read_again(shell: Shell, held: Held) -
     assert shell.ok("object", "cat", f"{held.lake}/main~1/events/0").out == "abcd"
 
 
+def test_why_gives_the_command_that_undoes_the_run_of_an_object(shell: Shell, held: Held) -> None:
+    shown = shell.ok("gc", "why", f"{held.lake}/main~1/events/0").out
+
+    [line] = [line for line in shown.splitlines() if line.startswith("undo:")]
+    command = line.partition(" (")[0].split()[2:]
+    assert shell.ok(*command, "--yes").out.startswith(f"run {held.run} is undone")
+    assert "undo:" not in shell.ok("gc", "why", f"{held.lake}/main~1/events/0").out
+
+
 def test_an_undone_run_is_not_purged_and_undone_again_without_harm(shell: Shell, held: Held, data: Path) -> None:
     shell.ok("gc", "restore", held.lake, held.run, "--undo", "--yes")
     purged = shell.ok("gc", "purge", held.lake, "--yes", "--engine", "local", "--data", str(data), "-o", "json").json

@@ -238,10 +238,14 @@ def _uncommitted(found: WhyObject) -> list[tuple[str, str]]:
 
 
 def _way_back(found: WhyObject, repository: str) -> list[tuple[str, str]]:
-    """Give the command that restores an object while a run defers its end."""
+    """Give the commands that restore an object, and undo its run, while the run defers its end."""
     if found.fate.value != "deferred":
         return []
-    return [("restore", f"lakebed gc restore {SCHEME}{repository} {shlex.quote(found.address)} --run {found.run}")]
+    restore = f"lakebed gc restore {SCHEME}{repository}"
+    return [
+        ("restore", f"{restore} {shlex.quote(found.address)} --run {found.run}"),
+        ("undo", f"{restore} {found.run} --undo (gives back all that the run took)"),
+    ]
 
 
 def _due_text(found: WhyObject, answer: WhyAnswer, *, repository: str, every: bool) -> Iterator[str]:
