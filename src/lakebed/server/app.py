@@ -34,7 +34,6 @@ from lakebed.auth import (
     Authorizer,
     Groups,
     Identity,
-    NotAuthenticated,
     NotPermitted,
     Permissions,
     Policies,
@@ -62,7 +61,7 @@ from lakebed.wire import StorageConfig
 from .collectors import Collectors, check_runs
 from .hard_delete import HardDeleting
 from .hooks import ScriptReads, make_hooks
-from .http.errors import NoSuchEndpoint, error_response, message_response
+from .http.errors import NoSuchEndpoint, error_response, message_response, warn_of_wrong_secret
 from .http.requests import RestRequest
 from .http.responses import answer, text
 from .http.routing import Route, Router
@@ -477,9 +476,7 @@ class App:
             return await self._answer(request)
         except LakebedError as error:
             request.refusal = str(error) if isinstance(error, Denied) else ""
-            if isinstance(error, NotAuthenticated) and "failures" in error.facts:
-                key, count, client = error.facts["access_key_id"], error.facts["failures"], request.scope.get("client")
-                logger.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, _shown(request))
+            warn_of_wrong_secret(logger, error, request.scope.get("client"), partial(_shown, request))
             if isinstance(request, S3Request):
                 return self._s3.error(error, request, request_id, partial(_shown, request))
             response = error_response(error, partial(_shown, request))

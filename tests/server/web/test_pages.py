@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 import pytest
@@ -118,6 +118,45 @@ CASES = (
         {"ref": "side", "base": "main"},
         form={},
         json={},
+    ),
+    Case("/deleted-repositories", "/deleted-repositories", "GET /deleted/repositories"),
+    Case(
+        "/deleted-repositories",
+        "/deleted-repositories",
+        "POST /repositories/gone/undelete",
+        {"repository": "gone"},
+        form={},
+        json={},
+    ),
+    Case("/repositories/{repository}/pulls", f"{LAKE}/pulls", f"GET {LAKE}/pulls?status=open"),
+    Case(
+        "/repositories/{repository}/pulls",
+        f"{LAKE}/pulls",
+        f"POST {LAKE}/pulls",
+        form={"title": "two", "source": "side", "destination": "main"},
+        json={"title": "two", "source_branch": "side", "destination_branch": "main"},
+    ),
+    Case("/repositories/{repository}/pulls/{pull}", f"{LAKE}/pulls/PULL", f"GET {LAKE}/pulls/PULL"),
+    Case(
+        "/repositories/{repository}/pulls/{pull}/status",
+        f"{LAKE}/pulls/PULL/status",
+        f"PATCH {LAKE}/pulls/PULL",
+        {"status": "open"},
+        form={},
+        json={"status": "open"},
+    ),
+    Case(
+        "/repositories/{repository}/pulls/{pull}/merge",
+        f"{LAKE}/pulls/PULL/merge",
+        f"PUT {LAKE}/pulls/PULL/merge",
+        form={},
+    ),
+    Case(
+        "/repositories/{repository}/commits/{commit}/revert",
+        f"{LAKE}/commits/side/revert",
+        f"POST {LAKE}/branches/side/revert",
+        form={"branch": "side"},
+        json={"ref": "side", "parent_number": 0},
     ),
     Case("/users", "/users", "GET /auth/users"),
     Case("/users", "/users", "POST /auth/users", form={"user": "maia"}, json={"id": "maia"}),
@@ -242,6 +281,14 @@ async def filled(client: httpx.AsyncClient, repo: str) -> httpx.AsyncClient:
     await client.post(f"{repo}/branches/side/objects", params={"path": "s"}, content=b"x")
     await client.post(f"{repo}/branches/side/commits", json={"message": "aside"})
     await client.post(f"{repo}/branches/main/objects", params={"path": "a/d.csv"}, content=b"x")
+    await client.post(f"{repo}/branches", json={"name": "pulled", "source": "main"})
+    await client.post(f"{repo}/branches/pulled/objects", params={"path": "p"}, content=b"x")
+    await client.post(f"{repo}/branches/pulled/commits", json={"message": "to pull"})
+    pull = {"title": "one", "source_branch": "pulled", "destination_branch": "main"}
+    await client.post(f"{repo}/pulls", json=pull)
+    gone = {"name": "gone", "storage_namespace": f"mem://gone-{id(client)}"}
+    await client.post("/repositories", json=gone)
+    await client.delete("/repositories/gone")
     await client.post("/auth/users", json={"id": "nox"})
     return client
 
@@ -277,7 +324,8 @@ def test_the_cases_are_every_page_and_form() -> None:
 async def test_a_page_answers_as_its_operation_does(app: App, filled: httpx.AsyncClient, caller: str) -> None:
     async with of_caller(app, filled, caller) as (browser, api):
         token = await browser.token()
-        for case in CASES:
+        pulls = (await filled.get(f"{LAKE}/pulls")).json()["results"]
+        for case in [of_pull(case, pulls[0]["id"]) for case in CASES]:
             if case.form is None:
                 page = await browser.get(case.address, **case.query)
             elif case.address.endswith("/objects"):
@@ -294,6 +342,10 @@ async def test_a_page_answers_as_its_operation_does(app: App, filled: httpx.Asyn
                     continue
             own = await api.request(method, path, json=case.json)
             compare(caller, case, page, own)
+
+
+def of_pull(case: Case, pull: str) -> Case:
+    return replace(case, address=case.address.replace("PULL", pull), api=case.api.replace("PULL", pull))
 
 
 def compare(caller: str, case: Case, page: httpx.Response, own: httpx.Response) -> None:

@@ -151,6 +151,15 @@ def log_failure(log: logging.Logger, status: int, shown: Callable[[], str], erro
         log.error("answered %d to %s: %s %s", status, shown(), error, error.facts, exc_info=error)
 
 
+def warn_of_wrong_secret(
+    log: logging.Logger, error: base.LakebedError, client: object, shown: Callable[[], str]
+) -> None:
+    """Log a login with a wrong secret: an operator sees who guesses."""
+    if isinstance(error, auth.NotAuthenticated) and "failures" in error.facts:
+        key, count = error.facts["access_key_id"], error.facts["failures"]
+        log.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, shown())
+
+
 def message_response(status: int, message: str, *, expired: Expired | None = None) -> Response:
     return Response(msgspec.json.encode(Error(message=message, expired=expired)), status, media_type="application/json")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
@@ -15,11 +16,13 @@ from lakebed.auth import NotPermitted
 from lakebed.base import Denied, LakebedError
 from lakebed.hooks import CALLER
 from lakebed.operations import API_ROOT, AnyOperation, table
-from lakebed.server.http.errors import status_and_message
+from lakebed.server.http.errors import status_and_message, warn_of_wrong_secret
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.operate.logs import REQUEST_ID
 from lakebed.server.state import AppState
+
+logger = logging.getLogger(__name__)
 
 Headers: TypeAlias = "Mapping[str, str]"
 
@@ -106,6 +109,7 @@ class Asking:
         except LakebedError as error:
             request.refusal = str(error) if isinstance(error, Denied) else ""
             status = api_status(error, route.operation)
+            warn_of_wrong_secret(logger, error, request.scope.get("client"), lambda: "a login on the page")
             raise
         finally:
             self._state.audit.note(request, REQUEST_ID.get(), status)

@@ -109,9 +109,12 @@ class Door:
         request = visit.request
         method = request.scope["method"]
         path = request.scope["raw_path"][1:]
+        # First, so that a page of an error has the frame of who is logged in.
+        refusal = await self._log_in(visit)
         page, visit.args = self._router.find("GET" if method == "HEAD" else method, path)
         visit.address = parse_query(request.scope["query_string"])
-        await self._log_in(visit, is_needed=not page.is_public)
+        if refusal is not None and not page.is_public:
+            raise refusal
         visit.page = page
         if page.method == "POST":
             check_sender(request)
@@ -120,7 +123,8 @@ class Door:
                 visit.check_token()
         return await page.handler(visit)
 
-    async def _log_in(self, visit: Visit, *, is_needed: bool) -> None:
+    async def _log_in(self, visit: Visit) -> NotAuthenticated | None:
+        """Find out who asks, or return why it is no user."""
         request = visit.request
         if self._trusted is not None:
             request.identity, request.permissions = self._trusted, Permissions.everything(self._trusted.user_id)
@@ -128,12 +132,11 @@ class Door:
             try:
                 session = request.cookie(SESSION_COOKIE)
                 request.identity = await self._state.authenticator.authenticate(None, session)
-                request.permissions = await self._state.authorizer.permissions(request.identity)
-            except NotAuthenticated:
-                if is_needed:
-                    raise
-                return
+            except NotAuthenticated as refusal:
+                return refusal
+            request.permissions = await self._state.authorizer.permissions(request.identity)
         visit.user = request.identity.user_id
+        return None
 
     async def _failed(self, visit: Visit, error: LakebedError) -> Response:
         request = visit.request

@@ -14,6 +14,7 @@ from . import (
     keeping,
     objects,
     people,
+    pulls,
     refs,
     repositories,
 )
@@ -26,6 +27,7 @@ _NOUNS: Final = (
     commits,
     refs,
     compare,
+    pulls,
     collections,
     keeping,
     hooks,

@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from lakebed import wire
 from lakebed.operations import history
 from lakebed.server.web.visit import Page, Visit
 
@@ -47,6 +48,21 @@ async def show_one(visit: Visit) -> Response:
     return visit.render("commit", name=name, ref=visit.query("ref") or commit.id, commit=commit, changes=changes)
 
 
+async def revert(visit: Visit) -> Response:
+    """Commit the opposite of a commit on a branch; of a merge, against its first parent."""
+    name, commit_id = visit.args
+    branch = visit.entry("branch").strip()
+    number = 1 if visit.query("merge") == "1" else 0
+    await visit.call(history.REVERT_BRANCH, name, branch, body=wire.RevertCreation(ref=commit_id, parent_number=number))
+    return visit.go("repositories", name, "commits", ref=branch, notice=f"Reverted the commit on {branch}.")
+
+
+_ONE: Final = Page(
+    method="GET",
+    path="/repositories/{repository}/commits/{commit}",
+    operations=(history.GET_COMMIT, history.DIFF_REFS),
+    handler=show_one,
+)
 PAGES: Final = (
     Page(
         method="GET",
@@ -54,10 +70,12 @@ PAGES: Final = (
         operations=(*CHOICES, history.LOG_COMMITS),
         handler=show_history,
     ),
+    _ONE,
     Page(
-        method="GET",
-        path="/repositories/{repository}/commits/{commit}",
-        operations=(history.GET_COMMIT, history.DIFF_REFS),
-        handler=show_one,
+        method="POST",
+        path="/repositories/{repository}/commits/{commit}/revert",
+        operations=(history.REVERT_BRANCH,),
+        handler=revert,
+        shown_by=_ONE,
     ),
 )

@@ -10,7 +10,7 @@ from lakebed import wire
 from lakebed.operations import accounts, operators
 from lakebed.server.web.visit import Page, Visit
 
-ROWS: Final = 100
+ROWS: Final = 50
 
 
 async def show_users(visit: Visit) -> Response:

@@ -10,7 +10,7 @@ from lakebed import wire
 from lakebed.operations import deleted, history
 from lakebed.server.web.visit import Page, Visit
 
-ROWS: Final = 50
+ROWS: Final = 30
 
 
 async def show_branches(visit: Visit) -> Response:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import LakebedError
-from lakebed.operations import history, installation, repositories
+from lakebed.operations import deleted, history, installation, repositories
 from lakebed.server.web.visit import Page, Visit
 
 SAMPLE: Final = "sample-lake"
@@ -64,6 +64,17 @@ async def delete(visit: Visit) -> Response:
     return visit.go(notice=f"Deleted the repository {name}. It can be undeleted.")
 
 
+async def show_deleted(visit: Visit) -> Response:
+    gone = await visit.call(deleted.LIST_DELETED_REPOSITORIES, after=visit.query("after"), amount=50)
+    return visit.render("deleted_repositories", gone=gone)
+
+
+async def undelete(visit: Visit) -> Response:
+    name = visit.query("repository")
+    await visit.call(deleted.UNDELETE_REPOSITORY, name, body=wire.RepositoryUndeletion(uid=visit.query("uid")))
+    return visit.go("repositories", name, notice=f"The repository {name} is back.")
+
+
 async def search(visit: Visit) -> Response:
     """Go to an address that begins with `lakefs://`, or list the repositories whose names contain the text."""
     text = visit.query("text").strip()
@@ -90,7 +101,21 @@ _ONE: Final = Page(
     operations=(repositories.GET_REPOSITORY, history.LIST_BRANCHES, history.LIST_TAGS, history.LOG_COMMITS),
     handler=show_one,
 )
+_DELETED: Final = Page(
+    method="GET",
+    path="/deleted-repositories",
+    operations=(deleted.LIST_DELETED_REPOSITORIES,),
+    handler=show_deleted,
+)
 PAGES: Final = (
+    _DELETED,
+    Page(
+        method="POST",
+        path="/deleted-repositories",
+        operations=(deleted.UNDELETE_REPOSITORY,),
+        handler=undelete,
+        shown_by=_DELETED,
+    ),
     Page(method="GET", path="/", operations=(repositories.LIST_REPOSITORIES,), handler=show_all),
     _NEW,
     Page(
