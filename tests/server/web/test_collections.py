@@ -56,6 +56,26 @@ async def test_rules_are_saved_only_over_the_version_that_was_shown(
     assert (await client.get(f"{repo}/gc/rules/full")).json()["rules"]["default"] == "30d"
 
 
+async def test_a_folder_shows_its_size_and_last_commits_on_demand(
+    app: App, client: httpx.AsyncClient, repo: str
+) -> None:
+    await client.post(f"{repo}/branches/main/objects", params={"path": "a/x"}, content=b"x" * 2048)
+    await client.post(f"{repo}/branches/main/commits", json={"message": "the first load"})
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    browser = Browser(app)
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        plain = await browser.get(f"{LAKE}/objects")
+        detailed = await browser.get(f"{LAKE}/objects", details="1")
+        compared = await browser.get(f"{LAKE}/compare", ref="main", base="main~1")
+
+    assert "details=1" in plain.text
+    assert "the first load" not in plain.text
+    assert "1 object, 2.0 KiB" in detailed.text
+    assert "the first load" in detailed.text
+    assert "1 commit ahead, 0 behind" in compared.text
+
+
 @pytest.mark.parametrize("values", [[], [0, 0], [1, 2, 4], [-1, 3]])
 def test_bars_and_shares_stay_within_the_chart(values: list[int]) -> None:
     assert all(0 <= bar.length <= 100 for bar in bars(values))

@@ -83,6 +83,7 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             (LAKE, {}),
             (f"{LAKE}/objects", {"path": path}),
             (f"{LAKE}/objects", {"ref": "main"}),
+            (f"{LAKE}/objects", {"ref": "main", "details": "1"}),
             (f"{LAKE}/objects", {"ref": text}),
             (f"{LAKE}/object", {"ref": "main", "path": path}),
             (f"{LAKE}/object", {"ref": text, "path": text}),

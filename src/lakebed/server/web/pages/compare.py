@@ -18,8 +18,9 @@ async def show(visit: Visit) -> Response:
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
     base = visit.query("base")
-    changes = None
+    changes = distance = None
     if base:
+        distance = await visit.look(history.COUNT_AHEAD, name, ref, base)
         changes = await visit.call(
             history.DIFF_REFS,
             name,
@@ -30,7 +31,7 @@ async def show(visit: Visit) -> Response:
             amount=ROWS,
             type="two_dot" if visit.query("all") == "1" else "three_dot",
         )
-    return visit.render("compare", name=name, ref=ref, base=base, changes=changes, **choices)
+    return visit.render("compare", name=name, ref=ref, base=base, changes=changes, distance=distance, **choices)
 
 
 async def merge(visit: Visit) -> Response:
@@ -48,7 +49,7 @@ async def merge(visit: Visit) -> Response:
 _SHOW: Final = Page(
     method="GET",
     path="/repositories/{repository}/compare",
-    operations=(*CHOICES, history.DIFF_REFS),
+    operations=(*CHOICES, history.COUNT_AHEAD, history.DIFF_REFS),
     handler=show,
 )
 PAGES: Final = (

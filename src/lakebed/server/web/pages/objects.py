@@ -40,9 +40,24 @@ async def show_folder(visit: Visit) -> Response:
         amount=ROWS,
         user_metadata=False,
     )
+    size = last = None
+    if visit.query("details") == "1":
+        size = await visit.look(objects.MEASURE_OBJECTS, name, ref, prefix=path)
+        last = await visit.look(
+            objects.LAST_COMMITS, name, ref, prefix=path, delimiter="/", after=visit.query("after"), amount=ROWS
+        )
     folder = path[: path.rfind("/") + 1]
     return visit.render(
-        "objects", name=name, ref=ref, path=path, folder=folder, parents=parents_of(folder), listing=listing, **choices
+        "objects",
+        name=name,
+        ref=ref,
+        path=path,
+        folder=folder,
+        parents=parents_of(folder),
+        listing=listing,
+        size=size,
+        last=None if last is None else {row.path: row for row in last.results},
+        **choices,
     )
 
 
@@ -127,7 +142,7 @@ def parents_of(folder: str) -> Sequence[tuple[str, str]]:
 _FOLDER: Final = Page(
     method="GET",
     path="/repositories/{repository}/objects",
-    operations=(*CHOICES, objects.LIST_OBJECTS),
+    operations=(*CHOICES, objects.LIST_OBJECTS, objects.MEASURE_OBJECTS, objects.LAST_COMMITS),
     handler=show_folder,
 )
 _OBJECT: Final = Page(
