@@ -23,6 +23,8 @@ from sim.ports.operations import Record
 from .views import UID, Made, View
 
 WRITES: Final = ("write", "delete")
+CREATES: Final = "creation"
+"""How statistics and checks tell a write that asks for nothing at its path."""
 RESETS: Final = ("reset", "reset_object", "reset_prefix", "hard_reset", "delete_branch")
 _DROPPING: Final = ("reset", "reset_prefix", "delete_branch")
 SEALERS: Final = ("run", "fence", "clean", "unforced_reset")
@@ -196,6 +198,34 @@ def reads_see_merges(ending: Ending) -> None:
 def _tree(view: View, commit_id: CommitId) -> Mapping[bytes, str]:
     tree = view.commit(commit_id).metarange_id
     return view.contents(tree) if view.has_tree(tree) else {}
+
+
+def conditions_hold(ending: Ending) -> None:
+    """Check that a write that asks for nothing at its path comes after no other, unless that was taken away between.
+
+    Of two such writes any may have been the first.
+    """
+    for new in ending.acknowledged("write"):
+        name, key, new_name = new.operation.branch, new.operation.key, new.operation.name
+        if new.operation.what != CREATES or new.before is None:
+            continue
+        removing = [
+            one
+            for one in _of_branch(ending, name, (*RESETS, *MOVES, "merge", "delete"))
+            if one.before is not None and (one.operation.kind != "delete" or one.operation.key == key)
+        ]
+        for other in ending.acknowledged("write"):
+            is_there = other.operation.name in new.before or other.operation.what == CREATES
+            if other is new or not is_there or (other.operation.branch, other.operation.key) != (name, key):
+                continue
+            both, before_both = {new_name, other.operation.name}, new.before & (other.before or frozenset())
+            between = [
+                one
+                for one in removing
+                if one.operation.name not in before_both and not both <= (one.before or frozenset())
+            ]
+            if not between:
+                raise Violation(f"{new_name} asked for nothing at {key!r}, where {other.operation.name} had written")
 
 
 def refs_stay(ending: Ending) -> None:

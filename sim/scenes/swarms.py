@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from lakebed.base import RunKind
+from sim.checkers.endings import CREATES, conditions_hold
 from sim.checkers.reachable import nothing_queued_is_named, nothing_reachable_is_deleted, nothing_undue_is_deleted
 from sim.ports.actors import Scene
 from sim.search.scheduling import Faults
@@ -15,6 +16,10 @@ from sim.worlds.erasure import erase_staged
 from sim.worlds.hard_delete import clean_claims, hard, turn_on, work
 from sim.worlds.lifecycle import DUE, set_policy
 from sim.worlds.moves import move
+from sim.worlds.multipart import send, with_parts
+from sim.worlds.refs import delete_tag, undelete_tag
+from sim.worlds.resets import reset_prefix
+from sim.worlds.undoing import undo
 
 from .collecting import FENCING, OPTIONS, PAGED, PRIVATE_BESIDE_TREES
 from .deeds import (
@@ -40,6 +45,7 @@ from .deeds import (
     set_rules,
     strand,
     uncommitted_run,
+    undelete_branch,
 )
 from .flows import DEFERRED, RULED, deferring, optimised
 from .scenes import (
@@ -113,6 +119,11 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
     if is_moving := mover.random() < (0.5 if has_due else 0.15):
         moved = [_moved(mover, name, paths) for name in ("m1", "m2", "m9")]
         clients.append(client("m", *moved[0], *moved[1], again=moved[2]))
+    further = random.Random(f"further {drawn_from}")
+    if is_further := not has_due and further.random() < 0.3:
+        for name in "no":
+            deeds = [_drawn_further(further, f"{name}{count}", paths, deferred=restores) for count in range(3)]
+            clients.append(client(name, *deeds[:2], again=deeds[2:]))
     put = upload if has_due else write
     committed = [put("w0", paths[0], "w0"), put("v0", paths[-1], "v0")][: rng.randint(1 if has_due else 0, 2)]
     made = scene(
@@ -129,12 +140,16 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
         staged=[put("u0", paths[0], rng.choice(("u0", "w0")))],
         clocks_agree=clocks_agree,
         # A move may take its tombstone back, too, from a token that a commit has read.
-        resets_objects=resets_objects or is_moving,
+        resets_objects=resets_objects or is_moving or is_further,
         private=PRIVATE_BESIDE_TREES,
         others_look=True,
     )
     if is_hard:
         made = replace(made, step_checks=(*made.step_checks, nothing_queued_is_named))
+    if is_further:
+        made = replace(made, checks=(*made.checks, conditions_hold))
+        # By a clock that jumps, an upload in parts may be old before it is through.
+        made = with_parts(made) if clocks_agree else made
     if has_due:
         kept = nothing_undue_is_deleted(*_EVER_DUE)
         made = replace(made, checks=[kept if one is nothing_reachable_is_deleted else one for one in made.checks])
@@ -280,6 +295,29 @@ def _made(
         case "side":
             return _drawn_beside(rng, name)
     return clean(name, late_ms=0 if clocks_agree else rng.choice((0, FAR_FUTURE_MS)))
+
+
+def _drawn_further(rng: random.Random, name: str, paths: str, *, deferred: bool) -> Do:
+    """Do what no other client does: write on a condition, upload in parts, reset a prefix, bring refs back, undo."""
+    # No other client writes the last of these.
+    key, equal = rng.choice((paths[0], paths[-1], "c", "c")), rng.random() < 0.5
+    match rng.randrange(9 if deferred else 8):
+        case 0 | 1:
+            # Of equal content, too: that of another client's is no own one.
+            return upload(name, key, "e0" if equal else name, if_none_match=True).called(CREATES)
+        case 2:
+            return upload(name, key, "e0" if equal else name, if_match=rng.choice(("w0", "e0")))
+        case 3:
+            return send(name, key)
+        case 4:
+            return reset_prefix(name, key if equal else "")
+        case 5:
+            return delete_branch(name)
+        case 6:
+            return undelete_branch(name)
+        case 7:
+            return rng.choice((create_tag(name, MAIN), delete_tag(name), undelete_tag(name)))
+    return undo(name)
 
 
 def _drawn_beside(rng: random.Random, name: str) -> Do:
