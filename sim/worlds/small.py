@@ -73,7 +73,8 @@ from .unlisted import unlisted_scenes
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
 LATE: Final = Budget(late=1)
-SEEDS: Final = Budget(seeds=20)
+SEEDS: Final = Budget(seeds=10)
+"""Drawn of each scene with runs. Planted bugs are sought by seeds and walks of their own (hunting.py)."""
 ALONE: Final = Budget(alone_max=400)
 """What a plan and an apply take alone, or two of each."""
 
