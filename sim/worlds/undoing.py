@@ -117,6 +117,9 @@ def undoing_scenes() -> Iterator[Scene]:
     # A hold of a commit that the run took, while the run is undone.
     held = _scene("undoer, holder of a commit", undoer, client("h", add_hold("h1", commit="main~1")))
     yield replace(held, checks=(*held.checks, what_is_held_stays))
+    purger, holder = client("p", purge("p9")), client("h", add_hold("h1", commit="main~1"))
+    held = _scene("undoer, holder of a commit, purger", undoer, holder, purger, quick=Quick.NO_FAULT)
+    yield replace(held, checks=(*held.checks, what_is_held_stays))
     for name, actor in (
         ("purger", client("p", purge("p9"))),
         ("uncommitted run", uncommitted),
