@@ -47,7 +47,16 @@ async def show_all(visit: Visit) -> Response:
     jobs = await visit.look(collectors.LIST_GC_JOBS, name)
     storage = await visit.look(collectors.GET_GC_STORAGE, name)
     states = {run.run_id: run for run in runs.runs}
-    return visit.render("collections", name=name, plans=plans, states=states, jobs=jobs, storage=storage, kinds=KINDS)
+    return visit.render(
+        "collections",
+        name=name,
+        plans=plans,
+        states=states,
+        jobs=jobs,
+        is_running=jobs is not None and any(job.state is JobState.RUNNING for job in jobs.jobs),
+        storage=storage,
+        kinds=KINDS,
+    )
 
 
 async def show_one(visit: Visit) -> Response:

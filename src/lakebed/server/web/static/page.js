@@ -14,6 +14,23 @@
 
   for (const select of all("[data-submits]")) select.addEventListener("change", () => select.form.submit());
 
+  // The tab of this page is in sight where the tabs are wider than the page.
+  for (const tab of all(".tabs [aria-current]")) {
+    const tabs = tab.parentElement;
+    tabs.scrollLeft = tab.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - tab.clientWidth) / 2;
+  }
+
+  // A part that changes without us, such as the jobs of the server, is asked for again while it does.
+  const renew = async (part) => {
+    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    const next = answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-live]");
+    if (!next) return;
+    if (!part.contains(document.activeElement)) { part.replaceWith(next); part = next; }
+    watch(part, next.dataset.live);
+  };
+  const watch = (part, isChanging) => { if (isChanging) setTimeout(() => renew(part).catch(() => {}), 1500); };
+  for (const part of all("[data-live]")) watch(part, part.dataset.live);
+
   document.addEventListener("keydown", (event) => {
     const inField = event.target.closest("input, textarea, select, [contenteditable]");
     if (event.key === "/" && !inField && !event.ctrlKey && !event.metaKey && !event.altKey) {

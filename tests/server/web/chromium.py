@@ -1,0 +1,246 @@
+"""Chromium, driven through WebDriver as a person drives it: by clicks, keys, files that are dropped, and looks.
+
+A person cannot click an element that is out of sight, and this cannot either. It waits for what is not there yet.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+WAIT_S: Final = 60
+"""As long as a loaded machine may need for a page; a page that is there ends it."""
+WIDE: Final = 1280
+NARROW: Final = 390
+ENTER: Final = "\ue007"
+_ELEMENT: Final = "element-6066-11e4-a52e-4f735466cecf"
+"""The name that WebDriver gives a reference to an element."""
+_FIELD: Final = (
+    "//*[self::input or self::textarea or self::select][not(@type='hidden')]"
+    "[@aria-label={0} or ancestor::label[normalize-space(text()[normalize-space()])={0}]]"
+    "[not(ancestor::details[not(@open)])]"
+)
+_NAMED: Final = "[normalize-space(.)={0} or @aria-label={0}][not(ancestor::details[not(@open)]) or self::summary]"
+
+
+def is_installed() -> bool:
+    return bool(shutil.which("chromium") and shutil.which("chromedriver"))
+
+
+@contextmanager
+def driving() -> Iterator[str]:
+    """Start the driver, and yield its address."""
+    process = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if "started successfully on port" in line:
+                yield f"http://127.0.0.1:{line.rpartition(' ')[2].strip().rstrip('.')}"
+                break
+        else:
+            raise AssertionError("chromedriver ended")
+    finally:
+        process.terminate()
+        process.stdout.close()
+        process.wait(WAIT_S)
+
+
+class Chromium:
+    """A browser with a profile of its own, so it is not logged in. Its size is that of a desk or of a telephone."""
+
+    def __init__(self, driver: str, home: str, folder: Path) -> None:
+        self.home = home
+        self._client = httpx.Client(base_url=driver, timeout=2 * WAIT_S, trust_env=False)
+        arguments = [
+            "--headless=new",
+            "--no-sandbox",  # Tests in a container run as root.
+            "--disable-dev-shm-usage",
+            "--disable-gpu",
+            "--no-first-run",
+            "--hide-scrollbars",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
+            f"--user-data-dir={folder / 'profile'}",
+            f"--window-size={WIDE},900",
+        ]
+        self.downloads = folder / "downloads"
+        options = {"args": arguments, "prefs": {"download.default_directory": f"{self.downloads}"}}
+        wanted = {
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": {"browser": "ALL"},
+            "timeouts": {"implicit": WAIT_S * 1000},
+        }
+        made = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self._session = f"/session/{made['sessionId']}"
+
+    def close(self) -> None:
+        self._ask("DELETE", self._session)
+        self._client.close()
+
+    # Look
+
+    def open(self, path: str) -> None:
+        self._do("POST", "/url", {"url": self.home + path})
+
+    def reload(self) -> None:
+        self._do("POST", "/refresh", {})
+
+    def back(self) -> None:
+        self._do("POST", "/back", {})
+
+    @property
+    def path(self) -> str:
+        return str(self._do("GET", "/url")).removeprefix(self.home)
+
+    def see(self, words: str) -> None:
+        """Wait until the page has these words."""
+        try:
+            self.find(f"//body//*[not(self::script)][contains(normalize-space(.), {_quoted(words)})]")
+        except AssertionError as error:
+            raise AssertionError(f"{self.path} does not say {words!r}:\n{self.text()}") from error
+
+    def text(self) -> str:
+        return str(self.run("return document.body.innerText"))
+
+    def errors(self) -> list[str]:
+        """Return what the console shows since the last call: refusals of the policy are among it.
+
+        Pages that are errors of ours are not: what they say is on the page.
+        """
+        entries = self._do("POST", "/se/log", {"type": "browser"})
+        mistakes = [entry for entry in entries if entry["level"] in {"SEVERE", "WARNING"}]
+        return [f"{each['source']}: {each['message']}" for each in mistakes if each["source"] != "network"]
+
+    def overflow(self) -> list[str]:
+        """Return the elements that stick out of the page at its right."""
+        return list(self.run(_STICKING_OUT))
+
+    def screenshot(self, *, is_whole: bool = False) -> bytes:
+        """Return a PNG of what is seen, or of the whole page."""
+        options = {"format": "png", "captureBeyondViewport": is_whole}
+        if is_whole:
+            size = self.run("return [document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+            options["clip"] = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
+        return base64.b64decode(self.command("Page.captureScreenshot", options)["data"])
+
+    # Do
+
+    def press(self, label: str) -> None:
+        """Press the button with this text."""
+        self._click(self.find("//button" + _NAMED.format(_quoted(label))))
+
+    def follow(self, label: str) -> None:
+        """Follow the link with this text."""
+        self._click(self.find("//a" + _NAMED.format(_quoted(label))))
+
+    def unfold(self, label: str) -> None:
+        """Show the details that have this summary."""
+        self._click(self.find("//summary" + _NAMED.format(_quoted(label))))
+
+    def fill(self, **fields: str) -> None:
+        """Type into the fields by the first words of their labels, with spaces for underscores."""
+        for label, text in fields.items():
+            self.enter(label.replace("_", " "), text)
+
+    def enter(self, label: str, text: str) -> None:
+        element = self.find(_FIELD.format(_quoted(label)))
+        self._do("POST", f"/element/{element}/clear", {})
+        self.keys(text, element)
+
+    def choose(self, label: str, option: str) -> None:
+        field = _FIELD.format(_quoted(label))
+        self._click(self.find(f"{field}/option[normalize-space(.)={_quoted(option)}]"))
+
+    def tick(self, label: str) -> None:
+        self._click(self.find(_FIELD.format(_quoted(label))))
+
+    def give_file(self, file: Path) -> None:
+        """Choose a file in the form of an upload."""
+        element = self.find("//input[@type='file']")
+        self._do("POST", f"/element/{element}/value", {"text": f"{file}"})
+
+    def keys(self, text: str, element: str | None = None) -> None:
+        """Type, into an element or into the page."""
+        if element is not None:
+            self._do("POST", f"/element/{element}/value", {"text": text})
+            return
+        actions = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
+        self._do("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
+
+    def drop(self, css: str, *files: Path) -> None:
+        """Drop files and folders of this machine on an element."""
+        where = self.run(
+            "const box = document.querySelector(arguments[0]); box.scrollIntoView();"
+            "const at = box.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2]",
+            css,
+        )
+        data = {"items": [], "files": [f"{file}" for file in files], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.command("Input.dispatchDragEvent", {"type": kind, "x": where[0], "y": where[1], "data": data})
+
+    def become(self, width: int, *, is_dark: bool = False, height: int = 900) -> None:
+        """Be a desk or a telephone, in light or dark."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700}
+        self.command("Emulation.setDeviceMetricsOverride", metrics)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
+        self.command("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+    def run(self, script: str, *args: object) -> Any:
+        return self._do("POST", "/execute/sync", {"script": script, "args": list(args)})
+
+    # WebDriver
+
+    def find(self, xpath: str) -> str:
+        return str(self._do("POST", "/element", {"using": "xpath", "value": xpath})[_ELEMENT])
+
+    def focused(self) -> dict[str, str]:
+        return dict(self.run("const at = document.activeElement; return {tag: at.localName, name: at.name || ''}"))
+
+    def command(self, name: str, parameters: dict[str, Any]) -> Any:
+        """Send a command of the protocol of Chromium's tools."""
+        return self._do("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
+
+    def _click(self, element: str) -> None:
+        self._do("POST", f"/element/{element}/click", {})
+
+    def _do(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        return self._ask(method, self._session + path, body)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        answer = self._client.request(method, path, json=body)
+        value = answer.json()["value"]
+        assert answer.status_code == 200, f"{body}: {value['error']}: {value['message'].splitlines()[0]}"
+        return value
+
+
+def log_in(browser: Chromium, key: str, secret: str) -> None:
+    browser.open("/")
+    browser.fill(Access_key_id=key, Secret_access_key=secret + ENTER)
+    browser.see("Log out")
+
+
+_STICKING_OUT: Final = """
+const width = document.documentElement.clientWidth;
+if (document.documentElement.scrollWidth <= width) return [];
+const isScrolled = (each) => each.closest(".wide, .tabs, pre") && !each.matches(".wide, .tabs, pre");
+return [...document.querySelectorAll("body *")]
+  .filter((each) => each.getBoundingClientRect().right > width + 1 && !isScrolled(each))
+  .map((each) => `${each.localName}.${each.className}: ${each.textContent.trim().slice(0, 40)}`);
+"""
+"""An element within a box that scrolls is where it should be."""
+
+
+def _quoted(text: str) -> str:
+    """Return a text as XPath writes it. It has no escapes, so a text with both quotes is put together."""
+    if "'" not in text:
+        return f"'{text}'"
+    return f'"{text}"' if '"' not in text else "concat(" + ", '\"', ".join(json.dumps(t) for t in text.split('"')) + ")"

@@ -1,0 +1,332 @@
+"""The page in a real browser: a week of a person who looks at a lake, changes it, and cleans it up.
+
+Each story ends with a look at the console: there a browser says what our policy refused and which script failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.server.web.chromium import ENTER, NARROW, WIDE, Chromium, driving, is_installed, log_in
+from tests.server.web.lakes import LONG, Server, commit, make_long_names, make_repository, serving, set_up
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_installed(), reason="no Chromium with its driver is installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[str]:
+    with driving() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with an administrator, esti, and a lake that the stories look at."""
+    with serving(tmp_path_factory.mktemp("server")) as home:
+        yield set_up(home)
+
+
+@pytest.fixture
+def browser(driver: str, server: Server, tmp_path: Path) -> Iterator[Chromium]:
+    """A browser in which esti is logged in."""
+    browser = Chromium(driver, server.home, tmp_path)
+    try:
+        log_in(browser, server.key, server.secret)
+        yield browser
+        assert browser.errors() == []
+    finally:
+        browser.close()
+
+
+def test_a_first_visit_ends_in_a_sample_lake(driver: str, tmp_path: Path) -> None:
+    with serving(tmp_path) as home:
+        browser = Chromium(driver, home, tmp_path)
+        try:
+            browser.open("/")
+            browser.see("Welcome to Lakebed")
+            browser.fill(Name_of_the_administrator="esti")
+            browser.press("Create the administrator")
+            browser.see("The secret is shown this one time.")
+            browser.press("Download")
+            browser.follow("Create a sample lake")
+            browser.press("Create")
+            browser.see("Last commits of main")
+            browser.follow("Objects")
+            browser.follow("sample/")
+            browser.press("Log out")
+            browser.see("You are not logged in.")
+
+            pair = (browser.downloads / "lakebed-key-pair.txt").read_text()
+            key, secret = re.findall(r'"(.+)"', pair)
+            log_in(browser, key, secret)
+            browser.see("sample-lake")
+            assert browser.errors() == []
+        finally:
+            browser.close()
+
+
+def test_a_preview_shows_tables_text_and_images_and_runs_nothing(browser: Chromium, server: Server) -> None:
+    page = make_repository(
+        server,
+        "previews",
+        {
+            "a/table.csv": 'name,"says"\nada,"hello, ""world"""\n',
+            "a/rows.jsonl": '{"k": 1}\n{"k": 2, "more": [3]}\n',
+            "a/tree.json": '{"k":{"deep":1}}',
+            "a/page.html": "<script>document.title = 'ran'</script>",
+            "a/empty.txt": "",
+            "a/raw.txt": "\0\1",
+            "a/long.txt": "line\n" * 100_000,
+        },
+    )
+
+    def show(name: str) -> None:
+        browser.open(f"{page}/object?ref=main&path=a/{name}")
+
+    show("table.csv")
+    browser.see('hello, "world"')
+    assert browser.run("return document.querySelectorAll('[data-preview] tbody tr').length") == 1
+    show("rows.jsonl")
+    browser.see("[3]")
+    show("tree.json")
+    browser.see('"deep": 1')
+    show("page.html")
+    browser.see("document.title = 'ran'")
+    assert browser.run("return document.title").startswith("page.html")
+    show("empty.txt")
+    browser.see("The object is empty.")
+    show("raw.txt")
+    browser.see("The object is not text.")
+    show("long.txt")
+    browser.see("The first 262,144 of 500,000 bytes.")
+
+
+def test_files_and_folders_are_dropped_and_committed(browser: Chromium, server: Server, tmp_path: Path) -> None:
+    page = make_repository(server, "drops", {"old.txt": "old"})
+    folder = tmp_path / "january"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "one.csv").write_text("a,b\n1,2\n")
+    (folder / "deep" / "two words.csv").write_text("a\n1\n")
+    (tmp_path / "single.txt").write_text("single")
+
+    browser.open(f"{page}/objects?ref=main")
+    browser.drop("[data-upload]", folder, tmp_path / "single.txt")
+    browser.find("//a[.='january/']")  # The page loads again when all is there.
+    browser.give_file(tmp_path / "single.txt")
+    browser.enter("Path", "by form/")
+    browser.press("Upload")
+    browser.see("Uploaded by form/single.txt. It is not committed yet.")
+    browser.follow("Uncommitted")
+    browser.see("january/deep/two words.csv")
+    browser.press("Discard the change of by form/single.txt")
+    browser.see("Discarded the change of by form/single.txt.")
+    browser.fill(Message="load January")
+    browser.enter("Metadata, a line for each", "source = a drop")
+    browser.press("Commit every change of this branch")
+    browser.see("Committed to main.")
+    browser.see("a drop")
+    browser.follow("Uncommitted")
+    browser.see("Everything on main is committed.")
+
+
+def test_a_branch_is_changed_compared_and_merged_over_a_conflict(browser: Chromium, server: Server) -> None:
+    page = make_repository(server, "merges", {"a.csv": "first\n"})
+
+    browser.open(page)
+    browser.follow("Branches")
+    browser.fill(Name="mend")
+    browser.press("Create")
+    browser.see("Created the branch mend.")
+    with server.api() as api:
+        commit(api, "merges", "mended", {"a.csv": "mended\n", "b.csv": "new\n"}, branch="mend")
+        commit(api, "merges", "another hand", {"a.csv": "other\n"})
+    browser.follow("Compare")
+    browser.enter("Into", "main")
+    browser.enter("from", "mend")
+    browser.press("Compare")
+    browser.see("1 commit ahead, 1 behind.")
+    browser.see("conflict")
+    browser.press("Merge")
+    browser.see("a.csv")
+    browser.see("conflict")
+    assert browser.run("return document.querySelector('.problem').innerText") != ""
+    browser.choose("Where both changed a path", "take the side of mend")
+    browser.fill(Message="merge the mending")
+    browser.press("Merge")
+    browser.see("Merged mend into main.")
+    browser.see("merge the mending")
+
+    browser.press("Commit the opposite")
+    browser.see("Reverted the commit on main.")
+    browser.open(f"{page}/object?ref=main&path=a.csv")
+    browser.see("other")
+
+
+def test_rules_are_saved_a_plan_is_applied_with_a_window_restored_and_undone(browser: Chromium, server: Server) -> None:
+    page = make_repository(server, "nights")
+    with server.api() as api:
+        commit(api, "nights", "january", {"log/january.csv": "january\n" * 1000}, days=90)
+        commit(api, "nights", "february", {"log/january.csv": "mended\n" * 100}, days=60)
+
+    browser.open(page)
+    browser.follow("Rules")
+    browser.see("No rule is in force")
+    browser.fill(Rules_as_JSON='{"default": "soon"}', Type="nights")
+    browser.press("Save")
+    assert "soon" in browser.run("return document.querySelector('.problem').innerText")
+    browser.fill(Rules_as_JSON='{"default": "30d"}', Type="nights")
+    browser.press("Save")
+    browser.see("Version 1 is in force.")
+
+    browser.follow("Collections")
+    browser.choose("Data", "committed data")
+    browser.press("Plan on the server")
+    browser.see("It deletes nothing.")
+    browser.find("//tbody/tr/th/a[contains(@href, 'collections')]")  # The page asks by itself until the plan is there.
+    run = browser.run("return document.querySelector('tbody th a[href*=collections] code').innerText")
+    browser.follow(run)
+    browser.see("log/january.csv")
+    browser.see("1 object, ")
+    browser.unfold("Apply this plan")
+    browser.fill(Type="2", Window="1h")
+    browser.press("Apply")
+    browser.see("type 1 to confirm")
+    browser.unfold("Apply this plan")
+    browser.enter("Type", "1")
+    browser.press("Apply")
+    browser.see("applies the plan")
+    browser.see("deferred")
+    browser.follow(run)
+    browser.enter("Path, or a folder with its slash; empty for all", "log/january.csv")
+    browser.enter("Below this folder", "back/")
+    browser.press("Restore")
+    browser.see("1 object, ")
+    browser.follow("Look at it and commit")
+    browser.see("back/")
+    browser.open(f"{page}/collections/{run}")
+    browser.unfold("Undo this run")
+    browser.enter("Type", run)
+    browser.press("Undo this run")
+    browser.see("is undone: its objects stay.")
+
+    browser.follow("Why")
+    browser.fill(Path="log/january.csv", Ref="main" + ENTER)
+    browser.see("head")
+
+
+def test_a_legal_hold_is_put_and_released(browser: Chromium, server: Server) -> None:
+    page = make_repository(server, "courts", {"a.csv": "x"})
+
+    browser.open(f"{page}/holds")
+    browser.fill(Name="case-1", Why="the court asks")
+    browser.enter("Paths, a glob or a folder with its slash on each line", "a*")
+    browser.press("Hold")
+    browser.see("case-1 is held.")
+    browser.unfold("Release")
+    browser.fill(Why="it is over", Type="case-1")
+    browser.press("Release")
+    browser.see("case-1 is released.")
+
+
+def test_a_second_user_with_few_rights_sees_less_and_why(
+    browser: Chromium, server: Server, driver: str, tmp_path: Path
+) -> None:
+    make_repository(server, "rights", {"a.csv": "x"})
+
+    browser.follow("People")
+    browser.fill(Name="vera")
+    browser.press("Create")
+    browser.see("Created the user vera")
+    browser.choose("Add to", "Viewers")
+    browser.press("Add")
+    browser.see("vera is in the group Viewers.")
+    browser.fill(Action="fs:DeleteObject", Resource="arn:lakefs:fs:::repository/rights/object/a.csv")
+    browser.press("Ask")
+    browser.see("No, for no statement")
+    browser.press("Create a key pair")
+    key, secret = browser.run("return [...document.querySelectorAll('[data-key-pair] code')].map(e => e.innerText)")
+
+    other = Chromium(driver, server.home, tmp_path / "vera")
+    try:
+        log_in(other, key, secret)
+        other.follow("rights")
+        other.unfold("Delete this repository")
+        other.enter("Type", "rights")
+        other.press("Delete this repository")
+        assert "vera" in other.run("return document.querySelector('.problem').innerText")
+        other.follow("Collections")
+        other.press("Plan on the server")
+        assert "vera" in other.run("return document.querySelector('.problem').innerText")
+        other.follow("Audit")
+        other.see("Not allowed")
+        assert other.errors() == []
+    finally:
+        other.close()
+    browser.follow("Audit")
+    browser.tick("Refusals only")
+    browser.press("Filter")
+    browser.see("vera")
+
+
+@pytest.fixture(scope="module")
+def long_names(server: Server) -> str:
+    """The page of a repository in which each name has 200 characters."""
+    return make_long_names(server, "long-names")
+
+
+@pytest.mark.parametrize(("width", "is_dark"), [(NARROW, False), (NARROW, True), (WIDE, False)])
+def test_no_name_of_200_characters_sticks_out_of_a_page(
+    browser: Chromium, long_names: str, width: int, *, is_dark: bool
+) -> None:
+    page = long_names
+    branch, path = LONG[0], quote(f"{LONG[1]}/{LONG[0]}.csv")
+    browser.become(width, is_dark=is_dark)
+
+    stuck = {}
+    for each in (
+        "/",
+        page,
+        f"{page}/objects?ref={branch}&path={quote(LONG[1])}/",
+        f"{page}/object?ref={branch}&path={path}",
+        f"{page}/changes?ref={branch}",
+        f"{page}/commits?ref={branch}",
+        f"{page}/commits/main",
+        f"{page}/branches",
+        f"{page}/tags",
+        f"{page}/compare?base=main&ref={branch}",
+        f"{page}/pulls",
+        f"{page}/pulls/1",
+        f"{page}/why?ref=main&path={path}",
+        f"{page}/holds",
+        f"{page}/objects?ref={branch}&path=no{path}",
+        f"/search?repository=long-names&text={branch}",
+        "/users",
+        "/audit",
+        "/no-such-page",
+    ):
+        browser.open(each)
+        if sticking := browser.overflow():
+            stuck[each] = sticking
+
+    assert stuck == {}
+
+
+def test_keys_reach_the_search_and_the_content(browser: Chromium, server: Server) -> None:
+    make_repository(server, "keyboards", {"a.csv": "x"})
+
+    browser.keys("/")
+    assert browser.focused()["name"] == "text"
+    browser.keys("lakefs://keyboards/main/a.csv" + ENTER)
+    browser.see("lakefs://keyboards/main/a.csv")
+    browser.become(WIDE, is_dark=True)
+    browser.choose("Colours", "Light")
+    browser.see("lakefs://keyboards/main/a.csv")
+    assert browser.run("return getComputedStyle(document.documentElement).colorScheme") == "light"
