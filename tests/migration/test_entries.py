@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Entry
-from lakebed.catalog import AddressInNamespace, Catalog
+from lakebed.catalog import AddressInNamespace, Catalog, ForeignAddress
 from lakebed.catalog.namespaces import OLD_MARKER
 from lakebed.catalog.records import MARKER_KEY
 from lakebed.migration import OldRootUnknown, StillNamed
@@ -28,7 +28,6 @@ def stats_at(address: str) -> ObjectStats:
     [
         ("s3://b/old/data/ft32/dc4d", "s3://b/old/data/ft32/dc4d"),
         ("gs://bkt/old/data/ft32/dc4d", "gs://bkt/old/data/ft32/dc4d"),
-        ("https://acct.blob.core.windows.net/c/old/data/x", "https://acct.blob.core.windows.net/c/old/data/x"),
         ("local:///srv/old/repo/data/ft32/dc4d", "local://repo/data/ft32/dc4d"),
     ],
 )
@@ -36,6 +35,11 @@ def test_addresses_stay_but_for_those_in_folders_of_the_old_machine(catalog: Cat
     entries = Entries(catalog, "s3://b/old", old_root="/srv/old/")
 
     assert entries.of(stats_at(theirs)).address == here
+
+
+def test_an_address_of_an_account_of_azure_that_is_not_this_servers_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(ForeignAddress, match="LAKEBED_AZURE_ACCOUNT"):
+        Entries(catalog, "s3://b/old").of(stats_at("https://acct.blob.core.windows.net/lake/old/data/x"))
 
 
 @pytest.mark.parametrize("root", ["", "/srv/other", "/srv/ol"])
