@@ -77,7 +77,7 @@ def serve(
     s3_urls: list[str] = []
 
     def ready(url: str) -> None:
-        words = f"serving {data or folder} at {url} (the page and the API)"
+        words = f"serving {data or folder}, the page and the API, at {url}"
         words += "".join(f", S3 at {s3_url}" for s3_url in s3_urls)
         session.done(words, endpoint=url, data=str(folder), **({"s3": s3_urls[0]} if s3_urls else {}))
         # The program that started us may wait for this line.
