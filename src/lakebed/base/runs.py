@@ -36,6 +36,11 @@ class RunState(enum.StrEnum):
     ABANDONED = "abandoned"
     UNDONE = "undone"
 
+    @property
+    def is_over(self) -> bool:
+        """No move leads out of it, whatever the kind."""
+        return self in {RunState.ENDED, RunState.ABANDONED, RunState.UNDONE}
+
 
 Moves = Mapping[RunState, frozenset[RunState]]
 

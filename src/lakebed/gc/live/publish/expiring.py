@@ -311,7 +311,7 @@ class Expiring:
         """
         now_ms = self._versions.ports.clock.now_ms()
         for run_id, record in await self._versions.retired.runs():
-            is_over = record.state in (RunState.ENDED, RunState.ABANDONED, RunState.UNDONE)
+            is_over = record.state.is_over
             # What a deferred run takes has `swept/<commit>`, as what an ended one took.
             if not record.listed or not (is_over or record.until_ms):
                 continue

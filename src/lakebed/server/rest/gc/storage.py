@@ -91,11 +91,10 @@ async def _waiting(
 async def _deferred(
     objectstore: ObjectStore, names: Sequence[tuple[str, RunKind]], runs: Mapping[RunId, RunRecord]
 ) -> list[StoragePart]:
-    over = {RunState.ENDED, RunState.UNDONE, RunState.ABANDONED}
     waiting = [
         (run_id, kind, record)
         for run_id, kind in names
-        if (record := runs.get(RunId(run_id))) is not None and record.until_ms and record.state not in over
+        if (record := runs.get(RunId(run_id))) is not None and record.until_ms and not record.state.is_over
     ]
     return [
         _part(Keeper.DEFERRED, await read_plan(objectstore, kind, run_id), until_ms=record.until_ms)

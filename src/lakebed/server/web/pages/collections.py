@@ -158,8 +158,7 @@ def _may_apply(state: RunView | None) -> bool:
 
 
 def _may_undo(state: RunView | None) -> bool:
-    over = {RunState.ENDED, RunState.UNDONE, RunState.ABANDONED}
-    return state is not None and bool(state.until_ms) and not state.is_purging and state.state not in over
+    return state is not None and bool(state.until_ms) and not state.is_purging and not state.state.is_over
 
 
 _ALL: Final = Page(
