@@ -11,7 +11,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -22,11 +22,10 @@ import httpx
 from lakebed.objectstore.options import ObjectStoreOptions
 from lakebed.objectstore.store import ObjectStat, ObjectStoreDenied, ObjectStoreUnavailable
 
+from .remote_answers import ms_of
 from .s3_listing import encoded, fetch
 
 VERSION: Final = "2021-12-02"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class EveryBlob:
@@ -103,7 +102,7 @@ def _stat(row: ET.Element) -> ObjectStat:
     return ObjectStat(
         key=_name(row),
         size_bytes=int(fields["Content-Length"]),
-        modified_ms=(modified - _EPOCH) // _MILLISECOND,
+        modified_ms=ms_of(modified),
         checksum=fields.get("Etag", "").strip('"'),
     )
 

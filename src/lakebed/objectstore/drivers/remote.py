@@ -28,7 +28,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from operator import lt
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
@@ -60,7 +60,7 @@ from lakebed.objectstore.store import (
     UnlistableKey,
 )
 
-from .remote_answers import ListingUnasked, ObjectConflict, done
+from .remote_answers import ListingUnasked, ObjectConflict, done, ms_of
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
@@ -84,8 +84,6 @@ PAGE_KEYS: Final = 1000
 DELETES_AT_ONCE: Final = 16
 INLINE_BYTES: Final = 1 << 16
 _LAST: Final = "\U0010ffff"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Conditions(Protocol):
@@ -129,7 +127,7 @@ class RemoteObjectStore:
         self._uri = uri
         self._client = client
         self._prefix = prefix
-        self._every_key = every_key
+        self._every_key = every_key or _unasked
         self._conditions = conditions
         self._name_download = name_download
         self._traits = traits
@@ -212,8 +210,6 @@ class RemoteObjectStore:
         Raises:
             ListingUnasked: names cannot be listed as they are here. It is raised before the first page.
         """
-        if self._every_key is None:
-            raise ListingUnasked("no key of this store signs listings")
         after = self._prefix + start_after if start_after else ""
         async for page in self._every_key(self._prefix + prefix, after):
             yield [replace(stat, key=stat.key[len(self._prefix) :]) for stat in page] if self._prefix else page
@@ -331,8 +327,6 @@ class RemoteObjectStore:
         return Level(keys=self._keys_below(wanted, paths), folders=self._keys_below(wanted, folders))
 
     async def _level_of_names(self, wanted: str) -> Level:
-        if self._every_key is None:
-            raise ListingUnasked("no key of this store signs listings")
         keys: list[str] = []
         folders: list[str] = []
         begin = len(self._prefix)
@@ -644,6 +638,17 @@ async def _bytes(key: str, found: GetResult) -> bytes:
     return data
 
 
+async def _unasked(
+    prefix: str,  # noqa: ARG001  # the form of `EveryKey`
+    after: str,  # noqa: ARG001  # the same
+    *,
+    delimiter: str = "",  # noqa: ARG001  # the same
+) -> AsyncIterator[Sequence[ObjectStat]]:
+    """Be the listing of a store whose names cannot be listed as they are."""
+    raise ListingUnasked("no key of this store signs listings")
+    yield ()  # It is a generator, like the others.
+
+
 async def _next_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[ObjectMeta] | None:
     try:
         return await anext(pages)
@@ -652,5 +657,4 @@ async def _next_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[Obj
 
 
 def _object_stat(key: str, meta: ObjectMeta) -> ObjectStat:
-    modified_ms = (meta["last_modified"] - _EPOCH) // _MILLISECOND
-    return ObjectStat(key=key, size_bytes=meta["size"], modified_ms=modified_ms)
+    return ObjectStat(key=key, size_bytes=meta["size"], modified_ms=ms_of(meta["last_modified"]))

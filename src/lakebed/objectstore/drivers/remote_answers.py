@@ -6,6 +6,7 @@ import atexit
 import re
 import time
 from collections.abc import Awaitable
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
@@ -22,6 +23,8 @@ from lakebed.objectstore.store import (
 
 T = TypeVar("T")
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _LAST_WORDS_S: Final = 0.1
 """obstore's threads put away Python's objects a moment after an answer was handed over. Were the interpreter gone by
 then, they would abort the process, and its caller would see a crash and not its exit code: that was so
@@ -50,6 +53,11 @@ class ListingUnasked(ObjectStoreUnavailable):
 
 class ObjectConflict(ObjectStoreUnavailable):
     """The store refused with 409: another request is under way at this key, or has its place. It may exist or not."""
+
+
+def ms_of(moment: datetime) -> int:
+    """Return a moment in ms since 1970."""
+    return (moment - _EPOCH) // _MILLISECOND
 
 
 async def done(key: str, request: Awaitable[T], *, conditional: bool = False) -> T:

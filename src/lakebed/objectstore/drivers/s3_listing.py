@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree as ET
@@ -21,7 +21,7 @@ from lakebed.base import LakebedError
 from lakebed.objectstore.options import ObjectStoreOptions
 from lakebed.objectstore.store import ObjectStat, ObjectStoreUnavailable
 
-from .remote_answers import ListingUnasked, done, refusal
+from .remote_answers import ListingUnasked, done, ms_of, refusal
 
 if TYPE_CHECKING:
     from obstore.store import GCSStore, S3Store
@@ -36,8 +36,6 @@ SIGNED_S: Final = 300
 PAUSE_S: Final = 0.2
 _RETRIED: Final = frozenset({429, 500, 502, 503, 504})
 _LAST: Final = "\U0010ffff"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def asking_signed(client: Signer, store_at: Callable[[str, str], Signer]) -> Ask:
@@ -135,7 +133,7 @@ def _read(data: bytes) -> tuple[Sequence[ObjectStat], bool]:
                 ObjectStat(
                     key=unquote_plus(fields["Key"]) if is_escaped else fields["Key"],
                     size_bytes=int(fields["Size"]),
-                    modified_ms=(modified - _EPOCH) // _MILLISECOND,
+                    modified_ms=ms_of(modified),
                     checksum=fields.get("ETag", "").strip('"'),
                 )
             )
