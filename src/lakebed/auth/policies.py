@@ -185,9 +185,7 @@ class Policies:
         check_resource(resource)
         user = await self._accounts.get_user(user_id)
         groups = await self._groups.of_user(user)
-        by_holder = {"": await self._attached(USER_POLICIES, (user.id, user.uid))}
-        for group in groups:
-            by_holder[group.id] = await self._policies_of(group)
+        by_holder = await self._by_holder(user, groups)
         sources = [
             Decision(
                 is_allowed=statement.effect == "allow",
@@ -212,10 +210,15 @@ class Policies:
         )
 
     async def _effective(self, user: UserRecord, groups: Sequence[GroupRecord]) -> dict[str, PolicyRecord]:
-        found = await self._attached(USER_POLICIES, (user.id, user.uid))
+        by_holder = await self._by_holder(user, groups)
+        return {name: policy for policies in by_holder.values() for name, policy in policies.items()}
+
+    async def _by_holder(self, user: UserRecord, groups: Sequence[GroupRecord]) -> dict[str, dict[str, PolicyRecord]]:
+        """Return the policies that the user has through each group, and under no name those of the user."""
+        by_holder = {"": await self._attached(USER_POLICIES, (user.id, user.uid))}
         for group in groups:
-            found |= await self._policies_of(group)
-        return found
+            by_holder[group.id] = await self._policies_of(group)
+        return by_holder
 
     async def _policies_of(self, group: GroupRecord) -> dict[str, PolicyRecord]:
         ours = GROUPS.get(group.id)
