@@ -162,9 +162,8 @@ class Visit:
         receive: Receive | None = None,
     ) -> AskedRequest:
         assert operation in self.page.operations, f"{self.page.path} does not state {operation.id}"
-        texts = {name: _texts(value) for name, value in query.items() if value is not None and value != ""}
         asked = self.asking.request(
-            self.request, operation, args, query=texts, body=body, headers=headers, receive=receive
+            self.request, operation, args, query=_given(query), body=body, headers=headers, receive=receive
         )
         if self.user:
             asked.identity, asked.permissions = self.request.identity, self.request.permissions
@@ -175,7 +174,7 @@ class Visit:
     def url(self, *segments: str, **query: Value) -> str:
         """Return a relative address of this server, which holds below any path of a proxy."""
         depth = self.request.scope["raw_path"].count(b"/") - 1
-        texts = {name: _texts(value) for name, value in query.items() if value is not None and value != ""}
+        texts = _given(query)
         path = ("../" * depth or "./") + "/".join(quote(segment, safe="") for segment in segments)
         return f"{path}?{urlencode(texts, doseq=True)}" if texts else path
 
@@ -252,6 +251,11 @@ class Visit:
                 return None
             raise error from None
         return None if response.status_code == 303 else response
+
+
+def _given(query: Mapping[str, Value]) -> dict[str, list[str]]:
+    """Return a query as texts, without parameters that have no value."""
+    return {name: _texts(value) for name, value in query.items() if value is not None and value != ""}
 
 
 def _texts(value: Value) -> list[str]:

@@ -42,8 +42,7 @@ async def set_up(visit: Visit) -> Response:
 
 async def show_login(visit: Visit) -> Response:
     """Ask for a key pair. A browser that comes from elsewhere sent no cookie: it loads this page once more."""
-    target = visit.query("next")
-    target = target if _OURS.fullmatch(target) else ""
+    target = _own(visit.query("next"))
     if visit.user:
         return visit.go_to(visit.url_of_path(target)) if target else visit.render("logged_in")
     if FRESH in visit.address:
@@ -65,8 +64,7 @@ async def log_in(visit: Visit) -> Response:
         visit.log_in(await visit.respond(accounts.LOGIN, body=body))
     except NotAuthenticated as error:
         raise Answer(401, "This key pair is not right. Look at both halves, and log in again.") from error
-    target = visit.query("next")
-    return visit.go_to(visit.url_of_path(target if _OURS.fullmatch(target) else "/"))
+    return visit.go_to(visit.url_of_path(_own(visit.query("next"))))
 
 
 async def log_out(visit: Visit) -> Response:
@@ -77,8 +75,12 @@ async def log_out(visit: Visit) -> Response:
 async def choose_colours(visit: Visit) -> Response:
     colours = visit.entry("colours")
     visit.set_cookie(COLOURS_COOKIE, colours if colours in COLOURS else "", _YEAR_S)
-    target = visit.entry("next")
-    return visit.go_to(visit.url_of_path(target if _OURS.fullmatch(target) else "/"))
+    return visit.go_to(visit.url_of_path(_own(visit.entry("next"))))
+
+
+def _own(target: str) -> str:
+    """Return a path of this server, and for any other address an empty one."""
+    return target if _OURS.fullmatch(target) else ""
 
 
 _SETUP: Final = Page(
