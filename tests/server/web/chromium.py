@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import httpx
 
-WAIT_S: Final = 60
+WAIT_S: Final = 120
 """As long as a loaded machine may need for a page; a page that is there ends it."""
 WIDE: Final = 1280
 NARROW: Final = 390
@@ -107,6 +107,15 @@ class Chromium:
             self.find(f"//body//*[not(self::script)][contains(normalize-space(.), {_quoted(words)})]")
         except AssertionError as error:
             raise AssertionError(f"{self.path} does not say {words!r}:\n{self.text()}") from error
+
+    def cookies(self) -> dict[str, dict[str, Any]]:
+        """Return those of the page that is open, as the browser keeps them."""
+        return {one["name"]: one for one in self._do("GET", "/cookie")}
+
+    def text_of(self, words: str) -> str:
+        """Return the whole text of the innermost element that has these words."""
+        element = self.find(f"(//body//*[contains(normalize-space(.), {_quoted(words)})])[last()]")
+        return str(self._do("GET", f"/element/{element}/text"))
 
     def text(self) -> str:
         return str(self.run("return document.body.innerText"))
