@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lakebed.base import WHOLE, Bar, bars, count_of, human_size, shares
 from lakebed.cli.kit.output import human_time, printable
 
-from .text import collected_text, in_order_of_age, open_text, selection_text, state_text
+from .text import collected_text, open_text, selection_text, state_text
 
 if TYPE_CHECKING:
     from lakebed.gc.messages import Certificate, ExpiringCommit, Manifest, Plan, RunReport, Total
@@ -187,7 +187,7 @@ def _ages(plan: Plan) -> Iterator[str]:
 def _ways(plan: Plan) -> Iterator[str]:
     totals = plan.totals
     for caption, title, sums in (
-        ("By age: when it was last written, or a commit last had it", "age", in_order_of_age(totals.by_age)),
+        ("By age: when it was last written, or a commit last had it", "age", totals.in_order_of_age()),
         ("By reason", "reason", totals.by_reason),
         ("By rule", "rule", totals.by_rule),
         ("By branch", "branch", totals.by_branch),

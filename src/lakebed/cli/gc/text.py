@@ -111,7 +111,7 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
         # Of an erasure both say only that it is one.
         ("reason", totals.by_reason if plan.erasure is None else {}),
         ("rule", totals.by_rule if plan.erasure is None else {}),
-        ("age", in_order_of_age(totals.by_age)),
+        ("age", totals.in_order_of_age()),
         ("branch", totals.by_branch),
         ("folder", totals.by_prefix),
     ):
@@ -188,13 +188,6 @@ def open_text(slices: int) -> str:
         "slices of other servers, or with uploads under way, are",
     )
     return f"{count_of(slices, *held)} not closed yet"
-
-
-def in_order_of_age(sums: Mapping[str, Total]) -> dict[str, Total]:
-    """Youngest first."""
-    from lakebed.gc.messages import AGES
-
-    return {name: sums[name] for name, _ in AGES if name in sums}
 
 
 def bars(title: str, sums: Mapping[str, Total], *, width: int | None = None) -> Iterator[str]:

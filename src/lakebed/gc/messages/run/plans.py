@@ -71,6 +71,10 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     by_slice: dict[str, Total] = {}
     by_age: dict[str, Total] = {}
 
+    def in_order_of_age(self) -> dict[str, Total]:
+        """Return the totals by age, the youngest first."""
+        return {name: self.by_age[name] for name, _ in AGES if name in self.by_age}
+
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Count what was found beside the rows themselves."""

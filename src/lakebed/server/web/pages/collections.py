@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from lakebed.base import Bar, RunState, bars
 from lakebed.gc.messages import (
-    AGES,
     ApplyRequest,
     JobState,
     PlanRequest,
@@ -31,13 +30,6 @@ NAMES: Final = 25
 ROOT: Final = "/repositories/{repository}/collections"
 KINDS: Final = tuple(kind for kind in RunKind if kind.can_wait)
 """Plans of these can be applied with a window. The command line plans the others."""
-_WAYS: Final = (
-    ("by age: when it was last written, or a commit last had it", "by_age"),
-    ("by reason", "by_reason"),
-    ("by rule", "by_rule"),
-    ("by branch", "by_branch"),
-    ("by folder", "by_prefix"),
-)
 
 
 async def show_all(visit: Visit) -> Response:
@@ -75,7 +67,14 @@ async def show_one(visit: Visit) -> Response:
     ledger = None
     if state is not None and state.state in {RunState.SWEEPING, RunState.ENDED, RunState.UNDONE}:
         ledger = await visit.look(collectors.LIST_GC_LEDGER, name, run_id=run_id, amount=OBJECTS)
-    ways = [(title, _bars(getattr(plan.totals, way), is_by_age=way == "by_age")) for title, way in _WAYS]
+    totals = plan.totals
+    ways = [
+        ("by age: when it was last written, or a commit last had it", _bars(totals.in_order_of_age())),
+        ("by reason", _bars(_largest_first(totals.by_reason))),
+        ("by rule", _bars(_largest_first(totals.by_rule))),
+        ("by branch", _bars(_largest_first(totals.by_branch))),
+        ("by folder", _bars(_largest_first(totals.by_prefix))),
+    ]
     return visit.render(
         "collection",
         name=name,
@@ -137,12 +136,13 @@ async def restore(visit: Visit) -> Response:
     return visit.render("restored", name=name, run_id=run_id, body=body, page=page)
 
 
-def _bars(totals: Mapping[str, Total], *, is_by_age: bool) -> list[tuple[str, Total, Bar]]:
-    """Return the rows of one way: those of ages in their order, others the largest first."""
-    if is_by_age:
-        rows = [(name, totals[name]) for name, _ in AGES if name in totals]
-    else:
-        rows = sorted(totals.items(), key=lambda row: (-row[1].size_bytes, row[0]))
+def _largest_first(totals: Mapping[str, Total]) -> dict[str, Total]:
+    return dict(sorted(totals.items(), key=lambda row: (-row[1].size_bytes, row[0])))
+
+
+def _bars(totals: Mapping[str, Total]) -> list[tuple[str, Total, Bar]]:
+    """Return the rows of one way to count."""
+    rows = list(totals.items())
     shown, others = rows[:NAMES], rows[NAMES:]
     if others:
         rest = Total()
