@@ -1,7 +1,8 @@
 """Random mutations of the shipped source, each searched by the worlds, seeds and tests that fit its file.
 
-A mutation drops a statement, swaps two awaits that follow each other, negates or shifts a comparison, or empties an
-`except`. It is planted in the live functions of a process of its own, forked from this one with everything imported.
+A mutation drops a statement, swaps two awaits that follow each other, negates or shifts a comparison, puts `or` for
+`and` or the reverse, or empties an `except`. It is planted in the live functions of a process of its own, forked from
+this one with everything imported.
 One that nothing notices is a survivor (docs/design/survivors.md): a missing test, or a change without an effect.
 """
 
@@ -35,9 +36,12 @@ FILES: Final = (
     *(f"gc/{folder}/**/*.py" for folder in ("kinds", "live", "mark")),
     *(f"gc/{folder}/*.py" for folder in ("rules", "runs")),
     *(f"gc/machine/{file}.py" for file in ("flow", "preflight", "sweep")),
-    "catalog/places.py",
-    "kv/drivers/kept.py",
-    "kv/drivers/pace.py",
+    "catalog/*.py",
+    *(
+        f"kv/drivers/{file}.py"
+        for file in ("blobs", "gathered", "kept", "memory", "pace", "postgres", "redis", "remote")
+    ),
+    "kv/drivers/sqlite/*.py",
 )
 LEFT_OUT: Final = frozenset({"__init__", "errors", "why", "jobs", "searches", "explaining", "records", "status"})
 """What explains or reports, and deletes nothing."""
@@ -157,6 +161,14 @@ def _sites(tree: ast.Module) -> Iterator[tuple[Any, str, str, Callable[[], None]
                 yield from _comparisons(node, name)
             elif isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Compare):
                 yield node.test, name, "negate", _setter(node, "test", ast.UnaryOp(ast.Not(), node.test))
+            elif isinstance(node, ast.BoolOp):
+                other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+                yield (
+                    node,
+                    name,
+                    "and for or" if isinstance(node.op, ast.Or) else "or for and",
+                    _setter(node, "op", other),
+                )
             elif isinstance(node, ast.ExceptHandler) and not _is_nothing(node.body):
                 yield node, name, "empty handler", _setter(node, "body", [ast.Pass()])
 
