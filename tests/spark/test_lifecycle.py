@@ -121,6 +121,23 @@ def test_a_simulation_says_on_which_day_each_object_goes(spark: SparkSession | N
     assert today == found.now_ms // DAY_MS
 
 
+def test_a_simulation_names_the_period_that_keeps_an_object_and_no_branch_that_never_had_it(
+    spark: SparkSession | None, lake: Lakeside
+) -> None:
+    for branch in ("a", "dev-1", "dev-2", "z"):
+        lake.branch(branch)
+    for branch in ("main", "dev-2", "z"):
+        upload(lake, f"new/{branch}", days=1, branch=branch)
+        lake.commit(branch=branch)
+    # Periods are equal. `a` and `dev-1` come first, and never had the objects.
+    branches = {"a": "5d", "z": "5d", "dev-*": "5d"}
+    policy = {"rules": {"new": {"prefix": "new/", "period": "5d", "branches": branches}}}
+
+    found = lake.collector.on(spark).simulate(days=60, policy=json.dumps(policy))
+
+    assert {row.branch: row.objects for row in found.rows} == {"*": 1, "dev-*": 1, "z": 1}
+
+
 def test_a_simulation_of_a_policy_that_changes_meanwhile_is_refused(spark: SparkSession | None, lake: Lakeside) -> None:
     set_policy(lake, LOGS)
 

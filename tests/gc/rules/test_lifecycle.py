@@ -456,13 +456,14 @@ def test_a_root_without_a_record_stops_the_walk() -> None:
         reach(pa.array(["a"]), parents, np.array([1]), {"b": [0]}, swept=np.array([False]), nowhere=1)
 
 
-def test_branches_with_equal_periods_are_one_class() -> None:
-    policy = wide(r={"prefix": "a/", "period": "10d", "branches": {"dev-*": "1d"}})
+def test_branches_whose_periods_come_from_the_same_patterns_are_one_class() -> None:
+    policy = wide(r={"prefix": "a/", "period": "10d", "branches": {"dev-*": "1d", "old": "1d"}})
 
-    classes = classes_of(policy, ["main", "dev-1", "dev-2", "other"])
+    classes = classes_of(policy, ["main", "dev-1", "dev-2", "other", "old"])
 
-    assert classes.of == {NO_BRANCH: 0, "main": 1, "dev-1": 2, "dev-2": 2, "other": 1}
-    assert [set(periods) for (periods,) in classes.periods] == [{"10d", "1d"}, {"10d"}, {"1d"}]
+    assert classes.of == {NO_BRANCH: 0, "main": 1, "dev-1": 2, "dev-2": 2, "other": 1, "old": 3}
+    assert [set(periods) for (periods,) in classes.periods] == [{"10d", "1d"}, {"10d"}, {"1d"}, {"1d"}]
+    assert classes.labels == [("",), ("*",), ("dev-*",), ("old",)]
 
 
 # The one law

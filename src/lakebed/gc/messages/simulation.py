@@ -10,7 +10,8 @@ from .run.plans import Total
 class SimulatedRow(msgspec.Struct, frozen=True, kw_only=True):
     """Sum up what goes on a day (`2026-11-22`, UTC) by a rule.
 
-    `branch` kept it longest; empty: commits on no branch did.
+    `branch` kept it longest: a branch, or a pattern of the rule that several branches match (`*`: the rule's own
+    period). Empty: commits on no branch did.
     """
 
     date: str

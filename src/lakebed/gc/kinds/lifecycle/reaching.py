@@ -1,6 +1,6 @@
 """Find which ranges may have something due by a lifecycle policy, and by which periods: from commits to ranges.
 
-Branches with equal periods are one class. So the work is not that of branches times rows:
+Branches whose periods come from the same patterns are one class. So the work is not that of branches times rows:
 
 1. Walk the commits once: each gets the set of classes that reach it (gc/rules/lifecycle/reach.py).
 2. Read the metaranges (trees.py): each range gets the union of the sets of all commits that have it.
@@ -46,7 +46,7 @@ Periods = tuple[str, ...] | None
 
 
 class Terms(NamedTuple):
-    """Say what counts for the rows of a range: by rule its periods, and the branch that keeps objects longest.
+    """Say what counts for the rows of a range: by rule its periods, and whose period keeps objects longest.
 
     `classes` reach the range. They are passed only where a rule keeps versions, for these are counted by branch.
     """
@@ -192,24 +192,23 @@ def terms(mask: int, reached: Reached, policy: Policy) -> Terms:
     classes = tuple(bits) if keeps_versions(policy) else ()
     if reached.pinned in bits:
         return Terms(tuple(None for _ in policy.rules), tuple("" for _ in policy.rules), classes)
-    names = {bit: name for name, bit in sorted(reached.classes.of.items(), reverse=True)}
     periods: list[Periods] = []
     branches: list[str] = []
     for number in range(len(policy.rules)):
         of_class = {bit: reached.classes.periods[bit][number] for bit in bits}
         all_ = {period for found in of_class.values() for period in found}
         periods.append(None if None in all_ else tuple(sorted(str(period) for period in all_)))
-        branches.append(_longest(of_class, names))
+        branches.append(_longest(of_class, {bit: reached.classes.labels[bit][number] for bit in bits}))
     return Terms(tuple(periods), tuple(branches), classes)
 
 
-def _longest(of_class: Mapping[int, Iterable[str | None]], names: Mapping[int, str]) -> str:
-    """The first branch of the class that keeps objects longest: for people."""
+def _longest(of_class: Mapping[int, Iterable[str | None]], labels: Mapping[int, str]) -> str:
+    """Name the class that keeps objects longest, of equals the first: for people."""
     kept = {
         bit: max(_NEVER if period is None else parse_period(period).due_ms(0) for period in periods)
         for bit, periods in of_class.items()
     }
-    return names[max(kept, key=lambda bit: (kept[bit], -bit))]
+    return labels[max(kept, key=lambda bit: (kept[bit], -bit))]
 
 
 _NEVER: Final = 1 << 62

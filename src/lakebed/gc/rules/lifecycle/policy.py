@@ -41,6 +41,7 @@ _OF_WIDE: Final = _OF_DOCUMENT | {"path", "period", "branches", "min_size", "met
 _PINS: Final = ("tags", "commits", "prefixes")
 _OF_BRANCH: Final = frozenset({"idle", "merged", "into", "uncommitted", "enabled"})
 _UNCOMMITTED: Final = ("keep", "drop")
+_EVERY: Final = "*"
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,10 @@ class LifecycleRule(msgspec.Struct, frozen=True, kw_only=True):
     def period_of(self, branch: str) -> str | None:
         """Return the period of a branch, None where the rule does not cover it."""
         return next((period for pattern, period in self.branches if matches(pattern, branch)), self.period)
+
+    def pattern_of(self, branch: str) -> str:
+        """Return the pattern whose period counts for a branch, `*` where the rule's own does."""
+        return next((pattern for pattern, _ in self.branches if matches(pattern, branch)), _EVERY)
 
     def periods(self) -> tuple[str, ...]:
         """Return every period that counts for some branch, each once."""

@@ -51,31 +51,39 @@ class Potential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchClasses:
-    """Branches with equal periods under all rules are one class: `of` has its bit. `periods` has those of each class
-    by rule; None stands for no branch at all, whose periods are all that a rule has."""
+    """Branches whose periods come from the same patterns under all rules are one class: `of` has its bit. `periods` has
+    those of each class by rule; None stands for no branch at all, whose periods are all that a rule has.
+
+    `labels` says by class and rule whose period it is, for people: the branch, or the pattern that several match.
+    """
 
     of: dict[str, int]
     periods: list[tuple[frozenset[str | None], ...]]
+    labels: list[tuple[str, ...]]
 
 
 def classes_of(policy: Policy, branches: Sequence[str], *, each_alone: bool = False) -> BranchClasses:
     """Return the classes; class 0 is NO_BRANCH. With `each_alone` no two branches share one."""
-    of = {NO_BRANCH: 0}
-    periods = [tuple(frozenset((rule.period, *rule.periods())) for rule in policy.rules)]
-    known: dict[tuple[frozenset[str | None], ...], int] = {}
+    members: dict[tuple[str, ...], list[str]] = {}
     # Rules share their patterns, and most branches match the same ones.
     patterns = sorted({pattern for rule in policy.rules for pattern, _ in rule.branches})
-    of_matching: dict[tuple[bool, ...], tuple[frozenset[str | None], ...]] = {}
+    of_matching: dict[tuple[bool, ...], tuple[str, ...]] = {}
     for branch in branches:
         matching = tuple(matches(pattern, branch) for pattern in patterns)
         if matching not in of_matching:
-            of_matching[matching] = tuple(frozenset({rule.period_of(branch)}) for rule in policy.rules)
-        own = of_matching[matching]
-        if each_alone or own not in known:
-            known[own] = len(periods)
+            of_matching[matching] = tuple(rule.pattern_of(branch) for rule in policy.rules)
+        members.setdefault(of_matching[matching], []).append(branch)
+    of = {NO_BRANCH: 0}
+    periods = [tuple(frozenset((rule.period, *rule.periods())) for rule in policy.rules)]
+    labels = [tuple(NO_BRANCH for _ in policy.rules)]
+    for counting, names in members.items():
+        own = tuple(frozenset({rule.period_of(names[0])}) for rule in policy.rules)
+        label = counting if len(names) > 1 else tuple(names[0] for _ in policy.rules)
+        for together in ([name] for name in names) if each_alone else [names]:
+            of |= dict.fromkeys(together, len(periods))
             periods.append(own)
-        of[branch] = known[own]
-    return BranchClasses(of=of, periods=periods)
+            labels.append(label)
+    return BranchClasses(of=of, periods=periods, labels=labels)
 
 
 def bits_of(set_: int) -> list[int]:
