@@ -17,6 +17,7 @@ from lakebed.gc.mark.inputs import special
 from lakebed.gc.mark.inputs.ranges import ListedRanges
 from lakebed.gc.mark.inputs.special import TREE_FOLDERS, Special, find_unknown_files, list_special
 from lakebed.gc.messages import GC_PREFIX, BadInput
+from lakebed.gc.runs.context import RunContext
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStat, ObjectStore
 from lakebed.runtime import live_ports
 from tests.gc.garbage import context_of, ranges_of
@@ -184,7 +185,6 @@ async def test_the_driver_alone_lists_what_is_little_and_where_a_listing_reads_a
 async def test_files_that_something_names_are_taken_out(
     monkeypatch: pytest.MonkeyPatch, store: Pages, here: int
 ) -> None:
-    monkeypatch.setattr("lakebed.gc.kinds.metadata.plan.HELD_MAX", 1)
     monkeypatch.setattr(special, "LISTED_HERE", here)
     nothing, no_ranges = pa.chunked_array([], pa.string()), ListedRanges(RANGES.schema.empty_table())
     ranges = ListedRanges(ranges_of({RANGE: (1, 1, True)}))
@@ -195,6 +195,37 @@ async def test_files_that_something_names_are_taken_out(
     assert left["key"].to_pylist() == [f"_lakefs/metaranges/{METARANGE}.parquet"]
     assert (await without_ids(context_of(store), found, nothing, no_ranges)).num_rows == 2
     assert (await without_ids(context_of(store), found, pa.chunked_array([[METARANGE]]), ranges)).num_rows == 0
+
+
+async def test_ranges_are_read_once_however_many_files_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(special, "LISTED_HERE", 1)
+    read = 0
+
+    class Counted(ListedRanges):
+        async def each(self, context: RunContext) -> AsyncIterator[pa.Table]:
+            nonlocal read
+            read += 1
+            async for rows in ListedRanges.each(self, context):
+                yield rows
+
+    store = Pages()
+    await filled(store, 20)
+    found = await listed(store, shares=4)
+    ids = sorted({key[-len(f"{RANGE}.parquet") :][: len(RANGE)] for key in await keys_of(store, found)})
+    ranges = Counted(ranges_of(dict.fromkeys(ids[:-1], (1, 1, True))))
+
+    left = await without_ids(context_of(store), found, pa.chunked_array([], pa.string()), ranges)
+
+    assert len(found.file_parts.parts) > 1
+    assert set(left["id"].to_pylist()) == {ids[-1]}
+    assert read == 1
+
+
+@pytest.mark.parametrize("name", ["", RANGE[1:], "x" * len(RANGE), " " * len(RANGE), f"é{RANGE[2:]}"])
+async def test_a_name_that_is_no_id_stops_the_plan(store: Pages, name: str) -> None:
+    ranges = ListedRanges(ranges_of({name: (1, 1, True)}))
+    with pytest.raises(BadInput, match="is named by"):
+        await without_ids(context_of(store), await listed(store), pa.chunked_array([], pa.string()), ranges)
 
 
 async def test_a_list_of_files_that_was_lost_stops_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

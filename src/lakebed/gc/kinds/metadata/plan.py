@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,7 +29,7 @@ from lakebed.gc.engines import Effort, Task
 from lakebed.gc.engines.tables import PARTS, RANGE_IDS, VERDICTS, no_others
 from lakebed.gc.kinds.kind import Limits, Look, SweepRule
 from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all, newly_kept
-from lakebed.gc.mark.inputs.ranges import ListedRanges, read_ranges, without
+from lakebed.gc.mark.inputs.ranges import ListedRanges, read_ranges
 from lakebed.gc.mark.inputs.special import (
     DUMPS,
     LAST_FILE,
@@ -43,6 +45,7 @@ from lakebed.gc.mark.mark import sum_parts, write_portions
 from lakebed.gc.messages import (
     GC_PREFIX,
     LEFTOVERS,
+    BadInput,
     LeftoversRetired,
     Part,
     Plan,
@@ -64,8 +67,6 @@ OLD_RUN: Final = "old-run"
 OLD_DUMP: Final = "old-dump"
 OLD_SYMLINKS: Final = "old-symlinks"
 _FILES_OF_A_DUMP: Final = 3
-HELD_MAX: Final = 2_000_000
-"""How many files of trees the driver looks up at a time."""
 _OF_TREES: Final = ("_lakefs/ranges/", "_lakefs/sublists/")
 """Files in these folders are named by other files: those of a tree that cannot be read stay."""
 
@@ -191,29 +192,50 @@ async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:
 async def without_ids(
     context: RunContext, special: Special, metaranges: pa.ChunkedArray, ranges: ListedRanges
 ) -> pa.Table:
-    """Return the TREE_FILES whose ids are none of these. Holds no more of the others than HELD_MAX at a time.
+    """Return the TREE_FILES whose ids are none of these. Reads each input once, and holds 8 bytes of each id.
 
     Raises:
         BadInput: a part is missing or was changed.
     """
-    left, held, count = [TREE_FILES.schema.empty_table()], list[pa.Table](), 0
+    named = [_beginnings(metaranges), *[_beginnings(some["range_id"]) async for some in ranges.each(context)]]
+    in_order = np.unique(np.concatenate(named))
+    # A file whose id only begins like a named one stays, too. Of 64 bits nearly none does.
+    left = [
+        files.filter(pa.array(~_is_among(in_order, _beginnings(files["id"]))))
+        async for files in special.tree_files(context.store)
+    ]
+    return pa.concat_tables([TREE_FILES.schema.empty_table(), *left])
 
-    async def sift() -> None:
-        files = without(pa.concat_tables(held), "id", metaranges)
-        async for some in ranges.each(context):
-            files = without(files, "id", some["range_id"])
-        left.append(files)
 
-    async for files in special.tree_files(context.store):
-        held.append(files)
-        count += files.num_rows
-        # A look-up table of the ids is made anew each time, so rarely.
-        if count >= HELD_MAX:
-            await sift()
-            held, count = [], 0
-    if held:
-        await sift()
-    return pa.concat_tables(left)
+_ID_DIGITS: Final = 64
+_BEGINNING_DIGITS: Final = 16
+
+
+def _beginnings(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
+    """Return the first 64 bits of each id.
+
+    Raises:
+        BadInput: something is no id.
+    """
+    is_whole = pc.all(pc.equal(pc.binary_length(ids), _ID_DIGITS), min_count=0).as_py()
+    digits = pc.binary_slice(ids.cast(pa.binary()), 0, _BEGINNING_DIGITS)
+    width = _BEGINNING_DIGITS
+    text = b"".join(one.buffers()[2][width * one.offset : width * (one.offset + len(one))] for one in digits.chunks)
+    try:
+        numbers = bytes.fromhex(text.decode("ascii"))
+    except ValueError:
+        numbers = b""
+    # `fromhex` skips spaces. The numbers of all later ids would be wrong, and their files would go.
+    if not is_whole or len(numbers) * 2 != width * len(ids):
+        raise BadInput(f"a file of a tree is named by something that is no number of {_ID_DIGITS} hexadecimal digits")
+    return np.frombuffer(numbers, np.dtype(">u8")).astype(np.uint64)
+
+
+def _is_among(in_order: npt.NDArray[np.uint64], numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    at = np.searchsorted(in_order, numbers)
+    found: npt.NDArray[np.bool_] = at < len(in_order)
+    found[found] = in_order[at[found]] == numbers[found]
+    return found
 
 
 def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
