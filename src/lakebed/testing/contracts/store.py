@@ -432,10 +432,10 @@ class StoreContract:
     async def test_a_random_program_gets_the_answers_of_a_dictionary(self, store: Store, seed: int) -> None:
         """The same programs for every driver, so every driver gives the same answers."""
         rng, program = random.Random(seed), Program(store)
-        for _ in range(self.program_steps):
+        for number in range(self.program_steps):
             await program.step(rng)
 
-            assert await read_all(store, P, page_size=3) == program.cells
+            assert await read_all(store, P, page_size=1 + number % 3) == program.cells
 
     # Partitions
 
@@ -488,6 +488,22 @@ class StoreContract:
 
         assert await read_all(store, P, 1000) == dict(items)
         assert len((await store.scan(P, b"", self.many + 1)).keys) == self.many
+
+    async def test_keys_that_differ_by_a_trailing_nul_may_lie_on_both_sides_of_a_page_s_edge(
+        self, store: Store
+    ) -> None:
+        """The second scan begins one key later, so that also edges of a driver's own pages fall between such keys."""
+        keys = [key + end for key, _ in numbered(self.many // 2) for end in (b"", b"\x00")]
+        await store.set_many(P, [(key, b"") for key in keys])
+
+        for skipped, page_size in ((0, self.many), (1, self.many), (0, 999)):
+            found: list[bytes] = []
+            start: bytes | None = keys[skipped]
+            while start is not None:
+                page = await store.scan(P, start, page_size)
+                found += page.keys
+                start = page.next_start
+            assert found == keys[skipped:]
 
     async def test_the_key_that_begins_the_next_page_may_vanish(self, store: Store) -> None:
         await store.set_many(P, numbered(10))
