@@ -27,8 +27,10 @@ from lakebed.gc.messages import (
     RetireLeftovers,
     RunKind,
     RunState,
+    StagedEntry,
     StartRun,
     Sweep,
+    Unstage,
     arrow_schema,
     run_folder,
 )
@@ -446,6 +448,28 @@ async def test_a_plan_that_was_retired_can_not_be_published(lake: Lake) -> None:
     with pytest.raises(RunMoved):
         await planned.apply(plan)
     assert await planned.context.service.run(plan.run_id) is None, "refused before a record was written"
+
+
+async def test_an_erasure_whose_plan_was_retired_deletes_nothing_that_is_staged(lake: Lake) -> None:
+    """Without its plan it cannot end. An object that lost its entry here would be in no later erasure."""
+    await lake.put("main", "users/ann")
+    entry = await lake.versions.staging.get("main", b"users/ann")
+    named = StagedEntry(
+        branch="main",
+        path="users/ann",
+        address=entry.address,
+        size_bytes=entry.size_bytes,
+        checksum=entry.checksum,
+        modified_ms=entry.modified_ms,
+    )
+    run_id = RunId((await lake.service.start(StartRun(kind=RunKind.ERASURE))).run_id)
+    taker = MetadataRuns(lake.versions, RunBook(lake.versions, BRIEF), BRIEF)
+    assert await taker.publish(RunId("other"), files=[], runs=[run_id]) == []
+
+    with pytest.raises(RunMoved, match="retired"):
+        await lake.service.unstage(run_id, Unstage(entries=(named,)))
+
+    assert (await lake.versions.staging.get("main", b"users/ann")).address == entry.address
 
 
 @pytest.fixture

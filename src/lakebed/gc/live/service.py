@@ -372,10 +372,15 @@ class CollectionService:
         return await self._erasing.find(check_run_id(run_id), body)
 
     async def unstage(self, run_id: str, body: Unstage) -> Unstaged:
-        """See `Erasing.unstage`."""
-        check_run_id(run_id)
+        """See `Erasing.unstage`.
+
+        Raises:
+            RunMoved: the run is over, or a collection of metadata took its plan.
+        """
         self._check_uid(body.uid)
         await self._installation.check()
+        # Without its plan the run cannot end, and no later one finds an object whose entry is deleted here.
+        await self._runs.read_published(check_run_id(run_id), RunKind.ERASURE)
         return await self._erasing.unstage(body)
 
     async def sign_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead:

@@ -100,19 +100,26 @@ class RunBook:
             RunNotFound, WrongKind, RunMoved: the run is not in a state for it, or its plan was retired.
             StalePlan: it was marked with another plan.
         """
-        publishes = body.kind.publishes
-        states = (RunState.MARKED,) if not publishes else (RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING)
+        if body.kind.publishes:
+            return await self.read_published(run_id, body.kind)
+        record, _ = await self.read_as(run_id, body.kind, RunState.MARKED)
+        if record.plan != body.plan:
+            raise StalePlan(f"run {run_id} was marked with another plan", run_id=run_id)
+        return record
+
+    async def read_published(self, run_id: RunId, kind: RunKind) -> RunRecord:
+        """The record of a run of a kind that publishes; of one that was only planned, what its record would be.
+
+        Raises:
+            WrongKind, RunMoved: the run is not in a state to be applied, or its plan was retired.
+        """
         try:
-            record, _ = await self.read_as(run_id, body.kind, *states)
+            record, _ = await self.read_as(run_id, kind, RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING)
         except RunNotFound:
-            if not publishes:
-                raise
             if (await self._versions.retired.are_retired([run_id]))[0]:
                 raise RunMoved(f"the plan of run {run_id} was retired: plan again", run_id=run_id) from None
             now_ms = self._versions.ports.clock.now_ms()
-            return RunRecord(kind=body.kind, state=RunState.PLANNING, started_ms=now_ms)
-        if not publishes and record.plan != body.plan:
-            raise StalePlan(f"run {run_id} was marked with another plan", run_id=run_id)
+            return RunRecord(kind=kind, state=RunState.PLANNING, started_ms=now_ms)
         return record
 
     async def views(self, planners: Mapping[RunId, str]) -> list[RunView]:
