@@ -177,6 +177,22 @@ def test_history_is_made_and_read(repository: lakefs.Repository) -> None:
         tag.get_commit()
 
 
+def test_a_merge_of_commits_that_change_nothing_together_is_made(repository: lakefs.Repository) -> None:
+    main = repository.branch("main")
+    dev = repository.branch("dev").create(main)
+    dev.object("new").upload("dev")
+    dev.commit("new")
+    dev.object("new").delete()
+    dev.commit("not new")
+
+    dev.merge_into(main, message="nothing")
+
+    assert main.get_commit().message == "nothing"
+    assert main.get_commit().parents[1] == dev.get_commit().id
+    with pytest.raises(BadRequestException, match="update branch main: no changes"):
+        dev.merge_into(main)
+
+
 def test_branches_merge_conflict_and_settle(repository: lakefs.Repository) -> None:
     main = repository.branch("main")
     main.object("shared").upload("base")

@@ -291,6 +291,23 @@ async def test_a_merge_brings_the_changes_and_keeps_what_is_staged(repo: Version
         await repo.merges.merge("dev", "main", Note(committer="me"))
 
 
+async def test_a_merge_of_commits_that_change_nothing_together_gives_the_branch_these_commits(repo: Versions) -> None:
+    await repo.refs.create_branch("dev", "main")
+    await write(repo, "dev", "new")
+    await commit(repo, "dev")
+    await repo.staging.delete("dev", b"new")
+    source = await commit(repo, "dev")
+
+    with pytest.raises(NoChanges, match="update branch main: no changes"):
+        await repo.merges.merge("dev", "main", Note(committer="me"), squash=True)
+    merged = await repo.merges.merge("dev", "main", Note(committer="me"))
+
+    assert merged.parents[1] == source
+    assert await paths(repo, "main") == []
+    with pytest.raises(NoChanges, match="update branch main: no changes"):
+        await repo.merges.merge("dev", "main", Note(committer="me"))
+
+
 @pytest.mark.parametrize(("strategy", "winner"), [("source-wins", b"theirs"), ("dest-wins", b"ours")])
 async def test_a_conflict_needs_a_strategy(repo: Versions, strategy: str, winner: bytes) -> None:
     await repo.refs.create_branch("dev", "main")

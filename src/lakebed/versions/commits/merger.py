@@ -83,7 +83,8 @@ class Merger:
         Raises:
             BringsExpired: it has objects that lifecycle runs took, and `refuse_expired`.
             MergeConflict: both changed a path, and no strategy says who wins.
-            NoChanges: the branch has it all, and not `allow_empty`.
+            NoChanges: the branch has every commit of the source, and not `allow_empty`. Commits that change nothing
+            together are merged, so that the branch has them; `squash` would not give it these, and is refused.
         """
         source_id = source_id or await self._refs.resolve_commit(source)
         metadata = {**note.metadata, STRATEGY_KEY: "default" if strategy == "none" else strategy}
@@ -91,7 +92,10 @@ class Merger:
 
         async def plan(head: CommitId) -> Plan:
             base = await self._history.common_ancestor(source_id, head)
-            if not allow_empty and base.metarange_id == await self._context.commits.metarange(source_id):
+            changes = base.id != source_id
+            if squash:
+                changes = base.metarange_id != await self._context.commits.metarange(source_id)
+            if not changes and not allow_empty:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
             merged = await self._three_way(base.id, source_id, head, strategy)
             parents = (head,) if squash else (head, source_id)
