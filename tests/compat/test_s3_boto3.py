@@ -487,6 +487,8 @@ def test_a_completion_that_does_not_fit_changes_nothing(s3: Any, lake: str) -> N
     for chosen, code in (
         ([one, two], "EntityTooSmall"),
         ([three, two], "InvalidPartOrder"),
+        ([two, two, three], "InvalidPartOrder"),
+        ([{**two, "ETag": one["ETag"]}, two, three], "InvalidPartOrder"),
         ([two, {**three, "ETag": one["ETag"]}], "InvalidPart"),
         ([two, {**three, "PartNumber": 4}], "InvalidPart"),
         ([], "MalformedXML"),

@@ -6,6 +6,7 @@ An upload belongs to the bucket and key that it was begun for. An id is no right
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -498,27 +499,40 @@ def _chosen(wanted: Sequence[Node], stored: Mapping[int, PartRecord], algorithm:
         S3Error: one is unknown or another one, out of order, or too small.
         MalformedXml: one has no number or no ETag, or has an element twice.
     """
+    numbers = [_number_of(node) for node in wanted]
+    # First of all: a list that names a part twice does not say which of the two uploads is meant.
+    if any(later <= number for number, later in itertools.pairwise(numbers)):
+        raise S3Error("InvalidPartOrder")
     chosen: list[PartRecord] = []
-    last = 0
-    for node in wanted:
-        number, etag = node.value("PartNumber") or "", (node.value("ETag") or "").strip().strip('"')
-        named = {name: node.value(f"Checksum{name}") for name in ALGORITHMS}
-        if not re.fullmatch(r"-?\d{1,9}", number.strip()) or not etag:
-            raise S3Error("MalformedXML")
-        if not 1 <= int(number) <= PART_NUMBER_MAX:
-            raise S3Error("InvalidArgument", "PartNumber must be >= 1", ArgumentName="PartNumber", ArgumentValue=number)
-        if int(number) <= last:
-            raise S3Error("InvalidPartOrder")
-        last = int(number)
-        part = stored.get(last)
+    for node, number in zip(wanted, numbers, strict=True):
+        etag, part = _etag_of(node), stored.get(number)
         if part is None or part.md5 != etag:
-            raise S3Error("InvalidPart", PartNumber=last, ETag=etag)
-        _check_given({name: value for name, value in named.items() if value is not None}, part, last, algorithm)
+            raise S3Error("InvalidPart", PartNumber=number, ETag=etag)
+        named = {name: node.value(f"Checksum{name}") for name in ALGORITHMS}
+        _check_given({name: value for name, value in named.items() if value is not None}, part, number, algorithm)
         chosen.append(part)
     for part in chosen[:-1]:
         if part.size_bytes < PART_BYTES_MIN:
             raise S3Error("EntityTooSmall", ProposedSize=part.size_bytes, MinSizeAllowed=PART_BYTES_MIN)
     return chosen
+
+
+def _number_of(node: Node) -> int:
+    """Return the number of a part that a completion names.
+
+    Raises:
+        S3Error: it is none, or the part has no ETag.
+    """
+    number = node.value("PartNumber") or ""
+    if not re.fullmatch(r"-?\d{1,9}", number.strip()) or not _etag_of(node):
+        raise S3Error("MalformedXML")
+    if not 1 <= int(number) <= PART_NUMBER_MAX:
+        raise S3Error("InvalidArgument", "PartNumber must be >= 1", ArgumentName="PartNumber", ArgumentValue=number)
+    return int(number)
+
+
+def _etag_of(node: Node) -> str:
+    return (node.value("ETag") or "").strip().strip('"')
 
 
 def _check_given(given: Mapping[str, str], part: PartRecord, number: int, algorithm: str) -> None:
