@@ -309,7 +309,7 @@ def test_who_may_not_apply_does_not_plan_either_where_both_were_asked_for() -> N
     with pytest.raises(Denied):
         next(Collector(client=server, repository="lake").run(RunRequest()))
 
-    assert server.asked == ["lake", "planning", "purging"]
+    assert server.asked == ["lake", "planning", "lake", "purging"]
 
 
 def test_who_may_not_plan_begins_no_run() -> None:

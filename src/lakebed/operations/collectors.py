@@ -156,7 +156,8 @@ CHECK_GC_PURGING: Final = Operation(
     NOTHING,
     messages.Purging,
     _APPLYING,
-    "Succeed if the caller may purge, and return the namespace. Begins nothing.",
+    "Succeed if the caller may purge. Put a mark into the namespace, and return both. Begins nothing.",
+    (_DELETED,),
 )
 CHOOSE_GC_INSTALLATION: Final = Operation(
     "chooseGcInstallation",

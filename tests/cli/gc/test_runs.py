@@ -445,6 +445,24 @@ def test_a_copy_of_the_servers_folder_is_recognised_and_refused(
     assert "is a copy here, or another store. Name the server's own, by --data" in refused.err
 
 
+def test_an_apply_over_a_copy_that_was_made_after_the_plan_is_refused(
+    shell: Shell, lake: str, data: Path, put: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    put(f"{lake}/main/a", "1")
+    put(f"{lake}/main/a", "2")
+    here = ("--engine", "local", "--data", str(data))
+    [plan] = shell.ok("gc", "plan", lake, "--uncommitted", *here, "-o", "json").json
+    copy = tmp_path / "copy"
+    shutil.copytree(data, copy)
+
+    for command in (("apply", lake, plan["run_id"]), ("purge", lake)):
+        refused = shell("gc", *command, "--yes", "--engine", "local", "--data", str(copy))
+
+        assert refused.code == 1
+        assert "is a copy here, or another store. Name the server's own, by --data" in refused.err
+    assert shell("gc", "apply", lake, plan["run_id"], "--yes", *here).code == 0
+
+
 def test_a_folder_that_there_is_not_is_told_as_one(shell: Shell, lake: str) -> None:
     refused = shell("gc", "plan", lake, "--data", "/nonexistent")
 

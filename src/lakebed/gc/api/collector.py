@@ -31,7 +31,7 @@ from lakebed.gc.kinds.committed.plan import NoRules
 from lakebed.gc.kinds.erasure.certificate.certifying import certify, verify
 from lakebed.gc.kinds.erasure.plan import Erasure
 from lakebed.gc.machine import flow
-from lakebed.gc.machine.preflight import RunNotReady, check_apply, check_planning
+from lakebed.gc.machine.preflight import RunNotReady, check_apply, check_planning, check_same_store
 from lakebed.gc.mark.holding import HeldBack, check_uncommitted
 from lakebed.gc.mark.mark import read_rows
 from lakebed.gc.messages import (
@@ -197,9 +197,9 @@ class Collector:
             case RunRequest():
                 grace_s_of(self._lake().uri, _grace_s(request))
                 finish(check_planning(service, request.kinds, None))
-                finish(service.purging())
+                self._read(lambda store: check_same_store(service, store))
             case PurgeRequest():
-                finish(service.purging())
+                self._read(lambda store: check_same_store(service, store))
 
     def check_held(self, kind: RunKind) -> None:
         """Find out whether legal holds let a run of this kind delete anything, as they are now.

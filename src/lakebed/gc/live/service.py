@@ -457,13 +457,13 @@ class CollectionService:
     # Being the only one
 
     async def purging(self) -> Purging:
-        """Answer who may purge, and where. The run that set objects aside asked everything else.
+        """Say where the caller may delete, with a fresh mark by which it knows the store. Each run asks the rest.
 
         Raises:
             OtherInstallation: see `start`.
         """
-        await self._installation.check()
-        return Purging(namespace=self._versions.objectstore.uri)
+        # A copy of the store that was made before this answer lacks the mark.
+        return Purging(namespace=self._versions.objectstore.uri, mark=await self._installation.mark())
 
     async def say_alive(self, *, at_start: bool = False) -> None:
         """Now and then, for each repository, so that a copy of the key-value store notices: `Installation.step_if_due`.

@@ -12,7 +12,8 @@ An apply is one of four flows. Of a run that ended, or waits for the end of its 
 apply goes through all steps. The apply of a deferred run takes no turn, and gives readers no second grace. The run's
 state is read from the service each time; the files in its folder say how far it came in that state.
 
-1. ask whether the caller may, and whether run and rules are those of the plan: a refused caller has done nothing
+1. ask whether the caller may, and whether run and rules are those of the plan: a refused caller has done nothing.
+   Look for the mark that the server has just put into its store: a copy of the store, made after the plan, lacks it
 2. claim: applies that began before stop at their next look
 3. write down how the run is carried out, for an apply that has to go on with it (runs/resume.py)
 4. clear: a kind that publishes does so, looks again, and writes what is left as a second table (kinds/)
@@ -85,10 +86,9 @@ from lakebed.gc.runs.resume import (
     take_turn,
     write_recheck,
 )
-from lakebed.objectstore import InvalidNamespace, normalise_namespace
 
 from .looking import plan_again
-from .preflight import Allowed, WhatIf, may_apply, state_to_apply
+from .preflight import Allowed, WhatIf, check_same_store, is_same_place, may_apply, other_store, state_to_apply
 from .sweep import remove_files, sweep
 
 _NAP_S: Final = 0.5
@@ -140,10 +140,6 @@ class RepositoryGone(NotFound):
     """The repository was deleted while a run read it: what the run misses was collected, and is not damaged."""
 
 
-class OtherStore(BadInput):
-    """The server wrote a file of this run, and this process finds it nowhere: it reads a copy, or another store."""
-
-
 async def _check_there(context: RunContext, error: BaseException, folder: str) -> None:
     """Find out why something is missing: the repository was deleted under the run, or this process reads elsewhere.
 
@@ -159,23 +155,11 @@ async def _check_there(context: RunContext, error: BaseException, folder: str) -
         uri = ""
     except LakebedError:
         return  # The server is away: the first error is the one to report.
-    if not _is_same_place(uri, context.store.uri):
+    if not is_same_place(uri, context.store.uri):
         message = f"repository {context.repository} was deleted while the run read it"
         raise RepositoryGone(message, repository=context.repository) from error
     if isinstance(error, Corrupt) and folder in str(error) and str(error).endswith(" is missing"):
-        raise OtherStore(
-            f"{error}, and the server wrote it for this run: {context.store.uri} is a copy here, or another store. Name"
-            " the server's own, by --data or the settings of the object store",
-            **error.facts,
-        ) from error
-
-
-def _is_same_place(one: str, other: str) -> bool:
-    """Compare two namespaces however they are spelled: a server may write `S3://lake/` for `s3://lake`."""
-    try:
-        return normalise_namespace(one) == normalise_namespace(other)
-    except InvalidNamespace:
-        return one.rstrip("/") == other.rstrip("/")
+        raise other_store(f"{error}, and the server wrote it for this run", context.store) from error
 
 
 async def apply(
@@ -190,6 +174,7 @@ async def apply(
     Raises:
         PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
         Denied: the caller may not apply. Nothing was written or deleted, and an apply that is under way goes on.
+        OtherStore: this process sees a copy of the server's store, or another. As above.
         RunNotReady, RunAbandoned, NotTheRules: the run may not delete. Nothing was deleted.
         HeldBack: legal holds keep all that the run would take. Nothing was deleted.
         OtherUnfinished: another run of its kind may hold the same objects, and one of the two has a window. As above.
@@ -212,6 +197,7 @@ async def apply(
     allowed = await may_apply(context.service, plan, state, plan_file=plan_file)
     if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):
         return await _report_of_deferred(context, plan, view)
+    await check_same_store(context.service, context.store)
     run = _Run(context=context, plan=plan, plan_file=plan_file, kind=kind_of_plan(plan), view=view, allowed=allowed)
     check_uncommitted(await context.service.holds(), plan.kind)
     if view is None or view.until_ms is None:
@@ -433,11 +419,10 @@ async def purge(context: RunContext, *, grace_s: int | None = None) -> PurgeRepo
 
     Raises:
         Denied: the caller may not purge. Nothing was written or deleted.
+        OtherStore: see `apply`.
         Conflict, Corrupt, NotFound: a run could not be purged, and nothing of it was deleted. The others were.
     """
-    namespace = await context.service.purging()
-    if namespace != context.store.uri:
-        raise BadInput(f"the server says to purge in {namespace}, and this is {context.store.uri}", input="namespace")
+    await check_same_store(context.service, context.store)
     purged: list[RunReport] = []
     waiting: list[str] = []
     wrong: LakebedError | None = None

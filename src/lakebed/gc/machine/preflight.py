@@ -21,6 +21,7 @@ from lakebed.base import Basis, Conflict
 from lakebed.gc.kinds.committed.plan import NO_RULES, NoRules
 from lakebed.gc.messages import (
     Apply,
+    BadInput,
     Manifest,
     Plan,
     PreparedCommits,
@@ -34,7 +35,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.runs.context import read_plan_file
 from lakebed.gc.runs.status import ended_without_deleting
-from lakebed.objectstore import ObjectStore, read_adoption
+from lakebed.objectstore import InvalidNamespace, ObjectMissing, ObjectStore, normalise_namespace, read_adoption
 
 
 class NotFinal(Conflict):
@@ -43,6 +44,44 @@ class NotFinal(Conflict):
 
 class RunNotReady(Conflict):
     """The run is not in a state in which its plan may be applied: never marked, abandoned, ended, of another plan."""
+
+
+class OtherStore(BadInput):
+    """The server wrote a file, and this process finds it nowhere: it reads a copy of the server's store, or another."""
+
+
+def other_store(reason: str, store: ObjectStore) -> OtherStore:
+    return OtherStore(
+        f"{reason}: {store.uri} is a copy here, or another store. Name the server's own, by --data or the settings of"
+        " the object store",
+        input="namespace",
+    )
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """Compare two namespaces however they are spelled: a server may write `S3://lake/` for `s3://lake`."""
+    try:
+        return normalise_namespace(one) == normalise_namespace(other)
+    except InvalidNamespace:
+        return one.rstrip("/") == other.rstrip("/")
+
+
+async def check_same_store(service: Service, store: ObjectStore) -> None:
+    """Find out whether this process sees the store that the server sees: the server puts a mark, and it must be here.
+
+    What an apply deletes in a copy stays in the server's store, and the server would believe it gone.
+
+    Raises:
+        Denied: the caller may not apply.
+        OtherStore: it does not see it.
+    """
+    answer = await service.purging()
+    if not is_same_place(answer.namespace, store.uri):
+        raise other_store(f"the server deletes in {answer.namespace}", store)
+    try:
+        await store.stat(answer.mark)
+    except ObjectMissing as error:
+        raise other_store(f"{answer.mark} is missing, and the server has just written it", store) from error
 
 
 async def check_planning(service: Service, kinds: Sequence[RunKind], rules: Rules | None) -> None:
@@ -69,6 +108,7 @@ async def check_apply(service: Service, store: ObjectStore, run_id: str) -> None
         if plan.garbage.rows and (plan.kind.publishes or plan.mode is RunMode.OLD_LAYOUT):
             await _check_adopted(store)
         await may_apply(service, plan, state, plan_file=plan_file)
+        await check_same_store(service, store)
 
 
 async def _check_adopted(store: ObjectStore) -> None:

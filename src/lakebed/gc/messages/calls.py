@@ -20,7 +20,7 @@ it.
     POST runs/{id}/abandoned       (empty)           -> RunView
     GET  runs                                        -> RunList             newest first
     GET  runs/{id}                                   -> RunView
-    POST purging                   (empty)           -> Purging             before a purge deletes anything
+    POST purging                   (empty)           -> Purging             before an apply or a purge deletes anything
     GET  ../holds                                    -> Holds               in force now
     GET  slices                                      -> UnlistedSlices      those without a record
     POST slices                    (empty)           -> AdoptedSlices       and they have one now
@@ -193,9 +193,13 @@ class Apply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purging(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository's storage namespace, as in the repository: who got this answer may purge there, nowhere else."""
+    """The repository's storage namespace, as in the repository: who got this answer may delete there, nowhere else.
+
+    `mark` is a file that the server put there for this answer. A caller that does not find it looks at another store.
+    """
 
     namespace: str
+    mark: str
 
 
 class Adopting(msgspec.Struct, frozen=True, kw_only=True):

@@ -252,13 +252,13 @@ class Service:
         """
         return await self._requests.apply(run_id, request)
 
-    async def purging(self) -> str:
-        """Return the namespace in which the caller may purge. Ask before a purge deletes anything.
+    async def purging(self) -> Purging:
+        """Return the namespace in which the caller may delete, and a mark that the server put there just now.
 
         Raises:
-            Denied: the caller may not purge.
+            Denied: the caller may not apply.
         """
-        return (await self._requests.purging()).namespace
+        return await self._requests.purging()
 
     async def expire(self, run_id: str, request: Expire) -> RecheckInputs:
         """Publish the run, so that no writer can name its commits from here on, and return the last page's answer."""

@@ -132,6 +132,18 @@ class Installation:
         Raises:
             OtherInstallation: see `check`.
         """
+        return (await self._step())[1]
+
+    async def mark(self) -> str:
+        """Take a step, and return the file of its mark.
+
+        Raises:
+            OtherInstallation: see `check`.
+        """
+        # Not the last mark of the records: another process may have recorded it, and not have put it yet.
+        return (await self._step())[0].key
+
+    async def _step(self) -> tuple[Mark, InstallationRecord]:
         while True:
             await self.check()
             record, held = await self._read()
@@ -142,7 +154,7 @@ class Installation:
             after = self._next(record, record.number + 1, before=record.mark)
             if await self._write(after, held):
                 await self._put_end(after)
-                return await self.check()
+                return Mark(after.number, after.mark), await self.check()
 
     async def step_if_due(self) -> None:
         """A step, if the last one is STEP_MS ago and no other was seen: for the upkeep of a server. Else one read.
