@@ -11,7 +11,7 @@ import pytest
 
 from lakebed.gc import messages
 from lakebed.gc.messages import Plan, RunKind, Total, Totals
-from lakebed.objectstore import open_deleter
+from lakebed.objectstore import ObjectStore, open_deleter
 from lakebed.server import AppState
 
 
@@ -33,35 +33,40 @@ def garbage(addresses: list[str]) -> pa.Table:
     return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)
 
 
+async def write_plan(objectstore: ObjectStore, run_id: str, addresses: list[str], kind: RunKind) -> str:
+    """Write a plan into a namespace, as a collector does, and return its folder."""
+    folder = messages.input_folder(kind, messages.check_run_id(run_id), "garbage")
+    data = messages.encode_part(messages.GARBAGE, garbage(addresses))
+    part = messages.part_of("part-00000.parquet", data, rows=len(addresses))
+    await objectstore.put(folder + part.name, data)
+    nothing = messages.manifest_of(messages.COMMITS, folder, [])
+    plan = Plan(
+        run_id=run_id,
+        kind=kind,
+        repository="lake",
+        namespace=objectstore.uri,
+        now_ms=1,
+        closed_slices=0,
+        rules=None,
+        rules_version=3,
+        commits=nothing,
+        refs=nothing,
+        commit_counts=messages.CommitCounts(all=0, kept=0, expired=0, swept=0),
+        range_counts=messages.RangeCounts(live=0, expired=0),
+        garbage=messages.manifest_of(messages.GARBAGE, folder, [part]),
+        totals=Totals(all=Total(objects=len(addresses), size_bytes=10 * len(addresses))),
+    )
+    await objectstore.put(messages.plan_path(kind, run_id), messages.encode_plan(plan))
+    return folder
+
+
 @pytest.fixture
 def write(state: AppState, repo: str) -> Any:
-    """Writes a plan into the namespace, as a collector does; returns its folder."""
+    """Writes a plan of the repository, and returns its folder."""
 
     async def write(run_id: str, addresses: list[str], kind: RunKind = RunKind.COMMITTED) -> str:
         objectstore = (await state.catalog.get(repo.rpartition("/")[2])).objectstore
-        folder = messages.input_folder(kind, messages.check_run_id(run_id), "garbage")
-        data = messages.encode_part(messages.GARBAGE, garbage(addresses))
-        part = messages.part_of("part-00000.parquet", data, rows=len(addresses))
-        await objectstore.put(folder + part.name, data)
-        nothing = messages.manifest_of(messages.COMMITS, folder, [])
-        plan = Plan(
-            run_id=run_id,
-            kind=kind,
-            repository="lake",
-            namespace=objectstore.uri,
-            now_ms=1,
-            closed_slices=0,
-            rules=None,
-            rules_version=3,
-            commits=nothing,
-            refs=nothing,
-            commit_counts=messages.CommitCounts(all=0, kept=0, expired=0, swept=0),
-            range_counts=messages.RangeCounts(live=0, expired=0),
-            garbage=messages.manifest_of(messages.GARBAGE, folder, [part]),
-            totals=Totals(all=Total(objects=len(addresses), size_bytes=10 * len(addresses))),
-        )
-        await objectstore.put(messages.plan_path(kind, run_id), messages.encode_plan(plan))
-        return folder
+        return await write_plan(objectstore, run_id, addresses, kind)
 
     return write
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from lakebed.gc.messages import (
     BadInput,
     GarbageObject,
     GarbagePage,
+    InvalidRunId,
     Manifest,
     Part,
     Plan,
@@ -64,15 +66,19 @@ class Plans:
         return (await collected_versions(self._catalog, request)).objectstore
 
     async def list(self, request: RestRequest) -> PlanList:
-        """Newest first. Costs a listing of the run folders, and one small read for each plan shown."""
+        """Newest first. Costs the names of the run folders, and one small read for each plan shown."""
         versions = await collected_versions(self._catalog, request)
         objectstore = versions.objectstore
         after, limit = request.query("after"), request.amount()
-        newest = [one for one in await plan_names(objectstore) if not after or one[0] < after]
-        plans = [await read_plan(objectstore, kind, run_id) for run_id, kind in newest[:limit]]
+        newest = [run for run in await run_names(objectstore) if not after or run[0] < after]
+        plans: list[Plan] = []
+        async for plan in plans_of(objectstore, newest):
+            plans.append(plan)
+            if len(plans) > limit:
+                break
         makers = {run_id: record.by for run_id, record in (await versions.retired.planned()).items()}
-        summaries = [_summary(plan, planned_by=makers.get(RunId(plan.run_id), "")) for plan in plans]
-        return PlanList(plans=tuple(summaries), has_more=len(newest) > limit)
+        summaries = [_summary(plan, planned_by=makers.get(RunId(plan.run_id), "")) for plan in plans[:limit]]
+        return PlanList(plans=tuple(summaries), has_more=len(plans) > limit)
 
     async def get(self, request: RestRequest) -> Plan:
         return await self._read(await self._objectstore(request), request.args[1])
@@ -117,15 +123,23 @@ class Plans:
         raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id)
 
 
-async def plan_names(objectstore: ObjectStore) -> list[tuple[str, RunKind]]:
-    """Return the runs that have a plan, newest first, each with its kind. Costs a listing of the run folders."""
-    found: list[tuple[str, RunKind]] = []
+async def run_names(objectstore: ObjectStore) -> list[tuple[str, RunKind]]:
+    """Return the runs that have a folder, newest first, each with its kind. Costs a level of each kind's folder."""
+    names: list[tuple[str, RunKind]] = []
     for kind in RunKind:
         root = run_folder(kind, RunId("x")).removesuffix("x/")
-        async for page in objectstore.list(root):
-            names = [stat.key[len(root) :].split("/") for stat in page]
-            found += [(name[0], kind) for name in names if name[1:] == ["plan.json"]]
-    return sorted(found, reverse=True)
+        names += [(folder[len(root) : -1], kind) for folder in (await objectstore.level(root)).folders]
+    return sorted(names, reverse=True)
+
+
+async def plans_of(objectstore: ObjectStore, runs: Iterable[tuple[str, RunKind]]) -> AsyncIterator[Plan]:
+    """Read the plans of these runs in turn. A run without one, such as a run that was stopped, costs a read, too."""
+    for run_id, kind in runs:
+        try:
+            plan = await read_plan(objectstore, kind, check_run_id(run_id))
+        except (PlanMissing, InvalidRunId):  # The folder may be another program's.
+            continue
+        yield plan
 
 
 def routes(state: AppState) -> list[Route]:

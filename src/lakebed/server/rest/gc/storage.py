@@ -1,6 +1,6 @@
 """What keeps the storage of a repository: put together from plans, records of runs, and the default branch's lists.
 
-Costs a listing of the run folders, a small read for each of some plans, and the list of ranges of one tree.
+Costs the names of the run folders, a small read for each of some plans, and the list of ranges of one tree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound, RunRecord
 
-from .plans import plan_names, read_plan
+from .plans import plans_of, read_plan, run_names
 
 DEFERRED_MAX: Final = 20
 CLEAN_SOUGHT_MAX: Final = 10
@@ -33,7 +33,7 @@ class Storages:
     async def get(self, request: RestRequest) -> Storage:
         repository = await self._catalog.get(request.args[0])
         objectstore = repository.versions.objectstore
-        names = await plan_names(objectstore)
+        names = await run_names(objectstore)
         runs = dict(await repository.versions.retired.runs())
         clean = await _clean_plan(objectstore, names)
         parts = [
@@ -66,8 +66,7 @@ async def _clean_plan(objectstore: ObjectStore, names: Sequence[tuple[str, RunKi
     """Return the newest plan that listed every closed slice."""
     # Runs of uncommitted data list what lies there. They are those that publish nothing.
     listing = [(run_id, kind) for run_id, kind in names if not kind.publishes]
-    for run_id, kind in listing[:CLEAN_SOUGHT_MAX]:
-        plan = await read_plan(objectstore, kind, run_id)
+    async for plan in plans_of(objectstore, listing[:CLEAN_SOUGHT_MAX]):
         if plan.mode is RunMode.CLEAN and plan.listing is not None:
             return plan
     return None
@@ -78,13 +77,15 @@ async def _waiting(
 ) -> list[StoragePart]:
     """Return what the newest plan of each kind would delete, if no apply of it has begun."""
     parts: list[StoragePart] = []
-    newest = {kind: run_id for run_id, kind in reversed(names) if kind.takes_objects}
-    for kind, run_id in newest.items():
-        record = runs.get(RunId(run_id))
-        is_begun = record is not None and (record.began or record.state not in {RunState.MARKED, RunState.PLANNING})
-        plan = await read_plan(objectstore, kind, run_id)
-        if not is_begun and not plan.what_if:
-            parts.append(_part(Keeper.WAITING, plan))
+    for kind in RunKind:
+        if not kind.takes_objects:
+            continue
+        async for plan in plans_of(objectstore, [run for run in names if run[1] is kind]):
+            record = runs.get(RunId(plan.run_id))
+            is_begun = record is not None and (record.began or record.state not in {RunState.MARKED, RunState.PLANNING})
+            if not is_begun and not plan.what_if:
+                parts.append(_part(Keeper.WAITING, plan))
+            break
     return parts
 
 
