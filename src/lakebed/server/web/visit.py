@@ -173,9 +173,13 @@ class Visit:
 
     def url(self, *segments: str, **query: Value) -> str:
         """Return a relative address of this server, which holds below any path of a proxy."""
-        depth = self.request.scope["raw_path"].count(b"/") - 1
         texts = _given(query)
-        path = ("../" * depth or "./") + "/".join(quote(segment, safe="") for segment in segments)
+        names = [quote(segment, safe="") for segment in segments]
+        here = self.request.scope["raw_path"].decode("latin-1").split("/")[1:-1]
+        # A page has hundreds of links, and most stay in its folder.
+        while here and len(names) > 1 and here[0] == names[0]:
+            del here[0], names[0]
+        path = ("../" * len(here) or "./") + "/".join(names)
         return f"{path}?{urlencode(texts, doseq=True)}" if texts else path
 
     def url_of_path(self, path: str) -> str:
