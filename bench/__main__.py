@@ -31,6 +31,7 @@ NAMES = (
     "mark",
     "migrate",
     "operations",
+    "pages",
     "prepare",
     "ranges",
     "repository",
@@ -49,7 +50,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("of", nargs="*", help="of operations: names")
     sizes = ("small", "tenth", "full")
-    parser.add_argument("--size", choices=sizes, default="full", help="tenth: of cluster, lifecycle and migrate alone")
+    parser.add_argument(
+        "--size", choices=sizes, default="full", help="tenth: of cluster, lifecycle, migrate and pages alone"
+    )
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true")

@@ -22,8 +22,11 @@ START_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """`size_bytes` is what it took on the wire, head and body."""
+
     status: int
     body: bytes
+    size_bytes: int = 0
 
 
 class Connection:
@@ -41,8 +44,10 @@ class Connection:
             if line[:15].lower() == b"content-length:":
                 length = int(line[15:])
             elif line[:18].lower() == b"transfer-encoding:":
-                return Answer(int(head[9:12]), b"".join((await read_chunks(self._reader))[1:-1:3]))
-        return Answer(int(head[9:12]), await self._reader.readexactly(length) if length else b"")
+                pieces = await read_chunks(self._reader)
+                return Answer(int(head[9:12]), b"".join(pieces[1:-1:3]), len(head) + sum(map(len, pieces)))
+        body = await self._reader.readexactly(length) if length else b""
+        return Answer(int(head[9:12]), body, len(head) + length)
 
     def close(self) -> None:
         self._writer.close()
