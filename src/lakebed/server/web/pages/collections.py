@@ -23,8 +23,8 @@ from lakebed.operations import collectors
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import Page, Visit
 
-RUNS: Final = 50
-OBJECTS: Final = 100
+RUNS: Final = 25
+OBJECTS: Final = 50
 NAMES: Final = 25
 """Draw at most this many names of a way, the largest. The others are summed."""
 ROOT: Final = "/repositories/{repository}/collections"

@@ -13,8 +13,8 @@ from lakebed.server.http.errors import Answer
 from lakebed.server.http.forms import open_form
 from lakebed.server.web.visit import Page, Visit
 
-ROWS: Final = 100
-REFS: Final = 200
+ROWS: Final = 50
+REFS: Final = 100
 IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 """Types that cannot run. An SVG can."""
 IMAGE_BYTES_MAX: Final = 32 << 20
