@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from lakebed.server import App, AppState
+from lakebed.server.http.requests import RestRequest
 from lakebed.server.operate.audit import AuditQuery
-from lakebed.server.web.door import HEADERS
+from lakebed.server.web.door import HEADERS, Door
 from lakebed.server.web.pages import PAGES
 from tests.server.web.browsing import HOME, Browser, Forms
 
@@ -495,6 +496,27 @@ async def test_only_a_browser_gets_the_page_at_the_root(app: App, stranger: http
     assert (plain.status_code, "described in" in plain.text) == (200, True)
     assert page.status_code == 303
     assert signed.headers["content-type"] == "application/xml"
+
+
+async def test_the_api_and_s3_answer_before_the_door_is_asked(
+    app: App, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So neither costs more for the page."""
+    asked: list[str] = []
+
+    def note(_: Door, request: RestRequest) -> bool:
+        asked.append(request.scope["path"])
+        return False
+
+    monkeypatch.setattr(Door, "is_asked", note)
+    await client.post(f"{repo}/branches/main/objects", params={"path": "a"}, content=b"x")
+    await client.get(f"{repo}/refs/main/objects", params={"path": "a"}, headers={"accept": "text/html"})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=HOME) as http:
+        await http.get("/lake/main/a", headers={"accept": "text/html", "authorization": "AWS4-HMAC-SHA256 x"})
+        assert asked == []
+        await http.get("/lake", headers={"accept": "text/html"})
+
+    assert asked == ["/lake"]
 
 
 async def test_static_files_are_kept_by_browsers_and_are_few_bytes(browser: Browser) -> None:
