@@ -365,6 +365,23 @@ def keep(draft: Path, kept: Path) -> None:
         shutil.rmtree(draft)
 
 
+def npm_package(package: str) -> Path:
+    """Load `NAME@VERSION` with npm, once, or skip; return its folder."""
+    name = package.partition("@")[0]
+    kept = Path.home() / ".cache" / "lakebed-tests" / package.replace("@", "-")
+    if not kept.exists():
+        npm = program("npm", "npm")
+        draft = kept.with_name(f"{kept.name}.{os.getpid()}")
+        draft.mkdir(parents=True)
+        try:
+            load(name, [npm, "install", "--no-audit", "--no-fund", "--prefix", str(draft), package])
+        except pytest.skip.Exception:
+            shutil.rmtree(draft)
+            raise
+        keep(draft, kept)
+    return kept / "node_modules" / name
+
+
 def go_program(package: str, version: str, *, is_asked: bool = False) -> Path:
     """Build a program of the Go module proxy, once, or skip. `is_asked`: a variable of its own asks for it."""
     kept = Path.home() / ".cache" / "lakebed-tests" / f"go-{zlib.crc32(f'{package}@{version}'.encode()):08x}"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +14,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import httpx
-import pytest
 
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.testing.contracts.network import held_port
-from tests.kv.servers import Server, folder_for, keep, load, program, running
+from tests.kv.servers import Server, folder_for, npm_package, program, running
 
 AZURITE = "azurite@3.35.0"
 ACCOUNT = "devstoreaccount1"
@@ -44,19 +41,8 @@ def azurite() -> Iterator[Server]:
 
 
 def azurite_script() -> Path:
-    """Load Azurite with npm, once, or skip."""
-    kept = Path.home() / ".cache" / "lakebed-tests" / AZURITE.replace("@", "-")
-    if not kept.exists():
-        draft = kept.with_name(f"{kept.name}.{os.getpid()}")
-        draft.mkdir(parents=True)
-        npm = [program("npm", "npm"), "install", "--no-audit", "--no-fund", "--prefix", str(draft), AZURITE]
-        try:
-            load("azurite", npm)
-        except pytest.skip.Exception:
-            shutil.rmtree(draft)
-            raise
-        keep(draft, kept)
-    return kept / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    """Load Azurite, or skip."""
+    return npm_package(AZURITE) / "dist" / "src" / "blob" / "main.js"
 
 
 @contextmanager

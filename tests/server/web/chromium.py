@@ -21,6 +21,8 @@ WAIT_S: Final = 120
 WIDE: Final = 1280
 NARROW: Final = 390
 ENTER: Final = "\ue007"
+TAB: Final = "\ue004"
+TABS_MAX: Final = 100
 _ELEMENT: Final = "element-6066-11e4-a52e-4f735466cecf"
 """The name that WebDriver gives a reference to an element."""
 _FIELD: Final = (
@@ -58,7 +60,7 @@ class Chromium:
 
     def __init__(self, driver: str, home: str, folder: Path) -> None:
         self.home = home
-        self._client = httpx.Client(base_url=driver, timeout=2 * WAIT_S, trust_env=False)
+        self._client = httpx.Client(base_url=driver, timeout=5 * WAIT_S, trust_env=False)
         arguments = [
             "--headless=new",
             "--no-sandbox",  # Tests in a container run as root.
@@ -77,7 +79,7 @@ class Chromium:
         wanted = {
             "goog:chromeOptions": options,
             "goog:loggingPrefs": {"browser": "ALL"},
-            "timeouts": {"implicit": WAIT_S * 1000},
+            "timeouts": {"implicit": WAIT_S * 1000, "script": 5 * WAIT_S * 1000},
         }
         made = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._session = f"/session/{made['sessionId']}"
@@ -128,6 +130,12 @@ class Chromium:
         entries = self._do("POST", "/se/log", {"type": "browser"})
         mistakes = [entry for entry in entries if entry["level"] in {"SEVERE", "WARNING"}]
         return [f"{each['source']}: {each['message']}" for each in mistakes if each["source"] != "network"]
+
+    def links(self) -> list[str]:
+        """Return the addresses on this server that the page has links to."""
+        addresses = self.run("return [...document.links].map((each) => each.href)")
+        own = [each.removeprefix(self.home).partition("#")[0] for each in addresses if each.startswith(self.home)]
+        return list(dict.fromkeys(own))
 
     def overflow(self) -> list[str]:
         """Return the elements that stick out of the page at its right."""
@@ -185,6 +193,14 @@ class Chromium:
         actions = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
         self._do("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
+    def tab_to(self, label: str) -> None:
+        """Press the Tab key until the focus is on what has this text or label, as a person without a mouse does."""
+        for _ in range(TABS_MAX):
+            self.keys(TAB)
+            if self.run(_NAME_OF_FOCUS) == label:
+                return
+        raise AssertionError(f"{self.path}: the Tab key does not reach {label!r}")
+
     def drop(self, css: str, *files: Path) -> None:
         """Drop files and folders of this machine on an element."""
         where = self.run(
@@ -197,11 +213,12 @@ class Chromium:
             self.command("Input.dispatchDragEvent", {"type": kind, "x": where[0], "y": where[1], "data": data})
 
     def become(self, width: int, *, is_dark: bool = False, height: int = 900) -> None:
-        """Be a desk or a telephone, in light or dark."""
+        """Be a desk or a telephone, in light or dark. Nothing moves, so each look is at a page at rest."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700}
         self.command("Emulation.setDeviceMetricsOverride", metrics)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
-        self.command("Emulation.setEmulatedMedia", {"features": [scheme]})
+        features = {"prefers-color-scheme": "dark" if is_dark else "light", "prefers-reduced-motion": "reduce"}
+        media = [{"name": name, "value": value} for name, value in features.items()]
+        self.command("Emulation.setEmulatedMedia", {"features": media})
 
     def run(self, script: str, *args: object) -> Any:
         return self._do("POST", "/execute/sync", {"script": script, "args": list(args)})
@@ -237,6 +254,12 @@ def log_in(browser: Chromium, key: str, secret: str) -> None:
     browser.see("Log out")
 
 
+_NAME_OF_FOCUS: Final = """
+const at = document.activeElement, label = at.closest("label");
+const texts = label ? [...label.childNodes].filter((each) => each.nodeType === Node.TEXT_NODE) : [];
+const words = label ? texts.map((each) => each.data).join(" ") : at.innerText;
+return (at.getAttribute("aria-label") || words || "").trim();
+"""
 _STICKING_OUT: Final = """
 const width = document.documentElement.clientWidth;
 if (document.documentElement.scrollWidth <= width) return [];

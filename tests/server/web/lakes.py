@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ import httpx
 WAIT_S: Final = 60
 LONG: Final = ("n" * 200, "many words of " * 14 + "them")
 """Names of 200 characters: one that breaks nowhere, and one of words."""
+
+HOOK: Final = """name: look
+on: {post-commit: {}}
+hooks: [{id: count, type: lua, properties: {script: 'print("counted")'}}]
+"""
 
 
 @dataclass(frozen=True)
@@ -32,9 +38,9 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Run a server over a new folder, and yield its address."""
-    command = [sys.executable, "-m", "lakebed", "serve", "--data", f"{folder / 'lake'}", "--port", "0"]
+def serving(folder: Path, *options: str) -> Iterator[str]:
+    """Run a server over a new folder with these options, and yield its address."""
+    command = [sys.executable, "-m", "lakebed", "serve", "--data", f"{folder / 'lake'}", "--port", "0", *options]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
@@ -60,6 +66,45 @@ def make_repository(server: Server, name: str, objects: dict[str, str] | None = 
         if objects:
             commit(api, name, "the first load", objects)
     return f"/repositories/{name}"
+
+
+def make_everything(server: Server, name: str) -> str:
+    """Make a repository that has something to show on each of its pages, and return its page."""
+    page = make_repository(server, name)
+    with server.api() as api:
+        upload(api, name, {"_lakefs_actions/look.yaml": HOOK})
+        for day in (90, 60):
+            commit(api, name, f"load day {day}", {f"in/{n}.csv": f"a,b\n{day},{n}\n" for n in range(3)}, days=day)
+        for kind, body in (
+            ("branches", {"name": "side", "source": "main"}),
+            ("branches", {"name": "gone", "source": "main"}),
+            ("tags", {"id": "v1", "ref": "main"}),
+            ("tags", {"id": "v0", "ref": "main~1"}),
+            ("holds", {"name": "case-1", "globs": ["in/*"], "why": "the court asks"}),
+        ):
+            send(api, f"{page}/{kind}", body)
+        commit(api, name, "mend it", {"in/0.csv": "mended", "new.csv": "x"}, branch="side")
+        commit(api, name, "another hand", {"in/0.csv": "other"})
+        upload(api, name, {"loose.csv": "x"})
+        send(api, f"{page}/pulls", {"title": "Mended", "source_branch": "side", "destination_branch": "main"})
+        check(api.delete(f"{page}/branches/gone"))
+        check(api.delete(f"{page}/tags/v0"))
+        rules = {"default": "30d", "branches": [{"pattern": "side", "period": "7d"}]}
+        check(api.put(f"{page}/gc/rules/full", params={"if_version": "0"}, json=rules))
+        send(api, f"{page}/gc/jobs", {"request": {"action": "plan", "kinds": ["committed"]}})
+        make_repository(server, f"old-{name}")
+        check(api.delete(f"/repositories/old-{name}"))
+        wait_for_jobs(api, name)
+    return page
+
+
+def wait_for_jobs(api: httpx.Client, name: str) -> None:
+    for _ in range(10 * WAIT_S):
+        jobs = api.get(f"/repositories/{name}/gc/jobs").json()["jobs"]
+        if all(job["state"] != "running" for job in jobs):
+            return
+        time.sleep(0.1)
+    raise AssertionError(jobs)
 
 
 def commit(

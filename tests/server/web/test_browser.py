@@ -6,44 +6,18 @@ Each story ends with a look at the console: there a browser says what our policy
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from tests.server.web.chromium import ENTER, NARROW, WIDE, Chromium, driving, is_installed, log_in
-from tests.server.web.lakes import LONG, Server, commit, make_long_names, make_repository, serving, set_up
+from tests.server.web.chromium import ENTER, NARROW, WIDE, Chromium, is_installed, log_in
+from tests.server.web.lakes import LONG, Server, commit, make_long_names, make_repository, serving
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not is_installed(), reason="no Chromium with its driver is installed"),
 ]
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[str]:
-    with driving() as driver:
-        yield driver
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with an administrator, esti, and a lake that the stories look at."""
-    with serving(tmp_path_factory.mktemp("server")) as home:
-        yield set_up(home)
-
-
-@pytest.fixture
-def browser(driver: str, server: Server, tmp_path: Path) -> Iterator[Chromium]:
-    """A browser in which esti is logged in."""
-    browser = Chromium(driver, server.home, tmp_path)
-    try:
-        log_in(browser, server.key, server.secret)
-        yield browser
-        assert browser.errors() == []
-    finally:
-        browser.close()
 
 
 def test_a_first_visit_ends_in_a_sample_lake(driver: str, tmp_path: Path) -> None:

@@ -25,11 +25,21 @@
     const answer = await fetch(location.href, { headers: { accept: "text/html" } });
     const next = answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-live]");
     if (!next) return;
-    if (!part.contains(document.activeElement)) { part.replaceWith(next); part = next; }
+    if (!part.contains(document.activeElement)) { part.replaceWith(next); part = next; reachIn(part); }
     watch(part, next.dataset.live);
   };
   const watch = (part, isChanging) => { if (isChanging) setTimeout(() => renew(part).catch(() => {}), 1500); };
   for (const part of all("[data-live]")) watch(part, part.dataset.live);
+
+  // The keyboard reaches a box that scrolls, and no other.
+  const reach = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      if (target.scrollWidth > target.clientWidth || target.scrollHeight > target.clientHeight) target.tabIndex = 0;
+      else target.removeAttribute("tabindex");
+    }
+  });
+  const reachIn = (part) => { for (const box of part.querySelectorAll(".wide, pre")) reach.observe(box); };
+  reachIn(document);
 
   document.addEventListener("keydown", (event) => {
     const inField = event.target.closest("input, textarea, select, [contenteditable]");
@@ -138,6 +148,7 @@
       if (bytes.subarray(0, 4096).includes(0)) { status.textContent = "The object is not text."; return; }
       status.textContent = isWhole ? "" : `The first ${bytes.length.toLocaleString("en")} of ${size.toLocaleString("en")} bytes.`;
       showText(new TextDecoder().decode(bytes), kind, isWhole, box);
+      reachIn(box);
     }).catch((error) => { status.textContent = `There is no preview: ${error.message}.`; });
   }
 
