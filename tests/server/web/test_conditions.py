@@ -1,0 +1,175 @@
+"""The page where not all is as usual: without JavaScript, by keyboard alone, behind a proxy, without its database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from lakebed.testing.contracts.network import held_port
+from tests.kv.servers import Server as Program
+from tests.kv.servers import program, redis, running
+from tests.server.web.chromium import ENTER, Chromium, is_installed, log_in
+from tests.server.web.lakes import Server, commit, make_repository, send, serving, set_up
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_installed(), reason="no Chromium with its driver is installed"),
+]
+
+AWAY: Final = "Not available now"
+PROXY: Final = """
+defaults
+    mode http
+    timeout connect 60s
+    timeout client 600s
+    timeout server 600s
+    option forwardfor
+
+frontend site
+    bind 127.0.0.1:{port}
+    http-request redirect location /data/lake/ code 301 if {{ path /data/lake }}
+    use_backend lakebed if {{ path_beg /data/lake/ }}
+
+backend lakebed
+    http-request replace-path /data/lake(/.*) \\1
+    server one {server}
+"""
+
+
+def test_without_javascript_pages_are_read_and_forms_work(browser: Chromium, server: Server, tmp_path: Path) -> None:
+    page = make_repository(server, "plain", {"a.csv": "a,b\n1,2\n"})
+    (tmp_path / "more.csv").write_text("c\n3\n")
+    browser.command("Emulation.setScriptExecutionDisabled", {"value": True})
+
+    browser.open("/")
+    browser.choose("Colours", "Dark")
+    browser.press("Set")
+    browser.find("//html[@data-colours='dark']")
+    browser.follow("plain")
+    browser.follow("Objects")
+    browser.follow("a.csv")
+    browser.see("A preview needs JavaScript.")
+    browser.follow("Objects")
+    browser.give_file(tmp_path / "more.csv")
+    browser.press("Upload")
+    browser.see("Uploaded more.csv.")
+    browser.follow("Uncommitted")
+    browser.unfold("Discard all changes")
+    browser.enter("Type", "main")
+    browser.press("Discard all changes")
+    browser.see("Everything on main is committed.")
+    browser.follow("Branches")
+    browser.fill(Name="short")
+    browser.press("Create")
+    browser.see("Created the branch short.")
+    browser.open(f"{page}/tags")
+    browser.fill(Name="v1")
+    browser.press("Create")
+    browser.see("v1")
+    browser.unfold("Delete")
+    browser.enter("Type", "v1")
+    browser.press("Delete")
+    browser.press("Undelete v1")
+    browser.see("v1")
+    browser.press("Log out")
+    browser.see("You are not logged in.")
+
+
+def test_a_conflict_is_merged_by_keyboard_alone(browser: Chromium, server: Server) -> None:
+    page = make_repository(server, "keys", {"a.csv": "first\n"})
+    with server.api() as api:
+        send(api, f"{page}/branches", {"name": "mend", "source": "main"})
+        commit(api, "keys", "mended", {"a.csv": "mended\n"}, branch="mend")
+        commit(api, "keys", "another hand", {"a.csv": "other\n"})
+
+    browser.open(page)
+    browser.tab_to("Skip to the content")
+    browser.keys(ENTER)
+    browser.tab_to("Compare")
+    browser.keys(ENTER)
+    browser.tab_to("Into")
+    browser.keys("main")
+    browser.tab_to("from")
+    browser.keys("mend" + ENTER)
+    browser.see("1 commit ahead, 1 behind.")
+    browser.tab_to("Merge")
+    browser.keys(ENTER)
+    browser.see("conflict")
+    browser.tab_to("Where both changed a path")
+    browser.keys("take")
+    browser.tab_to("Merge")
+    browser.keys(ENTER)
+    browser.see("Merged mend into main.")
+
+
+def test_two_processes_serve_the_page_below_a_path_of_a_proxy(driver: str, tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as inner, proxy(inner, tmp_path) as home:
+        server = replace(set_up(inner), home=home)  # Behind a proxy the set-up asks for a secret.
+        make_repository(server, "far", {"a/b.csv": "a,b\n1,2\n"})
+        browser = Chromium(driver, home, tmp_path)
+        try:
+            browser.open("")  # The proxy adds the slash.
+            browser.fill(Access_key_id=server.key, Secret_access_key=server.secret + ENTER)
+            browser.see("Log out")
+            for _ in range(5):  # By either process.
+                browser.open("/repositories/far")
+                browser.follow("Objects")
+                browser.follow("a/")
+                browser.follow("b.csv")
+                browser.find("//td[.='1']")  # The preview reads the object below the same path.
+            browser.choose("Colours", "Dark")
+            browser.find("//html[@data-colours='dark']")
+            browser.follow("Branches")
+            browser.fill(Name="side")
+            browser.press("Create")
+            browser.see("Created the branch side.")
+            browser.press("Log out")
+            browser.see("You are not logged in.")
+            assert browser.path.startswith("/login")
+            assert browser.errors() == []
+        finally:
+            browser.close()
+
+
+def test_while_the_database_is_away_the_page_says_so_and_comes_back(driver: str, tmp_path: Path) -> None:
+    with redis() as database, serving(tmp_path, "--kv", f"redis://127.0.0.1:{database.port}") as home:
+        server = set_up(home)
+        page = make_repository(server, "waits", {"a.csv": "x"})
+        browser = Chromium(driver, home, tmp_path)
+        try:
+            log_in(browser, server.key, server.secret)
+            browser.open(page)
+            browser.see("the first load")
+            browser.unfold("Delete this repository")
+            browser.enter("Type", "waits")
+            database.kill()
+            browser.press("Delete this repository")
+            browser.see(AWAY)
+            browser.see("Look before you send it again.")
+            browser.open("/login")
+            browser.see(AWAY)
+            browser.open(f"{page}/objects")
+            browser.see(AWAY)
+            database.start()
+            browser.follow("Try again")
+            browser.see("a.csv")
+            assert browser.errors() == []
+        finally:
+            browser.close()
+
+
+@contextmanager
+def proxy(server: str, folder: Path) -> Iterator[str]:
+    """Serve this server below a path, and yield the address."""
+    with held_port() as port:
+        file = folder / "proxy.cfg"
+        file.write_text(PROXY.format(port=port, server=urlsplit(server).netloc))
+        command = [program("haproxy", "haproxy"), "-db", "-f", f"{file}"]
+        with running(Program(command, folder, port, as_root=True)):
+            yield f"http://127.0.0.1:{port}/data/lake"
