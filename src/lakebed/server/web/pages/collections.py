@@ -23,7 +23,7 @@ from lakebed.operations import collectors
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import Page, Visit
 
-RUNS: Final = 25
+RUNS: Final = 20
 OBJECTS: Final = 50
 NAMES: Final = 25
 """Draw at most this many names of a way, the largest. The others are summed."""
@@ -37,7 +37,7 @@ async def show_all(visit: Visit) -> Response:
     plans = await visit.call(collectors.LIST_GC_PLANS, name, after=visit.query("after"), amount=RUNS)
     runs = await visit.call(collectors.LIST_GC_RUNS, name)
     jobs = await visit.look(collectors.LIST_GC_JOBS, name)
-    storage = await visit.look(collectors.GET_GC_STORAGE, name)
+    storage = None if visit.query("after") else await visit.look(collectors.GET_GC_STORAGE, name)
     states = {run.run_id: run for run in runs.runs}
     return visit.render(
         "collections",
