@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import cast
 
 from lakebed.gc.messages import LEDGER_PREFIX, LedgerState, decode_record, ledger_records
@@ -41,8 +42,22 @@ def what_is_recorded_is_gone(ending: Ending) -> None:
 def deletions_count_once(ending: Ending) -> None:
     """
     Raises:
-        Violation: two rows of the ledger say of one object that it was deleted.
+        Violation: two rows of the ledger say of one object that it was deleted; or one says that another does, and none
+            does.
     """
-    times = Counter(key for key, state in recorded(ending.disk) if state == LedgerState.DELETED)
+    rows = recorded(ending.disk)
+    times = Counter(key for key, state in rows if state == LedgerState.DELETED)
     if double := sorted(key for key, count in times.items() if count > 1):
         raise Violation(f"recorded as deleted more than once: {double}")
+    if lost := sorted(key for key, state in rows if state == LedgerState.GONE and key not in times):
+        raise Violation(f"recorded as deleted by something else, and by nothing: {lost}")
+
+
+def unless_one_died(check: Callable[[Ending], None]) -> Callable[[Ending], None]:
+    """Return the check for endings in which no process died: who died before its last look left it to its next one."""
+
+    def checked(ending: Ending) -> None:
+        if not ending.crashed:
+            check(ending)
+
+    return checked

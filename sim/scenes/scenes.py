@@ -245,7 +245,7 @@ def scene(
         name=name,
         actors=actors,
         prepare=prepare,
-        tidy=_tidy,
+        tidy=tidy,
         checks=(*ALWAYS, nothing_reachable_is_deleted, committed_bytes_stay),
         tidy_checks=(no_leak, runs_end, garbage_goes) if clocks_agree else (garbage_goes,),
         step_checks=(*moves, tokens_leave_with_a_claim) if clocks_agree else moves,
@@ -258,7 +258,7 @@ def scene(
     )
 
 
-async def _tidy(ports: SimPorts) -> None:
+async def tidy(ports: SimPorts) -> None:
     """Everything is old by now: owners and runs that did not end are dead, a cleaner leaves nothing without an owner,
     and a run of each kind takes every object that nothing names."""
     ports.clock.ms += 3 * FAR_FUTURE_MS

@@ -12,14 +12,16 @@ from dataclasses import replace
 
 from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.gc.live import QueueWorker
+from lakebed.gc.messages import RunKind
 from lakebed.versions import Versions
-from sim.checkers.ledgers import deletions_count_once, recorded, what_is_recorded_is_gone
+from sim.checkers.ledgers import deletions_count_once, recorded, unless_one_died, what_is_recorded_is_gone
 from sim.checkers.reachable import nothing_queued_is_named, queued
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.operations import Operation
-from sim.ports.ports import SimDeleter, SimObjectStore
+from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts
 from sim.scenes.collecting import PRIVATE, STEPS
 from sim.scenes.deeds import (
+    apply_planned,
     clean_records,
     copy,
     create_branch,
@@ -27,11 +29,26 @@ from sim.scenes.deeds import (
     freeze,
     hard_reset,
     link_issued,
+    plan_only,
     reset_object,
     uncommitted_run,
 )
 from sim.scenes.deeds import issue as hand_out_filled
-from sim.scenes.scenes import FAR_FUTURE_MS, SIDE, Do, client, commit, delete, read, reset, scene, upload, write
+from sim.scenes.scenes import (
+    FAR_FUTURE_MS,
+    SIDE,
+    Do,
+    client,
+    commit,
+    delete,
+    read,
+    reset,
+    scene,
+    tidy,
+    upload,
+    versions,
+    write,
+)
 
 
 def turn_on(name: str) -> Do:
@@ -167,6 +184,14 @@ def hard_delete_scenes() -> Iterator[Scene]:
     yield replace(both, checks=(*both.checks, *counted))
     r = client("r", uncommitted_run("r1"))
     yield _scene("overwriter, worker, run", client("w", a2, work("x1")), r, staged=[a1])
+    r, planned = client("r", apply_planned("r1")), [a1, a2, plan_only("p1", RunKind.UNCOMMITTED)]
+    both = _scene("worker, apply of a plan", x, r, staged=planned, private=STEPS, quick=Quick.NO_FAULT)
+    yield replace(
+        both,
+        checks=(*both.checks, what_is_recorded_is_gone, unless_one_died(deletions_count_once)),
+        tidy=_tidy_with_work,
+        tidy_checks=(*both.tidy_checks, deletions_count_once),
+    )
     five = (copier, f, s, client("k", clean_claims("k1"), clean_records("k2")), x)
     for name, actors in (
         ("copier, freezer, resetter, cleaner, worker", five),
@@ -175,6 +200,11 @@ def hard_delete_scenes() -> Iterator[Scene]:
         whole = _scene(name, *actors, staged=[a1], quick=Quick.NEVER)
         # That each ends alone is for the smaller ones of the same actors.
         yield replace(whole, foresees=True, is_lock_free=False)
+
+
+async def _tidy_with_work(ports: SimPorts) -> None:
+    await tidy(ports)
+    await work("tidy").act(versions(ports))
 
 
 def _what_went_is_recorded(ending: Ending) -> None:

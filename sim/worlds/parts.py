@@ -8,14 +8,15 @@ delete, and no further part.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from lakebed.base import RunState
+from lakebed.base import Conflict, RunState
 from lakebed.gc.messages import APPLYING_PREFIX, LEDGER_PREFIX, LedgerState, RunKind
 from lakebed.objectstore import DeleteFailure, ObjectMissing
 from lakebed.versions import Versions
-from sim.checkers.ledgers import deletions_count_once, recorded, what_is_recorded_is_gone
+from sim.checkers.ledgers import deletions_count_once, recorded, unless_one_died, what_is_recorded_is_gone
 from sim.checkers.reachable import reachable
 from sim.checkers.views import View
 from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
@@ -128,6 +129,14 @@ def _apply(name: str) -> Do:
     return run_later(name, act, days=10)
 
 
+def _apply_one(name: str, number: int) -> Do:
+    async def act(repo: Versions) -> None:
+        with suppress(Conflict):
+            await _in_parts(repo).apply_one(number, window=None)
+
+    return run_later(name, act, days=10)
+
+
 def _apply_in_vain(name: str, deleter: type[SimDeleter] = _Refused) -> Do:
     """Apply every plan there is by a process that can delete nothing: each object is recorded as failed."""
 
@@ -198,6 +207,14 @@ def part_scenes() -> Iterator[Scene]:
     r, z = _process("r", _apply("r1")), _process("z", _apply("z1"))
     # Their walks take more than 20 CPU seconds, also without a fault.
     yield replace(_scene("apply in parts, another apply of it", r, z, before=_PLANNED), quick=Quick.NEVER)
+    # Two plans have the same objects, and the later apply begins while the other one deletes.
+    first, second = _process("r", _apply_one("r1", 0)), _process("z", _apply_one("z1", 1))
+    made = _scene("apply in parts, apply of another plan of it", first, second, before=(*_PLANNED, _plan("q2")))
+    # What each of two runs took is no matter of the other's record.
+    checks = tuple(check for check in made.checks if check not in {deletions_count_once, an_ended_run_took_all})
+    counted = (*checks, unless_one_died(deletions_count_once))
+    tidy_checks = (*made.tidy_checks, deletions_count_once)
+    yield replace(made, quick=Quick.NEVER, checks=counted, tidy_checks=tidy_checks)
     # Both try again what failed, and one of the two in vain: what it records last must not stand for the other's rows.
     vain = _process("r", _apply_in_vain("r1"))
     failed = (*_PLANNED, _apply_in_vain("r0"))

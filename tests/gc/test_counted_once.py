@@ -20,6 +20,7 @@ from lakebed.gc.messages import (
     arrow_schema,
     encode_ledger,
     ledger_folder,
+    next_file,
 )
 from lakebed.gc.rules import Selection
 from lakebed.gc.runs.elsewhere import Gone
@@ -162,3 +163,47 @@ def test_what_a_run_deleted_and_did_not_record_before_it_died_counts_as_deleted(
 
     assert (report.objects_deleted, report.objects_gone) == (1, 0)
     assert states(lake) == {(address, "deleted"): 1}
+
+
+def add_to_ledger(lake: Lakeside, record: str, run_id: str, *addresses: str) -> None:
+    """Put rows of a run that deleted these objects, as one more file of a record, or its first."""
+    objects = pa.concat_tables([objects_of(address) for address in addresses])
+    rows = ledger_rows(objects, Outcomes(errors={}, states={}), run_id=run_id, now_ms=lake.clock.ms)
+    (lake.folder / record).parent.mkdir(parents=True, exist_ok=True)
+    (lake.folder / record).write_bytes(encode_ledger(rows))
+
+
+def stop_before_it_ends(lake: Lakeside, run_id: str) -> None:
+    lake.before["ended"] = die
+    with pytest.raises(Died):
+        lake.collector.apply(None, run_id)
+
+
+@pytest.mark.parametrize(("other", "own"), [("~later", "gone"), ("00earlier", "deleted")])
+def test_a_run_that_goes_on_looks_at_what_was_there_before_it_went_on(lake: Lakeside, other: str, own: str) -> None:
+    """Of two runs that both recorded a deletion the one with the later id counts it."""
+    address = lake.upload("a/1")
+    lake.delete("a/1")
+    run_id = lake.plan_of(address).run_id
+    stop_before_it_ends(lake, run_id)
+    add_to_ledger(lake, f"{ledger_folder(lake.clock.ms)}{other}-part-00000.000000.parquet", other, address)
+
+    report = lake.collector.apply(None, run_id)
+
+    by_run = {row["run_id"]: row["state"] for row in lake.ledger()}
+    assert by_run == {run_id: own, other: "deleted" if own == "gone" else "gone"}
+    assert (report.objects_deleted, report.objects_gone) == ((0, 1) if own == "gone" else (1, 0))
+
+
+def test_a_key_in_no_slice_that_was_written_again_counts_twice(lake: Lakeside) -> None:
+    address = lake.upload("a/1")
+    lake.delete("a/1")
+    run_id = lake.plan_of(address).run_id
+    stop_before_it_ends(lake, run_id)
+    [file] = lake.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
+    add_to_ledger(lake, next_file([str(file)]), run_id, "old/key")
+    add_to_ledger(lake, f"{ledger_folder(lake.clock.ms)}~later-part-00000.000000.parquet", "~later", "old/key")
+
+    lake.collector.apply(None, run_id)
+
+    assert states(lake)["old/key", "deleted"] == 2

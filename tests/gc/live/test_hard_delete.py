@@ -13,6 +13,7 @@ from lakebed.gc.live import (
     Installation,
     OtherInstallation,
     QueueWorker,
+    Worked,
     count_queue,
     find_deleted,
     find_queued,
@@ -153,6 +154,20 @@ async def test_two_workers_at_one_page_write_one_row(lake: Lake) -> None:
     await worker(lake).work()
 
     assert len(await ledger(lake)) == 1
+
+
+async def test_two_workers_at_one_page_count_its_objects_once(lake: Lake) -> None:
+    await overwrite(lake)
+    lake.clock.ms += GRACE_MS
+    done = list[Worked]()
+
+    async def other() -> None:
+        done.append(await worker(lake).work())
+
+    done.append(await QueueWorker(lake.versions, Meeting(lake.objectstore, other), linger_ms=0).work())
+
+    assert [each.objects_deleted for each in done] == [1, 0]
+    assert [each.bytes_deleted for each in done] == [1, 0]
 
 
 class Meeting(MemoryDeleter):

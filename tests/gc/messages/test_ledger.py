@@ -19,7 +19,11 @@ from lakebed.gc.messages import (
     check_manifest,
     decode_ledger,
     encode_part,
+    fold,
+    giving_way,
+    ledger_records,
     manifest_of,
+    next_file,
     part_of,
     read_part,
 )
@@ -53,6 +57,24 @@ def ledger(*errors: str) -> pa.Table:
 def test_a_ledger_file_of_an_older_release_is_refused_by_name() -> None:
     with pytest.raises(BadInput, match="ledger/x is no ledger table"):
         decode_ledger(parquet(ledger("").drop_columns(["state"])), name="ledger/x")
+
+
+def test_a_row_that_says_gone_takes_the_place_of_one_that_says_deleted() -> None:
+    rows = ledger("", "")
+
+    folded = fold([rows, giving_way(rows, {"data/1", "data/7"})])
+
+    assert folded["address"].to_pylist() == ["data/0", "data/1"]
+    assert folded["state"].to_pylist() == ["deleted", "gone"]
+
+
+def test_the_files_of_a_record_are_numbered_on() -> None:
+    part, page = "date=x/r1-part-0.000004.parquet", "date=x/hard-delete-000000000007.parquet"
+
+    assert next_file([part]) == "date=x/r1-part-0.000005.parquet"
+    assert next_file([page]) == "date=x/hard-delete-000000000007.000001.parquet"
+    assert ledger_records([page, next_file([page]), part]) == [(next_file([page]), page), (part,)]
+    assert next_file([next_file([page]), page]) == "date=x/hard-delete-000000000007.000002.parquet"
 
 
 def test_a_ledger_file_is_read_as_it_was_written() -> None:

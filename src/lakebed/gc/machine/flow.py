@@ -73,7 +73,7 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Rules
 from lakebed.gc.runs.context import Cleared, RunContext, find, read_plan_file, sizes, slice_numbers, whole, write_plan
-from lakebed.gc.runs.elsewhere import find_gone
+from lakebed.gc.runs.elsewhere import find_gone, settle
 from lakebed.gc.runs.fencing import Fence, Overtaken, claim
 from lakebed.gc.runs.recording import Ledger, Swept
 from lakebed.gc.runs.resume import (
@@ -280,10 +280,17 @@ async def _delete(
     garbage = cleared.garbage
     await fence.check(context.store)
     held = await read_held(context, plan, cleared)
-    gone = await find_gone(context, plan, fence)
+    gone, seen = await find_gone(context, plan, fence, ledger)
     waited_ms = context.ports.clock.now_ms()
     context.progress(f"deleting {count_of(garbage.rows, 'object')}")
-    swept = await sweep(context.engine, garbage, ledger, rule=run.kind.rule, fence=fence, held=held, gone=gone)
+    try:
+        swept = await sweep(context.engine, garbage, ledger, rule=run.kind.rule, fence=fence, held=held, gone=gone)
+    except (Overtaken, TaskStopped):
+        # What this apply recorded last, the other one may not have seen. A later apply of the run looks again, too.
+        with suppress(LakebedError):
+            await settle(context, plan, ledger, seen)
+        raise
+    swept = swept.less(await settle(context, plan, ledger, seen))
     saved = ""
     if saves:
         saved = await save(context.store, plan, bound, ledger, objects_failed=swept.objects_failed)

@@ -7,18 +7,22 @@ on naming it. The sweep deletes it all the same, for to delete twice is to delet
 2. once a batch was deleted, the pages that hard delete recorded meanwhile are read, too
 
 What the ledger does not have counts as deleted by this run, also where a process died between a delete and its record.
-Two that delete the same object in the same second may both count it; `gc ledger --verify` then says so.
+So two that delete one object in the same moment both record it as deleted. Each looks again after its own record is
+there, so the later of the two sees both, and one record gives way (`settle`): that of hard delete, or of the older run.
+Both would choose the same, and a row that says `gone` is never taken back. So one row always counts the deletion.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.base import parse_address
 from lakebed.gc.engines.tables import Table, decode, read_part, required
 from lakebed.gc.messages import (
     DELETED_AT_ONCE,
@@ -27,15 +31,20 @@ from lakebed.gc.messages import (
     Pieces,
     Plan,
     RunKind,
+    Total,
     decode_record,
     deleted_in,
+    encode_ledger,
+    giving_way,
     ledger_folder,
     ledger_records,
+    next_file,
 )
-from lakebed.objectstore import ObjectStore
+from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
 
 from .context import RunContext, folder_in, read_all, write_piece
 from .fencing import Fence
+from .recording import ATTEMPTS_MAX, Ledger
 
 SLACK_MS: Final = 600_000
 """How far the clocks of servers and the object store may be apart. A file that is too old is only read in vain."""
@@ -67,36 +76,109 @@ class Gone:
         return dict.fromkeys(gone, LedgerState.GONE)
 
 
-async def find_gone(context: RunContext, plan: Plan, fence: Fence) -> Gone:
-    """Return what others deleted that a plan may hold. Costs a listing of the ledger, and a read of what came since the
-    plan; for committed data also of what lifecycle runs and erasures recorded ever.
+async def find_gone(context: RunContext, plan: Plan, fence: Fence, own: Ledger) -> tuple[Gone, frozenset[str]]:
+    """Return what others deleted that a plan may hold, and the files of the ledger that need no look after the sweep.
+
+    Those are all that are there, unless an earlier apply recorded a part: it may not have looked. Costs a listing of
+    the ledger, and a read of what came since the plan; for committed data also of what lifecycle runs and erasures
+    recorded ever.
     """
-    changed_ms = {stat.key: stat.modified_ms async for page in context.store.list(LEDGER_PREFIX) for stat in page}
-    records = [names for names in ledger_records(changed_ms) if _run_of(names) != plan.run_id]
-    kinds = {view.run_id: view.kind for view in await context.service.runs()} if records else {}
-    records = [
-        names for names in records if _may_meet(plan, kinds, names, changed_ms=max(changed_ms[name] for name in names))
-    ]
-    tables = [rows async for rows in _deleted(context, records)]
+    changed_ms = await _listed(context.store)
+    tables = [rows async for _, rows in _deleted(context, await _meeting(context, plan, changed_ms))]
+    is_first = not any(name.startswith(own.prefix) for name in changed_ms)
+    seen = frozenset(changed_ms if is_first else ())
     pages = [name for name in changed_ms if DELETED_AT_ONCE in name]
     first = f"{ledger_folder(context.ports.clock.now_ms())}{DELETED_AT_ONCE[1:]}"
     last_page = max([first, *pages]) if plan.kind.spec.meets_hard_delete else ""
     rows = pa.concat_tables(tables) if tables else _GONE.schema.empty_table()
     if not rows.num_rows:
-        return Gone(last_page=last_page)
+        return Gone(last_page=last_page), seen
     # A name of its own for each apply, so that none spoils what another one reads.
     number = fence.key.rpartition("/")[2].partition(".")[0]
     piece = await write_piece(context.store, folder_in(plan, f"gone.{number}"), "part-00000.parquet", _GONE, rows)
-    return Gone(rows=piece, last_page=last_page)
+    return Gone(rows=piece, last_page=last_page), seen
 
 
-async def _deleted(context: RunContext, records: Sequence[Sequence[str]]) -> AsyncIterator[pa.Table]:
+async def settle(context: RunContext, plan: Plan, own: Ledger, seen: frozenset[str]) -> Total:
+    """Let one record give way wherever two count one deletion, ours among them. Return what ours gave up.
+
+    Costs a listing of the ledger, and a read of the files that are not `seen`. Where these have deletions, also a read
+    of our own record.
+
+    Raises:
+        ObjectOutcomeUnknown: others were faster, or no answer came, each of `ATTEMPTS_MAX` times.
+    """
+    given_up: dict[str, int] = {}
+    for _ in range(ATTEMPTS_MAX):
+        losers = [loser async for loser in _losers(context, plan, own, seen)]
+        for names, rows in losers:
+            if _run_of(names) == plan.run_id:
+                given_up |= dict(zip(rows["address"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True))
+            # Who was faster says the same. The next look shows whether it is there.
+            with suppress(ObjectExists, ObjectOutcomeUnknown):
+                await context.store.put(next_file(names), encode_ledger(rows), if_absent=True)
+        if not losers:
+            return Total(objects=len(given_up), size_bytes=sum(given_up.values()))
+    raise ObjectOutcomeUnknown("whether each deletion is counted once is not known", key=own.prefix)
+
+
+async def _losers(
+    context: RunContext, plan: Plan, own: Ledger, seen: frozenset[str]
+) -> AsyncIterator[tuple[Sequence[str], pa.Table]]:
+    """Yield each record that is to give way, and its new LEDGER rows."""
+    changed_ms = await _listed(context.store)
+    records = [names for names in await _meeting(context, plan, changed_ms) if not seen.issuperset(names)]
+    others = [(names, rows) async for names, rows in _deleted(context, records) if rows.num_rows]
+    if not others:
+        return
+    theirs = pa.concat_tables([rows for _, rows in others])["address"].combine_chunks()
+    both, mine = set[str](), list[tuple[tuple[str, ...], set[str]]]()
+    for part in ledger_records(name for name in changed_ms if name.startswith(own.prefix)):
+        async for _, rows in _deleted(context, [part]):
+            # A key in no slice may have been written again, and deleted again.
+            shared = rows.filter(pc.is_in(rows["address"], value_set=theirs))["address"].to_pylist()
+            mine.append((part, {address for address in shared if parse_address(address) is not None}))
+            both |= mine[-1][1]
+    losing = set[str]()
+    for names, rows in others:
+        shared = both.intersection(rows["address"].to_pylist()) if both else set()
+        if shared and (DELETED_AT_ONCE in names[0] or _run_of(names) < plan.run_id):
+            yield names, giving_way(await _read(context.store, names), shared)
+        else:
+            losing |= shared
+    for part, addresses in mine:
+        if addresses & losing:
+            yield part, giving_way(await _read(context.store, part), addresses & losing)
+
+
+async def _read(store: ObjectStore, names: Sequence[str]) -> pa.Table:
+    return decode_record(names, [await store.get(name) for name in names])
+
+
+async def _listed(store: ObjectStore) -> dict[str, int]:
+    """Return when each file of the ledger was written."""
+    return {stat.key: stat.modified_ms async for page in store.list(LEDGER_PREFIX) for stat in page}
+
+
+async def _meeting(context: RunContext, plan: Plan, changed_ms: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """Return the records of others that may be about objects of the plan."""
+    records = [names for names in ledger_records(changed_ms) if _run_of(names) != plan.run_id]
+    kinds = {view.run_id: view.kind for view in await context.service.runs()} if records else {}
+    return [
+        names for names in records if _may_meet(plan, kinds, names, changed_ms=max(changed_ms[name] for name in names))
+    ]
+
+
+async def _deleted(
+    context: RunContext, records: Sequence[Sequence[str]]
+) -> AsyncIterator[tuple[Sequence[str], pa.Table]]:
+    """Yield of each record the addresses that it says to be deleted."""
     for start in range(0, len(records), RECORDS_AT_ONCE):
         some = records[start : start + RECORDS_AT_ONCE]
         data = iter(await read_all(context.store, context.ports.tasks, [name for names in some for name in names]))
         for names in some:
             rows = decode_record(names, [next(data) for _ in names])
-            yield rows.filter(pc.equal(rows["state"], LedgerState.DELETED.value)).select(["address"])
+            yield names, rows.filter(pc.equal(rows["state"], LedgerState.DELETED.value)).select(["address"])
 
 
 def _may_meet(plan: Plan, kinds: dict[str, RunKind], names: Sequence[str], *, changed_ms: int) -> bool:

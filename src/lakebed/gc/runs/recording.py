@@ -3,7 +3,8 @@
 All files of a run lie under the date on which its first sweep began, so that an apply that goes on finds them:
 
     date=<date>/<run>-part-….000000.parquet    the outcome of each of the part's objects: deleted, kept, failed
-    date=<date>/<run>-part-….000001.parquet    objects whose outcome changed: those that had failed
+    date=<date>/<run>-part-….000001.parquet    objects whose outcome changed: those that had failed, or that
+                                               another record counts (elsewhere.py)
 
 Each file is put once, under the first free number, and only if no other apply has put that number. So of two applies
 of a run neither can put its rows over the other's, however late its request arrives: the slower one reads again, and
@@ -72,6 +73,16 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
         return Total(
             objects=self.objects_deleted + self.objects_kept + self.objects_failed + self.objects_gone,
             size_bytes=self.bytes_deleted + self.bytes_kept + self.bytes_failed + self.bytes_gone,
+        )
+
+    def less(self, given_up: Total) -> Swept:
+        """Return the same without these deletions, which another record counts."""
+        return msgspec.structs.replace(
+            self,
+            objects_deleted=self.objects_deleted - given_up.objects,
+            bytes_deleted=self.bytes_deleted - given_up.size_bytes,
+            objects_gone=self.objects_gone + given_up.objects,
+            bytes_gone=self.bytes_gone + given_up.size_bytes,
         )
 
     def plus(self, more: Swept) -> Swept:

@@ -7,30 +7,34 @@ Nothing here decides that an object is garbage: it is, when its record is in the
     3  note that a page is under way, then read the legal holds: a hold that comes later names this worker, as too late
     4  delete those that are older than the grace, lie in a slice, are under no hold, and are there
     5  a file of the ledger, named by the number of the page, if it is absent
-    6  remove the records of those that the file names; those that failed stay; then the note, and turn the page
+    6  look whether a run recorded some of them, too: then the page's record gives way, by one more file of its own
+    7  remove the records of those that the file names; those that failed stay; then the note, and turn the page
 
 A worker that stops in between leaves records, and the next one does the page again. Any number of workers may be at one
 queue. Those that overlap have one number, so one of them records, and the others go by its file. A page is turned after
 its file was put, and a worker looks at the objects after it read the number: what is there, no earlier page recorded.
 
-An object that is not there was deleted by a run, or by a worker that stopped before step 6. The ledger says which: of
-what it has on record nothing is recorded again.
+An object that is not there was deleted by a run, or by a worker that stopped before step 7. The ledger says which: of
+what it has on record nothing is recorded again. A run that deletes an object in the same moment looks after its own
+record is there, as step 6 does: the later of the two sees both (gc/runs/elsewhere.py, `settle`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from lakebed.base import parse_address
+from lakebed.base import RunState, parse_address
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.reading.recorded import recorded_since
 from lakebed.gc.live.records.holds import RUN_ID, HoldBook
 from lakebed.gc.messages import (
+    DELETED_AT_ONCE,
     LEDGER,
     LEDGER_PREFIX,
     LedgerQuery,
@@ -38,13 +42,18 @@ from lakebed.gc.messages import (
     LedgerState,
     arrow_schema,
     decode_ledger,
+    decode_record,
     encode_ledger,
+    giving_way,
     grace_s_of,
     ledger_folder,
+    ledger_records,
+    next_file,
     plain_rows,
 )
+from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import Deleter, ObjectExists, ObjectMissing, ObjectOutcomeUnknown
-from lakebed.versions import LetGoBy, OpenPage, PageRecord, QueuedRecord, Versions
+from lakebed.versions import LetGoBy, OpenPage, PageRecord, QueuedRecord, RunRecord, Versions
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -58,6 +67,8 @@ AT_ONCE: Final = 64
 """How many small requests about single objects a worker has under way."""
 COUNTED_MAX: Final = 100_000
 FILES_MAX: Final = 1_000
+ATTEMPTS_MAX: Final = 8
+"""How often a worker looks whether a run counts the same deletions. Each time but the last, it had to give way."""
 
 REASONS: Final = {
     LetGoBy.OVERWRITE: "overwritten",
@@ -155,16 +166,19 @@ class QueueWorker:
         errors |= {failure.key: failure.reason or "no reason given" for failure in failures}
         before = await self._on_record([record for address, record in free.items() if address not in there])
         gone = [record for address, record in free.items() if address not in errors and address not in before]
-        recorded = await self._record(gone, page.record) if gone else frozenset()
+        recorded, is_ours = await self._record(gone, page.record) if gone else (frozenset[str](), False)
+        done = [(name, record) for name, record in items if record.address in recorded | before]
+        of_runs = await self._give_way([record for _, record in done])
         # Last: a worker that stops before this leaves records, by which the page is done again.
-        await self._queue.remove([name for name, record in items if record.address in recorded | before])
+        await self._queue.remove([name for name, _ in done])
         failed = [(name, record) for name, record in items if record.address in errors]
         await self._each(failed, lambda one: self._queue.note_failed(*one, errors[one[1].address]))
         # Not where the delete failed: a request of it may take effect yet.
         await self._queue.end_page(note)
         if gone:
             await self._queue.turn_page(page)
-        counted = [record for record in gone if record.address in recorded]
+        # The worker whose file it is counts them.
+        counted = [record for record in gone if is_ours and record.address not in of_runs]
         return Worked(len(counted), sum([record.size_bytes for record in counted]), Counter(errors.values()))
 
     async def _each(self, items: Sequence[A], act: Callable[[A], Awaitable[T]]) -> list[T]:
@@ -187,7 +201,40 @@ class QueueWorker:
         if not missing:
             return frozenset()
         since_ms = min(record.since_ms for record in missing)
-        return await recorded_since(self._versions.objectstore, {record.address for record in missing}, since_ms)
+        addresses = {record.address for record in missing}
+        return frozenset().union(*(await recorded_since(self._versions.objectstore, addresses, since_ms)).values())
+
+    async def _give_way(self, done: Sequence[QueuedRecord]) -> Set[str]:
+        """Let pages give way to runs that count the same deletions. Return which of these objects runs count.
+
+        Costs a read of the runs' records. Where a run deletes, or began since, also a listing of the ledger, and a read
+        of the files that changed since the objects were queued.
+
+        Raises:
+            ObjectOutcomeUnknown: no answer came, or other workers were faster, each of `ATTEMPTS_MAX` times.
+        """
+        if not done:
+            return frozenset()
+        since_ms = min(record.since_ms for record in done)
+        runs = await self._versions.retired.runs()
+        began = [record.started_ms for _, record in runs if _may_record(record, since_ms)]
+        if not began:
+            return frozenset()
+        store, addresses = self._versions.objectstore, {record.address for record in done}
+        for _ in range(ATTEMPTS_MAX):
+            by_record = await recorded_since(store, addresses, since_ms, began_ms=min(began))
+            pages = {names: deleted for names, deleted in by_record.items() if DELETED_AT_ONCE in names[0]}
+            of_runs = frozenset().union(*(deleted for names, deleted in by_record.items() if names not in pages))
+            both = {names: deleted & of_runs for names, deleted in pages.items() if deleted & of_runs}
+            for names, counted_twice in both.items():
+                rows = decode_record(names, [await store.get(name) for name in names])
+                # Who was faster says the same. The next look shows whether it is there.
+                with suppress(ObjectExists, ObjectOutcomeUnknown):
+                    data = encode_ledger(giving_way(rows, counted_twice))
+                    await store.put(next_file(names), data, if_absent=True)
+            if not both:
+                return of_runs
+        raise ObjectOutcomeUnknown("whether each deletion is counted once is not known", key=LEDGER_PREFIX)
 
     async def _held(self, records: Iterable[QueuedRecord]) -> dict[str, str]:
         """Return why objects stay whose path a legal hold names, by address."""
@@ -195,19 +242,22 @@ class QueueWorker:
         names = {one.address: holds.of(path=one.path.decode(errors="replace")) for one in records}
         return {address: f"held by {' or '.join(found)}" for address, found in names.items() if found}
 
-    async def _record(self, gone: Sequence[QueuedRecord], page: PageRecord) -> frozenset[str]:
-        """Put the page's file of the ledger, and return the addresses in it. It may be that of a faster worker."""
+    async def _record(self, gone: Sequence[QueuedRecord], page: PageRecord) -> tuple[frozenset[str], bool]:
+        """Put the page's file of the ledger. Return the addresses in it, and whether it is ours or another worker's."""
         now_ms = self._versions.ports.clock.now_ms()
         key = f"{ledger_folder(page.opened_ms)}{RUN_ID}-{page.number:012d}.parquet"
+        ours = encode_ledger(_ledger_rows(gone, now_ms))
         try:
-            await self._versions.objectstore.put(key, encode_ledger(_ledger_rows(gone, now_ms)), if_absent=True)
+            await self._versions.objectstore.put(key, ours, if_absent=True)
         except (ObjectExists, ObjectOutcomeUnknown) as error:
             try:
-                rows = decode_ledger(await self._versions.objectstore.get(key), name=key)
+                theirs = await self._versions.objectstore.get(key)
             except ObjectMissing:
                 raise error from None  # Nothing was recorded: the next call does the page again.
-            return frozenset(rows["address"].to_pylist())
-        return frozenset(record.address for record in gone)
+            # Equal bytes may be another worker's, too: only where our own put has no answer they count as ours.
+            is_ours = isinstance(error, ObjectOutcomeUnknown) and theirs == ours
+            return frozenset(decode_ledger(theirs, name=key)["address"].to_pylist()), is_ours
+        return frozenset(record.address for record in gone), True
 
     # For people
 
@@ -260,11 +310,21 @@ async def find_deleted(versions: Versions, *, address: str, path: str, limit: in
     query = LedgerQuery(run_id=RUN_ID, address=address, path=path)
     names = [stat.key async for page in pages for stat in page if query.matches(stat.key)]
     found: list[LedgerRow] = []
-    for name in sorted(names, reverse=True)[:FILES_MAX]:
-        found += plain_rows(query.select(decode_ledger(await versions.objectstore.get(name), name=name)))
+    for files in ledger_records(names)[: -FILES_MAX - 1 : -1]:
+        found += plain_rows(
+            query.select(decode_record(files, [await versions.objectstore.get(name) for name in files]))
+        )
         if len(found) >= limit:
             break
     return found[:limit]
+
+
+def _may_record(run: RunRecord, since_ms: int) -> bool:
+    """Return whether a run may have recorded objects that were queued since then."""
+    if not run.kind.spec.meets_hard_delete or run.state is RunState.ABANDONED:
+        return False
+    is_sweeping = run.state is RunState.SWEEPING or (run.state is RunState.MARKED and bool(run.began))
+    return is_sweeping or run.started_ms >= since_ms - DAY_MS
 
 
 def _ledger_rows(gone: Sequence[QueuedRecord], now_ms: int) -> pa.Table:

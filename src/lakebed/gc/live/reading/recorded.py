@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Final
 
 from lakebed.gc.messages import LEDGER_PREFIX, decode_record, deleted_in, ledger_folder, ledger_records
@@ -13,18 +13,22 @@ SLACK_MS: Final = 600_000
 """How far the clocks of servers and the object store may be apart. A file that is too old is only read in vain."""
 
 
-async def recorded_since(store: ObjectStore, addresses: Set[str], since_ms: int) -> frozenset[str]:
-    """Return which of these addresses the ledger says to be deleted, by files that were written since then.
+async def recorded_since(
+    store: ObjectStore, addresses: Set[str], since_ms: int, *, began_ms: int | None = None
+) -> dict[Sequence[str], Set[str]]:
+    """Return which of these addresses the ledger says to be deleted, by record, by files that were written since then.
 
     Costs a listing of the ledger from the day before on, and a read of each such file. The files of a run lie under the
-    day on which its first sweep began, so those of a run that stopped for days are not seen.
+    day on which its first sweep began. So those of a run that stopped for days are seen only from `began_ms` on.
     """
+    first_ms = since_ms if began_ms is None else min(since_ms, began_ms)
     changed_ms: dict[str, int] = {}
-    async for page in store.list(LEDGER_PREFIX, start_after=ledger_folder(since_ms - DAY_MS)):
+    async for page in store.list(LEDGER_PREFIX, start_after=ledger_folder(first_ms - DAY_MS)):
         changed_ms |= {stat.key: stat.modified_ms for stat in page}
-    found: set[str] = set()
+    found: dict[Sequence[str], Set[str]] = {}
     for names in ledger_records(changed_ms):
         if max(changed_ms[name] for name in names) >= since_ms - SLACK_MS:
             rows = decode_record(names, [await store.get(name) for name in names])
-            found |= addresses & deleted_in(rows)
-    return frozenset(found)
+            if deleted := addresses & deleted_in(rows):
+                found[names] = deleted
+    return found

@@ -7,14 +7,16 @@
 The files of one part of a plan make one *record*. They are numbered from 0 and each is put once, if absent. The first
 has a row for each object of the part, a later one only rows of objects whose outcome changed. `fold` gives each
 object its latest row; a row without an error is final. So an apply that was overtaken can put no row over another's.
-Every other file is a record of its own. No manifest names these files. A file of an older release is refused.
+Only `gone` takes the place of `deleted`: of two records that count one deletion, one gives way by a later file of its
+own (`next_file`). Every other file is a record of its own. No manifest names these files. A file of an older release
+is refused.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
@@ -62,7 +64,7 @@ def ledger_folder(at_ms: int) -> str:
     return f"{LEDGER_PREFIX}date={np.datetime64(at_ms // DAY_MS, 'D')}/"
 
 
-_NUMBERED: Final = re.compile(r"(.+)\.\d{6}(\.parquet)", re.ASCII)
+_NUMBERED: Final = re.compile(r"(.+)\.(\d{6})\.parquet", re.ASCII)
 
 
 def ledger_name(part: str, number: int) -> str:
@@ -73,7 +75,7 @@ def ledger_name(part: str, number: int) -> str:
 def record_of(name: str) -> str:
     """Return the record that a ledger file belongs to: `…/r1-part-0.parquet` of `…/r1-part-0.000001.parquet`."""
     numbered = _NUMBERED.fullmatch(name)
-    return "".join(numbered.groups()) if numbered else name
+    return f"{numbered[1]}.parquet" if numbered else name
 
 
 def ledger_records(names: Iterable[str]) -> list[tuple[str, ...]]:
@@ -81,19 +83,27 @@ def ledger_records(names: Iterable[str]) -> list[tuple[str, ...]]:
     return [tuple(files) for _, files in groupby(sorted(names), key=record_of)]
 
 
+def next_file(names: Sequence[str]) -> str:
+    """Return the name of the file that comes after these files of a record."""
+    numbers = [int(numbered[2]) for name in names if (numbered := _NUMBERED.fullmatch(name))]
+    return ledger_name(record_of(names[0]), 1 + max(numbers, default=0))
+
+
 def fold(files: Sequence[pa.Table]) -> pa.Table:
     """Return the LEDGER rows of a record, given those of its files from the first on: of each object one row.
 
-    The object's first row without an error, or else its last. Objects stay in the order in which they came.
+    The object's row that says `gone`, or its first without an error, or else its last. Objects stay in the order in
+    which they came.
     """
     files = [rows for rows in files if rows.num_rows] or files[:1]
     if len(files) == 1:
         return files[0]
     rows = pa.concat_tables(files)
     is_final = pc.equal(rows["error"], "").to_pylist()
+    is_gone = pc.equal(rows["state"], LedgerState.GONE.value).to_pylist()
     latest: dict[str, int] = {}
     for number, address in enumerate(rows["address"].to_pylist()):
-        if (before := latest.get(address)) is None or not is_final[before]:
+        if (before := latest.get(address)) is None or not is_final[before] or is_gone[number]:
             latest[address] = number
     return rows.take(pa.array(latest.values(), pa.int64()))
 
@@ -128,6 +138,15 @@ def decode_record(names: Sequence[str], data: Sequence[bytes]) -> pa.Table:
         BadInput: as `decode_ledger`.
     """
     return fold([decode_ledger(bytes_, name=name) for name, bytes_ in zip(names, data, strict=True)])
+
+
+def giving_way(rows: pa.Table, addresses: Collection[str]) -> pa.Table:
+    """Return the LEDGER rows that say of these addresses `gone`, where these rows say `deleted`."""
+    rows = rows.filter(pc.equal(rows["state"], LedgerState.DELETED.value))
+    rows = rows.filter(pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string())))
+    number = rows.schema.get_field_index("state")
+    gone = pa.repeat(pa.scalar(LedgerState.GONE.value, rows.schema.field(number).type), rows.num_rows)
+    return rows.set_column(number, rows.schema.field(number), gone)
 
 
 def deleted_in(rows: pa.Table) -> set[str]:
