@@ -13,7 +13,7 @@ from lakebed.base import LakebedError, NotFound, count_of
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption, same_repository
 from lakebed.cli.kit.completion import complete_ref
 from lakebed.cli.kit.failures import describe
-from lakebed.cli.kit.output import human_date, printable
+from lakebed.cli.kit.output import hanging, human_date, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
 from lakebed.cli.kit.tree import noun
@@ -80,7 +80,8 @@ def create(
         repository, pulls.create(repository, left.ref, right.ref, title=title, description=description or "")
     )
     # Quietly the id alone: nothing else says it, and a script goes on with it.
-    session.show(pull, lambda _: pull.id if session.is_quiet else f"{pull.id}: {left} into {right}")
+    text = f"{pull.id}: {left} into {right}"
+    session.show(pull, lambda _: pull.id if session.is_quiet else hanging("", text, indent=0))
 
 
 @app.command("show")
