@@ -265,6 +265,23 @@ async def test_wrong_secrets_are_answered_more_and_more_slowly_and_a_right_one_a
     assert caught.value.facts["failures"] == 1
 
 
+async def test_an_unknown_key_is_answered_as_slowly_as_a_wrong_secret(
+    accounts: Accounts, authenticator: Authenticator, ports: Ports
+) -> None:
+    issued = await accounts.set_up("esti")
+
+    async def waited_ms(access_key_id: str) -> list[int]:
+        found: list[int] = []
+        for _ in range(7):
+            began_ms = ports.clock.now_ms()
+            with pytest.raises(NotAuthenticated):
+                await authenticator.check_key_pair(access_key_id, "wrong")
+            found.append(ports.clock.now_ms() - began_ms)
+        return found
+
+    assert await waited_ms("AKIAMADEUP") == await waited_ms(issued.access_key_id) == [0] * 5 + [100, 200]
+
+
 async def test_recovery_makes_an_administrator_with_a_fresh_key_pair(
     accounts: Accounts, authenticator: Authenticator, store: Store, ports: Ports
 ) -> None:

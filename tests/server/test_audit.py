@@ -113,6 +113,23 @@ class TestLines:
         assert (basic["allowed"], basic["through"]) == (False, "key AKIAWRONG")
         assert (login["allowed"], login["operation"], login["what"]) == (False, "login", {"access_key_id": "AKIAOTHER"})
 
+    async def test_a_new_key_pair_and_the_sources_of_an_import_are_named(
+        self, client: httpx.AsyncClient, repo: str, tmp_path: Path
+    ) -> None:
+        made = (await client.post("/auth/users/esti/credentials")).json()
+        paths = [{"type": "object", "path": "mem://other/a", "destination": "a"}]
+        await client.post(f"{repo}/branches/main/import", json={"paths": paths, "commit": {"message": "m"}})
+
+        key, started = [line for line in lines(tmp_path) if line["operation"] in {"createCredentials", "importStart"}]
+
+        assert key["what"] == {"userId": "esti", "access_key_id": made["access_key_id"]}
+        assert started["what"] == {
+            "repository": "lake",
+            "branch": "main",
+            "sources": ["mem://other/a"],
+            "sources_count": "1",
+        }
+
     async def test_no_line_holds_a_secret(
         self, client: httpx.AsyncClient, stranger: httpx.AsyncClient, app: App, tmp_path: Path
     ) -> None:

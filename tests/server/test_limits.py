@@ -92,6 +92,15 @@ def test_many_small_headers_are_refused(port: int) -> None:
     assert answer_to(port, b"GET /_health HTTP/1.1\r\n" + headers + b"\r\n").startswith(b"HTTP/1.1 431 ")
 
 
+def test_a_second_host_is_refused(port: int) -> None:
+    once = answer_to(port, b"GET /_health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    twice = answer_to(port, b"GET /_health HTTP/1.1\r\nHost: a\r\nhost: b\r\nConnection: close\r\n\r\n")
+
+    assert once.startswith(b"HTTP/1.1 200")
+    assert twice.startswith(b"HTTP/1.1 400")
+    assert b"more than one Host" in twice
+
+
 def test_a_head_that_is_not_completed_ends_the_connection(port: int) -> None:
     assert answer_to(port, b"GET / HTTP/1.1\r\nhost: x").startswith(b"HTTP/1.1 408 ")
 

@@ -136,6 +136,20 @@ class TestChanges:
             assert answer.status_code == 400, answer.text
         assert (await client.get(repo + "/refs/main/objects?path=mine")).status_code == 404
 
+    async def test_metadata_that_no_client_of_s3_could_read_are_refused(
+        self, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        url, params = f"{repo}/branches/main/objects", {"path": "a"}
+        await client.post(url, params=params, content=b"x")
+        many = {f"n{number}": "" for number in range(65)}
+        for metadata in ({"a": "x" * 8192}, many):
+            answer = await client.put(f"{url}/stat/user_metadata", params=params, json={"set": metadata})
+
+            assert answer.status_code == 400
+            assert "an object may have 8,192 bytes and 64 names" in answer.json()["message"]
+        right = await client.put(f"{url}/stat/user_metadata", params=params, json={"set": {"a": "x" * 8191}})
+        assert right.status_code == 204
+
     async def test_user_metadata_is_replaced(self, client: httpx.AsyncClient, repo: str) -> None:
         await put(client, repo, "a")
 

@@ -185,7 +185,9 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
     assert later == {
         "cherryPick",
         "createBranch",
+        "createSymlinkFile",
         "createTag",
+        "diffRefs",
         "expireGcCommits",
         "hardResetBranch",
         "importStart",
@@ -200,6 +202,32 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "undeleteRepository",
         "uploadPartCopy",
     }
+
+
+async def test_a_row_that_is_denied_has_neither_checksum_nor_address_nor_metadata(
+    client: httpx.AsyncClient, repo: str, login: Login
+) -> None:
+    ann = await login("ann")
+    secret = "arn:lakefs:fs:::repository/lake/object/secret/*"
+    allowed = [allow(f"fs:{action}") for action in ("ListObjects", "ReadObject", "ReadRepository", "WriteObject")]
+    await give(client, "ann", *allowed, allow("fs:ReadObject", resource=secret, effect="deny"))
+    headers = {"x-lakefs-meta-who": "jo"}
+    for path in ("open/a", "secret/b"):
+        await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=b"x", headers=headers)
+    await client.post(f"{repo}/branches/main/commits", json={"message": "m"})
+    first = (await client.get(f"{repo}/refs/main/commits")).json()["results"][1]["id"]
+
+    listed = (await ann.get(f"{repo}/refs/main/objects/ls")).json()["results"]
+    url = f"{repo}/refs/{first}/diff/main"
+    changed = (await ann.get(url, params={"include_right_stats": "true"})).json()["results"]
+    denied = await ann.post(f"{repo}/refs/main/symlink")
+    made = await ann.post(f"{repo}/refs/main/symlink", params={"location": "open"})
+
+    shown = {row["path"]: (row["checksum"], row["physical_address"], row.get("metadata") or {}) for row in listed}
+    assert shown["secret/b"] == ("", "", {})
+    assert all(shown["open/a"])
+    assert [bool(row.get("right")) for row in changed] == [True, False]
+    assert (denied.status_code, made.status_code) == (401, 201), (denied.text, made.text)
 
 
 async def test_an_import_asks_for_each_of_its_sources(

@@ -97,6 +97,24 @@ async def test_a_token_of_the_provider_logs_in_as_the_user_it_stands_for(
     assert (await whose(client, token))[0] == 401
 
 
+async def test_the_audit_log_names_the_principal_of_a_login_and_its_user(
+    client: httpx.AsyncClient, provider: Provider, tmp_path: Path
+) -> None:
+    principal = f"{provider.url}#job"
+    await log_in(client, provider.token())
+    await attach(client, principal)
+    await log_in(client, provider.token())
+
+    text = "".join(file.read_text() for file in (tmp_path / "audit").iterdir())
+    lines = [line for line in map(json.loads, text.splitlines()) if line["operation"] == "externalPrincipalLogin"]
+
+    assert [(line["user"], line["what"], line["allowed"]) for line in lines] == [
+        ("", {"principal": principal}, False),
+        ("etl", {"principal": principal}, True),
+    ]
+    assert lines[1]["through"].startswith("login ")
+
+
 async def test_a_login_ends_with_its_user(client: httpx.AsyncClient, provider: Provider) -> None:
     principal = f"{provider.url}#job"
     await attach(client, principal)

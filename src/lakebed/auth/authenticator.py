@@ -8,7 +8,8 @@ A login is a session: a record that a logout removes. It counts only while the k
 external principal stands for its user.
 
 Secrets are compared in constant time. An answer never says what was wrong: neither whether the key exists, nor which
-part failed. Wrong secrets for one access key are answered more and more slowly (`Slowdown`); a right one never waits.
+part failed. Wrong secrets for one access key, known or not, are answered more and more slowly (`Slowdown`); a right
+one never waits.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ class Authenticator:
         self._ports = ports
         self._principals = principals
         self._slowdown = Slowdown(ports)
+        # Counted apart: however many keys a stranger makes up, none of the others is forgotten.
+        self._slowdown_of_unknown = Slowdown(ports)
         self._known: dict[bytes, tuple[Identity, int]] = {}
         self._owners: dict[str, _Owner] = {}
         self._forgotten = 0
@@ -152,7 +155,12 @@ class Authenticator:
             UnknownAccessKey: there is no such key.
             NotAuthenticated: another secret made it, or its user was deleted.
         """
-        owner = await self._owner_of(access_key_id)
+        try:
+            owner = await self._owner_of(access_key_id)
+        except UnknownAccessKey:
+            # As slow as a wrong secret: else the time of an answer says which keys there are.
+            await self._slowdown_of_unknown.wait(access_key_id)
+            raise
         known: K | None = owner.signing.get(scope)
         key = (
             known

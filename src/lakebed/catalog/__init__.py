@@ -34,7 +34,7 @@ from .hooks import Event, EventType, HookRefused, Hooks, NoHooks
 from .imports import ImportRecord, Imports, ImportState
 from .multipart import Multipart, PartMissing, etag_of_parts
 from .namespaces import Namespaces, overlap
-from .objects import DELETE_MANY_MAX, Objects, check_user_metadata
+from .objects import DELETE_MANY_MAX, METADATA_BYTES_MAX, Objects, check_user_metadata
 from .pulls import PullRecord, Pulls, PullState
 from .queue import BranchQueue
 from .records import (
@@ -59,6 +59,7 @@ __all__ = [
     "DELETE_MANY_MAX",
     "DUMPS",
     "MARKER_KEY",
+    "METADATA_BYTES_MAX",
     "AddressInNamespace",
     "BranchProtection",
     "BranchQueue",

@@ -92,6 +92,10 @@ class ReservedMetadata(Invalid):
     """The metadata has a name that only the S3 gateway gives. Facts: `name`."""
 
 
+class MetadataTooLarge(Invalid):
+    """The metadata of a user is more than clients of S3 can read as headers. Facts: `size_bytes`, `names`."""
+
+
 class StorageMissing(Invalid):
     """The bucket of a storage namespace does not exist. Facts: `namespace`."""
 

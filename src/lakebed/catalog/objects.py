@@ -29,7 +29,15 @@ from lakebed.base import (
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore
 from lakebed.versions import PathExists, PathNotFound, Versions
 
-from .errors import AddressInNamespace, NotHeaderText, ReservedMetadata, SourceChanged, TooManyPaths, UploadMissing
+from .errors import (
+    AddressInNamespace,
+    MetadataTooLarge,
+    NotHeaderText,
+    ReservedMetadata,
+    SourceChanged,
+    TooManyPaths,
+    UploadMissing,
+)
 from .guards import Guards
 from .namespaces import Namespaces
 
@@ -362,11 +370,26 @@ class Objects:
         return await self._namespaces.locate_outside(address, own=self._objectstore.uri)
 
 
+METADATA_BYTES_MAX: Final = 8192
+"""How large all names and values are together: S3 allows a quarter of it. Clients of S3 get each as a header."""
+METADATA_NAMES_MAX: Final = 64
+"""Clients in Python refuse an answer with more than a hundred headers."""
+
+
 def check_user_metadata(metadata: Mapping[str, str]) -> None:
     """
     Raises:
         ReservedMetadata: a name belongs to the S3 gateway or to the server.
+        MetadataTooLarge: it is more than clients of S3 can read.
     """
+    size_bytes = sum(len(text.encode(errors="surrogatepass")) for pair in metadata.items() for text in pair)
+    if size_bytes > METADATA_BYTES_MAX or len(metadata) > METADATA_NAMES_MAX:
+        raise MetadataTooLarge(
+            f"metadata of {size_bytes:,} bytes under {len(metadata):,} names: an object may have"
+            f" {METADATA_BYTES_MAX:,} bytes and {METADATA_NAMES_MAX} names",
+            size_bytes=size_bytes,
+            names=len(metadata),
+        )
     for name in metadata:
         for reserved in (S3_METADATA, LAKEBED_METADATA):
             if name.startswith(reserved):

@@ -9,7 +9,7 @@ take old ones (gc/rules/metadata.py).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 import msgspec
@@ -44,10 +44,11 @@ class Symlinks:
         self._ports = ports
         self._address_prefix = address_prefix
 
-    async def create(self, branch: str, location: str = "") -> str:
+    async def create(self, branch: str, location: str = "", *, check: Callable[[str], None] = lambda _: None) -> str:
         """Write the files for what is committed on the branch below a folder, and return the key of the set's folder.
 
-        Objects that a lifecycle run took are left out. Holds the addresses of the folders that are not finished.
+        Objects that a lifecycle run took are left out. `check` gets each path, and may refuse it: a reader of the table
+        would miss rows of a path that is left out. Holds the addresses of the folders that are not finished.
 
         Raises:
             BranchNotFound: there is none.
@@ -62,6 +63,7 @@ class Symlinks:
         lines: dict[str, list[str]] = {}
         held_bytes, is_empty = 0, True
         async for path, address in self._addresses(commit_id, prefix.encode()):
+            check(path)
             folder = path[len(prefix) : path.rindex("/") + 1] if "/" in path[len(prefix) :] else ""
             # Paths come in order, so a folder is finished once a path is not below it.
             for done in [one for one in lines if not folder.startswith(one)]:

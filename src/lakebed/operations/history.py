@@ -25,6 +25,7 @@ from .resources import (
     DESTINATION,
     NEW_BRANCH,
     NEW_TAG,
+    OBJECT,
     ONE_BRANCH,
     ONE_REF,
     ONE_REPOSITORY,
@@ -198,6 +199,7 @@ DIFF_REFS: Final = listing(
     DELIMITER,
     Parameter("type", choices=("three_dot", "two_dot")),
     flag("include_right_stats"),
+    asked_later=(Permission("fs:ReadObject", OBJECT, when="for each row that is to have the right side's stats"),),
 )
 COUNT_EXPIRED: Final = get(
     "countExpired",

@@ -87,7 +87,11 @@ LIST_OBJECTS: Final = listing(
     DELIMITER,
     _USER_METADATA,
     _PRESIGN,
-    asked_later=(Permission("fs:ReadObject", OBJECT, when="for each row that is to have a signed URL"),),
+    asked_later=(
+        Permission(
+            "fs:ReadObject", OBJECT, when="for each row that is to have a signed URL; one that is denied has no address"
+        ),
+    ),
 )
 LAST_COMMITS: Final = listing(
     "lastCommits",
@@ -316,6 +320,7 @@ CREATE_SYMLINK_FILE: Final = Operation(
     on(BRANCH, "fs:WriteObject"),
     "Write files for Hive that list the addresses of what is committed below `location`, one for each folder.",
     (Parameter("location"),),
+    asked_later=(Permission("fs:ReadObject", OBJECT, when="for each path, that no statement denies it"),),
     status=201,
     repeatable=True,
 )

@@ -4,6 +4,7 @@ The parser (httptools) has none of its own: it joins the pieces of a header that
 the square of its length, and waits for the rest for ever. So a connection is closed when
 
     the head of a request (line and headers) is over HEAD_BYTES_MAX or HEADERS_MAX          431
+    it has two Host headers                                                                 400
     the head is not complete after HEAD_S                                                   408
     less of a body came than BODY_BYTES_MIN in BODY_S, while the server was ready to read   408
     there are too many connections, and none of them is idle                                503
@@ -163,6 +164,10 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.headers) > HEADERS_MAX or self._size_of_head() > HEAD_BYTES_MAX:
             self._refuse(431, b"the headers are too large")
             return
+        if sum(name == b"host" for name, _ in self.headers) > 1:
+            # Two parties on the way could take another one each (RFC 9112, 3.2).
+            self._refuse(400, b"more than one Host header")
+            return
         self._is_in_head, self._head_bytes, self._body_bytes = False, 0, 0
         self._is_in_body, self._parsed_body_bytes = True, 0
         super().on_headers_complete()
@@ -248,7 +253,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._disarm()
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = b'{"message":"' + reason + b'"}'
-            phrase = {408: b"Request Timeout", 431: b"Request Header Fields Too Large", 503: b"Service Unavailable"}
+            phrase = {
+                400: b"Bad Request",
+                408: b"Request Timeout",
+                431: b"Request Header Fields Too Large",
+                503: b"Service Unavailable",
+            }
             self.transport.write(
                 b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
                 % (status, phrase[status], len(body), body)

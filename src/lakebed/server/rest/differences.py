@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from lakebed import wire
 from lakebed.base import decode_metadata, key_to_path
@@ -15,6 +15,7 @@ from lakebed.server.state import AppState
 from lakebed.versions import Difference, Note, Strategy, TakenBy
 
 from .branches import check_source
+from .stats import is_hidden
 
 _STRATEGIES: dict[str, Strategy] = {"": "none", "dest-wins": "dest-wins", "source-wins": "source-wins"}
 
@@ -47,7 +48,11 @@ class Differences:
         )
         # Of a path that was removed, this is what the left side had.
         taken = await repository.versions.taken.shown([one.row for one in found if one.row is not None])
-        return _page(found, has_more=has_more, is_with_stats=request.flag("include_right_stats"), taken=taken)
+        shows = request.flag("include_right_stats")
+        hidden = {
+            one.key for one in found if shows and one.row is not None and is_hidden(request, key_to_path(one.key))
+        }
+        return _page(found, has_more=has_more, is_with_stats=shows, taken=taken, hidden=hidden)
 
     async def count_expired(self, request: RestRequest) -> wire.ExpiredCount:
         history = (await self._catalog.get(request.args[0])).versions.history
@@ -106,11 +111,17 @@ def _page(
     is_with_stats: bool = False,
     is_uncommitted: bool = False,
     taken: Sequence[TakenBy | None] = (),
+    hidden: Set[bytes] = frozenset(),
 ) -> wire.DiffList:
-    """`taken`: by whom each row was, in their order. What is staged never is."""
+    """`taken`: by whom each row was, in their order. What is staged never is. Rows of `hidden` keys have no stats."""
     by_row = iter(taken)
     results = [
-        _difference(one, is_with_stats, is_uncommitted, next(by_row, None) if one.row is not None else None)
+        _difference(
+            one,
+            is_with_stats and one.key not in hidden,
+            is_uncommitted,
+            next(by_row, None) if one.row is not None else None,
+        )
         for one in found
     ]
     pagination = page_of(results, has_more=has_more, last=results[-1].path if results else "")

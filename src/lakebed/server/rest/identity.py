@@ -40,17 +40,21 @@ class Identities:
         return response
 
     async def log_in_as_principal(
-        self, _: RestRequest, body: wire.ExternalLoginInformation
+        self, request: RestRequest, body: wire.ExternalLoginInformation
     ) -> wire.AuthenticationToken:
         lifetime_s = _lifetime_s(body.token_expiration_duration)
-        return await self._token_of(await self._providers.identify(body.identity_request), lifetime_s)
+        return await self._token_of(request, await self._providers.identify(body.identity_request), lifetime_s)
 
-    async def log_in_with_code(self, _: RestRequest, body: wire.StsAuthRequest) -> wire.AuthenticationToken:
+    async def log_in_with_code(self, request: RestRequest, body: wire.StsAuthRequest) -> wire.AuthenticationToken:
         lifetime_s = _lifetime_s(body.ttl_seconds)
-        return await self._token_of(await self._providers.exchange(body.code, body.redirect_uri), lifetime_s)
+        principal = await self._providers.exchange(body.code, body.redirect_uri)
+        return await self._token_of(request, principal, lifetime_s)
 
-    async def _token_of(self, principal: str, lifetime_s: int) -> wire.AuthenticationToken:
+    async def _token_of(self, request: RestRequest, principal: str, lifetime_s: int) -> wire.AuthenticationToken:
+        """Log in as the user of a principal, and note both for the audit log: also a principal without a user."""
+        request.what = {"principal": principal}
         token, expires_s = await self._authenticator.log_in_as(principal, lifetime_s=lifetime_s)
+        request.identity = await self._authenticator.authenticate(None, token.encode())
         return wire.AuthenticationToken(token=token, token_expiration=expires_s)
 
     async def log_out(self, request: RestRequest) -> Response:
@@ -135,6 +139,8 @@ class Identities:
 
     async def create_credentials(self, request: RestRequest) -> wire.CredentialsWithSecret:
         issued = await self._accounts.create_credentials(request.args[0])
+        # The audit log names the key, so that a later line of its requests leads here.
+        request.what = {"userId": request.args[0], "access_key_id": issued.access_key_id}
         return wire.CredentialsWithSecret(
             access_key_id=issued.access_key_id,
             secret_access_key=issued.secret_access_key,

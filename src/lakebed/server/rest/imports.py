@@ -28,6 +28,9 @@ class Imports:
 
     async def start(self, request: RestRequest, body: wire.ImportCreation) -> wire.ImportCreationResponse:
         repository = await self._catalog.get(request.args[0])
+        sources = [path.path for path in body.paths]
+        names = {"repository": request.args[0], "branch": request.args[1]}
+        request.what = {**names, "sources": sources, "sources_count": str(len(sources))}
         locations = [_location(path) for path in body.paths]
         (read, write, remove), permissions = objects.IMPORT_START.asked_later, request.permissions
         for location in locations:

@@ -12,14 +12,14 @@ from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, from_row
 from lakebed.catalog import ProtectedBranch, ReadOnly, Repository
 from lakebed.operations import moves, objects
 from lakebed.server.http.errors import status_and_message
-from lakebed.server.http.gate import require
+from lakebed.server.http.gate import refuse_denied, require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
 from .commits import commit_record
-from .stats import stats_of_entry, stats_of_page
+from .stats import is_hidden, stats_of_entry, stats_of_page
 
 LAST_COMMITS_MAX: Final = 100
 
@@ -32,7 +32,12 @@ class Objects:
 
     async def symlinks(self, request: RestRequest) -> wire.StorageUri:
         repository = await self._catalog.get(request.args[0])
-        folder = await repository.symlinks.create(request.args[1], request.query("location"))
+        names = {"repository": request.args[0]}
+
+        def check(path: str) -> None:
+            refuse_denied(objects.CREATE_SYMLINK_FILE.asked_later, request.permissions, {**names, "path": path})
+
+        folder = await repository.symlinks.create(request.args[1], request.query("location"), check=check)
         return wire.StorageUri(location=repository.full_address(folder))
 
     # Reading
@@ -66,6 +71,9 @@ class Objects:
             now_s=self._clock.now_ms() // 1000,
             is_with_metadata=request.flag("user_metadata", default=True),
         )
+        for index, (key, row) in enumerate(listing.items):
+            if row is not None and is_hidden(request, key.decode()):
+                results[index] = replace(results[index], checksum="", physical_address="", metadata={})
         if request.flag("presign") and self._presign_s is not None:
             for index, (key, row) in enumerate(listing.items):
                 # A signed URL reads the object, which listing alone does not allow.

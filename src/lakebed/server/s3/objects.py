@@ -24,7 +24,7 @@ from lakebed.base import (
     InvalidName,
     LakebedError,
 )
-from lakebed.catalog import DELETE_MANY_MAX, Repository
+from lakebed.catalog import DELETE_MANY_MAX, METADATA_BYTES_MAX, Repository
 from lakebed.operations import objects
 from lakebed.server.http.responses import RawResponse, StreamedResponse
 from lakebed.server.http.validators import has_same_bytes
@@ -186,14 +186,16 @@ class Objects:
             b"etag": b'"%s"' % entry.checksum.encode(),
             b"last-modified": _http_date(entry.modified_ms).encode(),
         }
-        missing = 0
+        missing = size_bytes = 0
         for name, value in entry.metadata.items():
             if name.startswith(SYSTEM):
                 header = name[len(SYSTEM) :]
                 if header in S3_HEADERS and _VALUE.fullmatch(value):
                     headers[header.encode()] = value.encode()
             elif not name.startswith(HIDDEN):
-                if _NAME.fullmatch(name) and _VALUE.fullmatch(value):
+                size_bytes += len(name) + len(value)
+                # An import or a migration may bring more than a client takes as headers.
+                if size_bytes <= METADATA_BYTES_MAX and _NAME.fullmatch(name) and _VALUE.fullmatch(value):
                     headers[f"x-amz-meta-{name.lower()}".encode()] = encode_words(value).encode()
                 else:
                     missing += 1
