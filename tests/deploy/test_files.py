@@ -198,6 +198,17 @@ class TestChart:
         assert made["Service"]["spec"]["selector"] == made["Deployment"]["spec"]["selector"]["matchLabels"]
         assert {"Secret", "PodDisruptionBudget"} <= set(made)
         assert ("ServiceMonitor" in made) == bool(options)
+        assert {"name": "LAKEBED_AUDIT_STDOUT", "value": "1"} in pod["containers"][0]["env"]
+
+    def test_a_digest_goes_before_the_tag_and_is_one(self) -> None:
+        digest = "sha256:" + "0f" * 32
+        schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["image"]["properties"]["digest"]
+        template = (CHART / "templates" / "deployment.yaml").read_text()
+
+        assert "{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:" in template
+        assert [bool(re.search(schema["pattern"], text)) for text in ("", digest, "2.6", digest[:-1])] == [
+            True, True, False, False
+        ]  # fmt: skip
 
     def test_helm_refuses_it_without_secrets(self) -> None:
         done = rendered()
@@ -327,9 +338,31 @@ def test_the_image_is_of_an_ordinary_user_with_a_probe() -> None:
 
     assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
     assert "/_health" in last
-    assert {line.split()[1] for line in text.splitlines() if line.startswith("FROM ")} == {
-        "python:${PYTHON}-slim-bookworm"
-    }
+    assert {line.split()[1] for line in text.splitlines() if line.startswith("FROM ")} == {"${PYTHON_IMAGE}"}
+
+
+_OURS = {"lakebed"}
+_PINNABLE = re.compile(r"\$\{(\w+_IMAGE):-([\w./-]+:[\w.-]+)\}")
+
+
+def test_every_image_of_others_can_be_pinned_by_digest_without_a_change_of_the_file() -> None:
+    """A bare tag is noticed here. Digests of images are the operator's to set: no registry is asked for them."""
+    example = (DEPLOY / "compose.env.example").read_text()
+    images = {service["image"] for service in compose()["services"].values()} - _OURS
+    base = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+
+    assert len(images) == 3
+    for image in images:
+        pinnable = _PINNABLE.fullmatch(image)
+        assert pinnable, f"{image} is a bare tag"
+        assert not pinnable[2].endswith(":latest")
+        assert f"# {pinnable[1]}={pinnable[2]}@sha256:..." in example
+    assert len(base) == 1
+
+
+def test_the_audit_log_outlives_its_container() -> None:
+    assert compose()["services"]["lakebed-1"]["environment"]["LAKEBED_AUDIT_STDOUT"] == "1"
+    assert values()["environment"]["LAKEBED_AUDIT_STDOUT"] == "1"
 
 
 def test_the_image_gets_every_file_that_it_copies() -> None:

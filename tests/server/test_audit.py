@@ -228,6 +228,15 @@ class TestLines:
         assert state.audit.failures == 1
         assert "audit log cannot be written" in caplog.text
 
+    def test_lines_are_printed_where_that_is_asked_for(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        AuditLog(tmp_path).note_local("recover", id="a")
+        assert capfd.readouterr().out == ""
+        assert options_of(tmp_path, {"LAKEBED_AUDIT_STDOUT": "1"}).audit_printed
+
+        AuditLog(tmp_path, is_printed=True).note_local("recover", id="b")
+
+        assert capfd.readouterr().out == f"{json.dumps(lines(tmp_path)[-1], separators=(',', ':'))}\n"
+
     def test_a_recovery_at_the_folder_is_written(self, tmp_path: Path) -> None:
         with serving(tmp_path / "lake") as (_, url), set_up(url):
             pass

@@ -164,7 +164,8 @@ class ServerOptions:
 
     `store_uri` None: a SQLite file in the data folder. `server_secret` None: made on the first start and stored.
     `setup_secret` None: callers on this machine may set up, without a secret.
-    `audit`: which requests the audit log has; `audit_days`: for how long, 0 for ever.
+    `audit`: which requests the audit log has; `audit_days`: for how long, 0 for ever;
+    `audit_printed`: on the standard output, too.
     `cache_bytes`: how much a process keeps of what it decoded from committed data.
     `trust_denials`: where the object store refuses to say whether a namespace is marked, it is not.
     `presign`: hand out signed URLs, where the object store has such. `s3`: the S3 gateway's.
@@ -180,6 +181,7 @@ class ServerOptions:
     trust_denials: bool = False
     audit: AuditMode = "changes"
     audit_days: int = 0
+    audit_printed: bool = False
     deleted_days: int = DELETED_DAYS
     cache_bytes: int = TREE_CACHE_BYTES
     presign: bool = True
@@ -217,6 +219,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
 
     LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
+    LAKEBED_AUDIT_STDOUT (`1`),
     LAKEBED_DELETED_DAYS, LAKEBED_CACHE_BYTES, LAKEBED_TRUSTED_PROXIES (addresses and networks, with commas between),
     LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and those of hooks, of providers of identities
     (`provider_options`) and of the object stores.
@@ -239,6 +242,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
         trust_denials=environment.get("LAKEBED_TRUST_DENIALS") == "1",
         audit=_audit_mode(environment.get("LAKEBED_AUDIT") or "changes"),
         audit_days=_days("LAKEBED_AUDIT_DAYS", environment.get("LAKEBED_AUDIT_DAYS") or "0"),
+        audit_printed=environment.get("LAKEBED_AUDIT_STDOUT") == "1",
         deleted_days=_days("LAKEBED_DELETED_DAYS", environment.get("LAKEBED_DELETED_DAYS") or str(DELETED_DAYS)),
         cache_bytes=_cache_bytes(environment.get("LAKEBED_CACHE_BYTES") or str(TREE_CACHE_BYTES)),
         presign=environment.get("LAKEBED_PRESIGN") != "0",
@@ -361,7 +365,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         storage=storage_config(options.blockstore, presign=presign),
         version=version("lakebed"),
         data_dir=options.data_dir,
-        audit=AuditLog(options.data_dir, options.audit, keep_days=options.audit_days),
+        audit=AuditLog(options.data_dir, options.audit, keep_days=options.audit_days, is_printed=options.audit_printed),
         continuation_key=keys.continuation_key,
         certificate_key=keys.certificate_key,
         login_key=keys.login_key,

@@ -44,6 +44,7 @@ SOURCE_MAX: Final = 10
 VALUE_MAX: Final = 2048
 VALUES_MAX: Final = 100
 BLOCK_BYTES: Final = 1 << 20
+_STDOUT: Final = 1
 _READS: Final = frozenset({"GET", "HEAD"})
 _NOISE: Final = frozenset({"postStatsEvents"})
 """Clients send these by themselves, and they change nothing."""
@@ -85,13 +86,18 @@ class AuditQuery:
 
 
 class AuditLog:
-    """The log of one data folder. `keep_days` 0: files stay for ever."""
+    """The log of one data folder. `keep_days` 0: files stay for ever. `is_printed`: each line goes to the standard
+    output, too, where a container's folder goes with it.
+    """
 
-    def __init__(self, data_dir: Path, mode: AuditMode = "changes", *, keep_days: int = 0) -> None:
+    def __init__(
+        self, data_dir: Path, mode: AuditMode = "changes", *, keep_days: int = 0, is_printed: bool = False
+    ) -> None:
         self._folder = data_dir / AUDIT_FOLDER
         self._mode = mode
         self._is_reads_left_out = mode != "all"
         self._keep_days = keep_days
+        self._is_printed = is_printed
         self._day = ""
         self._descriptor = -1
         self._second, self._skipped = 0, 0
@@ -173,6 +179,16 @@ class AuditLog:
             logger.error("the audit log cannot be written: %s", error.strerror)  # noqa: TRY400  # one line says it
         else:
             self._skipped = 0
+        if self._is_printed:
+            self._print(line)
+
+    def _print(self, line: bytes) -> None:
+        try:
+            # Past Python's buffers: one write, which lines of other processes do not cut.
+            os.write(_STDOUT, line)
+        except OSError as error:
+            self.failures += 1
+            logger.error("the audit log cannot be printed: %s", error.strerror)  # noqa: TRY400  # one line says it
 
     def _open(self, day: str) -> None:
         if day == self._day:
