@@ -23,3 +23,9 @@ def test_who_needs_pandas_still_gets_it() -> None:
 
 def test_where_pandas_is_there_already_nothing_changes() -> None:
     assert answer("import pandas as pd; leave_pandas_out(); print(pa.array(pd.Series([1.5])).type)") == "double"
+
+
+def test_our_modules_are_imported_without_pandas() -> None:
+    assert (
+        answer("import lakebed.server.process.serving, lakebed.cli.__main__; print('pandas' in sys.modules)") == "False"
+    )

@@ -112,7 +112,9 @@ class InfoList(Sequence[Info], Generic[Info]):
     __slots__ = ("_columns", "_made", "max_keys", "table")
     _make: Callable[..., Info]
 
-    def __init__(self, table: pa.Table = _SCHEMA.empty_table()) -> None:
+    def __init__(self, table: pa.Table | None = None) -> None:
+        if table is None:
+            table = _SCHEMA.empty_table()  # not while modules are imported, for it imports pandas (`leave_pandas_out`)
         texts: list[KeyColumn] = [KeyColumn(chunk(table, name)) for name in ("id", "min_key", "max_key")]
         numbers: list[Sequence[int]] = [
             memoryview(chunk(table, name).to_numpy()) for name in ("count", "size_bytes", "file_bytes")

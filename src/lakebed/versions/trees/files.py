@@ -57,8 +57,6 @@ Tree: TypeAlias = RangeList | SublistList
 
 Item: TypeAlias = RangeInfo | SublistInfo
 
-_EMPTY: Final = RangeList()
-
 _GAPS_BYTES: Final = 400
 """What the cache takes for gaps: their name, the entry of a dictionary, and the objects around them."""
 _GAP_BYTES: Final = 140
@@ -97,7 +95,7 @@ class TreeFiles:
             MetarangeCorrupt: the file is missing, short or altered.
         """
         if id_ == EMPTY_METARANGE:
-            return _EMPTY
+            return RangeList()
         name = (self._uri, id_)
         found = self._cache.find(name, InfoList)
         if found is None:

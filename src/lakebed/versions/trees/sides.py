@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,10 @@ class Stretch(NamedTuple):
         return table.slice(self.start, self.stop - self.start)
 
 
-_NOTHING: Final = Stretch(RangeView(ENTRIES_SCHEMA.empty_table()), 0, 0)
+@cache
+def _nothing() -> Stretch:
+    # Made when it is first asked for: Arrow's first list imports pandas, unless the process left it out by then.
+    return Stretch(RangeView(ENTRIES_SCHEMA.empty_table()), 0, 0)
 
 
 class Side:
@@ -92,7 +96,7 @@ class Side:
     async def until(self, end: bytes) -> Stretch:
         """Take the rows up to this key, itself included; of the present range only."""
         if not self.reaches(end):
-            return _NOTHING
+            return _nothing()
         info = self._infos[-1]
         if self._file is None:
             self._file = await (self._ahead.next() if self._ahead else self._files.file(info))
