@@ -27,6 +27,7 @@ from .planted.blind import NothingFits, blind, warm_up
 from .planted.exercised import Exercised
 from .planted.hunting import MUTANTS, Hunt, hunt, known_killers, write_killers
 from .planted.meetings import Meetings
+from .planted.trials import Trials
 from .ports.actors import Violation
 from .scenes.swarms import SWARM_FAULTS, swarm
 from .search.exploring import Explored, TooManyStates, explore
@@ -179,21 +180,23 @@ def _sorted(counted: Counter[str]) -> dict[str, int]:
 
 
 def mutants(*, seeds_max: int, only: str = "", anew: bool = False) -> dict[str, float]:
-    """Plant each bug and look for it where it is known to show. `anew`: search as if nothing had caught it before, and
-    write down what does.
+    """Plant each bug and look for it where it is known to show. `anew`: search as if nothing had caught it before.
+    What catches a bug is written down where nothing is, or anew.
     """
     killers = known_killers()
     chosen = [mutant for mutant in MUTANTS if only in mutant.name]
     counted = ("caught", "violations", "seeds", "schedules", "states", "steps", "faults")
     total = {"mutants": len(chosen), **dict.fromkeys(counted, 0)}
-    for mutant in chosen:
-        found = hunt(mutant, seeds_max=seeds_max, killer="" if anew else killers.get(mutant.name, ""))
-        if anew and found.killer:
-            write_killers(killers := killers | {mutant.name: found.killer})
-        total["caught"] += found.report is not None
-        for figure in ("seeds", "schedules", "states", "steps", "faults"):
-            total[figure] += getattr(found, figure)
-        print(f"{mutant.name:<23} {mutant.guard:<50} {found.cpu_s:>5.1f} s {_described(found)}", flush=True)
+    with Trials(chosen, killers) as trials:
+        for mutant in chosen:
+            known = "" if anew else killers.get(mutant.name, "")
+            found = hunt(mutant, trials, seeds_max=seeds_max, killer=known)
+            if not known and found.killer:
+                write_killers(killers := killers | {mutant.name: found.killer})
+            total["caught"] += found.report is not None
+            for figure in ("seeds", "schedules", "states", "steps", "faults"):
+                total[figure] += getattr(found, figure)
+            print(f"{mutant.name:<23} {mutant.guard:<50} {found.cpu_s:>5.1f} s {_described(found)}", flush=True)
     return dict(total)
 
 
@@ -219,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     bugs = commands.add_parser("mutants", help="plant bugs, and catch them")
     bugs.add_argument("--seeds", type=int, default=1_000, help="most seeds for one mutant")
     bugs.add_argument("--only", default="", help="only mutants with this in their name")
-    bugs.add_argument("--anew", action="store_true", help="search anew, and write down what caught each (killers.txt)")
+    bugs.add_argument("--anew", action="store_true", help="search anew, and write down what catches each (killers.txt)")
     random = commands.add_parser("blind", help="mutate the source at random, and list what nothing notices")
     random.add_argument("--mutations", type=int, default=20)
     random.add_argument("--seed", type=int, default=0, help="which mutations are drawn")

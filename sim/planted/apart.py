@@ -1,4 +1,4 @@
-"""Work in a process of its own, forked from this one with everything imported; and tests that run in one.
+"""Work in a process of its own, forked from this one with everything imported.
 
 A bug that is planted there leaves nothing behind, whatever it does to caches, threads or the process.
 """
@@ -6,14 +6,11 @@ A bug that is planted there leaves nothing behind, whatever it does to caches, t
 from __future__ import annotations
 
 import contextlib
-import importlib
 import multiprocessing
 import os
 import resource
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -98,52 +95,3 @@ def _work(work: Callable[[], str], sending: Connection, cpu_s_max: int) -> None:
     sending.close()
     # Threads that tests left behind must not hold up the end.
     os._exit(0)
-
-
-@cache
-def ready_for_tests() -> None:
-    """Import what nearly every test needs, once: a process that is forked begins with it. Halves what a test costs."""
-    for name in ("pytest", "hypothesis", "lakebed.server.app"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-
-
-def failing_test(tests: Sequence[str]) -> str:
-    """Run tests until one fails, and return its name; empty where all pass. Only those that need no JVM.
-
-    Raises:
-        NoTestRan: pytest refused the command line, so no test ran. That is no catch.
-    """
-    import pytest
-
-    os.chdir(ROOT)
-    failed = _Failed()
-    ignored = "ignore::pytest.PytestAssertRewriteWarning"  # of what this process has imported already
-    options = ["-x", "-q", "-W", ignored, "-p", "no:cacheprovider", "-m", "not spark and not slow"]
-    options += ["--hypothesis-profile", "first failure"]
-    # The parent's watchdog thread is not in a forked process, and faulthandler would wait for it without end.
-    options += ["-p", "no:faulthandler"]
-    # Two processes that tidy pytest's common folder at once fail at each other.
-    with tempfile.TemporaryDirectory(prefix="lakebed-sim-", ignore_cleanup_errors=True) as folder:
-        ended = pytest.main([*options, f"--basetemp={folder}/tests", *tests], [failed])
-    if ended == pytest.ExitCode.USAGE_ERROR:
-        raise NoTestRan(f"pytest cannot run {', '.join(tests)}")
-    return failed.name or (f"the tests end with {ended}" if ended not in (0, 5) else "")
-
-
-class NoTestRan(Exception):
-    """Pytest refuses its options, or knows no such test."""
-
-
-class _Failed:
-    """A plugin that remembers the first test that failed."""
-
-    name = ""
-
-    def pytest_addoption(self, parser: Any) -> None:
-        # Of faulthandler, which is left out. The project sets it, and pytest refuses a setting that no plugin knows.
-        parser.addini("faulthandler_timeout", "unused")
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.failed and not self.name:
-            self.name = report.nodeid

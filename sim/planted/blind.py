@@ -26,9 +26,10 @@ from sim.search.exploring import TooManyStates, explore
 from sim.search.scheduling import run_seed
 from sim.worlds.small import small_worlds
 
-from .apart import apart, failing_test, ready_for_tests
+from .apart import apart
 from .hunting import MUTANTS
 from .planting import SOURCE, Mutant, module_of, replaced
+from .trials import failing_test, ready_for_tests
 
 TABLE: Final = Path(__file__).parent / "blind.toml"
 FILES: Final = (

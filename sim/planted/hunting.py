@@ -23,8 +23,8 @@ from sim.search.footprints import Footprints
 from sim.search.scheduling import Bursts, Following, Schedule, run_seed
 from sim.worlds.small import World, small_worlds
 
-from .apart import apart, failing_test, ready_for_tests
 from .planting import Mutant, read_mutants
+from .trials import Trials
 
 MUTANTS: Final = read_mutants()
 STATES_MAX: Final = 600_000
@@ -34,9 +34,9 @@ BURSTS_FIRST: Final = 30
 BURSTS: Final = 60
 WIDTHS: Final = (16, 64, 256)
 WIDTHS_FAULTY: Final = (64,)
-TESTS_CPU_S: Final = 60
 KILLERS: Final = Path(__file__).parent / "killers.txt"
 _SWARM: Final = "swarm"
+_TESTS: Final = "tests/"
 
 
 @dataclass(slots=True)
@@ -57,15 +57,22 @@ class Hunt:
     cpu_s: float = field(default=0.0)
 
 
-def hunt(mutant: Mutant, *, seeds_max: int, killer: str = "") -> Hunt:
+def hunt(mutant: Mutant, trials: Trials, *, seeds_max: int, killer: str = "") -> Hunt:
     """Try what caught it last; then its own scenes and tests; without any, seeds, the quick worlds, more seeds."""
     found = Hunt()
     started_s = time.process_time()
-    with mutant.planted():
-        if killer:
+    if killer.startswith(_TESTS):
+        _by_tests(found, mutant, trials, [killer])
+    if found.report is None:
+        with mutant.planted():
             by_killer(found, killer)
-        if found.report is None:
-            _search(found, mutant, seeds_max)
+            if found.report is None:
+                _by_scenes(found, mutant)
+    if mutant.tests and found.report is None:
+        _by_tests(found, mutant, trials, mutant.tests)
+    if not mutant.scenes and not mutant.tests and found.report is None:
+        with mutant.planted():
+            _by_swarms(found, seeds_max)
     found.cpu_s += time.process_time() - started_s
     return found
 
@@ -82,7 +89,7 @@ def write_killers(killers: Mapping[str, str]) -> None:
     KILLERS.write_text("".join(f"{name}: {killers[name]}\n" for name in names))
 
 
-def _search(found: Hunt, mutant: Mutant, seeds_max: int) -> None:
+def _by_scenes(found: Hunt, mutant: Mutant) -> None:
     worlds = [world for name in mutant.scenes for world in small_worlds() if world.scene.name == name]
     # The other scenes without a fault cost less than the first with each.
     walked = sorted((world for world in worlds if not world.budget.seeds), key=_cost)
@@ -100,14 +107,14 @@ def _search(found: Hunt, mutant: Mutant, seeds_max: int) -> None:
             _by_world(found, [World(scene, Budget(seeds=SEEDS_OF_SCENE), is_quick=False)])
     if found.report is None:
         _by_world(found, walked)
-    if mutant.tests and found.report is None:
-        _by_tests(found, mutant.tests)
-    if not mutant.scenes and not mutant.tests:
-        _by_seed(found, range(min(SEEDS_FIRST, seeds_max)))
-        if found.report is None:
-            _by_world(found, [world for world in small_worlds() if world.is_quick])
-        if found.report is None:
-            _by_seed(found, range(SEEDS_FIRST, seeds_max))
+
+
+def _by_swarms(found: Hunt, seeds_max: int) -> None:
+    _by_seed(found, range(min(SEEDS_FIRST, seeds_max)))
+    if found.report is None:
+        _by_world(found, [world for world in small_worlds() if world.is_quick])
+    if found.report is None:
+        _by_seed(found, range(SEEDS_FIRST, seeds_max))
 
 
 def _cost(world: World) -> tuple[int, int]:
@@ -117,12 +124,10 @@ def _cost(world: World) -> tuple[int, int]:
 
 
 def by_killer(found: Hunt, killer: str) -> None:
-    """Try what caught a bug before."""
+    """Try the seed or schedule that caught a bug before."""
     place, _, how = killer.partition(": ")
     if place == _SWARM:
         _by_seed(found, [int(how)])
-    elif not how:
-        _by_tests(found, [place])
     elif scene := next((world.scene for world in small_worlds() if world.scene.name == place), None):
         try:
             _follow(scene, how)
@@ -155,9 +160,8 @@ def _by_seed(found: Hunt, seeds: Iterable[int]) -> None:
         found.faults += run.faults
 
 
-def _by_tests(found: Hunt, tests: Sequence[str]) -> None:
-    ready_for_tests()
-    done = apart(lambda: failing_test(tests), ended="the tests end the process", cpu_s_max=TESTS_CPU_S)
+def _by_tests(found: Hunt, mutant: Mutant, trials: Trials, tests: Sequence[str]) -> None:
+    done = trials.failing(mutant, tests)
     found.cpu_s += done.cpu_s
     if done.answer:
         found.where, found.killer, found.report = done.answer, done.answer, done.answer

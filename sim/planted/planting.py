@@ -2,8 +2,8 @@
 
 A patch names a file of `lakebed`, the function or class that it is in, and the lines before and after. The patched
 source is compiled, and each function whose code changed gets the new `__code__`: so every reference to it changes.
-A constant of a module is replaced in every module that imported it. A patch whose lines are not found exactly once, or
-that changes anything else, raises `StalePatch`: a guard that moved must be found again by a person.
+A constant of a module is replaced in every module that imported it, also of a test. A patch whose lines are not found
+exactly once, or that changes anything else, raises `StalePatch`: a guard that moved must be found again by a person.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def _replace_constant(module: ModuleType, name: str, changed: ast.Module) -> lis
     exec(compile(ast.Module([statement], []), str(module.__file__), "exec"), scope)  # noqa: S102  # our own source
     before = vars(module)[name]
     undo = []
-    for other in [one for key, one in sys.modules.items() if key.split(".")[0] == "lakebed"]:
+    for other in [one for key, one in sys.modules.items() if key.split(".")[0] in {"lakebed", "tests"}]:
         if vars(other).get(name) is before:
             undo.append(_restorer(other, name, before))
             setattr(other, name, scope[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from lakebed.versions import inventory
 from lakebed.versions.commits import committer
 from sim.planted.hunting import MUTANTS, Hunt, by_killer, hunt, known_killers
 from sim.planted.planting import Mutant, StalePatch, live_function, module_of, parse
+from sim.planted.trials import Trials
 from sim.worlds.small import small_worlds
 
 KILLERS = known_killers()
@@ -32,9 +34,15 @@ def read(text: str) -> Mutant:
     return mutant
 
 
+@pytest.fixture(scope="module")
+def trials() -> Iterator[Trials]:
+    with Trials(MUTANTS, KILLERS) as trials:
+        yield trials
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_planted_bug_is_caught(mutant: Mutant) -> None:
-    found = hunt(mutant, seeds_max=600, killer=KILLERS.get(mutant.name, ""))
+def test_every_planted_bug_is_caught(mutant: Mutant, trials: Trials) -> None:
+    found = hunt(mutant, trials, seeds_max=600, killer=KILLERS.get(mutant.name, ""))
 
     assert found.report is not None, mutant.guard
     # Caught for what it does, not for a mistake in it.
