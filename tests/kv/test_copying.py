@@ -22,10 +22,13 @@ from lakebed.kv import (
     store_partitions,
 )
 from lakebed.kv.drivers.remote import run_apart
+from lakebed.kv.store import SCAN_PAGE
 from tests.cli.conftest import Shell
 from tests.kv.servers import DATABASES, database
 
 PARTITIONS = [b"a", b"a/b", b"*?[x]", b"\x00\xff", b"z" * 1024]
+LARGE = PARTITIONS[1]
+"""More keys than a page of a scan has. The others have few: their names are the difficulty."""
 
 
 @pytest.fixture
@@ -41,7 +44,8 @@ def shell(tmp_path: Path) -> Shell:
 async def fill(uri: str) -> None:
     rng, store = random.Random(1), open_store(uri)
     for partition in PARTITIONS:
-        items = [(b"%d" % rng.randrange(10**6), rng.randbytes(rng.randrange(50))) for _ in range(1500)]
+        count = SCAN_PAGE + 500 if partition == LARGE else 50
+        items = [(b"%d" % rng.randrange(10**6), rng.randbytes(rng.randrange(50))) for _ in range(count)]
         await store.set_many(partition, items)
     await store.close()
 
