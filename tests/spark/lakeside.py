@@ -296,7 +296,7 @@ class Lakeside:
         if words == ["gc", "planning"]:
             return {"has_rules": self.wait(self.service.rules.read()).rules is not None}
         if words == ["gc", "purging"]:
-            return {"namespace": self.uri}
+            return msgspec.to_builtins(self.wait(self.service.purging()))
         if words == ["gc", "restore"]:
             restore = Restoring(self.versions, key=b"k").restore(
                 msgspec.convert(body, Restore), branch=body["branch"] or "main"
