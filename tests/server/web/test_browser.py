@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.server.web.chromium import ENTER, NARROW, WIDE, Chromium, is_installed, log_in
-from tests.server.web.lakes import LONG, Server, commit, make_long_names, make_repository, serving
+from tests.server.web.lakes import LONG, Server, commit, make_long_names, make_repository, serving, wait_for_jobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -173,6 +173,8 @@ def test_rules_are_saved_a_plan_is_applied_with_a_window_restored_and_undone(bro
     browser.fill(Type="2", Window="1h")
     browser.press("Apply")
     browser.see("type 1 to confirm")
+    with server.api() as api:
+        wait_for_jobs(api, "nights")  # The plan is there before its job has ended.
     browser.unfold("Apply this plan")
     browser.enter("Type", "1")
     browser.press("Apply")
