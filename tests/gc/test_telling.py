@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from lakebed.base import CommitId
 from lakebed.cli.gc import apply_question
@@ -32,7 +33,7 @@ from lakebed.cli.gc.why import why_text
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.progress import CLEAR, Line
 from lakebed.gc import ListedRun, RunNotReady, RunStatus, SparkFailed, messages, run_status_by_record, unforeseen
-from lakebed.gc.engines.failures import telling_line
+from lakebed.gc.engines.failures import TaskCorrupt, marked, telling_line, translated
 from lakebed.gc.machine.preflight import state_to_apply
 from lakebed.gc.messages import (
     CommitCounts,
@@ -506,6 +507,16 @@ def test_a_worker_without_a_package_that_ours_needs_says_which() -> None:
     trace = TRACE.replace("ValueError: no such thing", "ModuleNotFoundError: No module named 'msgspec'")
 
     assert telling_line(trace).endswith("lack the Python package msgspec: they need msgspec, numpy, obstore, pyarrow")
+
+
+def test_an_error_of_a_task_comes_to_the_driver_with_its_family_its_message_and_its_facts() -> None:
+    with pytest.raises(RuntimeError) as left, marked():
+        raise messages.BadInput("in/part-0 is missing", missing="in/part-0", rows=3, cause=ValueError())
+
+    with pytest.raises(TaskCorrupt, match=r"BadInput: in/part-0 is missing$") as came, translated():
+        raise PySparkException(TRACE.replace("ValueError: no such thing", f"RuntimeError: {left.value}"))
+
+    assert came.value.facts == {"missing": "in/part-0", "rows": 3}
 
 
 def test_an_unforeseen_failure_is_one_line_and_a_file_with_all_of_it(tmp_path: Path) -> None:

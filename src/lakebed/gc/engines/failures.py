@@ -2,7 +2,8 @@
 
 Spark hands an exception of a Python worker on as text: a traceback, inside a traceback of the JVM. Here the error of a
 task is given a mark before it leaves (`marked`), and found again on the driver (`translated`), so that a corrupt range
-is a `Corrupt` error whose message names the range, in a job as in a plain function.
+is a `Corrupt` error whose message names the range and whose facts are those of the task, in a job as in a plain
+function.
 
 An error of Spark that nothing here foresaw becomes one line for who waits (`unforeseen`), and a file with the whole of
 it. The line that helps is the last error of the innermost trace, mostly that of the worker.
@@ -11,6 +12,7 @@ it. The line that helps is the last error of the innermost trace, mostly that of
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import tempfile
 import traceback
@@ -22,7 +24,7 @@ from lakebed.base import Conflict, Corrupt, LakebedError, Unavailable
 
 from .package import NEEDED
 
-_MARK: Final = re.compile(r"lakebed task error \((\w+)\): (.*)")
+_MARK: Final = re.compile(r"lakebed task error \((\w+) (\{.*?\})\): (.*)")
 
 
 class TaskFailed(LakebedError):
@@ -51,7 +53,10 @@ def marked() -> Iterator[None]:
         yield
     except LakebedError as error:
         message = " ".join(str(error).split())
-        raise RuntimeError(f"lakebed task error ({_family(error)}): {type(error).__name__}: {message}") from error
+        # Text and numbers only: all that Spark hands on is text, and the driver reads these back as they were.
+        facts = json.dumps({name: fact for name, fact in error.facts.items() if isinstance(fact, str | int)})
+        mark = f"lakebed task error ({_family(error)} {facts})"
+        raise RuntimeError(f"{mark}: {type(error).__name__}: {message}") from error
 
 
 @contextlib.contextmanager
@@ -69,7 +74,7 @@ def translated() -> Iterator[None]:
         found = _MARK.search(str(error))
         if found is None:
             raise
-        raise _FAMILIES.get(found[1], TaskFailed)(found[2]) from error
+        raise _FAMILIES.get(found[1], TaskFailed)(found[3], **json.loads(found[2])) from error
 
 
 def _family(error: LakebedError) -> str:

@@ -170,10 +170,11 @@ async def read_part(store: ObjectStore, folder: str, part: messages.Part) -> byt
     Raises:
         BadInput: missing, of another size, or of another digest.
     """
+    key = folder + part.name
     try:
-        data = await store.get(folder + part.name)
+        data = await store.get(key)
     except NotFound as error:
-        raise messages.BadInput(f"{folder}{part.name} is missing", part=part.name) from error
+        raise messages.BadInput(f"{key} is missing", missing=key, part=part.name) from error
     if messages.part_of(part.name, data, rows=part.rows) != part:
         raise messages.BadInput(f"{folder}{part.name} contradicts its size or digest", part=part.name)
     return data

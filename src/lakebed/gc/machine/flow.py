@@ -158,7 +158,7 @@ async def _check_there(context: RunContext, error: BaseException, folder: str) -
     if not is_same_place(uri, context.store.uri):
         message = f"repository {context.repository} was deleted while the run read it"
         raise RepositoryGone(message, repository=context.repository) from error
-    if isinstance(error, Corrupt) and folder in str(error) and str(error).endswith(" is missing"):
+    if isinstance(error, Corrupt) and str(error.facts.get("missing", "")).startswith(folder):
         raise other_store(f"{error}, and the server wrote it for this run", context.store) from error
 
 

@@ -155,9 +155,10 @@ async def read_garbage(store: ObjectStore, plan: Plan, part: Part) -> pa.Table:
     Raises:
         BadInput: it is missing, or not as the plan describes it.
     """
-    data = await find(store, plan.garbage.folder + part.name)
+    key = plan.garbage.folder + part.name
+    data = await find(store, key)
     if data is None:
-        raise BadInput(f"{plan.garbage.folder}{part.name} is missing", part=part.name)
+        raise BadInput(f"{key} is missing", missing=key, part=part.name)
     return messages.read_part(plan.garbage, messages.GARBAGE, part, data)
 
 

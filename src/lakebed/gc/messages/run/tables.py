@@ -187,7 +187,10 @@ MANIFEST_FORMAT: Final = 1
 
 
 class BadInput(Corrupt):
-    """An input of a run is missing, short, unreadable, or of a version this program does not know. Delete nothing."""
+    """An input of a run is missing, short, unreadable, or of a version this program does not know. Delete nothing.
+
+    Facts of an input that is not there: `missing`, its key.
+    """
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,7 +290,8 @@ def check_listing(manifest: Manifest, listed: Mapping[str, int]) -> list[str]:
     for part in manifest.parts:
         size_bytes = listed.get(part.name)
         if size_bytes is None:
-            raise BadInput(f"{manifest.folder}{part.name} is missing", input=manifest.table, part=part.name)
+            key = manifest.folder + part.name
+            raise BadInput(f"{key} is missing", missing=key, input=manifest.table, part=part.name)
         if size_bytes != part.size_bytes:
             raise BadInput(
                 f"{manifest.folder}{part.name} has {size_bytes} bytes instead of {part.size_bytes}",
