@@ -10,12 +10,13 @@ be left that an acknowledged write had put at the path before that erasure began
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from lakebed.base import Entry, RunKind
-from lakebed.gc.kinds.erasure.certificate.certifying import NothingSelected, certify
+from lakebed.gc.kinds.erasure.certificate.certifying import certify
+from lakebed.gc.kinds.erasure.certificate.foreseeing import NothingSelected
 from lakebed.gc.kinds.erasure.plan import Erasure
 from lakebed.gc.machine import flow
 from lakebed.gc.messages import GARBAGE, ErasureOrder, Unstage, Unstaged, certificate_path
@@ -104,15 +105,15 @@ def erase_staged(name: str, *, has_grace: bool = False, everywhere: bool = False
 
     async def act(repo: Versions) -> None:
         collecting = Collecting(repo, has_grace=has_grace)
-        unstage: Callable[..., Any] = collecting.service.unstage
+        unstage = collecting.service.unstage
         counts: list[int] = []
 
         async def counted(run_id: str, body: Unstage) -> Unstaged:
-            done: Unstaged = await unstage(run_id, body)
+            done = await unstage(run_id, body)
             counts.append(done.count)
             return done
 
-        setattr(collecting.service, "unstage", counted)  # noqa: B010  # mypy refuses to assign to a method
+        collecting.service.unstage = counted
         if everywhere:
             await _erase_everywhere(repo, collecting)
         else:
@@ -335,7 +336,7 @@ def _scene(
         repo = versions(ports)
         collecting = Collecting(repo, FENCING)
         # The checkers know no actor who would delete what is staged.
-        setattr(collecting.service, "unstage", _leave_staged)  # noqa: B010  # as above
+        collecting.service.unstage = _leave_staged
         with suppress(NothingSelected):
             await _erase(collecting)
         # It took owners for dead, which makes claims: the first pass finishes these, the others drop what they had.

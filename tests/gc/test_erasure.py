@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from lakebed.base import Conflict
 from lakebed.gc import BadWindow, Plan, messages
-from lakebed.gc.kinds.erasure.certificate import certifying
-from lakebed.gc.kinds.erasure.certificate.certifying import NothingSelected
+from lakebed.gc.kinds.erasure.certificate import foreseeing
+from lakebed.gc.kinds.erasure.certificate.foreseeing import NothingSelected
 from lakebed.gc.live import InvalidHold
 from lakebed.gc.messages import ErasureOrder, InvalidRequest, PlanRequest, RunKind, RunState
 from lakebed.gc.rules import InvalidSelection, Selection
@@ -584,7 +584,7 @@ def test_an_upload_that_got_another_part_since_the_plan_stays(lake: Lakeside) ->
 
 
 def test_copies_in_many_rows_are_looked_for_on_request(lake: Lakeside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certifying, "COPIES_ROWS_MAX", 1)
+    monkeypatch.setattr(foreseeing, "COPIES_ROWS_MAX", 1)
     lake.upload("users/ann", b"secret")
     copy = lake.upload("old/backup", b"secret")
     lake.commit()

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
         session_options,
     )
     from .kinds.committed.plan import NoRules
-    from .kinds.erasure.certificate.certifying import GARBAGE_STAYS, REMAINS
+    from .kinds.erasure.certificate.foreseeing import GARBAGE_STAYS
+    from .kinds.erasure.certificate.standing import REMAINS
     from .kinds.uncommitted.saved import NoSavedState
     from .machine.preflight import NotTheRules, RunNotReady
     from .mark.holding import HeldBack
@@ -154,7 +155,8 @@ __all__ = [
 _NAMES: Final = {
     ".api.collector": "Collector NamespaceMissing NoSession",
     ".api.branches": "PolicyChanged plan_branches sweep_branches",
-    ".kinds.erasure.certificate.certifying": "GARBAGE_STAYS REMAINS",
+    ".kinds.erasure.certificate.foreseeing": "GARBAGE_STAYS",
+    ".kinds.erasure.certificate.standing": "REMAINS",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
     ".runs.fencing": "Overtaken",
     ".engines.files": "Lake",

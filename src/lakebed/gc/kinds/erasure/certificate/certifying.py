@@ -1,4 +1,4 @@
-"""Certify an erasure, or foresee it: what still has the selected content, and why.
+"""Certify an erasure: what still has the selected content, and why.
 
 A certificate looks at the store for each object that was selected:
 
@@ -15,45 +15,31 @@ A certificate looks at the store for each object that was selected:
 5. Find the collection which proves that no garbage is left from before the erasure (proving.py).
 6. List the folders of `data/`. What lies in one that is on no record was in no collection.
 
-A plan's outlook is the same look before anything goes, at what the plan does not take. It reads all ranges only where
-these have few rows, or on request. It reads the bytes of what no entry names any more, for their checksums. Neither
-publishes or deletes anything.
+It publishes and deletes nothing. A plan's outlook is the same look before anything goes (foreseeing.py).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from lakebed.base import (
-    FOREIGN_SLICE,
     Corrupt,
     NotFound,
-    RangeId,
     RunKind,
     RunState,
     count_of,
-    format_address,
-    human_size,
-    key_inside,
-    parse_address,
 )
 from lakebed.gc import messages
-from lakebed.gc.engines import Task
-from lakebed.gc.engines.tables import Table, required
-from lakebed.gc.kinds.erasure.erasing import RangesBySpan, at_selected_paths, deferred_runs, key_of, read_ranges_by_span
-from lakebed.gc.mark.inputs.ranges import ListedRanges, get_range, ranges_in
-from lakebed.gc.mark.inputs.selecting import Flags, matching, paths_of, read_rows, selected
+from lakebed.gc.kinds.erasure.erasing import RangesBySpan, key_of, read_ranges_by_span
+from lakebed.gc.mark.inputs.selecting import paths_of, selected
 from lakebed.gc.messages import (
     CERTIFICATES_PREFIX,
-    CLOCK_KEY,
-    COPIES_ROWS_MAX,
     DATA_PREFIX,
     LEDGER_PREFIX,
     PROOF,
@@ -63,8 +49,6 @@ from lakebed.gc.messages import (
     Collected,
     ErasedObject,
     ErasureOrder,
-    Manifest,
-    Outlook,
     Plan,
     PlanMissing,
     PreparedCommits,
@@ -75,36 +59,38 @@ from lakebed.gc.messages import (
     decode_certificate,
     encode_certificate,
 )
-from lakebed.gc.rules import Holds, Matcher, Selection, digests_in
+from lakebed.gc.rules import Matcher, Selection
 from lakebed.gc.runs.context import RunContext, find, folder_in, read_plan, slice_numbers
-from lakebed.objectstore import Level, keeps_versions
+from lakebed.objectstore import Level
 
-from .contents import addresses_there, deferred_copies, read_checksums, sources_of
+from .contents import addresses_there, deferred_copies, read_checksums
 from .proving import find_proof
-
-NAMES: Final = Table(
-    "an entry of a range: the object that it names, as a key or a full URI, the checksum of its content, and the"
-    " address from which a restore copied it (empty where it is unknown)",
-    required(
-        ("path", pa.string()),
-        ("address", pa.string()),
-        ("checksum", pa.string()),
-        ("size_bytes", pa.int64()),
-        ("source", pa.string()),
-    ),
+from .standing import (
+    REMAINS,
+    Content,
+    Kept,
+    addresses_of_parts,
+    copies_that_stand,
+    deferred_by_run,
+    held_back,
+    is_other,
+    kept_at_paths,
+    kept_by_bucket,
+    names_by_branch,
+    open_or,
+    read_names,
+    staged_copies,
+    staged_elsewhere,
+    why_named,
+    with_any,
 )
+
 _GARBAGE: Final = "bytes that no entry names may have been at these paths"
 _ON_NO_RECORD: Final = (
     "No collection takes a slice without a record. `lakebed gc adopt --slices` puts it on record, or remove it with the"
     " store's own tools. Of the rest `lakebed gc run --uncommitted --old-layout` takes what nothing names"
 )
-_NO_DIGEST: Final = "no-digest"
-"""No content has it. A client may give it to an entry, which then may be named as a copy."""
 _TURNS_MAX: Final = 3  # copies, and copies of restored ones: hardly anything but forged marks takes a third
-GARBAGE_STAYS: Final = (
-    "bytes that were overwritten, deleted or reset away before a commit had them have no path on record: apply with"
-    " --everywhere, which deletes for good all that no entry of the repository names, whatever its path was"
-)
 _UNREAD_EARLIER: Final = (
     "copies were not sought of all that certificates of earlier erasures name: this one cannot be read"
 )
@@ -112,17 +98,6 @@ _LEFT_OUT: Final = "objects of other erasures, of which metadata alone select, o
 _UNREAD_PLAN: Final = "copies were not sought of what it took: it has no certificate, and its plan cannot be read"
 _LEFT_RUN: Final = "it left its run while this was asked, and may be restored: verify again"
 _APPLIED: Final = frozenset({RunState.SWEEPING, RunState.ENDED})
-REMAINS: Final = (
-    "paths stay as names in commits, ranges, plans and the ledger",
-    "what earlier collections took at these paths is not among the objects if its commits are gone: the ledger has it",
-    "bytes that come later to an address handed out before have no path on record until they are linked",
-    "bytes that came to the paths after the plan, and left them again before a commit or a certificate saw them there",
-    "of an object that was copied or moved while it was staged, only the paths where it is now are on record",
-    "unfinished uploads that the bucket itself keeps, as S3 does until a rule of the bucket ends them",
-    "files of other names than Lakebed gives, inside of slices and outside of data/, were not looked at",
-    "copies with another checksum were not found: that of an upload in parts, or of an import, depends on how it came",
-    "backups of the namespace or the key-value store, and copies in other buckets, were not looked at",
-)
 
 
 async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
@@ -162,7 +137,7 @@ async def _planned(context: RunContext, plan: Plan, order: ErasureOrder) -> tupl
     columns = garbage["address"].to_pylist(), paths_of(garbage), garbage["size_bytes"].to_pylist()
     staged = {key_of(one, plan.namespace): one.checksum for one in order.staged}
     checksums = {**staged, **order.checksums}
-    parts = _parts(order.staged, plan.namespace)
+    parts = addresses_of_parts(order.staged, plan.namespace)
     planned = tuple(
         ErasedObject(
             address=address,
@@ -232,7 +207,7 @@ async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certi
 
     async def find(prepared: PreparedCommits) -> tuple[_Commits, pa.Table]:
         seen = await _read_commits(context, run, prepared, before.selection)
-        return seen, await _names(
+        return seen, await read_names(
             context, seen.ranges.meeting, before.selection, lambda rows: selected(rows, before.selection)
         )
 
@@ -250,21 +225,13 @@ async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certi
     return replace(made, stands=(*made.stands, *unread), remains=(*made.remains, *left_out))
 
 
-class _Kept(NamedTuple):
-    """An object that a deferred run keeps, with all its paths."""
-
-    paths: Sequence[str]
-    size_bytes: int
-    standing: Standing
-
-
 class _Deferred(NamedTuple):
     """One look at deferred runs: those that may keep selected objects, what they keep at selected paths, by address,
     and copies of erased content.
     """
 
     runs: Sequence[Standing]
-    at_paths: Mapping[str, _Kept]
+    at_paths: Mapping[str, Kept]
     copies: Sequence[Standing] = ()
 
     def joined(self, last: _Deferred) -> Sequence[Standing]:
@@ -285,13 +252,13 @@ class _Deferred(NamedTuple):
 
 async def _deferred_now(context: RunContext, before: Certificate) -> _Deferred:
     selection = before.selection
-    runs = await _deferred(context, selection)
+    runs = await deferred_by_run(context, selection)
     if selection.digests or selection.metadata:  # Their tables have neither, so `runs` names them whole.
         return _Deferred(runs, {})
     known = frozenset(one.address for one in before.objects if not one.is_kept)
     holds = await context.service.holds()
     return _Deferred(
-        runs, await _deferred_at_paths(context, selection, holds, takes_shared=before.takes_shared, known=known)
+        runs, await kept_at_paths(context, selection, holds, takes_shared=before.takes_shared, known=known)
     )
 
 
@@ -439,46 +406,6 @@ async def _read_commits(
     return _Commits(prepared, rows, await read_ranges_by_span(context.engine, rows, selection, folder=folder))
 
 
-class _Content(NamedTuple):
-    """Erased content: the checksums that it has, and those of its copies as well; the addresses of all of these."""
-
-    own: frozenset[str]
-    checksums: frozenset[str]
-    addresses: frozenset[str]
-
-    def has(self, checksum: str, source: str) -> bool:
-        return checksum in self.checksums or source in self.addresses
-
-    def why(self, checksum: str, source: str) -> str:
-        if checksum in self.own:
-            return "has an erased checksum"
-        return f"was restored from {source}" if source in self.addresses else "has the checksum of a restored copy"
-
-    def closed(self, others: pa.Table, elsewhere: Iterable[StagedEntry], uri: str) -> _Content:
-        """Return it with the copies that are among these NAMES and entries, copies of copies, and so on.
-
-        Anybody may write that an object was restored: more is said to be a copy then, never less.
-        """
-        committed = zip(*(others[name].to_pylist() for name in ("address", "checksum", "source")), strict=True)
-        rows = frozenset((*committed, *((key_of(one, uri), one.checksum, one.source) for one in elsewhere)))
-        by_source: dict[str, list[tuple[str, str, str]]] = {}
-        by_checksum: dict[str, list[tuple[str, str, str]]] = {}
-        for row in rows:
-            by_source.setdefault(row[2], []).append(row)
-            by_checksum.setdefault(row[1], []).append(row)
-        checksums, addresses = set(self.checksums), set(self.addresses)
-        left = [row for row in rows if self.has(row[1], row[2])]
-        while left:
-            address, checksum, _ = left.pop()
-            if address not in addresses:
-                addresses.add(address)
-                left += by_source.get(address, ())
-            if checksum and checksum not in checksums:
-                checksums.add(checksum)
-                left += by_checksum.get(checksum, ())
-        return self._replace(checksums=frozenset(checksums), addresses=frozenset(addresses))
-
-
 class _Copies(NamedTuple):
     """`others` are the rows that may be copies, or name an object that is there, `elsewhere` what is staged and may be
     one. Copies with checksums in `unsought` were not looked for.
@@ -487,7 +414,7 @@ class _Copies(NamedTuple):
     seen: _Commits
     others: pa.Table
     elsewhere: Collection[StagedEntry]
-    content: _Content
+    content: Content
     unsought: Collection[str]
 
 
@@ -504,23 +431,23 @@ async def _find_copies(
     """
     uri = context.store.uri.rstrip("/")
     own = frozenset(one.checksum for one in objects.values()) - {""}
-    content, sought = _Content(own, own, frozenset(objects)), frozenset[str]()
+    content, sought = Content(own, own, frozenset(objects)), frozenset[str]()
     elsewhere: dict[StagedEntry, None] = {}
     for _ in range(_TURNS_MAX):
-        elsewhere |= dict.fromkeys(await _staged_elsewhere(context, run.run_id, content.checksums - sought, there))
+        elsewhere |= dict.fromkeys(await staged_elsewhere(context, run.run_id, content.checksums - sought, there))
         sought = content.checksums
         # Erased content may lie at any path, so no range can be left out.
-        whole = _with_any(sorted(sought))
+        whole = with_any(sorted(sought))
 
         async def look(
             prepared: PreparedCommits, known: _Commits = seen, whole: Selection = whole
         ) -> tuple[_Commits, pa.Table]:
             now = await _read_commits(context, run, prepared, selection, known)
-            return now, await _names(
+            return now, await read_names(
                 context,
                 now.ranges.all,
                 whole,
-                lambda rows: _is_other(rows, selection, whole, there, uri, restored=True),
+                lambda rows: is_other(rows, selection, whole, there, uri, restored=True),
                 also=("metadata",),
             )
 
@@ -529,11 +456,6 @@ async def _find_copies(
         if content.checksums == sought:
             break
     return _Copies(seen, others, elsewhere, content, content.checksums - sought)
-
-
-def _with_any(checksums: Sequence[str]) -> Selection:
-    """Select entries with one of these checksums; none where there are none."""
-    return Selection(digests=tuple(checksums) or (_NO_DIGEST,))
 
 
 async def _look(
@@ -552,18 +474,18 @@ async def _look(
     """Make the certificate. `staged` are the selected entries, `deferred` what deferred runs keep."""
     run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
     holds, others = copies.seen.prepared.holds, copies.others
-    names = _staged_names(copies.elsewhere, before.namespace, beside=staged)
+    names = names_by_branch(copies.elsewhere, before.namespace, beside=staged)
     stands = [
         Standing(
             what="object",
             where=address,
-            why=_why(address, objects[address].paths, holds, others, names, _open_or(address, closed, _LATER)),
+            why=why_named(address, objects[address].paths, holds, others, names, open_or(address, closed, _LATER)),
         )
         for address in sorted(frozenset(there) - {one.where for one in deferred})
     ]
-    stands += (await _copies(context, others, copies.content, objects))[:STANDING_MAX]
+    stands += (await copies_that_stand(context, others, copies.content, objects))[:STANDING_MAX]
     stands += _unsought(objects, there)
-    stands += (await _staged_copies(context, copies.elsewhere, copies.content, objects, beside=staged))[:STANDING_MAX]
+    stands += (await staged_copies(context, copies.elsewhere, copies.content, objects, beside=staged))[:STANDING_MAX]
     if copies.unsought:
         why = f"copies were not sought of {count_of(len(copies.unsought), 'more checksum')} that restored copies have"
         stands.append(Standing(what="copy", where=context.store.uri, why=why))
@@ -577,10 +499,10 @@ async def _look(
     )
     collected = proof if isinstance(proof, Collected) else None
     if isinstance(proof, str):
-        why = f"{_GARBAGE}: {proof}{_held_back(holds)}"
+        why = f"{_GARBAGE}: {proof}{held_back(holds)}"
         stands.append(Standing(what="garbage", where=context.store.uri, why=why))
     stands += unlisted
-    bucket, unknown = await _bucket(context)
+    bucket, unknown = await kept_by_bucket(context)
     stands += bucket
     return replace(
         before,
@@ -606,263 +528,7 @@ async def _in_queue(
     ]
 
 
-async def foresee(
-    context: RunContext,
-    run: StartedRun,
-    order: ErasureOrder,
-    prepared: PreparedCommits,
-    *,
-    queued: Sequence[StagedEntry],
-    ranges: RangesBySpan,
-    garbage: Manifest,
-) -> tuple[Outlook, dict[str, str]]:
-    """List what an erasure of this plan would leave. RANGES that meet the selection are read again; the others only
-    where an object is shared, or copies are looked for.
-
-    Return with that the checksums, by address, of those of its objects that no entry on record has: their bytes are
-    read now, while they are there.
-
-    Raises:
-        NothingSelected: there is nothing that the order selects.
-    """
-    meant = await _meant(context, order, prepared, queued, ranges, garbage)
-    found, taken, deferred = meant.found, meant.taken, meant.deferred
-    left = _left(found, (*order.staged, *queued), taken["address"])
-    there = await addresses_there(context, left)
-    far = await _seek_copies(context, run, order, ranges, meant, there)
-    others, elsewhere = far.others, far.elsewhere
-    closed, otherwise = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
-    names = _staged_names(elsewhere, context.store.uri.rstrip("/"), beside=order.staged)
-    stands = [
-        Standing(
-            what="object",
-            where=address,
-            why=_why(address, left[address], prepared.holds, others, names, _open_or(address, closed, otherwise)),
-        )
-        for address in sorted(there)
-    ]
-    known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
-    stands += await _copies(context, others, far.content, known)
-    stands += await _staged_copies(context, elsewhere, far.content, known, beside=order.staged)
-    stands += [
-        Standing(what="staged", where=one.path, why=f"a commit of branch {one.branch} may be taking it: plan again")
-        for one in order.staged
-        if one.is_sealed
-    ]
-    stands += deferred
-    if far.has_sought:
-        told = {*known, *taken["address"].to_pylist(), *others["address"].to_pylist(), *(one.where for one in deferred)}
-        stands += await deferred_copies(context, _sizes_of(found, taken, order.staged, meant.read), told)
-    bucket, unknown = await _bucket(context)
-    # Never cut off: of all that stands this is the one that no second plan can mend.
-    named = (*bucket, *stands[:STANDING_MAX])
-    outlook = Outlook(
-        stands=named,
-        stands_count=len(stands) + len(bucket),
-        unmatched=meant.unmatched,
-        remains=(*far.missing, _garbage_stays(prepared.holds), *REMAINS, *unknown),
-    )
-    return outlook, meant.read
-
-
-class _Meant(NamedTuple):
-    """Hold what an order selects. `found` are the entries of commits (NAMES), `taken` the plan's objects (GARBAGE),
-    `deferred` what deferred runs keep of it, `read` the checksums that no entry on record has.
-    """
-
-    found: pa.Table
-    taken: pa.Table
-    checksums: pa.Array
-    deferred: list[Standing]
-    unmatched: tuple[str, ...]
-    read: dict[str, str]
-
-
-async def _meant(
-    context: RunContext,
-    order: ErasureOrder,
-    prepared: PreparedCommits,
-    queued: Sequence[StagedEntry],
-    ranges: RangesBySpan,
-    garbage: Manifest,
-) -> _Meant:
-    """
-    Raises:
-        NothingSelected: there is nothing that the order selects.
-    """
-    selection = order.selection
-    found = await _names(context, ranges.meeting, selection, lambda rows: selected(rows, selection))
-    taken = await context.read(garbage, messages.GARBAGE)
-    paths = _texts(found["path"], taken["path"], [one.path for one in (*order.staged, *queued)])
-    checksums = _texts(found["checksum"], [one.checksum for one in order.staged])
-    deferred = await _deferred(context, selection)
-    if not selection.metadata:
-        met = frozenset((*found["address"].to_pylist(), *taken["address"].to_pylist()))
-        kept = await _deferred_at_paths(context, selection, prepared.holds, takes_shared=order.takes_shared, known=met)
-        paths = _texts(paths, [path for one in kept.values() for path in one.paths])
-        deferred += [one.standing for one in kept.values()]
-    unmatched = _unmatched(selection, paths, checksums)
-    read = await _of_no_entry(context, order.staged, found, taken)
-    if not (len(paths) or deferred):
-        raise NothingSelected(
-            "no commit, branch or deferred run has what is selected: nothing was planned. Bytes that no entry names"
-            " have no path on record: `lakebed gc run --uncommitted --clean` deletes all of them"
-        )
-    return _Meant(found, taken, checksums, deferred, unmatched, read)
-
-
-class _Far(NamedTuple):
-    """Hold the entries that name an object of the plan or have its content, in commits (NAMES) and staged. `missing`
-    says that copies were not sought.
-    """
-
-    others: pa.Table
-    elsewhere: Iterable[StagedEntry]
-    content: _Content
-    has_sought: bool
-    missing: tuple[str, ...]
-
-
-async def _seek_copies(
-    context: RunContext,
-    run: StartedRun,
-    order: ErasureOrder,
-    ranges: RangesBySpan,
-    meant: _Meant,
-    there: Collection[str],
-) -> _Far:
-    selection, uri = order.selection, context.store.uri.rstrip("/")
-    # By digest alone every entry with the content is selected.
-    finds_copies = selection.is_by_path or bool(selection.metadata)
-    looks_far = finds_copies and (order.finds_copies or ranges.all.entries <= COPIES_ROWS_MAX)
-    wanted = sorted({*meant.checksums.to_pylist(), *meant.read.values()} - {""}) if looks_far else []
-    erased = frozenset(meant.taken["address"].to_pylist()) if looks_far else frozenset()
-    content = _Content(frozenset(wanted), frozenset(wanted), erased)
-    whole = _with_any(wanted)
-    others = NAMES.schema.empty_table()
-    looks = bool(there or wanted or erased)
-    if looks:
-        others = await _names(
-            context,
-            ranges.all,
-            whole,
-            lambda rows: _is_other(rows, selection, whole, there, uri, restored=bool(erased)),
-            also=("metadata",) if erased else (),
-        )
-    elsewhere = await _staged_elsewhere(context, run.run_id, wanted, there) if looks else ()
-    missing = () if looks_far or not finds_copies else (_NO_COPIES,)
-    return _Far(others, elsewhere, content.closed(others, elsewhere, uri), bool(wanted), missing)
-
-
-def _sizes_of(
-    found: pa.Table, taken: pa.Table, staged: Sequence[StagedEntry], read: Mapping[str, str]
-) -> frozenset[tuple[str, int]]:
-    """Return each checksum and size of NAMES, of staged entries, and of what was READ of the objects TAKEN."""
-    sizes = dict(zip(taken["address"].to_pylist(), taken["size_bytes"].to_pylist(), strict=True))
-    each = [
-        *zip(found["checksum"].to_pylist(), found["size_bytes"].to_pylist(), strict=True),
-        *((one.checksum, one.size_bytes) for one in staged),
-        *((checksum, sizes[address]) for address, checksum in read.items()),
-    ]
-    return frozenset(one for one in each if one[0])
-
-
-def _parts(staged: Sequence[StagedEntry], uri: str) -> frozenset[str]:
-    """Return the addresses of parts of uploads. The checksum of an entry is never that of a part."""
-    return frozenset(key_of(one, uri) for one in staged if one.multipart_id)
-
-
-async def _of_no_entry(
-    context: RunContext, staged: Sequence[StagedEntry], found: pa.Table, taken: pa.Table
-) -> dict[str, str]:
-    """Return the checksums, by address, of the objects TAKEN whose checksum neither NAMES nor staged entries have: what
-    deferred runs and the queue of hard delete keep. One that cannot be read is left out.
-    """
-    uri = context.store.uri
-    known = {row["address"] for row in found.select(["address", "checksum"]).to_pylist() if row["checksum"]}
-    known |= {key_of(one, uri) for one in staged if one.checksum} | _parts(staged, uri)
-    sizes = zip(taken["address"].to_pylist(), taken["size_bytes"].to_pylist(), strict=True)
-    asked = {address: size for address, size in sizes if address not in known}
-    if asked:
-        whole = f"{count_of(len(asked), 'object')}, {human_size(sum(max(size, 0) for size in asked.values()))}"
-        context.progress(f"reading {whole}, for checksums: no entry has them")
-    return await read_checksums(context.engine, asked)
-
-
-def _garbage_stays(holds: Holds) -> str:
-    return f"{GARBAGE_STAYS}{_held_back(holds)}"
-
-
-def _held_back(holds: Holds) -> str:
-    names = ", ".join(holds.keeping_uncommitted())
-    return f". A collection takes nothing while legal hold {names} is in force" if names else ""
-
-
 _LATER: Final = "is not deleted yet: it was staged, under way, held by a commit, or came after the plan; plan again"
-_UNKNOWN: Final = "something else keeps it: `lakebed gc why` says what"
-_NO_COPIES: Final = "copies at other paths were not looked for: --copies does, and reads every checksum"
-
-
-class NothingSelected(NotFound):
-    """Nothing that the repository has, or had, is selected. Nothing was planned."""
-
-
-def _texts(*columns: pa.ChunkedArray | pa.Array | list[str]) -> pa.Array:
-    """Return each text of these once."""
-    return pc.unique(pa.chunked_array([piece for one in columns for piece in _pieces(one)], pa.string()))
-
-
-def _pieces(column: pa.ChunkedArray | pa.Array | list[str]) -> list[pa.Array]:
-    if isinstance(column, pa.ChunkedArray):
-        return [*column.chunks]
-    return [column if isinstance(column, pa.Array) else pa.array(column, pa.string())]
-
-
-def _unmatched(selection: Selection, paths: pa.Array, checksums: pa.Array) -> tuple[str, ...]:
-    """Return the paths, globs and digests of a selection at which nothing was found."""
-    found = frozenset((*paths.to_pylist(), *checksums.to_pylist()))
-    names = [name for name in (*selection.paths, *selection.digests) if name not in found]
-    patterns = zip(selection.globs, selection.patterns(), strict=True)
-    return (*names, *(glob for glob, pattern in patterns if not matching(paths, pattern).any()))
-
-
-def _left(found: pa.Table, staged: Sequence[StagedEntry], goes: pa.ChunkedArray) -> dict[str, tuple[str, ...]]:
-    """Return the paths of each selected object that is not among those that go."""
-    rows = found.filter(pc.invert(pc.is_in(found["address"], value_set=goes.combine_chunks())))
-    left: dict[str, set[str]] = {}
-    for address, path in zip(rows["address"].to_pylist(), rows["path"].to_pylist(), strict=True):
-        left.setdefault(address, set()).add(path)
-    taken = frozenset(goes.to_pylist()) if staged else frozenset()
-    for one in staged:
-        if one.address not in taken and not one.is_sealed:
-            left.setdefault(one.address, set()).add(one.path)
-    return {address: tuple(sorted(paths)) for address, paths in left.items()}
-
-
-def _open_or(address: str, closed: Collection[int], otherwise: str) -> str:
-    place = parse_address(address)
-    is_open = place is not None and place[0] not in closed
-    return "its slice is still written to: plan again when its server has moved on" if is_open else otherwise
-
-
-def _held_or_unknown(holds: Holds) -> str:
-    names = ", ".join(one.name for one in holds.holds if one.commit_ids())
-    return f"a commit that has it is held by {names}" if names else _UNKNOWN
-
-
-async def _copies(context: RunContext, others: pa.Table, content: _Content, known: Collection[str]) -> list[Standing]:
-    """Return the objects that are there, are copies of erased content, and are not known as selected."""
-    copies: dict[str, set[str]] = {}
-    reasons: dict[str, str] = {}
-    for path, address, checksum, source in zip(*(others[name].to_pylist() for name in NAMES_OF_COPIES), strict=True):
-        if content.has(checksum, source) and address not in known:
-            copies.setdefault(address, set()).add(path)
-            reasons[address] = content.why(checksum, source)
-    left = await addresses_there(context, copies)
-    return [
-        Standing(what="copy", where=address, why=f"{reasons[address]}, at {', '.join(sorted(copies[address])[:3])}")
-        for address in sorted(left)
-    ]
 
 
 def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> list[Standing]:
@@ -872,55 +538,6 @@ def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> li
         return []
     why = f"copies were not sought of {count_of(len(left), 'erased object')}: no record has the checksum"
     return [Standing(what="copy", where=", ".join(left[:3]), why=why)]
-
-
-async def _staged_elsewhere(
-    context: RunContext, run_id: str, checksums: Collection[str], there: Collection[str]
-) -> Sequence[StagedEntry]:
-    """Return the staged entries that have one of these checksums, are a copy that a restore made, or name an object
-    that is `there`. Of the latter STANDING_MAX are asked for.
-    """
-    asked = [*digests_in(sorted(checksums))] or [_with_any(())]
-    named = sorted(there)[:STANDING_MAX]
-    found = [await context.service.staged(run_id, one, or_restored=True, addresses=named) for one in asked]
-    return tuple(dict.fromkeys(entry for entries in found for entry in entries))
-
-
-def _staged_names(
-    elsewhere: Iterable[StagedEntry], uri: str, *, beside: Iterable[StagedEntry]
-) -> dict[str, StagedEntry]:
-    """Return one of the entries `elsewhere` for each object that they name, but for those `beside`."""
-    selected_ones = frozenset((entry.branch, entry.path) for entry in beside)
-    return {key_of(entry, uri): entry for entry in elsewhere if (entry.branch, entry.path) not in selected_ones}
-
-
-async def _staged_copies(
-    context: RunContext,
-    elsewhere: Iterable[StagedEntry],
-    content: _Content,
-    known: Collection[str],
-    *,
-    beside: Sequence[StagedEntry],
-) -> list[Standing]:
-    """Return likewise what is staged `elsewhere`, but for the entries `beside`, which are selected."""
-    places = frozenset((one.branch, one.path) for one in beside)
-    copies = {
-        one: address
-        for one in elsewhere
-        if content.has(one.checksum, one.source)
-        and (one.branch, one.path) not in places
-        and (address := key_of(one, context.store.uri)) not in known
-    }
-    there = await addresses_there(context, frozenset(copies.values()))
-    return [
-        Standing(
-            what="copy",
-            where=address,
-            why=f"{content.why(one.checksum, one.source)}, {one.where} at {one.path}",
-        )
-        for one, address in copies.items()
-        if address in there
-    ]
 
 
 async def _on_no_record(context: RunContext, data: Level, run: StartedRun) -> list[Standing]:
@@ -958,76 +575,6 @@ async def queued_of(
     return await context.service.staged(run_id, selection, in_queue=True)
 
 
-async def _bucket(context: RunContext) -> tuple[list[Standing], list[str]]:
-    """Return that the bucket keeps versions, or that this could not be asked."""
-    match await keeps_versions(context.store, CLOCK_KEY):
-        case True:
-            why = "keeps versions: a delete leaves the old"
-            return [Standing(what="bucket", where=context.store.uri, why=why)], []
-        case None:
-            return [], ["whether the bucket keeps versions or locks objects could not be asked"]
-        case False:
-            return [], []
-
-
-async def _deferred(context: RunContext, selection: Selection) -> list[Standing]:
-    """Return the deferred runs that may keep selected objects, as what selects these is not on their record."""
-    found: list[Standing] = []
-    for run in await deferred_runs(context):
-        count, unknown = run.table.rows, "digests and metadata are not on record"
-        if not run.has_all_paths:
-            unknown = "an earlier release planned it, and not all of their paths are on record"
-        elif not (selection.digests or selection.metadata):
-            continue  # An erasure by path alone takes what they keep.
-        elif selection.is_by_path:
-            count = sum([rows.num_rows async for rows in at_selected_paths(context, run, selection)])
-        if count:
-            objects = count_of(count, "object")
-            why = f"is deferred and may keep erased content: {objects}, {unknown}"
-            found.append(Standing(what="deferred", where=f"run {run.run_id}", why=why))
-    return found
-
-
-async def _deferred_at_paths(
-    context: RunContext, selection: Selection, holds: Holds, *, takes_shared: bool, known: Collection[str]
-) -> dict[str, _Kept]:
-    """Return what deferred runs keep at selected paths, by address: held, shared, or set aside while
-    the erasure was planned. Leaves out what is `known`, and what is not there.
-    """
-    left = frozenset(known)
-    found: dict[str, _Kept] = {}
-    for run in await deferred_runs(context):
-        rows = [one async for one in at_selected_paths(context, run, selection)]
-        each = {
-            address: (paths, size)
-            for one in rows
-            for address, paths, size in zip(
-                one["address"].to_pylist(), paths_of(one), one["size_bytes"].to_pylist(), strict=True
-            )
-        }
-        for address in sorted(await addresses_there(context, each.keys() - left)):
-            paths, size = each[address]
-            reasons = [f"run {run.run_id} keeps it, it was at {', '.join(paths[:3])}"]
-            others = [path for path in paths if not selection.selects_path(path)]
-            if names := holds.at_any(paths):
-                reasons.append(_held_by(names))
-            elif others and not takes_shared:
-                reasons.append(_named_by(others))
-            found[address] = _Kept(paths, size, Standing(what="deferred", where=address, why="; ".join(reasons)))
-    return found
-
-
-def _held_by(names: Sequence[str]) -> str:
-    return f"legal hold {', '.join(names)} keeps it"
-
-
-def _named_by(paths: Sequence[str]) -> str:
-    return f"entries that are not selected name it: {', '.join(paths[:3])}"
-
-
-NAMES_OF_COPIES: Final = ("path", "address", "checksum", "source")
-
-
 def _with_staged(before: Certificate, staged: Sequence[StagedEntry]) -> Certificate:
     """Return the certificate with what is staged at the paths among its objects.
 
@@ -1061,89 +608,6 @@ def _objects(before: Certificate, found: pa.Table) -> dict[str, ErasedObject]:
             checksum=row["checksum"] or (known.checksum if known else ""),
         )
     return objects
-
-
-async def _names(
-    context: RunContext,
-    ranges: ListedRanges,
-    selection: Selection,
-    choose: Callable[[pa.Table], Flags],
-    *,
-    also: Sequence[str] = (),
-) -> pa.Table:
-    """NAMES of the rows that `choose` selects, in these ranges. With the column `metadata` also their source."""
-    uri = context.store.uri.rstrip("/")
-
-    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        read = await ranges_in(task, share)
-        counts = dict(zip(read["range_id"].to_pylist(), read["count"].to_pylist(), strict=True))
-        async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
-            rows = read_rows(RangeId(name), data, counts[name], selection, also=("checksum", "size_bytes", *also))
-            chosen = rows.filter(pa.array(choose(rows)))
-            if chosen.num_rows:
-                yield NAMES.rows(
-                    {
-                        "path": [key.decode(errors="replace") for key in chosen["key"].to_pylist()],
-                        "address": _addresses(chosen, uri),
-                        "checksum": chosen["checksum"],
-                        "size_bytes": chosen["size_bytes"],
-                        "source": sources_of(chosen) if also else [""] * chosen.num_rows,
-                    }
-                )
-
-    return await context.engine.run(work, ranges.rows, NAMES, effort=ranges.effort_of_whole)
-
-
-def _addresses(rows: pa.Table, uri: str) -> list[str]:
-    columns = (rows[name].to_pylist() for name in ("slice", "sequence", "address"))
-    return [
-        format_address(slice_, sequence) if slice_ != FOREIGN_SLICE else key_inside(address, uri) or address
-        for slice_, sequence, address in zip(*columns, strict=True)
-    ]
-
-
-def _is_other(
-    rows: pa.Table,
-    selection: Selection,
-    checksums: Selection,
-    there: Collection[str],
-    uri: str,
-    *,
-    restored: bool,
-) -> Flags:
-    """Choose rows that are not selected and name an object that is there, or have an erased checksum. With `restored`
-    also all that a restore copied: what it copied may itself be a copy.
-    """
-    chosen = selected(rows, checksums)
-    if restored:
-        chosen |= [source != "" for source in sources_of(rows)]
-    if there:
-        wanted = frozenset(there)
-        chosen |= [address in wanted for address in _addresses(rows, uri)]
-    # By metadata alone these rows cannot be told from selected ones: they are told twice then.
-    is_by_name = bool(selection.paths or selection.globs or selection.digests) and not selection.metadata
-    return chosen & ~selected(rows, selection) if is_by_name else chosen
-
-
-def _why(
-    address: str,
-    paths: Sequence[str],
-    in_force: Holds,
-    others: pa.Table,
-    staged: Mapping[str, StagedEntry],
-    otherwise: str,
-) -> str:
-    if "://" in address:
-        return "lies outside of the storage namespace"
-    if holds := in_force.at_any(paths):
-        return _held_by(holds)
-    rows = others.filter(pc.equal(others["address"], address))
-    names = sorted(set(rows["path"].to_pylist()) - set(paths))
-    if names:
-        return _named_by(names)
-    if entry := staged.get(address):
-        return f"an entry that is not selected names it: {entry.path}, which {entry.where}"
-    return otherwise
 
 
 async def _ledger(context: RunContext, run_id: str) -> dict[str, str]:

@@ -1,0 +1,288 @@
+"""Foresee what an erasure's plan does not take, before anything goes: the look of a certificate (standing.py), early.
+
+It reads all ranges only where these have few rows, or on request. It reads the bytes of what no entry names any more,
+for their checksums. It publishes and deletes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import (
+    NotFound,
+    count_of,
+    human_size,
+)
+from lakebed.gc import messages
+from lakebed.gc.kinds.erasure.erasing import RangesBySpan, key_of
+from lakebed.gc.mark.inputs.selecting import matching, selected
+from lakebed.gc.messages import (
+    COPIES_ROWS_MAX,
+    STANDING_MAX,
+    ErasureOrder,
+    Manifest,
+    Outlook,
+    PreparedCommits,
+    StagedEntry,
+    Standing,
+    StartedRun,
+)
+from lakebed.gc.rules import Holds, Selection
+from lakebed.gc.runs.context import RunContext, slice_numbers
+
+from .contents import addresses_there, deferred_copies, read_checksums
+from .standing import (
+    NAMES,
+    REMAINS,
+    Content,
+    addresses_of_parts,
+    copies_that_stand,
+    deferred_by_run,
+    held_back,
+    is_other,
+    kept_at_paths,
+    kept_by_bucket,
+    names_by_branch,
+    open_or,
+    read_names,
+    staged_copies,
+    staged_elsewhere,
+    why_named,
+    with_any,
+)
+
+GARBAGE_STAYS: Final = (
+    "bytes that were overwritten, deleted or reset away before a commit had them have no path on record: apply with"
+    " --everywhere, which deletes for good all that no entry of the repository names, whatever its path was"
+)
+
+
+async def foresee(
+    context: RunContext,
+    run: StartedRun,
+    order: ErasureOrder,
+    prepared: PreparedCommits,
+    *,
+    queued: Sequence[StagedEntry],
+    ranges: RangesBySpan,
+    garbage: Manifest,
+) -> tuple[Outlook, dict[str, str]]:
+    """List what an erasure of this plan would leave. RANGES that meet the selection are read again; the others only
+    where an object is shared, or copies are looked for.
+
+    Return with that the checksums, by address, of those of its objects that no entry on record has: their bytes are
+    read now, while they are there.
+
+    Raises:
+        NothingSelected: there is nothing that the order selects.
+    """
+    meant = await _meant(context, order, prepared, queued, ranges, garbage)
+    found, taken, deferred = meant.found, meant.taken, meant.deferred
+    left = _left(found, (*order.staged, *queued), taken["address"])
+    there = await addresses_there(context, left)
+    far = await _seek_copies(context, run, order, ranges, meant, there)
+    others, elsewhere = far.others, far.elsewhere
+    closed, otherwise = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
+    names = names_by_branch(elsewhere, context.store.uri.rstrip("/"), beside=order.staged)
+    stands = [
+        Standing(
+            what="object",
+            where=address,
+            why=why_named(address, left[address], prepared.holds, others, names, open_or(address, closed, otherwise)),
+        )
+        for address in sorted(there)
+    ]
+    known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
+    stands += await copies_that_stand(context, others, far.content, known)
+    stands += await staged_copies(context, elsewhere, far.content, known, beside=order.staged)
+    stands += [
+        Standing(what="staged", where=one.path, why=f"a commit of branch {one.branch} may be taking it: plan again")
+        for one in order.staged
+        if one.is_sealed
+    ]
+    stands += deferred
+    if far.has_sought:
+        told = {*known, *taken["address"].to_pylist(), *others["address"].to_pylist(), *(one.where for one in deferred)}
+        stands += await deferred_copies(context, _sizes_of(found, taken, order.staged, meant.read), told)
+    bucket, unknown = await kept_by_bucket(context)
+    # Never cut off: of all that stands this is the one that no second plan can mend.
+    named = (*bucket, *stands[:STANDING_MAX])
+    outlook = Outlook(
+        stands=named,
+        stands_count=len(stands) + len(bucket),
+        unmatched=meant.unmatched,
+        remains=(*far.missing, _garbage_stays(prepared.holds), *REMAINS, *unknown),
+    )
+    return outlook, meant.read
+
+
+class _Meant(NamedTuple):
+    """Hold what an order selects. `found` are the entries of commits (NAMES), `taken` the plan's objects (GARBAGE),
+    `deferred` what deferred runs keep of it, `read` the checksums that no entry on record has.
+    """
+
+    found: pa.Table
+    taken: pa.Table
+    checksums: pa.Array
+    deferred: list[Standing]
+    unmatched: tuple[str, ...]
+    read: dict[str, str]
+
+
+async def _meant(
+    context: RunContext,
+    order: ErasureOrder,
+    prepared: PreparedCommits,
+    queued: Sequence[StagedEntry],
+    ranges: RangesBySpan,
+    garbage: Manifest,
+) -> _Meant:
+    """
+    Raises:
+        NothingSelected: there is nothing that the order selects.
+    """
+    selection = order.selection
+    found = await read_names(context, ranges.meeting, selection, lambda rows: selected(rows, selection))
+    taken = await context.read(garbage, messages.GARBAGE)
+    paths = _texts(found["path"], taken["path"], [one.path for one in (*order.staged, *queued)])
+    checksums = _texts(found["checksum"], [one.checksum for one in order.staged])
+    deferred = await deferred_by_run(context, selection)
+    if not selection.metadata:
+        met = frozenset((*found["address"].to_pylist(), *taken["address"].to_pylist()))
+        kept = await kept_at_paths(context, selection, prepared.holds, takes_shared=order.takes_shared, known=met)
+        paths = _texts(paths, [path for one in kept.values() for path in one.paths])
+        deferred += [one.standing for one in kept.values()]
+    unmatched = _unmatched(selection, paths, checksums)
+    read = await _of_no_entry(context, order.staged, found, taken)
+    if not (len(paths) or deferred):
+        raise NothingSelected(
+            "no commit, branch or deferred run has what is selected: nothing was planned. Bytes that no entry names"
+            " have no path on record: `lakebed gc run --uncommitted --clean` deletes all of them"
+        )
+    return _Meant(found, taken, checksums, deferred, unmatched, read)
+
+
+class _Far(NamedTuple):
+    """Hold the entries that name an object of the plan or have its content, in commits (NAMES) and staged. `missing`
+    says that copies were not sought.
+    """
+
+    others: pa.Table
+    elsewhere: Iterable[StagedEntry]
+    content: Content
+    has_sought: bool
+    missing: tuple[str, ...]
+
+
+async def _seek_copies(
+    context: RunContext,
+    run: StartedRun,
+    order: ErasureOrder,
+    ranges: RangesBySpan,
+    meant: _Meant,
+    there: Collection[str],
+) -> _Far:
+    selection, uri = order.selection, context.store.uri.rstrip("/")
+    # By digest alone every entry with the content is selected.
+    finds_copies = selection.is_by_path or bool(selection.metadata)
+    looks_far = finds_copies and (order.finds_copies or ranges.all.entries <= COPIES_ROWS_MAX)
+    wanted = sorted({*meant.checksums.to_pylist(), *meant.read.values()} - {""}) if looks_far else []
+    erased = frozenset(meant.taken["address"].to_pylist()) if looks_far else frozenset()
+    content = Content(frozenset(wanted), frozenset(wanted), erased)
+    whole = with_any(wanted)
+    others = NAMES.schema.empty_table()
+    looks = bool(there or wanted or erased)
+    if looks:
+        others = await read_names(
+            context,
+            ranges.all,
+            whole,
+            lambda rows: is_other(rows, selection, whole, there, uri, restored=bool(erased)),
+            also=("metadata",) if erased else (),
+        )
+    elsewhere = await staged_elsewhere(context, run.run_id, wanted, there) if looks else ()
+    missing = () if looks_far or not finds_copies else (_NO_COPIES,)
+    return _Far(others, elsewhere, content.closed(others, elsewhere, uri), bool(wanted), missing)
+
+
+def _sizes_of(
+    found: pa.Table, taken: pa.Table, staged: Sequence[StagedEntry], read: Mapping[str, str]
+) -> frozenset[tuple[str, int]]:
+    """Return each checksum and size of NAMES, of staged entries, and of what was READ of the objects TAKEN."""
+    sizes = dict(zip(taken["address"].to_pylist(), taken["size_bytes"].to_pylist(), strict=True))
+    each = [
+        *zip(found["checksum"].to_pylist(), found["size_bytes"].to_pylist(), strict=True),
+        *((one.checksum, one.size_bytes) for one in staged),
+        *((checksum, sizes[address]) for address, checksum in read.items()),
+    ]
+    return frozenset(one for one in each if one[0])
+
+
+async def _of_no_entry(
+    context: RunContext, staged: Sequence[StagedEntry], found: pa.Table, taken: pa.Table
+) -> dict[str, str]:
+    """Return the checksums, by address, of the objects TAKEN whose checksum neither NAMES nor staged entries have: what
+    deferred runs and the queue of hard delete keep. One that cannot be read is left out.
+    """
+    uri = context.store.uri
+    known = {row["address"] for row in found.select(["address", "checksum"]).to_pylist() if row["checksum"]}
+    known |= {key_of(one, uri) for one in staged if one.checksum} | addresses_of_parts(staged, uri)
+    sizes = zip(taken["address"].to_pylist(), taken["size_bytes"].to_pylist(), strict=True)
+    asked = {address: size for address, size in sizes if address not in known}
+    if asked:
+        whole = f"{count_of(len(asked), 'object')}, {human_size(sum(max(size, 0) for size in asked.values()))}"
+        context.progress(f"reading {whole}, for checksums: no entry has them")
+    return await read_checksums(context.engine, asked)
+
+
+def _garbage_stays(holds: Holds) -> str:
+    return f"{GARBAGE_STAYS}{held_back(holds)}"
+
+
+_UNKNOWN: Final = "something else keeps it: `lakebed gc why` says what"
+_NO_COPIES: Final = "copies at other paths were not looked for: --copies does, and reads every checksum"
+
+
+class NothingSelected(NotFound):
+    """Nothing that the repository has, or had, is selected. Nothing was planned."""
+
+
+def _texts(*columns: pa.ChunkedArray | pa.Array | list[str]) -> pa.Array:
+    """Return each text of these once."""
+    return pc.unique(pa.chunked_array([piece for one in columns for piece in _pieces(one)], pa.string()))
+
+
+def _pieces(column: pa.ChunkedArray | pa.Array | list[str]) -> list[pa.Array]:
+    if isinstance(column, pa.ChunkedArray):
+        return [*column.chunks]
+    return [column if isinstance(column, pa.Array) else pa.array(column, pa.string())]
+
+
+def _unmatched(selection: Selection, paths: pa.Array, checksums: pa.Array) -> tuple[str, ...]:
+    """Return the paths, globs and digests of a selection at which nothing was found."""
+    found = frozenset((*paths.to_pylist(), *checksums.to_pylist()))
+    names = [name for name in (*selection.paths, *selection.digests) if name not in found]
+    patterns = zip(selection.globs, selection.patterns(), strict=True)
+    return (*names, *(glob for glob, pattern in patterns if not matching(paths, pattern).any()))
+
+
+def _left(found: pa.Table, staged: Sequence[StagedEntry], goes: pa.ChunkedArray) -> dict[str, tuple[str, ...]]:
+    """Return the paths of each selected object that is not among those that go."""
+    rows = found.filter(pc.invert(pc.is_in(found["address"], value_set=goes.combine_chunks())))
+    left: dict[str, set[str]] = {}
+    for address, path in zip(rows["address"].to_pylist(), rows["path"].to_pylist(), strict=True):
+        left.setdefault(address, set()).add(path)
+    taken = frozenset(goes.to_pylist()) if staged else frozenset()
+    for one in staged:
+        if one.address not in taken and not one.is_sealed:
+            left.setdefault(one.address, set()).add(one.path)
+    return {address: tuple(sorted(paths)) for address, paths in left.items()}
+
+
+def _held_or_unknown(holds: Holds) -> str:
+    names = ", ".join(one.name for one in holds.holds if one.commit_ids())
+    return f"a commit that has it is held by {names}" if names else _UNKNOWN

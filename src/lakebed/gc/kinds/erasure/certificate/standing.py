@@ -1,0 +1,349 @@
+"""What still has selected content, and why: entries, staged copies, deferred runs, the bucket. A certificate looks for
+it after an erasure (certifying.py), and a plan's outlook before it (foreseeing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import (
+    FOREIGN_SLICE,
+    RangeId,
+    count_of,
+    format_address,
+    key_inside,
+    parse_address,
+)
+from lakebed.gc.engines import Task
+from lakebed.gc.engines.tables import Table, required
+from lakebed.gc.kinds.erasure.erasing import at_selected_paths, deferred_runs, key_of
+from lakebed.gc.mark.inputs.ranges import ListedRanges, get_range, ranges_in
+from lakebed.gc.mark.inputs.selecting import Flags, paths_of, read_rows, selected
+from lakebed.gc.messages import (
+    CLOCK_KEY,
+    STANDING_MAX,
+    StagedEntry,
+    Standing,
+)
+from lakebed.gc.rules import Holds, Selection, digests_in
+from lakebed.gc.runs.context import RunContext
+from lakebed.objectstore import keeps_versions
+
+from .contents import addresses_there, sources_of
+
+NAMES: Final = Table(
+    "an entry of a range: the object that it names, as a key or a full URI, the checksum of its content, and the"
+    " address from which a restore copied it (empty where it is unknown)",
+    required(
+        ("path", pa.string()),
+        ("address", pa.string()),
+        ("checksum", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("source", pa.string()),
+    ),
+)
+_NO_DIGEST: Final = "no-digest"
+"""No content has it. A client may give it to an entry, which then may be named as a copy."""
+REMAINS: Final = (
+    "paths stay as names in commits, ranges, plans and the ledger",
+    "what earlier collections took at these paths is not among the objects if its commits are gone: the ledger has it",
+    "bytes that come later to an address handed out before have no path on record until they are linked",
+    "bytes that came to the paths after the plan, and left them again before a commit or a certificate saw them there",
+    "of an object that was copied or moved while it was staged, only the paths where it is now are on record",
+    "unfinished uploads that the bucket itself keeps, as S3 does until a rule of the bucket ends them",
+    "files of other names than Lakebed gives, inside of slices and outside of data/, were not looked at",
+    "copies with another checksum were not found: that of an upload in parts, or of an import, depends on how it came",
+    "backups of the namespace or the key-value store, and copies in other buckets, were not looked at",
+)
+
+
+class Kept(NamedTuple):
+    """An object that a deferred run keeps, with all its paths."""
+
+    paths: Sequence[str]
+    size_bytes: int
+    standing: Standing
+
+
+class Content(NamedTuple):
+    """Erased content: the checksums that it has, and those of its copies as well; the addresses of all of these."""
+
+    own: frozenset[str]
+    checksums: frozenset[str]
+    addresses: frozenset[str]
+
+    def has(self, checksum: str, source: str) -> bool:
+        return checksum in self.checksums or source in self.addresses
+
+    def why(self, checksum: str, source: str) -> str:
+        if checksum in self.own:
+            return "has an erased checksum"
+        return f"was restored from {source}" if source in self.addresses else "has the checksum of a restored copy"
+
+    def closed(self, others: pa.Table, elsewhere: Iterable[StagedEntry], uri: str) -> Content:
+        """Return it with the copies that are among these NAMES and entries, copies of copies, and so on.
+
+        Anybody may write that an object was restored: more is said to be a copy then, never less.
+        """
+        committed = zip(*(others[name].to_pylist() for name in ("address", "checksum", "source")), strict=True)
+        rows = frozenset((*committed, *((key_of(one, uri), one.checksum, one.source) for one in elsewhere)))
+        by_source: dict[str, list[tuple[str, str, str]]] = {}
+        by_checksum: dict[str, list[tuple[str, str, str]]] = {}
+        for row in rows:
+            by_source.setdefault(row[2], []).append(row)
+            by_checksum.setdefault(row[1], []).append(row)
+        checksums, addresses = set(self.checksums), set(self.addresses)
+        left = [row for row in rows if self.has(row[1], row[2])]
+        while left:
+            address, checksum, _ = left.pop()
+            if address not in addresses:
+                addresses.add(address)
+                left += by_source.get(address, ())
+            if checksum and checksum not in checksums:
+                checksums.add(checksum)
+                left += by_checksum.get(checksum, ())
+        return self._replace(checksums=frozenset(checksums), addresses=frozenset(addresses))
+
+
+def with_any(checksums: Sequence[str]) -> Selection:
+    """Select entries with one of these checksums; none where there are none."""
+    return Selection(digests=tuple(checksums) or (_NO_DIGEST,))
+
+
+def addresses_of_parts(staged: Sequence[StagedEntry], uri: str) -> frozenset[str]:
+    """Return the addresses of parts of uploads. The checksum of an entry is never that of a part."""
+    return frozenset(key_of(one, uri) for one in staged if one.multipart_id)
+
+
+def held_back(holds: Holds) -> str:
+    names = ", ".join(holds.keeping_uncommitted())
+    return f". A collection takes nothing while legal hold {names} is in force" if names else ""
+
+
+def open_or(address: str, closed: Collection[int], otherwise: str) -> str:
+    place = parse_address(address)
+    is_open = place is not None and place[0] not in closed
+    return "its slice is still written to: plan again when its server has moved on" if is_open else otherwise
+
+
+async def copies_that_stand(
+    context: RunContext, others: pa.Table, content: Content, known: Collection[str]
+) -> list[Standing]:
+    """Return the objects that are there, are copies of erased content, and are not known as selected."""
+    copies: dict[str, set[str]] = {}
+    reasons: dict[str, str] = {}
+    for path, address, checksum, source in zip(*(others[name].to_pylist() for name in NAMES_OF_COPIES), strict=True):
+        if content.has(checksum, source) and address not in known:
+            copies.setdefault(address, set()).add(path)
+            reasons[address] = content.why(checksum, source)
+    left = await addresses_there(context, copies)
+    return [
+        Standing(what="copy", where=address, why=f"{reasons[address]}, at {', '.join(sorted(copies[address])[:3])}")
+        for address in sorted(left)
+    ]
+
+
+async def staged_elsewhere(
+    context: RunContext, run_id: str, checksums: Collection[str], there: Collection[str]
+) -> Sequence[StagedEntry]:
+    """Return the staged entries that have one of these checksums, are a copy that a restore made, or name an object
+    that is `there`. Of the latter STANDING_MAX are asked for.
+    """
+    asked = [*digests_in(sorted(checksums))] or [with_any(())]
+    named = sorted(there)[:STANDING_MAX]
+    found = [await context.service.staged(run_id, one, or_restored=True, addresses=named) for one in asked]
+    return tuple(dict.fromkeys(entry for entries in found for entry in entries))
+
+
+def names_by_branch(
+    elsewhere: Iterable[StagedEntry], uri: str, *, beside: Iterable[StagedEntry]
+) -> dict[str, StagedEntry]:
+    """Return one of the entries `elsewhere` for each object that they name, but for those `beside`."""
+    selected_ones = frozenset((entry.branch, entry.path) for entry in beside)
+    return {key_of(entry, uri): entry for entry in elsewhere if (entry.branch, entry.path) not in selected_ones}
+
+
+async def staged_copies(
+    context: RunContext,
+    elsewhere: Iterable[StagedEntry],
+    content: Content,
+    known: Collection[str],
+    *,
+    beside: Sequence[StagedEntry],
+) -> list[Standing]:
+    """Return likewise what is staged `elsewhere`, but for the entries `beside`, which are selected."""
+    places = frozenset((one.branch, one.path) for one in beside)
+    copies = {
+        one: address
+        for one in elsewhere
+        if content.has(one.checksum, one.source)
+        and (one.branch, one.path) not in places
+        and (address := key_of(one, context.store.uri)) not in known
+    }
+    there = await addresses_there(context, frozenset(copies.values()))
+    return [
+        Standing(
+            what="copy",
+            where=address,
+            why=f"{content.why(one.checksum, one.source)}, {one.where} at {one.path}",
+        )
+        for one, address in copies.items()
+        if address in there
+    ]
+
+
+async def kept_by_bucket(context: RunContext) -> tuple[list[Standing], list[str]]:
+    """Return that the bucket keeps versions, or that this could not be asked."""
+    match await keeps_versions(context.store, CLOCK_KEY):
+        case True:
+            why = "keeps versions: a delete leaves the old"
+            return [Standing(what="bucket", where=context.store.uri, why=why)], []
+        case None:
+            return [], ["whether the bucket keeps versions or locks objects could not be asked"]
+        case False:
+            return [], []
+
+
+async def deferred_by_run(context: RunContext, selection: Selection) -> list[Standing]:
+    """Return the deferred runs that may keep selected objects, as what selects these is not on their record."""
+    found: list[Standing] = []
+    for run in await deferred_runs(context):
+        count, unknown = run.table.rows, "digests and metadata are not on record"
+        if not run.has_all_paths:
+            unknown = "an earlier release planned it, and not all of their paths are on record"
+        elif not (selection.digests or selection.metadata):
+            continue  # An erasure by path alone takes what they keep.
+        elif selection.is_by_path:
+            count = sum([rows.num_rows async for rows in at_selected_paths(context, run, selection)])
+        if count:
+            objects = count_of(count, "object")
+            why = f"is deferred and may keep erased content: {objects}, {unknown}"
+            found.append(Standing(what="deferred", where=f"run {run.run_id}", why=why))
+    return found
+
+
+async def kept_at_paths(
+    context: RunContext, selection: Selection, holds: Holds, *, takes_shared: bool, known: Collection[str]
+) -> dict[str, Kept]:
+    """Return what deferred runs keep at selected paths, by address: held, shared, or set aside while
+    the erasure was planned. Leaves out what is `known`, and what is not there.
+    """
+    left = frozenset(known)
+    found: dict[str, Kept] = {}
+    for run in await deferred_runs(context):
+        rows = [one async for one in at_selected_paths(context, run, selection)]
+        each = {
+            address: (paths, size)
+            for one in rows
+            for address, paths, size in zip(
+                one["address"].to_pylist(), paths_of(one), one["size_bytes"].to_pylist(), strict=True
+            )
+        }
+        for address in sorted(await addresses_there(context, each.keys() - left)):
+            paths, size = each[address]
+            reasons = [f"run {run.run_id} keeps it, it was at {', '.join(paths[:3])}"]
+            others = [path for path in paths if not selection.selects_path(path)]
+            if names := holds.at_any(paths):
+                reasons.append(_held_by(names))
+            elif others and not takes_shared:
+                reasons.append(_named_by(others))
+            found[address] = Kept(paths, size, Standing(what="deferred", where=address, why="; ".join(reasons)))
+    return found
+
+
+def _held_by(names: Sequence[str]) -> str:
+    return f"legal hold {', '.join(names)} keeps it"
+
+
+def _named_by(paths: Sequence[str]) -> str:
+    return f"entries that are not selected name it: {', '.join(paths[:3])}"
+
+
+NAMES_OF_COPIES: Final = ("path", "address", "checksum", "source")
+
+
+async def read_names(
+    context: RunContext,
+    ranges: ListedRanges,
+    selection: Selection,
+    choose: Callable[[pa.Table], Flags],
+    *,
+    also: Sequence[str] = (),
+) -> pa.Table:
+    """NAMES of the rows that `choose` selects, in these ranges. With the column `metadata` also their source."""
+    uri = context.store.uri.rstrip("/")
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        read = await ranges_in(task, share)
+        counts = dict(zip(read["range_id"].to_pylist(), read["count"].to_pylist(), strict=True))
+        async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
+            rows = read_rows(RangeId(name), data, counts[name], selection, also=("checksum", "size_bytes", *also))
+            chosen = rows.filter(pa.array(choose(rows)))
+            if chosen.num_rows:
+                yield NAMES.rows(
+                    {
+                        "path": [key.decode(errors="replace") for key in chosen["key"].to_pylist()],
+                        "address": _addresses(chosen, uri),
+                        "checksum": chosen["checksum"],
+                        "size_bytes": chosen["size_bytes"],
+                        "source": sources_of(chosen) if also else [""] * chosen.num_rows,
+                    }
+                )
+
+    return await context.engine.run(work, ranges.rows, NAMES, effort=ranges.effort_of_whole)
+
+
+def _addresses(rows: pa.Table, uri: str) -> list[str]:
+    columns = (rows[name].to_pylist() for name in ("slice", "sequence", "address"))
+    return [
+        format_address(slice_, sequence) if slice_ != FOREIGN_SLICE else key_inside(address, uri) or address
+        for slice_, sequence, address in zip(*columns, strict=True)
+    ]
+
+
+def is_other(
+    rows: pa.Table,
+    selection: Selection,
+    checksums: Selection,
+    there: Collection[str],
+    uri: str,
+    *,
+    restored: bool,
+) -> Flags:
+    """Choose rows that are not selected and name an object that is there, or have an erased checksum. With `restored`
+    also all that a restore copied: what it copied may itself be a copy.
+    """
+    chosen = selected(rows, checksums)
+    if restored:
+        chosen |= [source != "" for source in sources_of(rows)]
+    if there:
+        wanted = frozenset(there)
+        chosen |= [address in wanted for address in _addresses(rows, uri)]
+    # By metadata alone these rows cannot be told from selected ones: they are told twice then.
+    is_by_name = bool(selection.paths or selection.globs or selection.digests) and not selection.metadata
+    return chosen & ~selected(rows, selection) if is_by_name else chosen
+
+
+def why_named(
+    address: str,
+    paths: Sequence[str],
+    in_force: Holds,
+    others: pa.Table,
+    staged: Mapping[str, StagedEntry],
+    otherwise: str,
+) -> str:
+    if "://" in address:
+        return "lies outside of the storage namespace"
+    if holds := in_force.at_any(paths):
+        return _held_by(holds)
+    rows = others.filter(pc.equal(others["address"], address))
+    names = sorted(set(rows["path"].to_pylist()) - set(paths))
+    if names:
+        return _named_by(names)
+    if entry := staged.get(address):
+        return f"an entry that is not selected names it: {entry.path}, which {entry.where}"
+    return otherwise
