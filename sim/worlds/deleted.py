@@ -21,7 +21,7 @@ from lakebed.gc.kinds.erasure.plan import Erasure
 from lakebed.gc.kinds.lifecycle.plan import Lifecycle
 from lakebed.gc.live import CollectionService, PolicyBook, QueueWorker, ServiceOptions, open_deleted
 from lakebed.gc.machine import flow
-from lakebed.gc.messages import ErasureOrder, Mode, Service
+from lakebed.gc.messages import ErasureOrder, Mode, Requests, Service
 from lakebed.gc.rules import Selection
 from lakebed.gc.runs.context import RunContext, list_plans
 from lakebed.objectstore import DeleteFailure
@@ -145,7 +145,7 @@ async def _context(ports: SimPorts, catalog: Catalog) -> RunContext:
     return _over(ports, await open_deleted(catalog, NAME, "", options=ServiceOptions(scan_page=100)))
 
 
-def _over(ports: SimPorts, service: CollectionService, *, fails: bool = False) -> RunContext:
+def _over(ports: SimPorts, service: Requests, *, fails: bool = False) -> RunContext:
     store = Namespace(ports, ONE)
     own = ports.objectstore.own
     kind = _Refusing if fails else NamespaceDeleter

@@ -22,7 +22,7 @@ from lakebed.catalog import Catalog, DumpIds
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.kinds.erasure.plan import Erasure
-from lakebed.gc.live import CollectionService
+from lakebed.gc.live import CollectionService, Installation
 from lakebed.gc.live.records.rules import RuleBook
 from lakebed.gc.machine import flow
 from lakebed.gc.messages import APPLYING_PREFIX, ErasureOrder, RunKind, Service, UncommittedOptions
@@ -161,7 +161,7 @@ async def _apply(ports: SimPorts, *, by_name: bool) -> None:
 
 
 async def _distrust(versions: Versions) -> None:
-    await CollectionService(versions).distrust()
+    await Installation(versions).distrust(default_branch="main")
 
 
 async def _make_again(ports: SimPorts) -> None:

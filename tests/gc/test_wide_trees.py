@@ -245,7 +245,7 @@ def test_a_search_finds_the_commits_that_name_a_sublist(lakeside: Lakeside) -> N
     commit = lakeside.wait(lakeside.versions.history.log("main", limit=1))[0][0]
     (one, *_) = sorted(named(lakeside, commit.metarange_id))
 
-    (found,) = lakeside.wait(lakeside.service.why(address=f"_lakefs/sublists/{one}.parquet")).objects
+    (found,) = lakeside.wait(lakeside.service.why.ask(address=f"_lakefs/sublists/{one}.parquet")).objects
 
     assert [name.commit for name in found.commits] == [commit.id]
 

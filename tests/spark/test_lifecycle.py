@@ -321,7 +321,7 @@ def test_why_says_which_run_took_an_object_that_commits_still_name(spark: SparkS
     plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
     lake.collector.apply(spark, plan.run_id)
 
-    (found,) = lake.wait(lake.service.why(ref="main", path="logs/old")).objects
+    (found,) = lake.wait(lake.service.why.ask(ref="main", path="logs/old")).objects
 
     assert found.fate is Fate.TAKEN
     assert [(row.run_id, row.rule) for row in found.taken] == [(plan.run_id, "logs: logs/ 10d, dev 2d")]

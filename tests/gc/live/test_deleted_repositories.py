@@ -34,6 +34,7 @@ from lakebed.gc.messages import (
     PrepareCommits,
     PreparedCommits,
     Question,
+    Requests,
     RunKind,
     RunReport,
     RunState,
@@ -115,7 +116,7 @@ class Installation:
     async def context(self, name: str = "lake") -> RunContext:
         return await self.context_of(await self.service(name), name)
 
-    async def context_of(self, service: CollectionService, name: str = "lake") -> RunContext:
+    async def context_of(self, service: Requests, name: str = "lake") -> RunContext:
         store = self.open("mem://lake" if name == "lake" else f"mem://{name}")
         assert isinstance(store, MemoryObjectStore)
         return RunContext(
@@ -432,16 +433,20 @@ async def test_a_run_whose_repository_was_deleted_and_collected_meanwhile_says_s
     assert isinstance(store, MemoryObjectStore)
 
     class Meanwhile(CollectionService):
-        async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
-            await here.catalog.delete("lake")
-            here.days(8)
-            await here.apply(await here.plan())
-            return await super().prepare_commits(run_id, body)
-
         async def namespace(self) -> str:
             return (await here.catalog.get("lake")).objectstore.uri
 
-    context = replace(await here.context_of(Meanwhile(made.versions)), repository="lake")
+    service = Meanwhile(made.versions)
+    prepare = service.prepare_commits
+
+    async def prepare_later(run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
+        await here.catalog.delete("lake")
+        here.days(8)
+        await here.apply(await here.plan())
+        return await prepare(run_id, body)
+
+    service.prepare_commits = prepare_later
+    context = replace(await here.context_of(service), repository="lake")
 
     with pytest.raises(flow.RepositoryGone, match="repository lake was deleted while the run read it"):
         await flow.plan(context, Uncommitted(UncommittedOptions()))
@@ -450,15 +455,17 @@ async def test_a_run_whose_repository_was_deleted_and_collected_meanwhile_says_s
 async def test_a_namespace_in_another_spelling_is_no_deleted_repository(here: Installation) -> None:
     made = await here.repository()
 
-    class Damaged(CollectionService):
-        async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
-            raise Corrupt("a commit record is damaged")
-
+    class Spelled(CollectionService):
         async def namespace(self) -> str:
             return "MEM://lake/"
 
+    async def fail(run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
+        raise Corrupt("a commit record is damaged")
+
+    service = Spelled(made.versions)
+    service.prepare_commits = fail
     with pytest.raises(Corrupt, match="a commit record is damaged"):
-        await flow.plan(await here.context_of(Damaged(made.versions)), Uncommitted(UncommittedOptions()))
+        await flow.plan(await here.context_of(service), Uncommitted(UncommittedOptions()))
 
 
 async def test_legal_holds_keep_a_deleted_repository(here: Installation) -> None:

@@ -19,7 +19,7 @@ async def set_policy(lake: Lake, policy: dict[str, Any]) -> None:
 
 
 async def only(lake: Lake, path: str, *, ref: str = "main") -> WhyObject:
-    (found,) = (await lake.service.why(ref=ref, path=path)).objects
+    (found,) = (await lake.service.why.ask(ref=ref, path=path)).objects
     return found
 
 
@@ -102,7 +102,7 @@ async def test_a_version_that_newer_ones_replaced_is_due(lake: Lake) -> None:
     policy = {"rules": {"reports": {"prefix": "reports/", "period": "2d", "keep_versions": 1}}}
     await set_policy(lake, policy)
 
-    (old,) = (await lake.service.why(address=first)).objects
+    (old,) = (await lake.service.why.ask(address=first)).objects
     new = await only(lake, "reports/a")
 
     assert old.due_ms == midnight_after(lake, 1)
@@ -116,7 +116,7 @@ async def test_a_deleted_branch_counts_while_it_can_come_back(lake: Lake) -> Non
     await lake.versions.refs.delete_branch("gone")
     await set_policy(lake, {"logs": {"prefix": "logs/", "branch_days": {"main": 5}}})
 
-    (found,) = (await lake.service.why(address=address)).objects
+    (found,) = (await lake.service.why.ask(address=address)).objects
 
     [name] = found.due_names
     assert (name.due_ms, name.keeps) == (None, "branch")
@@ -127,7 +127,7 @@ async def test_without_a_policy_nothing_is_due(lake: Lake) -> None:
     await lake.put("main", "logs/a")
     await lake.commit("main")
 
-    answer = await lake.service.why(ref="main", path="logs/a")
+    answer = await lake.service.why.ask(ref="main", path="logs/a")
 
     assert answer.policy_version is None
     assert (answer.objects[0].due_ms, answer.objects[0].due_names) == (None, ())

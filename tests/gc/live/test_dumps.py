@@ -50,7 +50,7 @@ async def closed(made: Repository) -> None:
 
 
 async def distrust(versions: Versions) -> None:
-    await CollectionService(versions).distrust()
+    await CollectionService(versions).installation.distrust(default_branch="main")
 
 
 async def copy(here: Installation, to: str = "mem://copy") -> None:

@@ -37,7 +37,7 @@ async def test_a_copy_takes_nothing_once_the_living_one_said_that_it_lives(lake:
     before = await lake.objects()
     for one in (lake, copied):
         one.days(1.1)
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
 
     with pytest.raises(OtherInstallation):
         await copied.collector().collect_uncommitted()
@@ -51,7 +51,7 @@ async def test_a_copy_whose_run_had_begun_is_stopped_before_it_deletes(lake: Lak
     started = await copied.service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
     with pytest.raises(OtherInstallation):
-        await lake.service.say_alive()
+        await lake.service.installation.say_alive()
 
     for service in (copied.service, lake.service):
         with pytest.raises(OtherInstallation):
@@ -78,7 +78,7 @@ async def test_of_two_that_step_at_the_same_moment_both_stop(lake: Lake) -> None
 
 
 async def test_whom_a_person_chooses_goes_on_and_the_other_one_stays_silent(lake: Lake) -> None:
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
     copied = clone(lake)
     await lake.service.start(StartRun(kind=RunKind.METADATA))
     with pytest.raises(OtherInstallation):
@@ -91,7 +91,7 @@ async def test_whom_a_person_chooses_goes_on_and_the_other_one_stays_silent(lake
     assert (adopted.adopted_by, adopted.adopted_ms) == ("ann", lake.clock.ms)
     assert b'"adopted_by":"ann"' in await lake.objectstore.get((await marks(lake))[-1])
     copied.days(2)
-    await copied.service.say_alive()
+    await copied.service.installation.say_alive()
     with pytest.raises(OtherInstallation):
         await copied.collector().collect_uncommitted()
     await lake.collector().collect_uncommitted()
@@ -102,11 +102,11 @@ async def test_whom_a_person_chooses_goes_on_and_the_other_one_stays_silent(lake
 async def test_whom_a_person_chose_is_not_stopped_by_one_that_had_not_looked(
     lake: Lake, steps: int, copy_steps: int
 ) -> None:
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
     copied = clone(lake)
     for _ in range(copy_steps):
         copied.days(1)
-        await copied.service.say_alive()
+        await copied.service.installation.say_alive()
         with pytest.raises(OtherInstallation):
             await lake.service.purging()
     await lake.service.adopting()
@@ -133,7 +133,7 @@ async def test_who_has_not_looked_stops_the_one_that_nobody_chose_since(lake: La
 
 
 async def test_of_two_that_were_chosen_the_last_goes_on(lake: Lake) -> None:
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
     copied = clone(lake)
     await lake.service.adopting()
     await copied.service.adopting()
@@ -145,7 +145,7 @@ async def test_of_two_that_were_chosen_the_last_goes_on(lake: Lake) -> None:
 
 
 async def test_of_two_that_were_chosen_at_the_same_moment_both_stop(lake: Lake) -> None:
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
     copied = clone(lake)
     before = await marks(lake)
     await copied.service.adopting()
@@ -161,7 +161,7 @@ async def test_of_two_that_were_chosen_at_the_same_moment_both_stop(lake: Lake) 
 
 
 async def test_who_is_chosen_during_a_protest_is_not_stopped_by_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
     copied = clone(lake)
     await Installation(lake.versions).step()
     installation = Installation(copied.versions)
@@ -180,7 +180,7 @@ async def test_who_is_chosen_during_a_protest_is_not_stopped_by_it(lake: Lake, m
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"made_ms": 1}', b'{"adopted_by": "ann"}'])
 async def test_a_mark_that_names_nobody_chooses_nobody(lake: Lake, body: bytes) -> None:
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
     copied = clone(lake)
     await lake.service.adopting()
     await lake.objectstore.put((await marks(lake))[-1], body)
@@ -206,14 +206,14 @@ async def test_the_name_is_still_in_the_mark_after_a_crash_and_after_the_next_st
 
 
 async def test_a_restored_older_store_goes_on_once_it_is_adopted(lake: Lake) -> None:
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
     restored = clone(lake)
     for _ in range(3):
         lake.days(1)
-        await lake.service.say_alive()
+        await lake.service.installation.say_alive()
     restored.days(4)
     with pytest.raises(OtherInstallation):
-        await restored.service.say_alive()
+        await restored.service.installation.say_alive()
 
     await restored.service.adopting()
 
@@ -250,7 +250,7 @@ async def test_who_dies_between_its_records_and_its_mark_needs_nobody(left: int)
     objectstore = Dying("mem://dying")
     lake = Lake(MemoryStore(), objectstore)
     await lake.versions.commits.initialise("main")
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
     objectstore.left = left
     with pytest.raises(ObjectStoreUnavailable):
         await Installation(lake.versions).step()
@@ -266,10 +266,10 @@ async def test_who_sees_another_and_dies_over_it_sees_it_again(lake: Lake) -> No
     here = Lake(MemoryStore(), objectstore)
     await here.versions.commits.initialise("main")
     copied = clone(here)
-    await copied.service.say_alive()
+    await copied.service.installation.say_alive()
     objectstore.left = 0
     with pytest.raises(ObjectStoreUnavailable):
-        await here.service.say_alive()
+        await here.service.installation.say_alive()
     objectstore.left = 100
 
     with pytest.raises(OtherInstallation):
@@ -280,9 +280,9 @@ async def test_who_sees_another_and_dies_over_it_sees_it_again(lake: Lake) -> No
 
 async def test_an_installation_says_so_a_few_times_a_day_and_not_more(lake: Lake) -> None:
     for _ in range(3):
-        await lake.service.say_alive()
+        await lake.service.installation.say_alive()
     lake.days(0.26)
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
 
     assert len(await marks(lake)) == 2
 

@@ -18,7 +18,7 @@ from tests.gc.live.test_metadata import FILES, collector
 async def restored_after_collections(lake: Lake) -> tuple[Lake, CommitId]:
     """The backup, restored, and a commit of its history whose data and tree went since."""
     await lake.service.rules.write(Rules(default="1d"))
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
     await lake.put("main", "a", "first")
     gone = await lake.commit("main")
     lake.days(1)
@@ -33,7 +33,7 @@ async def restored_after_collections(lake: Lake) -> tuple[Lake, CommitId]:
     assert any(gone.metarange_id in key for key in went)
     backup.clock.ms = lake.clock.ms
     with pytest.raises(OtherInstallation):
-        await backup.service.say_alive(at_start=True)
+        await backup.service.installation.say_alive(at_start=True)
     return backup, gone.id
 
 

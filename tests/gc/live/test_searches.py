@@ -47,7 +47,7 @@ async def test_pages_lead_to_the_answer_and_tell_how_far_they_are(lake: Lake) ->
     assert page.progress is not None
     assert (page.progress.stage, page.progress.of, page.continuation_token is None) == ("commits", 5, False)
     assert pages > 5
-    assert answer == await lake.service.why(address=question.address)
+    assert answer == await lake.service.why.ask(address=question.address)
 
 
 async def test_what_is_small_is_answered_at_once(lake: Lake) -> None:
@@ -57,7 +57,7 @@ async def test_what_is_small_is_answered_at_once(lake: Lake) -> None:
     page = await Searches(lake.versions.ports).page(lake.versions, question)
 
     assert (page.continuation_token, page.progress) == (None, None)
-    assert page.answer == await lake.service.why(ref="main", path="kept")
+    assert page.answer == await lake.service.why.ask(ref="main", path="kept")
 
 
 async def test_a_search_that_is_not_known_here_begins_again_under_its_token(lake: Lake) -> None:
@@ -68,7 +68,7 @@ async def test_a_search_that_is_not_known_here_begins_again_under_its_token(lake
     answer, pages = await to_the_end(lake, one_by_one(lake), question, page)
 
     assert pages > 5
-    assert answer == await lake.service.why(address=question.address)
+    assert answer == await lake.service.why.ask(address=question.address)
 
 
 async def test_a_token_does_not_lead_to_the_answer_of_another_question(lake: Lake) -> None:
@@ -79,7 +79,7 @@ async def test_a_token_does_not_lead_to_the_answer_of_another_question(lake: Lak
 
     answer, _ = await to_the_end(lake, searches, other, page)
 
-    assert answer == await lake.service.why(ref="main", path="changing")
+    assert answer == await lake.service.why.ask(ref="main", path="changing")
 
 
 @pytest.mark.parametrize("token", ["", "../x", "ü", "a" * 65, "a b"])

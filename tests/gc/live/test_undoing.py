@@ -399,10 +399,10 @@ async def test_a_run_is_refused_that_counted_on_one_that_was_undone_before_it_sw
         await lake.undo(first_run)
         return await sweeping(run_id, body)
 
-    lake.service.sweep = undone_first  # type: ignore[method-assign]  # the undo comes just before it
+    lake.service.sweep = undone_first
     with pytest.raises(RunAbandoned, match=f"run {first_run} was undone"):
         await lake.apply(second_run)
-    lake.service.sweep = sweeping  # type: ignore[method-assign]  # as it was
+    lake.service.sweep = sweeping
 
     await lake.apply(second_run)
     assert await lake.read(first) == "one"

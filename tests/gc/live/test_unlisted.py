@@ -82,7 +82,7 @@ async def test_no_slice_is_adopted_before_a_restore_is_at_its_end(lake: Lake) ->
     branch = await lake.store.get(lake.versions.partition, keys.BRANCH + b"main")
     assert branch is not None
     await lake.store.delete(lake.versions.partition, keys.BRANCH + b"main")
-    await lake.service.distrust()
+    await lake.service.installation.distrust(default_branch="main")
     lake.days(1)
     await lake.service.adopting()
     lake.days(1.1)
@@ -95,7 +95,7 @@ async def test_no_slice_is_adopted_before_a_restore_is_at_its_end(lake: Lake) ->
 
 
 async def test_no_slice_is_adopted_where_another_installation_was_seen(lake: Lake) -> None:
-    await lake.service.say_alive()
+    await lake.service.installation.say_alive()
     await lake.objectstore.put("_lakefs/installation/000000000009-other", b"{}")
 
     with pytest.raises(OtherInstallation):

@@ -25,7 +25,7 @@ RULES = days_rules(7, {"main": 20})
 
 
 async def only(lake: Lake, **asked: str) -> WhyObject:
-    (found,) = (await lake.service.why(**asked)).objects
+    (found,) = (await lake.service.why.ask(**asked)).objects
     return found
 
 
@@ -98,7 +98,7 @@ async def test_what_only_expired_commits_name_goes_with_the_next_run(lake: Lake)
 
 
 async def test_without_rules_what_was_committed_never_goes(lake: Lake) -> None:
-    answer = await lake.service.why(address=await replaced(lake))
+    answer = await lake.service.why.ask(address=await replaced(lake))
 
     assert not answer.has_rules
     assert [(found.fate, found.goes_ms) for found in answer.objects] == [(Fate.KEPT, None)]
@@ -245,9 +245,9 @@ async def test_of_what_a_deferred_run_holds_the_run_is_told_and_when_it_goes(lak
     await defer(lake.versions, [address, gone], run="r7")
     await lake.deleter.delete([gone])
 
-    (by_address,) = (await lake.service.why(address=address)).objects
-    (by_path,) = (await lake.service.why(ref="main", path="events/0")).objects
-    (deleted,) = (await lake.service.why(address=gone)).objects
+    (by_address,) = (await lake.service.why.ask(address=address)).objects
+    (by_path,) = (await lake.service.why.ask(ref="main", path="events/0")).objects
+    (deleted,) = (await lake.service.why.ask(address=gone)).objects
 
     for found in (by_address, by_path):
         assert (found.address, found.fate, found.run) == (address, Fate.DEFERRED, "r7")
@@ -259,7 +259,7 @@ async def test_what_is_named_again_is_kept_though_a_deferred_run_holds_it(lake: 
     address = await lake.put("main", "a")
     await defer(lake.versions, [address], run="r7")
 
-    (found,) = (await lake.service.why(address=address)).objects
+    (found,) = (await lake.service.why.ask(address=address)).objects
 
     assert (found.fate, found.run) == (Fate.KEPT, "")
 
@@ -270,8 +270,8 @@ async def test_the_latest_deed_is_told_first_and_one_that_failed_took_nothing(la
     await write_ledger(lake, "r1-part-1", address=gone, state="deleted", deleted_at=lake.clock.ms + 5)
     await write_ledger(lake, "r1-part-2", address=tried, state="failed", error="denied")
 
-    (taken,) = (await lake.service.why(address=gone)).objects
-    (unclear,) = (await lake.service.why(address=tried)).objects
+    (taken,) = (await lake.service.why.ask(address=gone)).objects
+    (unclear,) = (await lake.service.why.ask(address=tried)).objects
 
     assert (taken.fate, [row.state for row in taken.taken]) == (Fate.TAKEN, ["deleted", "restored"])
     assert (unclear.fate, [row.error for row in unclear.taken]) == (Fate.UNKNOWN, ["denied"])
@@ -280,13 +280,13 @@ async def test_the_latest_deed_is_told_first_and_one_that_failed_took_nothing(la
 async def test_a_path_of_a_swept_commit_is_answered_whether_its_files_are_there_or_not(lake: Lake) -> None:
     address, _ = await taken(lake)
 
-    known = await lake.service.why(ref="main~1", path="events/a")
+    known = await lake.service.why.ask(ref="main~1", path="events/a")
     ranges = [stat.key async for page in lake.objectstore.list("_lakefs/ranges/") for stat in page]
     metarange = (await lake.versions.history.log("main", limit=2))[0][1].metarange_id
     for info in await lake.versions.trees.ranges(metarange):
         await lake.deleter.delete([key for key in ranges if info.id in key])
     lake.versions = lake.server()
-    forgotten = await CollectionService(lake.versions).why(ref="main~1", path="events/a")
+    forgotten = await CollectionService(lake.versions).why.ask(ref="main~1", path="events/a")
 
     assert [(found.address, found.fate) for found in known.objects] == [(address, Fate.TAKEN)]
     assert not forgotten.at_ref
@@ -301,8 +301,8 @@ async def test_a_path_that_was_deleted_is_answered_by_what_it_had(lake: Lake) ->
     await lake.versions.staging.delete("main", b"a")
     await lake.commit("main")
 
-    answer = await lake.service.why(ref="main", path="a")
-    of_no_branch = await lake.service.why(ref="no-such-branch", path="a")
+    answer = await lake.service.why.ask(ref="main", path="a")
+    of_no_branch = await lake.service.why.ask(ref="no-such-branch", path="a")
 
     assert (answer.at_ref, [found.address for found in answer.objects]) == (False, [address])
     assert of_no_branch.objects == answer.objects
@@ -315,7 +315,7 @@ async def test_a_commit_that_cannot_be_read_is_named(lake: Lake) -> None:
     await lake.deleter.delete([range_])
 
     with pytest.raises(RangeCorrupt, match=range_.split("/")[-1][:12]):
-        await lake.service.why(address=address)
+        await lake.service.why.ask(address=address)
 
 
 @pytest.mark.parametrize(
@@ -323,4 +323,4 @@ async def test_a_commit_that_cannot_be_read_is_named(lake: Lake) -> None:
 )
 async def test_a_question_must_be_about_one_thing(lake: Lake, asked: dict[str, str]) -> None:
     with pytest.raises(NoQuestion):
-        await lake.service.why(**asked)
+        await lake.service.why.ask(**asked)

@@ -36,8 +36,8 @@ from .reading.naming import Search
 from .records.holds import HoldBook, HoldExists, HoldNotFound, HoldsRecord, InvalidHold
 from .records.jobs import JobBook, JobNotFound, JobRunning
 from .records.policies import PolicyBook, PolicyRecord
-from .records.rules import RuleBook, RulesRecord, RulesSet
-from .service import CollectionService, rules_version
+from .records.rules import RuleBook, RulesRecord, RulesSet, rules_version
+from .service import CollectionService
 
 __all__ = [
     "LINGER_MS",

@@ -52,13 +52,15 @@ from lakebed.versions import RunRecord, SliceRecord, Versions
 from .errors import RunNotFound, StalePlan, WrongKind
 from .explain.searches import Searches
 from .explain.why_deleted import DeletedWhy
+from .installation.installation import Installation
 from .options import ServiceOptions
 from .reading.continuing import Continuations, Reader, fresh_secret
 from .reading.elsewhere import Elsewhere
 from .reading.inputs import Inputs
 from .reading.reading import Cursor
 from .reading.rows import AddressRows, address_of
-from .records.runs import view
+from .records.holds import HoldBook
+from .records.runs import RunBook, view
 from .service import CollectionService
 
 _KIND: Final = RunKind.DELETED
@@ -72,8 +74,8 @@ async def _refused(*_: object, **__: object) -> NoReturn:
     raise DeletedOnly("the repository is deleted: it can be brought back (repo undelete) or collected (gc deleted)")
 
 
-class DeletedCollections(CollectionService):
-    """Make it with `open_deleted`."""
+class DeletedCollections:
+    """Make it with `open_deleted`. What is the same in every repository, the service of one in use does."""
 
     def __init__(
         self,
@@ -86,11 +88,25 @@ class DeletedCollections(CollectionService):
         is_job: bool = False,
         searches: Searches | None = None,
     ) -> None:
-        super().__init__(versions, options, user_id=user_id, is_job=is_job, searches=searches)
+        self._versions = versions
+        self._options = options or ServiceOptions()
         self._uid = uid
         self._deleted = catalog.deleted
+        self._searches = searches or Searches(versions.ports)
+        self._runs = RunBook(versions, self._options)
+        self._holds = HoldBook(versions)
+        self._installation = Installation(versions)
         self._elsewhere = Elsewhere(versions.objectstore.uri, lambda: catalog.others(uid), self._options)
-        self._deleted_why = DeletedWhy(self._deleted, uid, versions, self._why, self._elsewhere)
+        self._in_use = in_use = CollectionService(
+            versions, self._options, user_id=user_id, is_job=is_job, searches=self._searches
+        )
+        self._deleted_why = DeletedWhy(self._deleted, uid, versions, in_use.why, self._elsewhere)
+        self.namespace, self.planning, self.purging = in_use.namespace, in_use.planning, in_use.purging
+        self.note_planned, self.sweep, self.abandon = in_use.note_planned, in_use.sweep, in_use.abandon
+        self.undo = in_use.undo
+        self.run, self.runs = in_use.run, in_use.runs
+        self.rules_in_force, self.holds_in_force = in_use.rules_in_force, in_use.holds_in_force
+        self.find_slices, self.find_missing = in_use.find_slices, in_use.find_missing
 
     async def start(self, body: StartRun) -> StartedRun:
         """Begin a run: every slice that has a record, open or not, for no upload into one can be acknowledged any more.
@@ -98,7 +114,7 @@ class DeletedCollections(CollectionService):
         Raises:
             WrongKind: a run of another kind.
             DeletedNotFound: the repository was brought back, forgotten or collected.
-            OtherInstallation: see `CollectionService.start`.
+            OtherInstallation: see `PlanSteps.start`.
         """
         if body.kind is not _KIND:
             raise WrongKind(f"a deleted repository has no collection of {body.kind.data}")
@@ -125,7 +141,7 @@ class DeletedCollections(CollectionService):
             DeletedNotFound: the repository was brought back, forgotten or collected.
         """
         await self._deleted.check_collectable(self._uid)
-        return await super().adopting()
+        return await self._in_use.adopting()
 
     async def read_uncommitted(
         self,
@@ -153,7 +169,7 @@ class DeletedCollections(CollectionService):
             refs=await _write_nothing(inputs, REFS, REFS.name),
             rules=None,
             rules_version=0,
-            holds=await self.holds.in_force(),
+            holds=await self._holds.in_force(),
         )
 
     async def apply(self, run_id: str, body: Apply) -> RunView:
@@ -162,7 +178,7 @@ class DeletedCollections(CollectionService):
             DeletedNotFound: the repository was brought back, forgotten or collected.
         """
         await self._deleted.check_collectable(self._uid)
-        return await super().apply(run_id, body)
+        return await self._in_use.apply(run_id, body)
 
     async def expire(self, run_id: str, body: Expire) -> RecheckInputs:
         """A page of the look through the other repositories. The first makes the repository `collecting`.

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from lakebed.base import LakebedError, Unavailable
 from lakebed.catalog import Repository, RepositoryNotFound
-from lakebed.gc.live import CollectionService, OtherInstallation
+from lakebed.gc.live import CollectionService, Installation, OtherInstallation
 from lakebed.hooks import Runs
 from lakebed.server.state import AppState
 
@@ -68,7 +68,7 @@ async def say_alive(state: AppState, *, at_start: bool = False) -> None:
     """Record that this installation lives, so that a copy of its key-value store elsewhere does not collect here."""
     async for repository in every_repository(state):
         try:
-            await CollectionService(repository.versions).say_alive(at_start=at_start)
+            await Installation(repository.versions).say_alive(at_start=at_start)
         except (OtherInstallation, Unavailable) as error:
             logger.warning("upkeep: repository %s: %s", repository.id, error)
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, RepositoryRecord, SettingChanged
-from lakebed.gc.live import CollectionService
+from lakebed.gc.live import CollectionService, Installation
 from lakebed.operations import repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.requests import RestRequest
@@ -47,7 +47,7 @@ class Repositories:
         default_branch = body.default_branch or "main"
 
         async def distrust(versions: Versions) -> None:
-            await CollectionService(versions, default_branch=default_branch).distrust()
+            await Installation(versions).distrust(default_branch=default_branch)
 
         try:
             repository = await self._catalog.create(

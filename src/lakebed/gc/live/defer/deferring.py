@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from lakebed.base import Conflict, RunId
 from lakebed.gc.live.errors import RunMoved, StalePlan, WrongKind
+from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.publish.expiring import Expiring, read_garbage, uncommitted_name
 from lakebed.gc.live.reading.commits import read_snapshot, read_swept
 from lakebed.gc.live.reading.continuing import Continuations, Reader, fresh_secret
@@ -33,6 +34,8 @@ from lakebed.gc.messages import (
     RecheckInputs,
     RunKind,
     RunState,
+    RunView,
+    check_run_id,
     decode_deferred,
     deferred_path,
     encode_deferred,
@@ -54,8 +57,9 @@ class Deferring:
         self._runs = runs
         self._expiring = expiring
         self._reading = reading
+        self._installation = Installation(versions)
 
-    async def defer(self, run_id: RunId, body: Defer) -> RunRecord:
+    async def defer(self, run_id: str, body: Defer) -> RunView:
         """Keep what the run may delete for a window from now, or for longer where it was deferred for longer.
 
         Raises:
@@ -64,57 +68,61 @@ class Deferring:
             WrongKind: a run of metadata, whose files no restore could use.
             InvalidDuration, BadWindow: no window.
         """
+        id_ = check_run_id(run_id)
         window_end_ms(body.window, 0)
-        record, held = await self._runs.read(run_id)
-        self._check_may_delete(run_id, record)
+        record, held = await self._runs.read(id_)
+        self._check_may_delete(id_, record)
         if body.plan.digest() not in {record.plan, record.sweeps}:
             raise StalePlan(f"run {run_id} may delete another table", run_id=run_id)
         if record.purging:
             raise RunMoved(f"the window of run {run_id} is over: it deletes", run_id=run_id, state=record.state.value)
         kind = record.kind
         # Before the record: a reader that finds a deferred run finds its objects.
-        waiting = encode_deferred(Deferred(run_id=run_id, kind=kind, garbage=body.plan))
-        await self._versions.objectstore.put(deferred_path(kind, run_id), waiting)
+        waiting = encode_deferred(Deferred(run_id=id_, kind=kind, garbage=body.plan))
+        await self._versions.objectstore.put(deferred_path(kind, id_), waiting)
         # The later of two clocks begins the window, and the earlier ends it: a wrong one can only delay.
         now_ms = max(await self._clocks_ms())
         until_ms = max(window_end_ms(body.window, now_ms), record.until_ms)
         window = body.window if until_ms > record.until_ms else record.window
         record = replace(record, until_ms=until_ms, window=window, saved=body.saved or record.saved)
-        await self._runs.write(run_id, record, held)
+        await self._runs.write(id_, record, held)
         # Each of its commits has its `swept/<commit>`, so no writer looks for it in this list any more.
-        await self._expiring.drop_expiring(run_id)
-        return record
+        await self._expiring.drop_expiring(id_)
+        return await self._runs.view(id_, record)
 
-    async def purge(self, run_id: RunId, body: Purge) -> RecheckInputs:
+    async def purge(self, run_id: str, body: Purge) -> RecheckInputs:
         """Let a deferred run delete, once its window is over, and write what is named now into its folder.
 
         Raises:
+            OtherInstallation: see `Installation.check`.
             RunMoved: the run is not deferred, or has ended.
             WindowOpen: the window is not over by one of the clocks.
             BadContinuation: the token is of another call, or none of ours.
         """
+        id_ = check_run_id(run_id)
+        await self._installation.check()
         if body.continuation_token is None:
-            record = await self._begin_purging(run_id)
+            record = await self._begin_purging(id_)
             cursor = Cursor(name=uncommitted_name(record.attempt))
             swept = await read_swept(self._versions, for_good=_is_for_good(record.kind))
-            inputs = Inputs(self._versions.objectstore, record.kind, run_id)
+            inputs = Inputs(self._versions.objectstore, record.kind, id_)
             await inputs.write_swept(swept.commits, attempt=record.attempt)
         else:
-            record, _ = await self._runs.read(run_id)
-            self._check_may_delete(run_id, record)
-            cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
-        inputs = Inputs(self._versions.objectstore, record.kind, run_id)
+            record, _ = await self._runs.read(id_)
+            self._check_may_delete(id_, record)
+            cursor = Continuations(id_, record, Reader.COLLECTOR).cursor(body.continuation_token)
+        inputs = Inputs(self._versions.objectstore, record.kind, id_)
         page = await self._reading.read_page(inputs, cursor)
         if page.cursor is not None:
-            token = Continuations(run_id, record, Reader.COLLECTOR).token(page.cursor)
-            return RecheckInputs(run_id=run_id, continuation_token=token)
+            token = Continuations(id_, record, Reader.COLLECTOR).token(page.cursor)
+            return RecheckInputs(run_id=id_, continuation_token=token)
         # Slices never open again. One that seems open now belongs to older records: its objects stay.
         closed, _ = await self._runs.closed_slices()
         # Commits after what is staged, as everywhere: what is committed in between would be in neither.
         known = await inputs.read_swept(attempt=record.attempt)
         snapshot = await read_snapshot(self._versions, known=known, for_good=_is_for_good(record.kind))
         return RecheckInputs(
-            run_id=run_id,
+            run_id=id_,
             commits=await inputs.write_tables(
                 COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables(), self._versions.ports.tasks
             ),

@@ -20,12 +20,13 @@ from msgspec.structs import replace
 
 from lakebed.base import Basis, CommitId, Conflict, RunId
 from lakebed.gc.live.errors import RunMoved, RunNotFound, WrongKind
+from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.publish.expiring import Expiring
 from lakebed.gc.live.reading.commits import read_snapshot
 from lakebed.gc.live.records.policies import PolicyBook
 from lakebed.gc.live.records.rules import RuleBook
 from lakebed.gc.live.records.runs import RunBook
-from lakebed.gc.messages import RunKind, RunState, TakesAgain, Undo, Undone
+from lakebed.gc.messages import RunKind, RunState, TakesAgain, Undo, Undone, check_run_id
 from lakebed.gc.rules import Rules
 from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.versions import RunRecord, SweptRecord, Versions
@@ -47,31 +48,35 @@ class Undoing:
         self._rules = rules
         self._expiring = expiring
         self._deferred = DeferredRuns(versions)
+        self._installation = Installation(versions)
 
-    async def undo(self, run_id: RunId, body: Undo) -> Undone:
+    async def undo(self, run_id: str, body: Undo) -> Undone:
         """Undo the run, or go on with removing what one that is undone left.
 
         Costs a scan of the commits and of what was swept, or of all that lifecycle runs took.
 
         Raises:
+            OtherInstallation: see `Installation.check`.
             RunNotFound: there is no such run.
             WrongKind: a run of this kind is never deferred.
             RunMoved: it is not deferred, or its purge began, or another call moved it just now.
             CountedOn: other runs let objects go because of what it took.
         """
-        record, held = await self._runs.read(run_id)
-        undone = Undone(run_id=run_id, kind=record.kind, state=record.state)
+        id_ = check_run_id(run_id)
+        await self._installation.check()
+        record, held = await self._runs.read(id_)
+        undone = Undone(run_id=id_, kind=record.kind, state=record.state)
         if record.state is not RunState.UNDONE:
-            self._check_deferred(run_id, record)
-            await self._check_uncounted(run_id, record)
-            undone = await self._look(run_id, record)
+            self._check_deferred(id_, record)
+            await self._check_uncounted(id_, record)
+            undone = await self._look(id_, record)
             if body.dry_run:
                 return undone
             # What it saved for a later run to go on from counts no more: that names what is no candidate of this run.
             record = replace(record, state=RunState.UNDONE, until_ms=0, window="")
-            await self._runs.write(run_id, record, held)
+            await self._runs.write(id_, record, held)
             undone = replace(undone, state=RunState.UNDONE)
-        return undone if body.dry_run else replace(undone, is_done=await self._tidy(run_id, record.kind))
+        return undone if body.dry_run else replace(undone, is_done=await self._tidy(id_, record.kind))
 
     def _check_deferred(self, run_id: RunId, record: RunRecord) -> None:
         if not record.kind.can_wait:

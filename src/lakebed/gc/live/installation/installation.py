@@ -156,12 +156,19 @@ class Installation:
                 await self._put_end(after)
                 return Mark(after.number, after.mark), await self.check()
 
-    async def step_if_due(self) -> None:
-        """A step, if the last one is STEP_MS ago and no other was seen: for the upkeep of a server. Else one read.
+    async def say_alive(self, *, at_start: bool = False) -> None:
+        """Now and then, for each repository, so that a copy of the key-value store notices: take a step if the last
+        one is STEP_MS ago and no other was seen. Else it costs one read.
+
+        A server that starts takes one at once: it may be a copy, or may be ahead of one that was made while it was
+        down.
 
         Raises:
             OtherInstallation: it is seen now.
         """
+        if at_start:
+            await self.step()
+            return
         record = await self.read()
         age_ms = self._versions.ports.clock.now_ms() - record.stepped_ms
         if not record.is_stopped and not 0 <= age_ms < STEP_MS:

@@ -17,7 +17,6 @@ from lakebed.base import (
     Entry,
     NotFound,
     Row,
-    RunId,
     RunKind,
     StagingToken,
     from_row,
@@ -27,11 +26,13 @@ from lakebed.base import (
     path_to_key,
 )
 from lakebed.gc.live.errors import BadContinuation
+from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.live.reading.continuing import Seal
 from lakebed.gc.live.reading.inputs import Inputs
 from lakebed.gc.live.reading.reading import Cursor, Phase, Reading
 from lakebed.gc.live.reading.rows import Address, AddressRows
+from lakebed.gc.live.records.runs import RunBook, check_uid
 from lakebed.gc.messages import (
     STANDING_MAX,
     UNCOMMITTED,
@@ -42,6 +43,7 @@ from lakebed.gc.messages import (
     StagedPage,
     Unstage,
     Unstaged,
+    check_run_id,
     restored_from,
 )
 from lakebed.gc.rules import InvalidSelection, Matcher, Selection, check_selection
@@ -66,14 +68,16 @@ ENTRIES_MAX: Final = 5_000
 
 
 class Erasing:
-    def __init__(self, versions: Versions, options: ServiceOptions, *, key: bytes) -> None:
+    def __init__(self, versions: Versions, runs: RunBook, options: ServiceOptions, *, key: bytes) -> None:
         """`key` seals tokens: the same in every process of a server, and secret."""
         self._versions = versions
+        self._runs = runs
         self._options = options
         self._key = key
         self._reading = Reading(versions, options, only_cells=True)
+        self._installation = Installation(versions)
 
-    async def find(self, run_id: RunId, body: FindStaged) -> StagedPage:
+    async def find(self, run_id: str, body: FindStaged) -> StagedPage:
         """Return the selected entries of a page of branches and cells. Behind the last page come uploads in parts.
 
         Costs as a page of a reading does (reading.py), whatever the number of branches.
@@ -82,12 +86,13 @@ class Erasing:
             InvalidSelection: it selects nothing, or names too many addresses.
             BadContinuation: not a token that this search was given.
         """
+        id_ = check_run_id(run_id)
         selection = check_selection(body.selection)
         if len(body.addresses) > STANDING_MAX:
             raise InvalidSelection(f"at most {STANDING_MAX:,} addresses")
         if body.in_queue:
             return await self._queued(selection, body.continuation_token or "")
-        seal = Seal(self._key, run_id, msgspec.json.encode(replace(body, continuation_token=None)).decode())
+        seal = Seal(self._key, id_, msgspec.json.encode(replace(body, continuation_token=None)).decode())
         cursor = Cursor(name=UNCOMMITTED.name)
         if body.continuation_token is not None:
             cursor = _cursor(seal.open(body.continuation_token))
@@ -97,7 +102,7 @@ class Erasing:
         cursor = following = await self._reading.advance(cursor, rows, rows.is_full)
         whole: Manifest | None = None
         if others is not None:
-            inputs = Inputs(self._versions.objectstore, _KIND, run_id)
+            inputs = Inputs(self._versions.objectstore, _KIND, id_)
             page = await self._reading.end_page(inputs, cursor, others, writer)
             following, whole = page.cursor or cursor, page.whole
         entries = await self._entries(rows.found)
@@ -156,8 +161,17 @@ class Erasing:
             for _, part in await parts.every(multipart_id)
         ]
 
-    async def unstage(self, body: Unstage) -> Unstaged:
-        """Stage a tombstone in place of each entry that still names its object, and give up uploads in parts."""
+    async def unstage(self, run_id: str, body: Unstage) -> Unstaged:
+        """Stage a tombstone in place of each entry that still names its object, and give up uploads in parts.
+
+        Raises:
+            OtherRepository, OtherInstallation: the run is not of this repository, or this may collect nothing.
+            RunMoved: the run is over, or a collection of metadata took its plan.
+        """
+        check_uid(self._versions, body.uid)
+        await self._installation.check()
+        # Without its plan the run cannot end, and no later one finds an object whose entry is deleted here.
+        await self._runs.read_published(check_run_id(run_id), _KIND)
         uploads = sorted({entry.multipart_id for entry in body.entries} - {""})
         for multipart_id in uploads:
             await self._versions.parts.end(multipart_id)

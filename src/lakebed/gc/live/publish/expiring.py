@@ -35,6 +35,7 @@ from msgspec.structs import replace
 
 from lakebed.base import AT_ONCE, FOREIGN_SLICE, Basis, CommitId, RunId, in_waves
 from lakebed.gc.live.errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan, WrongKind
+from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot, read_swept
 from lakebed.gc.live.reading.continuing import Continuations, Reader, fresh_secret
 from lakebed.gc.live.reading.inputs import Inputs
@@ -42,7 +43,7 @@ from lakebed.gc.live.reading.reading import Cursor, Phase, Reading
 from lakebed.gc.live.records.holds import HoldBook
 from lakebed.gc.live.records.policies import PolicyBook
 from lakebed.gc.live.records.rules import RuleBook
-from lakebed.gc.live.records.runs import RunBook
+from lakebed.gc.live.records.runs import RunBook, check_uid
 from lakebed.gc.messages import (
     COMMITS,
     EXPIRED,
@@ -54,8 +55,10 @@ from lakebed.gc.messages import (
     Part,
     RecheckInputs,
     RunState,
+    RunView,
     Sweep,
     check_manifest,
+    check_run_id,
     read_part,
     run_folder,
 )
@@ -77,6 +80,7 @@ class Expiring:
         self._reading = reading
         self._policies = PolicyBook(versions)
         self._holds = HoldBook(versions)
+        self._installation = Installation(versions)
 
     async def expire(self, run_id: RunId, body: Expire) -> RecheckInputs:
         """One page: the first publishes, the first ones bump, then all read staging, the last looks again and says
@@ -240,39 +244,43 @@ class Expiring:
             now=now,
         )
 
-    async def sweep(self, run_id: RunId, body: Sweep) -> RunRecord:
+    async def sweep(self, run_id: str, body: Sweep) -> RunView:
         """Steps 6 and 7: after this the plan may be carried out, and what is expiring stays so for ever. A run of
         metadata, which expires no commits, goes the same way.
 
         Raises:
+            OtherRepository, OtherInstallation: the run is not of this repository, or this may collect nothing.
             RunMoved: the run is not expiring (or sweeping this very plan).
             StalePlan: the plan was not made from the latest recheck, or a run was undone since then.
             BadInput: an input is not what its manifest says.
         """
+        id_ = check_run_id(run_id)
+        check_uid(self._versions, body.uid)
+        await self._installation.check()
         check_manifest(body.plan, name="plan")
         if body.plan.table != GARBAGE.name:
             raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
-        kind = (await self._runs.read(run_id))[0].kind
+        kind = (await self._runs.read(id_))[0].kind
         if not kind.publishes:
             raise WrongKind(f"run {run_id} is of kind {kind.value}, which publishes nothing", run_id=run_id)
-        record, held = await self._runs.read_as(run_id, kind, RunState.EXPIRING, RunState.SWEEPING)
+        record, held = await self._runs.read_as(id_, kind, RunState.EXPIRING, RunState.SWEEPING)
         if record.recheck != body.commits.digest():
             raise StalePlan("the plan was not made from the latest recheck of this run", run_id=run_id)
-        inputs = Inputs(self._versions.objectstore, kind, run_id)
+        inputs = Inputs(self._versions.objectstore, kind, id_)
         expiring = _expiring_in(await inputs.read_table(COMMITS, body.commits))
         if record.state is RunState.EXPIRING:
             # Who selects by paths has missed those of commits that were gone, however little it takes.
             if body.plan.rows or kind.spec.by_order:
-                await self._runs.count_on(run_id, record.counts)
+                await self._runs.count_on(id_, record.counts)
             record = replace(record, state=RunState.SWEEPING, plan=body.plan.digest())
-            await self._runs.write(run_id, record, held)
+            await self._runs.write(id_, record, held)
         elif record.plan != body.plan.digest():
             raise StalePlan("the run sweeps by another plan", run_id=run_id)
         if kind.takes_named and not record.swept:
-            await self._write_taken(run_id, record, body.plan)
-        await self._write_swept(run_id, expiring)
-        await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)) - set(expiring))
-        return record
+            await self._write_taken(id_, record, body.plan)
+        await self._write_swept(id_, expiring)
+        await self._versions.retired.release(id_, set(await self._versions.retired.expiring(id_)) - set(expiring))
+        return await self._runs.view(id_, record)
 
     async def _write_taken(self, run_id: RunId, record: RunRecord, plan: Manifest) -> None:
         """Write for ever which objects the run takes, for readers and copies. Again from the start after a crash."""

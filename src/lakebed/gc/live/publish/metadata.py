@@ -26,10 +26,11 @@ from msgspec.structs import replace
 
 from lakebed.base import RunId, RunKind, in_waves
 from lakebed.gc.live.errors import RunMoved, RunNotFound
+from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot_for_metadata
 from lakebed.gc.live.reading.inputs import Inputs
-from lakebed.gc.live.records.runs import RunBook
+from lakebed.gc.live.records.runs import RunBook, check_uid
 from lakebed.gc.messages import (
     COMMITS,
     LEFTOVERS,
@@ -39,6 +40,7 @@ from lakebed.gc.messages import (
     Manifest,
     RetireLeftovers,
     RunState,
+    check_run_id,
     run_folder,
 )
 from lakebed.kv import Held
@@ -58,33 +60,38 @@ class MetadataRuns:
         self._versions = versions
         self._runs = runs
         self._options = options
+        self._installation = Installation(versions)
 
-    async def retire(self, run_id: RunId, body: RetireLeftovers) -> LeftoversRetired:
+    async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
         """Publish what the run wants, and say what must stay all the same. Once it is done, ids are retired for ever.
 
         Costs one write for each thing in the list, two operations for each branch, and a scan of the records.
 
         Raises:
+            OtherRepository, OtherInstallation: the run is not of this repository, or this may collect nothing.
             RunMoved: the run sweeps, ended or was abandoned, or another collection retired its plan.
             BadInput: the list is not what its manifest says, or not the one that was published before.
         """
-        inputs = Inputs(self._versions.objectstore, _KIND, run_id)
+        id_ = check_run_id(run_id)
+        check_uid(self._versions, body.uid)
+        await self._installation.check()
+        inputs = Inputs(self._versions.objectstore, _KIND, id_)
         table = await inputs.read_table(LEFTOVERS, body.leftovers)
         kinds, ids = table.column("kind").to_pylist(), table.column("id").to_pylist()
         if strange := set(kinds) - {FILE, RUN}:
             raise BadInput(f"{body.leftovers.folder} names things of kind {min(strange)}", input=LEFTOVERS.name)
-        record, held = await self._begin_attempt(run_id, body.leftovers)
+        record, held = await self._begin_attempt(id_, body.leftovers)
         pairs = list(zip(kinds, ids, strict=True))
-        runs = [RunId(id_) for kind, id_ in pairs if kind == RUN]
-        alive = await self.publish(run_id, files=[id_ for kind, id_ in pairs if kind == FILE], runs=runs)
+        runs = [RunId(name) for kind, name in pairs if kind == RUN]
+        alive = await self.publish(id_, files=[name for kind, name in pairs if kind == FILE], runs=runs)
         snapshot = await self.look()
         commits = await inputs.write_tables(
             COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables(), self._versions.ports.tasks
         )
         refs = await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table())
-        await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
+        await self._runs.write(id_, replace(record, recheck=commits.digest()), held)
         return LeftoversRetired(
-            run_id=run_id,
+            run_id=id_,
             commits=commits,
             refs=refs,
             runs_alive=tuple(alive),

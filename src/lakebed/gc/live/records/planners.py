@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from lakebed.base import RunId
 from lakebed.gc.live.errors import StalePlan
-from lakebed.gc.messages import Apply, NotePlanned, PlannedBy
+from lakebed.gc.messages import Apply, NotePlanned, PlannedBy, check_run_id
 from lakebed.versions import PlannedRecord, Versions
 
 
@@ -22,21 +22,22 @@ class Planners:
         self._user_id = user_id
         self._is_job = is_job
 
-    async def note(self, run_id: RunId, body: NotePlanned) -> PlannedBy:
+    async def note(self, run_id: str, body: NotePlanned) -> PlannedBy:
         """Write down that the caller made this plan. Sent again, it changes nothing.
 
         Raises:
             StalePlan: another plan of the run is on record, or this one by another user.
         """
+        id_ = check_run_id(run_id)
         ports = self._versions.ports
         record = PlannedRecord(
             kind=body.kind, by=self._user_id, plan=body.plan, made_ms=ports.clock.now_ms(), by_job=self._is_job
         )
         if self._user_id:
-            found = await self._versions.retired.note_planned(run_id, record)
+            found = await self._versions.retired.note_planned(id_, record)
             if (found.kind, found.by, found.plan) != (record.kind, record.by, record.plan):
                 raise StalePlan(f"another plan of run {run_id} is on record", run_id=run_id)
-        return self._planned_by(run_id, record)
+        return self._planned_by(id_, record)
 
     async def judge(self, run_id: RunId, body: Apply) -> tuple[str, bool]:
         """Return who made this plan, and whether an apply of it by the caller looks again.

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from lakebed.base import RunId
+from lakebed.gc.messages import RulesVersion
 from lakebed.gc.rules import Rules, check_rules, days_rules, with_days
 from lakebed.versions import Record, RecordFormat, Versions, decode_record, keys
 
@@ -83,6 +84,12 @@ class RuleBook(VersionedSetting[RulesRecord]):
 
         written = await self.change(next_of, expected=expected)
         return RulesSet(written.version, await self.counts_after())
+
+
+def rules_version(record: RulesRecord) -> RulesVersion:
+    return RulesVersion(
+        version=record.version, rules=record.rules, changed_ms=record.changed_ms, changed_by=record.changed_by
+    )
 
 
 def decode_rules(data: bytes) -> RulesRecord:

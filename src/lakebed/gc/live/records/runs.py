@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from lakebed.base import RUN_MOVES, RunId
-from lakebed.gc.live.errors import RunMoved, RunNotFound, StalePlan, WrongKind
+from lakebed.gc.live.errors import OtherRepository, RunMoved, RunNotFound, StalePlan, WrongKind
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.live.reading.continuing import fresh_secret
 from lakebed.gc.messages import Apply, RunKind, RunState, RunView
@@ -121,6 +121,10 @@ class RunBook:
             now_ms = self._versions.ports.clock.now_ms()
             return RunRecord(kind=kind, state=RunState.PLANNING, started_ms=now_ms)
         return record
+
+    async def view(self, run_id: RunId, record: RunRecord) -> RunView:
+        """Return the view of a run, with the number of commits that are expiring by it."""
+        return view(run_id, record, expiring=len(await self._versions.retired.expiring(run_id)))
 
     async def views(self, planners: Mapping[RunId, str]) -> list[RunView]:
         """Newest first. `planners` says by run who planned it."""
@@ -247,6 +251,18 @@ class RunBook:
 
     # Slices
 
+    async def close_slices_for_runs(self) -> None:
+        """End this server's slice if a run has begun since it was opened, so that the next run may judge what is in it.
+
+        A run's record asks every server for this: the one that answers the run ends its own slice at once.
+        """
+        now_ms = self._versions.ports.clock.now_ms()
+        began = [record.started_ms for _, record in await self._versions.retired.runs()]
+        # One that is dated ahead of this clock would end each slice as soon as it is opened.
+        began_ms = max((started_ms for started_ms in began if started_ms <= now_ms), default=None)
+        if began_ms is not None:
+            await self._versions.slices.end(opened_until_ms=began_ms)
+
     async def closed_slices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the slices into which every upload has ended, ascending; and those of all others.
 
@@ -277,6 +293,15 @@ class RunBook:
             if copy.state is not CopyState.DONE and _is_old(copy.started_ms, now_ms, age_ms)
         ]
         await versions.fencing.fence_records(CopyRecord, copying)
+
+
+def check_uid(versions: Versions, uid: str) -> None:
+    """
+    Raises:
+        OtherRepository: the run is of another one. Its plan says nothing of what this one names.
+    """
+    if uid and uid != versions.uid:
+        raise OtherRepository("the run is of a repository that had this name before: plan again", uid=uid)
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:

@@ -18,11 +18,13 @@ from msgspec.structs import replace
 
 from lakebed.base import Corrupt, NotFound, RunId, RunState
 from lakebed.gc.live.errors import RunNotFound
+from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.messages import (
     BadInput,
     CertificateHead,
     CertificateKey,
     certificate_path,
+    check_run_id,
     decode_head,
     decode_plan,
     is_signed,
@@ -63,32 +65,38 @@ class Certifying:
         self._runs = runs
         self._private = Ed25519PrivateKey.from_private_bytes(key)
         self._user_id = user_id
+        self._installation = Installation(versions)
 
-    def key(self) -> CertificateKey:
+    async def key(self) -> CertificateKey:
         """Return the public key, as PEM."""
+        return self._public_key()
+
+    def _public_key(self) -> CertificateKey:
         public = self._private.public_key()
         return CertificateKey(pem=public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
 
-    async def sign(self, run_id: RunId, made: CertificateHead) -> CertificateHead:
+    async def sign(self, run_id: str, made: CertificateHead) -> CertificateHead:
         """Return the head with the caller, the time and a signature.
 
         Raises:
             NoSuchErasure: the run never was, is not an erasure, or was not applied.
+            OtherInstallation: see `Installation.check`.
             CertificateForged: the certificate is of another run, or disagrees with the run's plan.
         """
-        await self._check_agrees(run_id, made)
+        await self._installation.check()
+        await self._check_agrees(check_run_id(run_id), made)
         now_ms = self._versions.ports.clock.now_ms()
         signed = replace(made, made_by=self._user_id or made.made_by, made_ms=now_ms, signature="")
         return replace(signed, signature=self._private.sign(signed_bytes(signed)).hex())
 
-    async def check(self, run_id: RunId, certificate: CertificateHead) -> CertificateHead:
+    async def check(self, run_id: str, certificate: CertificateHead) -> CertificateHead:
         """Return the head of a certificate that this server signed and that agrees with the run's records.
 
         Raises:
             NoSuchErasure, CertificateForged: see `sign`; or it has no signature, or another one.
         """
-        await self._check_agrees(run_id, certificate)
-        if not is_signed(certificate, self.key().pem):
+        await self._check_agrees(check_run_id(run_id), certificate)
+        if not is_signed(certificate, self._public_key().pem):
             raise CertificateForged(
                 f"the certificate of run {run_id} is not as this server signed it: it was changed, or another server"
                 " made it",
@@ -139,7 +147,7 @@ class Certifying:
             stored = await self._versions.ports.tasks.apart(lambda: decode_head(data))
         except (ObjectMissing, BadInput):
             raise missing from None
-        if not is_signed(stored, self.key().pem):
+        if not is_signed(stored, self._public_key().pem):
             raise missing
         return _order_of(stored)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from lakebed import wire
 from lakebed.base import RunId
 from lakebed.catalog import Catalog, Repository, TaskKind
 from lakebed.gc import messages
-from lakebed.gc.live import BadContinuation, CollectionService, Reader, Searches, open_deleted
+from lakebed.gc.live import BadContinuation, CollectionService, DeletedCollections, Reader, Searches, open_deleted
 from lakebed.gc.messages import BadInput, Manifest, RunKind, check_manifest, input_folder
 from lakebed.operations import Operation, collections, collectors
 from lakebed.server.http.errors import InvalidBody
@@ -32,6 +32,7 @@ ONLY: Final = "only"
 
 A = TypeVar("A")
 B = TypeVar("B")
+Live: TypeAlias = CollectionService | DeletedCollections
 
 
 def deleted_uid(request: RestRequest) -> str | None:
@@ -118,7 +119,7 @@ class Runs:
         self._searches = Searches(state.ports)
         self._key, self._certificate_key = state.continuation_key, state.certificate_key
 
-    async def _service(self, request: RestRequest) -> CollectionService:
+    async def _service(self, request: RestRequest) -> Live:
         user_id, is_job = request.identity.user_id, request.identity.delegation is not None
         if (uid := deleted_uid(request)) is not None:
             return await open_deleted(
@@ -134,35 +135,26 @@ class Runs:
             certificate_key=self._certificate_key,
         )
 
-    def ask(self, call: Callable[[CollectionService], Awaitable[A]]) -> Callable[[RestRequest], Awaitable[A]]:
+    def ask(self, call: Callable[[Live], Callable[[], Awaitable[A]]]) -> Callable[[RestRequest], Awaitable[A]]:
         async def handle(request: RestRequest) -> A:
-            answer: A = await self._bound(call, await self._service(request))()
-            return answer
+            return await call(await self._service(request))()
 
         return handle
 
-    @staticmethod
-    def _bound(call: Callable[..., object], service: CollectionService) -> Callable[..., Any]:
-        """Return the service's own method of this name: that of a deleted repository has others."""
-        own: Callable[..., Any] = getattr(service, call.__name__)
-        return own
-
     def ask_of_run(
-        self, call: Callable[[CollectionService, str], Awaitable[A]]
+        self, call: Callable[[Live], Callable[[str], Awaitable[A]]]
     ) -> Callable[[RestRequest], Awaitable[A]]:
         async def handle(request: RestRequest) -> A:
-            answer: A = await self._bound(call, await self._service(request))(request.args[1])
-            return answer
+            return await call(await self._service(request))(request.args[1])
 
         return handle
 
     def step(
-        self, call: Callable[[CollectionService, str, B], Awaitable[A]]
+        self, call: Callable[[Live], Callable[[str, B], Awaitable[A]]]
     ) -> Callable[[RestRequest, B], Awaitable[A]]:
         async def handle(request: RestRequest, body: B) -> A:
             _check_manifests(body)
-            answer: A = await self._bound(call, await self._service(request))(request.args[1], body)
-            return answer
+            return await call(await self._service(request))(request.args[1], body)
 
         return handle
 
@@ -220,35 +212,35 @@ def routes(state: AppState) -> list[Route]:
         Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC, contract.submit_commits),
         Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS, contract.commits_status),
         Route(collections.PREPARE_GARBAGE_COLLECTION_UNCOMMITTED, contract.prepare_uncommitted),
-        Route(collectors.LIST_GC_RUNS, runs.ask(CollectionService.runs)),
+        Route(collectors.LIST_GC_RUNS, runs.ask(lambda live: live.runs)),
         Route(collectors.START_GC_RUN, runs.start),
         Route(collectors.WHY_GC_OBJECT, runs.why),
-        Route(collectors.GET_GC_RUN, runs.ask_of_run(CollectionService.run)),
-        Route(collectors.READ_GC_UNCOMMITTED, runs.step(CollectionService.read_uncommitted)),
-        Route(collectors.READ_GC_COMMITS, runs.step(CollectionService.prepare_commits)),
-        Route(collectors.MARK_GC_RUN, runs.step(CollectionService.mark)),
+        Route(collectors.GET_GC_RUN, runs.ask_of_run(lambda live: live.run)),
+        Route(collectors.READ_GC_UNCOMMITTED, runs.step(lambda live: live.read_uncommitted)),
+        Route(collectors.READ_GC_COMMITS, runs.step(lambda live: live.prepare_commits)),
+        Route(collectors.MARK_GC_RUN, runs.step(lambda live: live.mark)),
         Route(collectors.NOTE_GC_PLAN, runs.note_planned),
-        Route(collectors.CHECK_GC_PLANNING, runs.ask(CollectionService.planning)),
-        Route(collectors.CHECK_GC_PURGING, runs.ask(CollectionService.purging)),
+        Route(collectors.CHECK_GC_PLANNING, runs.ask(lambda live: live.planning)),
+        Route(collectors.CHECK_GC_PURGING, runs.ask(lambda live: live.purging)),
         Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),
-        Route(collectors.FIND_GC_SLICES, runs.ask(CollectionService.find_slices)),
+        Route(collectors.FIND_GC_SLICES, runs.ask(lambda live: live.find_slices)),
         Route(collectors.ADOPT_GC_SLICES, runs.adopt_slices),
         Route(collectors.FIND_GC_MISSING, runs.find_missing),
         Route(collectors.MARK_GC_MISSING, runs.mark_missing),
-        Route(collectors.APPLY_GC_RUN, runs.step(CollectionService.apply)),
+        Route(collectors.APPLY_GC_RUN, runs.step(lambda live: live.apply)),
         Route(collectors.EXPIRE_GC_COMMITS, runs.expire),
-        Route(collectors.FIND_GC_STAGED, runs.step(CollectionService.find_staged)),
-        Route(collectors.UNSTAGE_GC_ENTRIES, runs.step(CollectionService.unstage)),
-        Route(collectors.SIGN_GC_CERTIFICATE, runs.step(CollectionService.sign_certificate)),
-        Route(collectors.CHECK_GC_CERTIFICATE, runs.step(CollectionService.check_certificate)),
-        Route(collectors.GET_GC_CERTIFICATE_KEY, runs.ask(CollectionService.certificate_key)),
-        Route(collectors.RETIRE_GC_IDS, runs.step(CollectionService.retire)),
-        Route(collectors.SWEEP_GC_RUN, runs.step(CollectionService.sweep)),
-        Route(collectors.DEFER_GC_RUN, runs.step(CollectionService.defer)),
-        Route(collectors.PURGE_GC_RUN, runs.step(CollectionService.purge)),
-        Route(collectors.UNDO_GC_RUN, runs.step(CollectionService.undo)),
-        Route(collectors.END_GC_RUN, runs.step(CollectionService.end)),
-        Route(collectors.ABANDON_GC_RUN, runs.ask_of_run(CollectionService.abandon)),
+        Route(collectors.FIND_GC_STAGED, runs.step(lambda live: live.find_staged)),
+        Route(collectors.UNSTAGE_GC_ENTRIES, runs.step(lambda live: live.unstage)),
+        Route(collectors.SIGN_GC_CERTIFICATE, runs.step(lambda live: live.sign_certificate)),
+        Route(collectors.CHECK_GC_CERTIFICATE, runs.step(lambda live: live.check_certificate)),
+        Route(collectors.GET_GC_CERTIFICATE_KEY, runs.ask(lambda live: live.certificate_key)),
+        Route(collectors.RETIRE_GC_IDS, runs.step(lambda live: live.retire)),
+        Route(collectors.SWEEP_GC_RUN, runs.step(lambda live: live.sweep)),
+        Route(collectors.DEFER_GC_RUN, runs.step(lambda live: live.defer)),
+        Route(collectors.PURGE_GC_RUN, runs.step(lambda live: live.purge)),
+        Route(collectors.UNDO_GC_RUN, runs.step(lambda live: live.undo)),
+        Route(collectors.END_GC_RUN, runs.step(lambda live: live.end)),
+        Route(collectors.ABANDON_GC_RUN, runs.ask_of_run(lambda live: live.abandon)),
     ]
 
 

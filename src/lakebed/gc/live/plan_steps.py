@@ -1,0 +1,192 @@
+"""Answer what a plan asks, in this order and no other: begin, read what is staged, read the commits, mark.
+
+Three things enforce the order: the run's state, inputs that are complete, and the sealed cursor in a token. The reasons
+are in docs/design/protocols.md.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakebed.base import Basis, RunId, RunKind
+from lakebed.gc.messages import (
+    COMMITS,
+    GARBAGE,
+    REFS,
+    UNCOMMITTED,
+    BadInput,
+    Mark,
+    PrepareCommits,
+    PreparedCommits,
+    ReadUncommitted,
+    RunState,
+    RunView,
+    StartedRun,
+    StartRun,
+    UncommittedPage,
+    check_manifest,
+    check_run_id,
+    rules_path,
+    run_folder,
+)
+from lakebed.versions import Versions
+
+from .errors import RunNotFound, WrongKind
+from .installation.installation import Installation
+from .options import ServiceOptions
+from .reading.commits import Snapshot, read_snapshot, read_snapshot_for_metadata, read_swept
+from .reading.continuing import Continuations, Reader
+from .reading.inputs import Inputs
+from .reading.reading import Cursor, Reading
+from .records.holds import HoldBook
+from .records.policies import PolicyBook
+from .records.rules import RuleBook
+from .records.runs import RunBook, view
+
+
+class PlanSteps:
+    def __init__(self, versions: Versions, options: ServiceOptions) -> None:
+        self._versions = versions
+        self._options = options
+        self._runs = RunBook(versions, options)
+        self._reading = Reading(versions, options)
+        self._installation = Installation(versions)
+
+    async def start(self, body: StartRun) -> StartedRun:
+        """Return a run id, once it is known that no other installation goes with the namespace.
+
+        For uncommitted data make the run's record too. Only then read the slices that have closed, and only then the
+        addresses that were handed out: one of a closed slice was handed out before it closed, so none is missed.
+
+        Raises:
+            OtherInstallation: there is another one, or was one when this one last looked.
+            NotRestored: the repository is bare still.
+            WrongKind: the repository is not deleted.
+        """
+        if body.kind.spec.of_deleted:
+            raise WrongKind("the repository is in use: only a deleted one is collected as a whole")
+        await self._installation.check_restored(await self._installation.step())
+        if not body.kind.publishes:
+            run_id, record = await self._runs.start_marking(body.kind)
+            state, now_ms = RunState.MARKING, record.started_ms
+        else:
+            run_id = RunId(self._versions.ports.ids.fresh())
+            state, now_ms = RunState.PLANNING, self._versions.ports.clock.now_ms()
+        closed, others = await self._runs.closed_slices() if body.kind.takes_objects else ((), ())
+        uploads = None
+        if not body.kind.publishes:
+            inputs = Inputs(self._versions.objectstore, body.kind, run_id)
+            uploads = await self._reading.read_uploads(inputs)
+            # Before staging is read, never after (commits.py).
+            await inputs.write_swept((await read_swept(self._versions, for_good=True)).commits)
+        return StartedRun(
+            run_id=run_id,
+            kind=body.kind,
+            state=state,
+            namespace=self._versions.objectstore.uri,
+            folder=run_folder(body.kind, run_id),
+            now_ms=now_ms,
+            closed_slices=closed,
+            open_slices=len(others),
+            open_slice_names=others,
+            uploads=uploads,
+            uid=self._versions.uid,
+        )
+
+    async def read_uncommitted(
+        self, run_id: str, body: ReadUncommitted, *, reader: Reader = Reader.COLLECTOR
+    ) -> UncommittedPage:
+        """The next page of everything that is in no commit. A token is good for the reader that it was given to.
+
+        Raises:
+            RunNotFound, WrongKind, RunMoved: no run of uncommitted data that marks.
+            OutOfOrder: the run has read the commits already.
+            BadContinuation: not a token that this reader was given for this run.
+        """
+        id_ = check_run_id(run_id)
+        record = await self._runs.read_marking(id_)
+        continuations = Continuations(id_, record, reader)
+        inputs = Inputs(self._versions.objectstore, record.kind, id_)
+        name = UNCOMMITTED.name
+        # Read again after the commits were, staging would lack what was committed in between, and so would they.
+        await inputs.check_not_complete(COMMITS.name)
+        token = body.continuation_token
+        cursor = Cursor(name=name) if token is None else continuations.cursor(token)
+        page = await self._reading.read_page(inputs, cursor)
+        return UncommittedPage(
+            run_id=id_,
+            location=inputs.folder(name),
+            parts=page.manifest.parts,
+            continuation_token=None if page.cursor is None else continuations.token(page.cursor),
+            manifest=page.whole,
+        )
+
+    async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
+        """Every commit record and ref, and the rules, written into the run's folder.
+
+        Raises:
+            RunMoved: the run does not mark any more.
+            OutOfOrder: a run of uncommitted data has not read that to its end yet.
+        """
+        id_ = check_run_id(run_id)
+        kind = await self._kind_of(id_, (body or PrepareCommits()).kind)
+        if not kind.publishes:
+            # Else an address that a commit takes out of its cell while we read would be in neither (document 001).
+            await Inputs(self._versions.objectstore, kind, id_).check_complete(UNCOMMITTED.name)
+        current = await RuleBook(self._versions).read()
+        policy = await PolicyBook(self._versions).read() if kind.spec.basis is Basis.POLICY else None
+        inputs = Inputs(self._versions.objectstore, kind, id_)
+        snapshot = await self._snapshot(kind, inputs)
+        refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
+        commits = await inputs.write_tables(
+            COMMITS, COMMITS.name, snapshot.commits_tables(), self._versions.ports.tasks
+        )
+        await self._versions.objectstore.put(rules_path(kind, id_), msgspec.json.encode(current))
+        prepared = PreparedCommits(
+            run_id=id_,
+            commits=commits,
+            refs=refs,
+            rules=current.rules,
+            rules_version=current.version,
+            holds=await HoldBook(self._versions).in_force(),
+            has_lost_trees=snapshot.has_lost_trees,
+        )
+        if policy is None:
+            return prepared
+        return msgspec.structs.replace(
+            prepared, rules=None, rules_version=policy.version, policy=(policy.policy or b"").decode()
+        )
+
+    async def _snapshot(self, kind: RunKind, inputs: Inputs) -> Snapshot:
+        if not kind.takes_objects:
+            return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
+        if not kind.publishes:
+            return await read_snapshot(self._versions, known=await inputs.read_swept(), for_good=True)
+        return await read_snapshot(self._versions)
+
+    async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
+        """Return the kind of a run. One that does not publish has a record while it plans, and must still be marking.
+
+        Raises:
+            RunNotFound: the run was said to be of such a kind, and has no record.
+        """
+        try:
+            return (await self._runs.read_marking(run_id)).kind
+        except RunNotFound:
+            if not planned.publishes:
+                raise
+            return planned
+
+    async def mark(self, run_id: str, body: Mark) -> RunView:
+        """marking → marked, after the last read. From now on the plan may be carried out, as late as one likes.
+
+        Raises:
+            RunMoved: the run was abandoned, or is marked with another plan: throw the work away.
+            BadInput: the plan's manifest is none.
+        """
+        check_manifest(body.plan, name="plan")
+        if body.plan.table != GARBAGE.name:
+            raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
+        id_ = check_run_id(run_id)
+        await self._installation.check()
+        return view(id_, await self._runs.move(id_, RunState.MARKED, plan=body.plan.digest()))
