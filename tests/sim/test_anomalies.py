@@ -66,19 +66,23 @@ def values_read(ending: Ending) -> list[str]:
     return [str(record.ended.value) for record in records if record.ended is not None]
 
 
-def test_of_two_writers_beside_a_committer_history_may_show_b_a_n_a() -> None:
+def test_of_two_writers_beside_a_committer_history_may_show_b_a_n_a_n_a() -> None:
+    """Each commit makes the writer whose cell it took set it once more, so this goes on for as long as commits come."""
     made = scene(
-        "two writers, committer of three commits",
+        "two writers, committer of five commits",
         client("v", write("v1", "a", "N")),
         client("w", write("w1", "a", "A")),
-        client("c", commit("c1"), commit("c2"), commit("c3")),
+        client("c", *[commit(f"c{number}") for number in range(1, 6)]),
         committed=[write("w0", "a", "B")],
     )
-    counts = product(range(2, 5), range(2, 5), range(6, 16))
-    schedules = (f"w*{w} c*{c} v*{v} c*{c} w*20 v*20 c*60" for w, v, c in counts)
+    counts = product(range(2, 5), range(2, 5), range(6, 16), range(1, 5))
+    schedules = (
+        f"w*{w} c*{c} v*{v} c*{c} w*{again} c*{c} v*{again} c*{c} w*{again} c*{c} w*20 v*20 c*60"
+        for w, v, c, again in counts
+    )
 
     def is_banana(ending: Ending) -> bool:
         history = [made.contents.get(b"a") for made in reversed(View(ending.disk).history(MAIN))]
-        return history[-4:] == ["B", "A", "N", "A"]
+        return history[-6:] == ["B", "A", "N", "A", "N", "A"]
 
     assert shows(made, is_banana, schedules)
