@@ -70,6 +70,7 @@ COMPOSITION_ROOTS = {
     "cli/operate/backup.py": {"server"},
     "cli/operate/kv.py": {"kv", "server"},
     "cli/operate/migrate.py": {"migration", "server"},
+    "cli/operate/opening.py": {"server"},
     "cli/operate/serve.py": {"server"},
     "cli/operate/spark.py": {"spark"},
     "lake/local.py": {"server"},

@@ -20,12 +20,13 @@ from .built_in import ADMINS
 from .delegation import Delegation
 from .grants import NotGranted
 from .groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
-from .ids import BuiltIn, InvalidRole
 from .keys import ServerKeys, load_server_keys
 from .policies import Decision, Policies, PolicyExists, PolicyNotFound
 from .principals import PrincipalNotFound, Principals
 from .records import AuthFormat, GroupRecord, PolicyRecord, PrincipalRecord, UserRecord
+from .register import BuiltIn, InvalidRole
 from .statements import InvalidPolicy, NotPermitted, Permissions, Statement, check_statements
+from .tickets import NoTicket, Ticket, TicketRefused, Tickets
 
 __all__ = [
     "ACTIONS",
@@ -53,6 +54,7 @@ __all__ = [
     "IssuedCredentials",
     "LastAdministrator",
     "NoAcl",
+    "NoTicket",
     "NotAuthenticated",
     "NotGranted",
     "NotPermitted",
@@ -67,6 +69,9 @@ __all__ = [
     "ServerKeys",
     "SessionNotFound",
     "Statement",
+    "Ticket",
+    "TicketRefused",
+    "Tickets",
     "UnknownAccessKey",
     "UserExists",
     "UserNotFound",

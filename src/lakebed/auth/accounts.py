@@ -29,6 +29,7 @@ from .records import (
     PARTITION,
     PRINCIPALS,
     SESSIONS,
+    TICKETS,
     USER_GROUPS,
     USERS,
     CredentialsRecord,
@@ -210,6 +211,7 @@ class Accounts:
         record = await self.get_user(user_id)
         stale = [key async for key, credentials in self._all_credentials() if credentials.user_id == record.id]
         stale += [key async for key, _ in scan_prefix(self._store, PARTITION, session_key(user_id))]
+        stale.append(ticket_key(user_id))
         async for key, value in scan_prefix(self._store, PARTITION, PRINCIPALS):
             if decode(PrincipalRecord, value).user_uid == record.uid:
                 stale.append(key)
@@ -361,6 +363,10 @@ class Accounts:
 
 def session_key(user_id: str, session_id: str = "") -> bytes:
     return SESSIONS + f"{_check_user_id(user_id)}/{session_id}".encode()
+
+
+def ticket_key(user_id: str) -> bytes:
+    return TICKETS + _check_user_id(user_id).encode()
 
 
 def _check_user_id(user_id: str) -> str:

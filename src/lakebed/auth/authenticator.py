@@ -211,9 +211,7 @@ class Authenticator:
         """
         identity = await self.check_key_pair(access_key_id, secret_access_key)
         user = await self._accounts.get_user(identity.user_id)
-        now_ms = self._ports.clock.now_ms()
-        session = await self._accounts.begin_session(user, access_key_id, expires_ms=now_ms + 1000 * TOKEN_LIFETIME_S)
-        return self._sign(user, now_ms // 1000, TOKEN_LIFETIME_S, aud=_LOGIN, jti=session.id)
+        return await self.begin_login(user, access_key_id, lifetime_s=TOKEN_LIFETIME_S)
 
     async def log_in_as(self, principal: str, *, lifetime_s: int) -> tuple[str, int]:
         """Return a token for the user that a proven principal stands for, and when it ends (Unix seconds).
@@ -225,9 +223,15 @@ class Authenticator:
             user, attachment = await self._principals.user_of(principal)
         except PrincipalNotFound as error:
             raise NotAuthenticated(str(error), principal=principal) from error
+        return await self.begin_login(user, "", principal=principal, attachment=attachment, lifetime_s=lifetime_s)
+
+    async def begin_login(
+        self, user: UserRecord, access_key_id: str, *, principal: str = "", attachment: str = "", lifetime_s: int
+    ) -> tuple[str, int]:
+        """Begin the session of a caller who has proved this key pair or principal; return its token and end."""
         now_ms = self._ports.clock.now_ms()
         session = await self._accounts.begin_session(
-            user, "", principal=principal, attachment=attachment, expires_ms=now_ms + 1000 * lifetime_s
+            user, access_key_id, principal=principal, attachment=attachment, expires_ms=now_ms + 1000 * lifetime_s
         )
         return self._sign(user, now_ms // 1000, lifetime_s, aud=_LOGIN, jti=session.id)
 

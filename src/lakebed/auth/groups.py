@@ -15,7 +15,6 @@ from . import built_in
 from .accounts import Accounts
 from .built_in import ACL, ADMINS, UID
 from .grants import grant, grant_key, grants_of, holders_of, revoke, revoke_all
-from .ids import InvalidRole, page
 from .records import (
     ADMINS_LEAVING,
     GROUP_POLICIES,
@@ -29,7 +28,7 @@ from .records import (
     decode,
     encode,
 )
-from .register import Register
+from .register import InvalidRole, Register, page
 
 
 class GroupExists(AlreadyExists):

@@ -17,9 +17,8 @@ from .actions import check_action
 from .built_in import ACL, ADMINS, GROUPS, UID
 from .grants import grant, grants_of, revoke, revoke_all
 from .groups import Groups
-from .ids import page, refuse_built_in
 from .records import GROUP_POLICIES, POLICIES, USER_POLICIES, GroupRecord, PolicyRecord, UserRecord
-from .register import Register
+from .register import Register, page, refuse_built_in
 from .statements import Permissions, Statement, check_resource, check_statements
 
 

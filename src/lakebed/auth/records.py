@@ -7,6 +7,7 @@
     user_groups/<user>/<group>, user_policies/<user>/<policy>, group_policies/<group>/<policy>
                                 GrantRecord: both ends by uid
     sessions/<user>/<id>        SessionRecord: a login without a logout
+    tickets/<user>              TicketRecord: the last link that logs this user in
     principals/<SHA-256 of id>  PrincipalRecord: an identity of another provider, and the user that it stands for
     admins/leaving              LeavingRecord: users whom a request is taking out of Admins
     server/secret               32 random bytes from which the server derives every key
@@ -35,6 +36,7 @@ USER_GROUPS: Final = b"user_groups/"
 USER_POLICIES: Final = b"user_policies/"
 GROUP_POLICIES: Final = b"group_policies/"
 SESSIONS: Final = b"sessions/"
+TICKETS: Final = b"tickets/"
 PRINCIPALS: Final = b"principals/"
 ADMINS_LEAVING: Final = b"admins/leaving"
 SERVER_SECRET: Final = b"server/secret"
@@ -106,6 +108,24 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     attachment: str = ""
 
 
+class TicketRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Store a link that logs a browser at `sender` in once. `digest`: SHA-256 of its secret.
+
+    A used one keeps its digest only, so that a second browser learns why it is refused.
+    """
+
+    user_id: str
+    user_uid: str
+    digest: bytes
+    sender: str
+    expires_ms: int
+    access_key_id: str = ""
+    principal: str = ""
+    attachment: str = ""
+    session_ends_ms: int = 0
+    is_used: bool = False
+
+
 class PrincipalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Store that an identity of another provider stands for a user. `settings` are kept for clients, unread.
 
@@ -145,6 +165,7 @@ Record: TypeAlias = (
     | PolicyRecord
     | GrantRecord
     | SessionRecord
+    | TicketRecord
     | PrincipalRecord
     | LeavingRecord
     | InstallationRecord

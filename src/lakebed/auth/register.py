@@ -6,18 +6,28 @@ Every read goes to the store; only `Authorizer` caches.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from lakebed.base import AlreadyExists, NotFound
+from lakebed.base import AlreadyExists, Denied, Invalid, NotFound
 from lakebed.kv import PredicateFailed, Store, scan_prefix
 
-from .accounts import Accounts
-from .ids import check_id, page, refuse_built_in
+from .accounts import ID, Accounts
 from .records import PARTITION, GroupRecord, PolicyRecord, decode, encode
 
+ID_BYTES_MAX: Final = 256
+
+A = TypeVar("A")
 R = TypeVar("R", GroupRecord, PolicyRecord)
+
+
+class BuiltIn(Denied):
+    """The group or policy comes with the release, and cannot be changed."""
+
+
+class InvalidRole(Invalid):
+    """The id or access level breaks a rule that the message states."""
 
 
 class Register(Generic[R]):
@@ -124,3 +134,23 @@ class Register(Generic[R]):
 
     def _missing(self, id_: str) -> NotFound:
         return self._unknown(f"there is no {self._noun} {id_!r}", **{self._noun: id_})
+
+
+def page(found: Mapping[str, A], *, prefix: str, after: str, limit: int) -> tuple[list[A], bool]:
+    """Return up to `limit` records of the prefix after `after`, ascending by id, and whether more follow."""
+    names = [name for name in sorted(found) if name.startswith(prefix) and (not after or name > after)]
+    return [found[name] for name in names[:limit]], len(names) > limit
+
+
+def refuse_built_in(name: str, built_in: Mapping[str, object]) -> None:
+    if name in built_in:
+        raise BuiltIn(f"{name} is built in and cannot be changed: make one of your own", id=name)
+
+
+def check_id(name: str) -> str:
+    if not ID.fullmatch(name) or len(name.encode()) > ID_BYTES_MAX:
+        raise InvalidRole(
+            f"an id has 1 to 128 characters and at most {ID_BYTES_MAX} bytes, no control characters and no slash",
+            id=name,
+        )
+    return name

@@ -10,8 +10,8 @@ from typing import Self, TypeVar
 import httpx
 import msgspec
 
-from lakebed.operations import Operation, accounts, installation
-from lakebed.wire import Config, CredentialsWithSecret, Setup
+from lakebed.operations import Operation, accounts, installation, sessions
+from lakebed.wire import Config, CredentialsWithSecret, LoginTicket, Setup
 
 from .actions import Actions
 from .audit import Audit
@@ -105,6 +105,10 @@ class Client:
     def current_user(self) -> str:
         """Return the id of the user whose credentials these are. One request shows whether they are valid."""
         return self._connection.do(accounts.GET_CURRENT_USER).user.id
+
+    def login_ticket(self) -> LoginTicket:
+        """Make the ticket of a link that logs a browser of this machine in as this user, once, within a minute."""
+        return self._connection.do(sessions.CREATE_LOGIN_TICKET)
 
     def do(self, operation: Operation[B, A], *arguments: str, body: B | None = None, query: Query | None = None) -> A:
         """Carry out an operation of the table (`lakebed.operations`); `arguments` fill in its path, in order.

@@ -6,7 +6,7 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, NOTHING, PUBLIC, Operation, delete, get
+from .operation import LOGGED_IN, NOTHING, PUBLIC, PUBLIC_BYTES_MAX, Operation, delete, get
 from .resources import USER, on
 
 OIDC_LOGIN: Final = Operation(
@@ -29,6 +29,26 @@ LOGOUT: Final = Operation(
     "End the session of the token or cookie that was sent.",
     status=204,
     repeatable=True,
+)
+CREATE_LOGIN_TICKET: Final = Operation(
+    "createLoginTicket",
+    "POST",
+    "/auth/tickets",
+    NOTHING,
+    wire.LoginTicket,
+    LOGGED_IN,
+    "Make the ticket of a link that logs a browser of this machine in as the caller, once, within a minute.",
+    status=201,
+)
+LOG_IN_BY_TICKET: Final = Operation(
+    "logInByTicket",
+    "POST",
+    "/auth/login/ticket",
+    wire.TicketLogin,
+    wire.AuthenticationToken,
+    PUBLIC,
+    "Use a ticket up, and exchange it for a token, which is also set as a cookie.",
+    body_bytes_max=PUBLIC_BYTES_MAX,
 )
 LIST_SESSIONS: Final = get(
     "listSessions",

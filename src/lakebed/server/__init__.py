@@ -13,6 +13,7 @@ from .operate.backup import (
 )
 from .operate.backup_check import Checked
 from .operate.logs import LogOptions
+from .operate.opening import ticket_at
 from .operate.recovery import NoDataFolder, recover
 from .operate.store_check import Finding, check_metadata
 from .process.folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
@@ -51,5 +52,6 @@ __all__ = [
     "recover",
     "restore_backup",
     "serve",
+    "ticket_at",
     "verify_backup",
 ]

@@ -38,6 +38,7 @@ from lakebed.auth import (
     Permissions,
     Policies,
     Principals,
+    Tickets,
     load_server_keys,
 )
 from lakebed.base import Denied, Invalid, LakebedError, RepositoryUid
@@ -358,6 +359,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         groups=groups,
         policies=policies,
         principals=principals,
+        tickets=Tickets(store, ports, accounts),
         providers=Providers(options.providers, ports.clock),
         authenticator=authenticator,
         collectors=Collectors({**os.environ, **environment_of(objectstore)}, authenticator),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lakebed.auth import Accounts, Authenticator, Authorizer, Groups, Policies, Principals
+from lakebed.auth import Accounts, Authenticator, Authorizer, Groups, Policies, Principals, Tickets
 from lakebed.base import Ports
 from lakebed.catalog import Catalog
 from lakebed.kv import Store
@@ -33,6 +33,7 @@ class AppState:
     groups: Groups
     policies: Policies
     principals: Principals
+    tickets: Tickets
     providers: Providers
     authenticator: Authenticator
     authorizer: Authorizer

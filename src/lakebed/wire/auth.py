@@ -64,6 +64,19 @@ class LoginSessionList(msgspec.Struct, frozen=True, kw_only=True):
     results: list[LoginSession]
 
 
+class LoginTicket(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a link that logs a browser in once: `/login?user=…&ticket=…`."""
+
+    username: str
+    ticket: str
+    expiration_date: int
+
+
+class TicketLogin(msgspec.Struct, frozen=True, kw_only=True):
+    username: str
+    ticket: str
+
+
 class User(msgspec.Struct, frozen=True, kw_only=True):
     creation_date: int
     email: str = ""

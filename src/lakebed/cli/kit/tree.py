@@ -23,6 +23,7 @@ from .shells import completion_options
 COMMANDS: Final = {
     "quickstart": "lakebed.examples.quickstart:app",
     "serve": "lakebed.cli.operate.serve:app",
+    "open": "lakebed.cli.operate.opening:app",
     "setup": "lakebed.cli.operate.config:setup_app",
     "config": "lakebed.cli.operate.config:app",
     "whoami": "lakebed.cli.operate.doctor:whoami_app",

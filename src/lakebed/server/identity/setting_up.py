@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+from typing import Final
 from urllib.parse import urlsplit
 
 from lakebed.auth import NotPermitted
@@ -43,6 +44,17 @@ def check_set_up(request: RestRequest, secret: str | None) -> None:
             "set-up is open to this machine only: call the server by a loopback address and through no proxy, or start"
             " it with LAKEBED_SETUP_SECRET and send that secret"
         )
+
+
+THIS_MACHINE: Final = "this machine"
+
+
+def sender_of(request: RestRequest) -> str:
+    """Return which machine sent the request, as far as it shows. All that comes by a proxy here looks alike."""
+    host = (request.scope.get("client") or ("",))[0]
+    if not is_loopback(host):
+        return host
+    return "a proxy on this machine" if _came_through_proxy(request) else THIS_MACHINE
 
 
 def _came_through_proxy(request: RestRequest) -> bool:

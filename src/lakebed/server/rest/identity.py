@@ -13,7 +13,7 @@ from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import answer, nothing, page_of
 from lakebed.server.http.routing import Route
-from lakebed.server.identity.setting_up import check_origin
+from lakebed.server.identity.setting_up import check_origin, sender_of
 from lakebed.server.state import AppState
 
 PRINCIPAL_LIFETIME_S: Final = 3600
@@ -28,16 +28,25 @@ class Identities:
         self._groups = state.groups
         self._principals = state.principals
         self._providers = state.providers
+        self._tickets = state.tickets
 
     async def log_in(self, request: RestRequest, body: wire.LoginInformation) -> Response:
         # The answer sets a cookie: a page of another site must not log its visitor in as another user.
         check_origin(request)
         token, expires_s = await self._authenticator.log_in(body.access_key_id, body.secret_access_key)
-        response = answer(wire.AuthenticationToken(token=token, token_expiration=expires_s))
-        # Behind a proxy that ends TLS. Any caller may say so: only its own cookie gets stricter.
-        secure = "https" in {request.scope["scheme"], request.header(b"x-forwarded-proto")}
-        keep_session(response, token, TOKEN_LIFETIME_S, secure=secure)
-        return response
+        return _logged_in(request, token, expires_s, TOKEN_LIFETIME_S)
+
+    async def create_ticket(self, request: RestRequest) -> wire.LoginTicket:
+        made = await self._tickets.issue_for(request.identity, sender=sender_of(request))
+        return wire.LoginTicket(username=made.user_id, ticket=made.secret, expiration_date=made.expires_ms // 1000)
+
+    async def log_in_by_ticket(self, request: RestRequest, body: wire.TicketLogin) -> Response:
+        check_origin(request)
+        token, expires_s, lifetime_s = await self._tickets.redeem(
+            self._authenticator, body.username, body.ticket, sender=sender_of(request)
+        )
+        request.identity = await self._authenticator.authenticate(None, token.encode())
+        return _logged_in(request, token, expires_s, lifetime_s)
 
     async def log_in_as_principal(
         self, request: RestRequest, body: wire.ExternalLoginInformation
@@ -163,6 +172,8 @@ def routes(state: AppState) -> list[Route]:
     return [
         Route(accounts.LOGIN, here.log_in),
         Route(sessions.LOGOUT, here.log_out),
+        Route(sessions.CREATE_LOGIN_TICKET, here.create_ticket),
+        Route(sessions.LOG_IN_BY_TICKET, here.log_in_by_ticket),
         Route(sessions.LIST_SESSIONS, here.list_sessions),
         Route(sessions.DELETE_SESSION, here.end_session),
         Route(accounts.GET_AUTH_CAPABILITIES, here.capabilities),
@@ -197,6 +208,14 @@ def _lifetime_s(asked: int | None) -> int:
     if not 1 <= lifetime_s <= PRINCIPAL_LIFETIME_MAX_S:
         raise InvalidParameter(f"a token lasts between 1 and {PRINCIPAL_LIFETIME_MAX_S:,} seconds")
     return lifetime_s
+
+
+def _logged_in(request: RestRequest, token: str, expires_s: int, lifetime_s: int) -> Response:
+    response = answer(wire.AuthenticationToken(token=token, token_expiration=expires_s))
+    # Behind a proxy that ends TLS. Any caller may say so: only its own cookie gets stricter.
+    secure = "https" in {request.scope["scheme"], request.header(b"x-forwarded-proto")}
+    keep_session(response, token, lifetime_s, secure=secure)
+    return response
 
 
 def keep_session(response: Response, token: str, lifetime_s: int, *, secure: bool) -> None:

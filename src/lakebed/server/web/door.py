@@ -163,8 +163,7 @@ class Door:
             return _problem(visit, 401, "You are not logged in any more, so this changed nothing.")
         here = "" if request.scope["raw_path"] == b"/" else visit.here
         # A browser that comes from another site sends no cookie with the first request, but with the next one.
-        is_near = request.header(b"sec-fetch-site") in {"same-origin", "none"}
-        return visit.go("login", next=here, fresh=None if is_near else 1)
+        return visit.go("login", next=here, fresh=None if visit.is_near else 1)
 
     def _static(self, path: bytes) -> Response:
         digest, _, name = path.removeprefix(_STATIC).decode("latin-1").partition("/")

@@ -233,6 +233,11 @@ class Visit:
             self.set_cookie(NOTICE_COOKIE, quote(notice[:500], safe=""), NOTICE_S)
         return Response(status_code=303, headers={"location": url})
 
+    @property
+    def is_near(self) -> bool:
+        """Return whether a page of ours or the person's own hand led here: the browser sends its session then."""
+        return self.request.header(b"sec-fetch-site") in {"same-origin", "none"}
+
     def log_in(self, response: Response) -> None:
         """Hand the session of a login on to the browser, and bind the forms of this page to it."""
         for name, value in response.raw_headers:

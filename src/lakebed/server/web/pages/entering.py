@@ -12,7 +12,7 @@ from lakebed.auth import NotAuthenticated
 from lakebed.operations import API_ROOT, accounts, installation, sessions
 from lakebed.server.http.errors import Answer
 from lakebed.server.identity.login_attempts import FRESH
-from lakebed.server.identity.setting_up import SECRET_HEADER
+from lakebed.server.identity.setting_up import SECRET_HEADER, THIS_MACHINE, sender_of
 from lakebed.server.web.visit import COLOURS, COLOURS_COOKIE, Page, Visit
 
 _YEAR_S: Final = 365 * 86_400
@@ -43,6 +43,8 @@ async def set_up(visit: Visit) -> Response:
 async def show_login(visit: Visit) -> Response:
     """Ask for a key pair. A browser that comes from elsewhere sent no cookie: it loads this page once more."""
     target = _own(visit.query("next"))
+    if "ticket" in visit.address and not visit.problem:
+        return await _open_link(visit)
     if visit.user:
         return visit.go_to(visit.url_of_path(target)) if target else visit.render("logged_in")
     if FRESH in visit.address:
@@ -56,7 +58,31 @@ async def show_login(visit: Visit) -> Response:
     return visit.render("login", target=target, provider=provider)
 
 
+async def _open_link(visit: Visit) -> Response:
+    """Log in by a link, at once where the person at this machine opened it. Otherwise ask first.
+
+    A link could lead a browser into another person's account, or a program could only look at it (HEAD).
+    """
+    is_here = visit.is_near or sender_of(visit.request) == THIS_MACHINE
+    if visit.request.method == "HEAD" or not is_here:
+        return visit.render("ticket", username=visit.query("user"), ticket=visit.query("ticket"))
+    try:
+        return await _use_ticket(visit, visit.query("user"), visit.query("ticket"))
+    except NotAuthenticated as error:
+        visit.problem, visit.status = f"{str(error).capitalize()}.", 401
+        return await show_login(visit)
+
+
+async def _use_ticket(visit: Visit, username: str, ticket: str) -> Response:
+    body = wire.TicketLogin(username=username, ticket=ticket)
+    visit.log_in(await visit.respond(sessions.LOG_IN_BY_TICKET, body=body))
+    # The address with the ticket is left at once. A browser that came from elsewhere loads one more page of ours.
+    return visit.go() if visit.is_near else visit.go("login", next="/", fresh=1)
+
+
 async def log_in(visit: Visit) -> Response:
+    if visit.entry("ticket"):
+        return await _use_ticket(visit, visit.entry("user"), visit.entry("ticket"))
     body = wire.LoginInformation(
         access_key_id=visit.entry("access_key_id").strip(), secret_access_key=visit.entry("secret_access_key").strip()
     )
@@ -87,7 +113,11 @@ _SETUP: Final = Page(
     method="GET", path="/setup", operations=(installation.GET_SETUP_STATE,), handler=show_setup, is_public=True
 )
 _LOGIN: Final = Page(
-    method="GET", path="/login", operations=(installation.GET_SETUP_STATE,), handler=show_login, is_public=True
+    method="GET",
+    path="/login",
+    operations=(installation.GET_SETUP_STATE, sessions.LOG_IN_BY_TICKET),
+    handler=show_login,
+    is_public=True,
 )
 PAGES: Final = (
     _SETUP,
@@ -100,7 +130,14 @@ PAGES: Final = (
         is_public=True,
     ),
     _LOGIN,
-    Page(method="POST", path="/login", operations=(accounts.LOGIN,), handler=log_in, shown_by=_LOGIN, is_public=True),
+    Page(
+        method="POST",
+        path="/login",
+        operations=(accounts.LOGIN, sessions.LOG_IN_BY_TICKET),
+        handler=log_in,
+        shown_by=_LOGIN,
+        is_public=True,
+    ),
     Page(method="POST", path="/logout", operations=(sessions.LOGOUT,), handler=log_out),
     Page(method="POST", path="/colours", operations=(), handler=choose_colours, is_public=True),
 )

@@ -1,0 +1,51 @@
+"""Log the person at the data folder in. Who writes to it could recover any user, so no login is asked for."""
+
+from __future__ import annotations
+
+from lakebed.auth import Accounts, Ticket, Tickets, load_server_keys
+from lakebed.base import NotFound
+from lakebed.kv import open_store
+from lakebed.runtime import live_ports
+from lakebed.server.app import ServerOptions
+from lakebed.server.identity.setting_up import THIS_MACHINE
+from lakebed.server.process.folder import MARKER_FILE, prepare_folder
+
+from .audit import AuditLog
+
+
+class NoKeyPair(NotFound):
+    """The user has no key pair, so a login could not end with it."""
+
+
+async def ticket_at(options: ServerOptions, user_id: str) -> Ticket | None:
+    """Make a ticket for this user, or for the first one where the name is empty. None: the folder has no user yet.
+
+    Raises:
+        NotADataFolder, DataFolderFormat: another program or another release made the folder.
+        UserNotFound, NoKeyPair: nobody could log in as this user.
+    """
+    if not (options.data_dir / MARKER_FILE).exists() and not options.store_uri:
+        return None
+    prepare_folder(options.data_dir)
+    store = open_store(options.metadata_uri)
+    try:
+        ports = live_ports()
+        accounts = Accounts(store, ports, await load_server_keys(store, ports.ids, options.server_secret))
+        installation = await accounts.installation()
+        if installation is None:
+            return None
+        user = await accounts.get_user(user_id or installation.first_user)
+        pairs, _ = await accounts.list_credentials(user.id, prefix="", after="", limit=1)
+        if not pairs:
+            raise NoKeyPair(
+                f"user {user.id} has no key pair: name another one by --user, or make a pair with"
+                f" `lakebed auth recover --user {user.id}`",
+                user=user.id,
+            )
+        ticket = await Tickets(store, ports, accounts).issue(user, pairs[0].access_key_id, sender=THIS_MACHINE)
+        log = AuditLog(options.data_dir, options.audit)
+        log.note_local("createLoginTicket", username=user.id)
+        log.close()
+        return ticket
+    finally:
+        await store.close()
