@@ -81,6 +81,17 @@ EXPLAIN_GC_RULES: Final = get(
     Parameter("branch"),
 )
 
+TRY_GC_RULES: Final = Operation(
+    "tryGcRules",
+    "POST",
+    _GC + "/rules/try",
+    Rules,
+    messages.RulesTrial,
+    (*_READ_RULES, *_PLANNING),
+    "Return which commits retention rules would let expire now, and at most how many objects. Saves nothing.",
+    repeatable=True,
+)
+
 # Runs of our collectors.
 
 LIST_GC_RUNS: Final = get("listGcRuns", _RUNS, messages.RunList, _READ_RUNS, "List runs, newest first.", _DELETED)

@@ -168,6 +168,19 @@ def test_diff_and_apply_compare_versions_and_files(shell: Shell, lake: str, tmp_
     assert again["version"] == 3
 
 
+def test_rules_of_a_file_are_tried_and_not_saved(shell: Shell, lake: str, tmp_path: Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text('{"default": "30d", "branches": [{"pattern": "main", "period": "1h"}]}')
+
+    text = shell.ok("gc", "rules", "try", lake, str(file)).out
+    record = shell.ok("gc", "rules", "try", lake, str(file), "-o", "json").json
+
+    assert "0 commits of 1" in text
+    assert "at most 0 objects" in text
+    assert (record["kept"], record["expired"], record["branches"][0]["rule"]) == (1, 0, "main: 1h")
+    assert shell.ok("gc", "rules", "get", lake, "-o", "json").json["version"] == 0
+
+
 def test_an_engine_may_be_named_for_the_plans_that_rules_are_compared_by(
     shell: Shell, lake: str, data: Path, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ HOSTILE = (
 LAKE = "/repositories/lake"
 INVISIBLE = re.compile("[\u202a-\u202e\u2066-\u2069\u200b-\u200f\x00-\x08\x0b-\x1f\x7f]")
 ELEMENTS = re.compile(
-    "html|head|meta|title|link|script|body|a|main|nav|p|section|ul|ol|li|h[12]|form|label|input|textarea|select|option|"
+    "html|head|meta|title|link|script|body|a|main|nav|p|section|ul|ol|li|h[123]|form|label|input|textarea|select|option|"
     "button|datalist|table|thead|tbody|tr|th|td|details|summary|dl|dt|dd|code|pre|bdi|span|strong|time|div|header|img|"
     "progress|br|svg|rect"
 )
@@ -137,6 +137,7 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
         }
         for address in (
             "rules",
+            "rules/try",
             "holds",
             "holds/release",
             "collections",

@@ -232,6 +232,13 @@ CASES = (
         form={"typed": "lake", "rules": '{"default": "30d"}', "if_version": "0"},
         json={"default": "30d"},
     ),
+    Case(
+        "/repositories/{repository}/rules/try",
+        f"{LAKE}/rules/try",
+        f"POST {LAKE}/gc/rules/try",
+        form={"rules": '{"default": "1h"}'},
+        json={"default": "1h"},
+    ),
     Case("/repositories/{repository}/holds", f"{LAKE}/holds", f"GET {LAKE}/holds"),
     Case(
         "/repositories/{repository}/holds",

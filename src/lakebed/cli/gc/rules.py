@@ -25,11 +25,11 @@ from lakebed.cli.kit.uris import RefUri, parse_ref, parse_repository
 
 from .options import Working, asked
 from .session import RootOption, check, checked_collector, rules_file, versions_of, with_spark
-from .text import diff_text
+from .text import amount, diff_text
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.messages import PlanDiff, RulesVersion
+    from lakebed.gc.messages import PlanDiff, RulesTrial, RulesVersion
     from lakebed.gc.rules import Considered, Explanation, RuleChange, Rules
 
 SAVE: Final = "Save these rules?"
@@ -38,6 +38,7 @@ app = noun(
     "Set how long committed data stays after it has been replaced, and what stays regardless.",
     "lakebed gc rules set-default lakefs://lake 7d",
     "lakebed gc rules set 'lakefs://lake/feature-*' 36h",
+    "lakebed gc rules try lakefs://lake rules.json          # which commits would expire",
     "lakebed gc rules diff lakefs://lake rules.json --plan  # what a change takes",
 )
 
@@ -266,6 +267,23 @@ def apply_rules(
     _write(session, repository, found, wanted, f"{uri}: the rules are those of {file}")
 
 
+@app.command("try")
+@command
+def try_rules(
+    session: Session,
+    uri: RepositoryArgument,
+    file: Annotated[Path, Argument(metavar="FILE", help="JSON, as `get -o json` shows it.")],
+) -> None:
+    """Show which commits rules would let expire now, without a plan. Saves and deletes nothing.
+
+    Objects are counted at most: staged data, open uploads and holds may keep some. `diff FILE --plan` counts exactly.
+    """
+    from lakebed.operations import collectors
+
+    wanted = rules_file(file)
+    session.show(session.client.do(collectors.TRY_GC_RULES, parse_repository(uri), body=wanted), trial_text)
+
+
 # What the commands share
 
 
@@ -342,6 +360,24 @@ def planned_change(
 
 
 # Texts
+
+
+def trial_text(found: RulesTrial) -> Iterator[str]:
+    before = "" if found.expired_in_force is None else f"; {found.expired_in_force:,} by the rules in force"
+    most = found.at_most
+    facts = [
+        ("expire", f"{count_of(found.expired, 'commit')} of {found.kept + found.expired:,}{before}"),
+        ("objects", "unknown: too many trees. Plan by these rules" if most is None else f"at most {amount(most)}"),
+        *((f"in {count_of(day.days, 'day')}", count_of(day.expired, "commit")) for day in found.days),
+    ]
+    if found.path_holds:
+        facts.append(("holds", f"{', '.join(found.path_holds)} may keep some of it"))
+    yield from fields(facts)
+    yield ""
+    rows = [(row.branch or "(no branch)", row.rule, f"{row.commits:,}", f"{row.expired:,}") for row in found.branches]
+    yield from table(("branch", "rule", "commits", "expire"), rows)
+    if found.branches_count > len(found.branches):
+        yield f"and {count_of(found.branches_count - len(found.branches), 'branch')} more"
 
 
 def planned_text(found: PlannedChange) -> Iterator[str]:

@@ -22,6 +22,7 @@ from .errors import (
     WrongKind,
 )
 from .explain.searches import Searches, TooManySearches
+from .explain.trying import try_rules
 from .explain.why import NoQuestion
 from .installation.installation import Installation, InstallationRecord
 from .installation.unlisted import NotAdopted, SlicesInUse
@@ -101,4 +102,5 @@ __all__ = [
     "open_deleted",
     "read_snapshot",
     "rules_version",
+    "try_rules",
 ]

@@ -101,7 +101,7 @@ from .restoring import (
     RestoreReport,
     restored_from,
 )
-from .rules import RulesHistory, RulesVersion, RulesWritten
+from .rules import RulesHistory, RulesTrial, RulesVersion, RulesWritten, TriedBranch, TriedCommit, TriedDay
 from .run.certificates import (
     CERTIFICATE_KEY,
     CERTIFICATES_PREFIX,
@@ -400,6 +400,7 @@ __all__ = [
     "RestoredFrom",
     "RetireLeftovers",
     "RulesHistory",
+    "RulesTrial",
     "RulesVersion",
     "RulesWritten",
     "RunAbandoned",
@@ -435,6 +436,9 @@ __all__ = [
     "Total",
     "Totals",
     "TreePart",
+    "TriedBranch",
+    "TriedCommit",
+    "TriedDay",
     "UncommittedName",
     "UncommittedOptions",
     "UncommittedPage",

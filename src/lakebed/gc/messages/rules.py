@@ -7,6 +7,7 @@ Routes, below `/api/v1/repositories/{repository}/gc/rules`:
     DELETE full      (empty)                      -> RulesWritten    likewise
     GET    history                                -> RulesHistory    newest first; ?before=N, ?amount=N
     GET    explain                                -> lakebed.gc.rules.Explanation    ?branch=NAME, or what is on none
+    POST   try       lakebed.gc.rules.Rules      -> RulesTrial      saves nothing, deletes nothing
 
 412 says that another version is in force. Version 0 is that of a repository whose rules were never set.
 """
@@ -16,6 +17,8 @@ from __future__ import annotations
 import msgspec
 
 from lakebed.gc.rules import Rules
+
+from .run.plans import Total
 
 
 class RulesVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,3 +40,53 @@ class RulesWritten(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     counts_after: tuple[str, ...]
+
+
+class TriedBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """Count the commits that are first in the history of this branch, and those of them that would expire.
+
+    `branch` is empty for commits on no branch.
+    """
+
+    branch: str
+    rule: str
+    commits: int
+    expired: int
+
+
+class TriedCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that would expire: on which branch it is, and by which rule."""
+
+    id: str
+    created_ms: int
+    branch: str
+    rule: str
+
+
+class TriedDay(msgspec.Struct, frozen=True, kw_only=True):
+    """How many commits would have expired after so many days, if no commit came until then."""
+
+    days: int
+    expired: int
+
+
+class RulesTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """What the retention rules of a request would let expire now. They are not saved, and nothing is deleted.
+
+    `kept` and `expired` count commits; `gone` those that went before. `expired_in_force`: by the rules in force, None
+    where none are. `branches` and `commits` are the first of their kind, the largest and the newest.
+    `at_most`: the objects that only expired commits name; None where these are too many to add up. Staged data, open
+    uploads, and the holds that `path_holds` names may keep some of them.
+    """
+
+    now_ms: int
+    kept: int
+    expired: int
+    gone: int
+    expired_in_force: int | None
+    branches: tuple[TriedBranch, ...]
+    branches_count: int
+    commits: tuple[TriedCommit, ...]
+    days: tuple[TriedDay, ...]
+    at_most: Total | None
+    path_holds: tuple[str, ...]

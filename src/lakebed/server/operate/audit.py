@@ -51,7 +51,7 @@ _NOISE: Final = frozenset({"postStatsEvents"})
 _CHANGING_READS: Final = frozenset({"oauthCallback"})
 """A browser can only be sent to a page, so a login by a provider is a GET. It begins a session."""
 _READING_POSTS: Final = frozenset(
-    {"checkGcCertificate", "checkGcPlanning", "checkGcPurging", "findGcStaged", "validateLifecyclePolicy"}
+    {"checkGcCertificate", "checkGcPlanning", "checkGcPurging", "findGcStaged", "tryGcRules", "validateLifecyclePolicy"}
 )
 """They have a body, and change nothing."""
 _LOGIN_NAMES: Final = ("access_key_id", "username")

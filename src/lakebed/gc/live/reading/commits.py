@@ -43,6 +43,16 @@ SUBLISTS: Final = "_lakefs/sublists/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """Hold the commits as rows: arguments of `kept_indices`."""
+
+    first_parent: npt.NDArray[np.int64]
+    created_ms: npt.NDArray[np.int64]
+    heads: dict[str, int]
+    pinned: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Hold what was read in one pass. `refs` are (kind, name, commit, state); `late` were swept
     after staging was read. `has_lost_trees` is of PreparedCommits. `counts`: runs whose commits are in `swept` and that
@@ -85,16 +95,30 @@ class Snapshot:
         Raises:
             BrokenHistory: a commit that something names was not among those read.
         """
-        ids = texts(self.commits.column("id"))
+        roots = self.roots(tags_pin=rules.tags_pin)
         kept = kept_indices(
-            first_parent=first_parent_indices(ids, text_lists(self.commits.column("parents"))),
-            created_ms=self.commits.numbers("created_ms"),
-            heads=self._rows(ids, "branch"),
-            pinned=[*self._rows(ids, "intent").values(), *(self._rows(ids, "tag").values() if rules.tags_pin else ())],
+            first_parent=roots.first_parent,
+            created_ms=roots.created_ms,
+            heads=roots.heads,
+            pinned=roots.pinned,
             rules=rules,
             now_ms=now_ms,
         )
-        return set(ids.filter(pa.array(kept)).to_pylist())
+        return set(texts(self.commits.column("id")).filter(pa.array(kept)).to_pylist())
+
+    def roots(self, *, tags_pin: bool) -> Roots:
+        """Return what retention rules judge by.
+
+        Raises:
+            BrokenHistory: a commit that something names was not among those read.
+        """
+        ids = texts(self.commits.column("id"))
+        return Roots(
+            first_parent=first_parent_indices(ids, text_lists(self.commits.column("parents"))),
+            created_ms=self.commits.numbers("created_ms"),
+            heads=self._rows(ids, "branch"),
+            pinned=[*self._rows(ids, "intent").values(), *(self._rows(ids, "tag").values() if tags_pin else ())],
+        )
 
     def swept_bases(self) -> list[tuple[CommitId, MetarangeId]]:
         """Return each swept commit, with its tree, that merges and cherry-picks of commits that are there compare with.

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import check_branch
 from lakebed.catalog import Repository
-from lakebed.gc.live import RuleBook, RulesNotFound, RulesSet, rules_version
-from lakebed.gc.messages import RulesHistory, RulesVersion, RulesWritten
-from lakebed.gc.rules import Explanation, Rules, explain, in_days
+from lakebed.gc.live import HoldBook, RuleBook, RulesNotFound, RulesSet, rules_version, try_rules
+from lakebed.gc.messages import RulesHistory, RulesTrial, RulesVersion, RulesWritten
+from lakebed.gc.rules import Explanation, Rules, check_rules, explain, in_days
 from lakebed.operations import collections, collectors
 from lakebed.server.http.errors import Answer, InvalidBody
 from lakebed.server.http.requests import RestRequest
@@ -104,6 +104,12 @@ class FullRules:
         now_ms = versions.ports.clock.now_ms()
         return explain(rules, check_branch(branch) if branch else None, now_ms=now_ms)
 
+    async def try_(self, request: RestRequest, body: Rules) -> RulesTrial:
+        rules = check_rules(body)
+        versions = (await self._catalog.get(request.args[0])).versions
+        in_force = (await RuleBook(versions).read()).rules
+        return await try_rules(versions, rules, in_force=in_force, holds=await HoldBook(versions).in_force())
+
 
 async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> RulesWritten:
     repository.guards.check_writable()
@@ -129,4 +135,5 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.DELETE_FULL_GC_RULES, full.delete),
         Route(collectors.LIST_GC_RULES_HISTORY, full.history),
         Route(collectors.EXPLAIN_GC_RULES, full.explain),
+        Route(collectors.TRY_GC_RULES, full.try_),
     ]

@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from lakebed.gc.messages import NewHold, WhyPage
+from lakebed.base import bars
+from lakebed.gc.messages import NewHold, RulesTrial, WhyPage
 from lakebed.gc.rules import Rules
 from lakebed.operations import collectors, holds
 from lakebed.server.http.errors import Answer
@@ -19,6 +20,16 @@ SEARCH_PAGES: Final = 5
 
 
 async def show_rules(visit: Visit) -> Response:
+    return await _rules_page(visit)
+
+
+async def try_rules(visit: Visit) -> Response:
+    """Show what the rules of the form would let expire. They stay in the form, and are not saved."""
+    trial = await visit.call(collectors.TRY_GC_RULES, visit.args[0], body=_rules_of(visit))
+    return await _rules_page(visit, trial)
+
+
+async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response:
     [name] = visit.args
     version = await visit.call(collectors.GET_FULL_GC_RULES, name, version=visit.query("version"))
     history = await visit.look(collectors.LIST_GC_RULES_HISTORY, name, amount=20)
@@ -27,22 +38,39 @@ async def show_rules(visit: Visit) -> Response:
     if version.rules is not None:
         meaning = await visit.look(collectors.EXPLAIN_GC_RULES, name, branch=branch)
     text = "" if version.rules is None else msgspec.json.format(msgspec.json.encode(version.rules), indent=2).decode()
-    return visit.render("rules", name=name, version=version, history=history, branch=branch, meaning=meaning, text=text)
+    return visit.render(
+        "rules",
+        name=name,
+        version=version,
+        history=history,
+        branch=branch,
+        meaning=meaning,
+        text=visit.entry("rules") or text,
+        trial=trial,
+        days=[] if trial is None else list(zip(trial.days, bars([day.expired for day in trial.days]), strict=True)),
+    )
 
 
 async def save_rules(visit: Visit) -> Response:
     """Save rules that were written as JSON, if no other version came between."""
     [name] = visit.args
     visit.check_typed(name)
-    try:
-        rules = msgspec.json.decode(visit.entry("rules").encode(), type=Rules)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise Answer(400, f"These are no rules: {error}") from error
     written = await visit.call(
-        collectors.SET_FULL_GC_RULES, name, body=rules, if_version=visit.entry("if_version") or "0"
+        collectors.SET_FULL_GC_RULES, name, body=_rules_of(visit), if_version=visit.entry("if_version") or "0"
     )
     late = f" Too late for the runs {', '.join(written.counts_after)}." if written.counts_after else ""
     return visit.go("repositories", name, "rules", notice=f"Version {written.version} is in force.{late}")
+
+
+def _rules_of(visit: Visit) -> Rules:
+    """
+    Raises:
+        Answer: the form has no rules.
+    """
+    try:
+        return msgspec.json.decode(visit.entry("rules").encode(), type=Rules)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise Answer(400, f"These are no rules: {error}") from error
 
 
 async def show_holds(visit: Visit) -> Response:
@@ -118,6 +146,13 @@ PAGES: Final = (
         path=ROOT + "/rules",
         operations=(collectors.SET_FULL_GC_RULES,),
         handler=save_rules,
+        shown_by=_RULES,
+    ),
+    Page(
+        method="POST",
+        path=ROOT + "/rules/try",
+        operations=(*_RULES.operations, collectors.TRY_GC_RULES),
+        handler=try_rules,
         shown_by=_RULES,
     ),
     _HOLDS,
