@@ -14,6 +14,8 @@ from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from lakebed.base import human_size
+
 FOLDER: Final = Path(__file__).parent
 SHOWN_MAX: Final = 300
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
@@ -42,18 +44,6 @@ def machine_moment(seconds: int | float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def size(size_bytes: int | None) -> str:
-    """Return a number of bytes with three digits or more, in units of 1,024."""
-    if size_bytes is None:
-        return ""
-    value, unit = float(size_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if value < 1024 or unit == "PiB":
-            break
-        value /= 1024
-    return f"{value:,.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -68,7 +58,7 @@ def _environment() -> Environment:
         "paragraphs": paragraphs,
         "moment": moment,
         "machine_moment": machine_moment,
-        "size": size,
+        "size": lambda size_bytes: "" if size_bytes is None else human_size(size_bytes),
         "number": lambda number: f"{number:,}",
     }
     return environment

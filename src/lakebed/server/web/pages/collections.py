@@ -83,7 +83,8 @@ async def show_one(visit: Visit) -> Response:
         objects=objects,
         ledger=ledger,
         ways=[(title, rows) for title, rows in ways if rows],
-        may_apply=_may_apply(state) and not plan.what_if,
+        # An erasure is applied with a certificate, by its own command.
+        may_apply=_may_apply(state) and not plan.what_if and plan.kind in KINDS and plan.totals.all.objects > 0,
         may_undo=_may_undo(state),
     )
 
