@@ -237,6 +237,7 @@ class Controller(Choosing):
         self.dear: dict[str, int] = {}
         self.waiting: dict[str, None] = {}
         self.is_stopped = False
+        self.is_ending = False
         self.types: subprocess.Popen[str] | None = None
         self.has_failed = False
         minutes: float | None = config.getoption("--stop-after")
@@ -249,8 +250,9 @@ class Controller(Choosing):
 
     def _stop_after(self, seconds: float) -> None:
         time.sleep(seconds)
-        self.is_stopped = True
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if not self.is_ending:  # else each test ran, and an interrupt would only lose the summary
+            self.is_stopped = True
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         time.sleep(GRACE_S)
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
         for line in ["", *self._left_over(), f"The run did not end within {GRACE_S} s after it was stopped."]:
@@ -275,6 +277,11 @@ class Controller(Choosing):
             self.cost_s[COLLECTING.name] += self.collecting_s
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:  # at once, for the end of a run may be cut off
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = crash.message.partition("\n")[0] if crash else ""
+            reporter = self.config.pluginmanager.getplugin("terminalreporter")
+            reporter.write_line(f"\n{report.when} failed: {report.nodeid}: {reason}", flush=True)
         if report.when == "teardown":
             self.waiting.pop(report.nodeid, None)
             for name, value in report.user_properties:
@@ -285,6 +292,7 @@ class Controller(Choosing):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.is_ending = True
         if self.is_stopped or self._types_fail():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -93,6 +93,21 @@ def test_only_what_shares_the_session_of_spark_is_in_one_scope() -> None:
     assert scope_of("tests/sim/test_parts.py::test_x") == "tests/sim/test_parts.py::test_x"
 
 
+def test_a_failure_is_named_at_once() -> None:
+    """The end of a long run, which names them again, may be cut off."""
+    file = Path(__file__).with_name("test_of_a_failure.py")  # below the conftest that names it
+    file.write_text("def test_fails(): raise AssertionError('a wrong sum')")
+    try:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses=0", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    finally:
+        file.unlink()
+
+    assert done.returncode == 1, done.stdout
+    at_once, _, _ = done.stdout.partition("= FAILURES =")
+    assert "call failed: tests/tidy/test_of_a_failure.py::test_fails: AssertionError: a wrong sum" in at_once
+
+
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_run_that_reaches_its_limit_says_which_tests_are_left(processes: str) -> None:
     """A test that never ends is stopped, and the last line is still the runner's closing line."""
