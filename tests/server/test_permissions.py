@@ -87,6 +87,7 @@ async def let_a_run_hold(state: AppState, *paths: str) -> None:
 
 def test_what_needs_nothing_but_a_login_is_a_short_list() -> None:
     assert sorted(operation.id for operation in OPERATIONS if operation.permissions == LOGGED_IN) == [
+        "createLoginTicket",
         "getConfig",
         "getCurrentUser",
         "getGarbageCollectionConfig",
@@ -104,6 +105,7 @@ def test_what_needs_no_login_is_a_shorter_list() -> None:
         "getAuthCapabilities",
         "getSetupState",
         "healthCheck",
+        "logInByTicket",
         "login",
         "oauthCallback",
         "oidcLogin",

@@ -38,7 +38,7 @@ app = noun(
     "Set how long committed data stays after it has been replaced, and what stays regardless.",
     "lakebed gc rules set-default lakefs://lake 7d",
     "lakebed gc rules set 'lakefs://lake/feature-*' 36h",
-    "lakebed gc rules try lakefs://lake rules.json          # which commits would expire",
+    "lakebed gc rules try lakefs://lake rules.json  # which commits would expire",
     "lakebed gc rules diff lakefs://lake rules.json --plan  # what a change takes",
 )
 
