@@ -105,7 +105,7 @@ def test_a_failure_is_named_at_once() -> None:
 
     assert done.returncode == 1, done.stdout
     at_once, _, _ = done.stdout.partition("= FAILURES =")
-    assert "call failed: tests/tidy/test_of_a_failure.py::test_fails: AssertionError: a wrong sum" in at_once
+    assert f"call failed: tests/tidy/{file.name}::test_fails: AssertionError: a wrong sum" in at_once
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])

@@ -95,7 +95,6 @@ class CollectionService:
         self.start, self.read_uncommitted = plan.start, plan.read_uncommitted
         self.prepare_commits, self.mark = plan.prepare_commits, plan.mark
         self.note_planned = planners.note
-
         metadata = MetadataRuns(versions, runs, options)
         apply = ApplySteps(versions, runs, planners, expiring, metadata)
         self.apply, self.expire, self.sweep = apply.apply, apply.expire, expiring.sweep
@@ -111,7 +110,6 @@ class CollectionService:
         certifying = Certifying(versions, runs, key=certificate_key, user_id=user_id)
         self.sign_certificate, self.check_certificate = certifying.sign, certifying.check
         self.certificate_key = certifying.key
-
         self.holds_in_force = self.holds.in_force
         self.adopt_slices = self._unlisted.adopt
         self.close_slices_for_runs = runs.close_slices_for_runs
