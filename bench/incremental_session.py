@@ -18,7 +18,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,17 +28,11 @@ from lakebed.base import Entry, RepositoryUid, format_address, slice_name, slice
 from lakebed.gc import Collector, SessionOptions, local_session
 from lakebed.gc.live import CollectionService
 from lakebed.gc.messages import (
-    Apply,
     ApplyRequest,
-    End,
-    Mark,
     Mode,
-    NotePlanned,
     PlanRequest,
-    ReadUncommitted,
     RunKind,
     RunMode,
-    StartRun,
 )
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
@@ -57,6 +51,7 @@ from lakebed.versions import (
 from lakebed.versions import keys as kv_keys
 
 from .http import family, peak_mib
+from .live_side import answer
 from .mark_session import CORES, TASKS, Took, family_cpu_s
 from .waiting import Waiting
 
@@ -129,33 +124,7 @@ class Repository:
             await self.versions.staging.delete("main", path.encode())
 
     def call(self, method: str, path: str, *, json: object = None) -> object:
-        words, body = path.split("/")[5:], msgspec.to_builtins(json)
-        if not words:
-            return {"id": "bench", "storage_namespace": URI}
-        if words == ["gc", "planning"]:
-            return {"has_rules": False}
-        answers: dict[str, Callable[[str], Awaitable[object]]] = {
-            "uncommitted": lambda run: self.service.read_uncommitted(run, msgspec.convert(body, ReadUncommitted)),
-            "commits": self.service.prepare_commits,
-            "planned": lambda run: self.service.note_planned(run, msgspec.convert(body, NotePlanned)),
-            "marked": lambda run: self.service.mark(run, msgspec.convert(body, Mark)),
-            "applying": lambda run: self.service.apply(run, msgspec.convert(body, Apply)),
-            "ended": lambda run: self.service.end(run, msgspec.convert(body, End)),
-            "abandoned": self.service.abandon,
-        }
-
-        async def answer() -> object:
-            match method, words[2:]:
-                case "POST", [run, action]:
-                    return await answers[action](run)
-                case "POST", _:
-                    return await self.service.start(msgspec.convert(body, StartRun))
-                case _, [run]:
-                    return await self.service.run(run)
-                case _:
-                    return await self.service.runs()
-
-        return msgspec.to_builtins(self.wait(answer()))
+        return self.wait(answer(self.service, URI, method, path, json))
 
 
 def checksum_of(address: str) -> str:

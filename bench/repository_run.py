@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,17 +20,10 @@ from lakebed.gc import Collector, SessionOptions, local_session
 from lakebed.gc.live import CollectionService
 from lakebed.gc.messages import (
     DATA_PREFIX,
-    Apply,
     ApplyRequest,
-    End,
-    Mark,
     Mode,
-    NotePlanned,
     PlanRequest,
-    PrepareCommits,
-    ReadUncommitted,
     RunKind,
-    StartRun,
 )
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
@@ -39,6 +32,7 @@ from lakebed.versions import Note, Options, TreeCache, Trees, Versions
 
 from .http import family, peak_mib
 from .listing import s3_options
+from .live_side import answer
 from .mark_session import TICK_S, family_cpu_s
 from .waiting import Waiting
 
@@ -165,34 +159,7 @@ class Lake:
         return self._runner.run(coroutine)
 
     def call(self, method: str, path: str, *, json: object = None) -> object:
-        words = path.split("/")[5:]
-        if not words:
-            return {"id": "bench", "storage_namespace": self.uri}
-        if words == ["gc", "planning"]:
-            return {"has_rules": False}
-        return msgspec.to_builtins(self.wait(self._answer(method, words[2:], msgspec.to_builtins(json))))
-
-    async def _answer(self, method: str, words: list[str], body: Any) -> object:
-        service = self.service
-        answers: dict[str, Callable[[str], Awaitable[object]]] = {
-            "uncommitted": lambda run: service.read_uncommitted(run, msgspec.convert(body, ReadUncommitted)),
-            "commits": lambda run: service.prepare_commits(
-                run, None if body is None else msgspec.convert(body, PrepareCommits)
-            ),
-            "planned": lambda run: service.note_planned(run, msgspec.convert(body, NotePlanned)),
-            "marked": lambda run: service.mark(run, msgspec.convert(body, Mark)),
-            "applying": lambda run: service.apply(run, msgspec.convert(body, Apply)),
-            "ended": lambda run: service.end(run, msgspec.convert(body, End)),
-            "abandoned": service.abandon,
-        }
-        match method, words:
-            case "POST", []:
-                return await service.start(msgspec.convert(body, StartRun))
-            case "POST", [run, action]:
-                return await answers[action](run)
-            case "GET", []:
-                return await service.runs()
-        return await service.run(words[0])
+        return self.wait(answer(self.service, self.uri, method, path, json))
 
     async def build(self, size: Size) -> None:
         await self.versions.commits.initialise("main")
