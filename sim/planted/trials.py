@@ -62,6 +62,8 @@ def _run(tests: Iterable[str], plugin: object) -> int:
     import pytest
 
     _draw_alike()
+    # Those are the options of a run around this one: with `--costs` each fork would write the file.
+    os.environ.pop("PYTEST_ADDOPTS", None)
     os.chdir(ROOT)
     # Two processes that tidy pytest's common folder at once fail at each other.
     with tempfile.TemporaryDirectory(prefix="lakebed-sim-", ignore_cleanup_errors=True) as folder:
