@@ -22,7 +22,7 @@ STEPS = [
 ]
 # Where a process of the tests crashes, the run ends, and names the test. pytest-xdist may else wait for its successor
 # without end. Nothing hangs without end either: a test that waits for 15 minutes fails, and the whole run has a limit.
-RUN = ["-q", "--numprocesses=auto", "--maxprocesses=4", "--max-worker-restart=0", "--timeout=900", "--stop-after=80"]
+RUN = ["-q", "--numprocesses=auto", "--maxprocesses=4", "--max-worker-restart=0", "--timeout=900", "--stop-after=84"]
 
 
 def main(arguments: list[str]) -> int:
