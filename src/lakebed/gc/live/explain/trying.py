@@ -25,7 +25,7 @@ from lakebed.base import MetarangeId
 from lakebed.gc.live.reading.commit_columns import packed, texts
 from lakebed.gc.live.reading.commits import Roots, Snapshot, read_snapshot
 from lakebed.gc.messages import RulesTrial, Total, TriedBranch, TriedCommit, TriedDay
-from lakebed.gc.rules import Holds, Lines, Rules, kept_indices, lines_of
+from lakebed.gc.rules import Holds, Lines, Rules, lines_of
 from lakebed.ranges import RangeInfo, SublistInfo
 from lakebed.versions import Versions
 
@@ -81,27 +81,21 @@ def _judge(snapshot: Snapshot, rules: Rules, in_force: Rules | None, holds: Hold
     held = pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(holds.commit_ids())))
     may_go = there & ~held.to_numpy(zero_copy_only=False)
 
-    def expired(rules: Rules, at_ms: int) -> Flags:
-        roots = snapshot.roots(tags_pin=rules.tags_pin)
-        kept = kept_indices(
-            first_parent=roots.first_parent,
-            created_ms=roots.created_ms,
-            heads=roots.heads,
-            pinned=roots.pinned,
-            rules=rules,
-            now_ms=at_ms,
-        )
-        gone: Flags = may_go & ~kept
+    def expired(roots: Roots, rules: Rules, at_ms: int) -> Flags:
+        gone: Flags = may_go & ~roots.kept(rules, now_ms=at_ms)
         return gone
 
+    # Once for all days: the roots follow the parents of every commit.
     roots = snapshot.roots(tags_pin=rules.tags_pin)
+    later = [(day, expired(roots, rules, now_ms + day * _DAY_MS)) for day in DAYS]
+    before = None if in_force is None else expired(snapshot.roots(tags_pin=in_force.tags_pin), in_force, now_ms)
     return _Judged(
         roots=roots,
         lines=lines_of(first_parent=roots.first_parent, heads=roots.heads, rules=rules, now_ms=now_ms),
         there=there,
-        expired=expired(rules, now_ms),
-        later=tuple(TriedDay(days=day, expired=int(expired(rules, now_ms + day * _DAY_MS).sum())) for day in DAYS),
-        expired_in_force=None if in_force is None else int(expired(in_force, now_ms).sum()),
+        expired=expired(roots, rules, now_ms),
+        later=tuple(TriedDay(days=day, expired=int(gone.sum())) for day, gone in later),
+        expired_in_force=None if before is None else int(before.sum()),
     )
 
 
@@ -124,11 +118,11 @@ def _commits(snapshot: Snapshot, judged: _Judged, rules: Rules) -> tuple[TriedCo
     rows = rows[np.argsort(-judged.roots.created_ms[rows], kind="stable")[:SHOWN]]
     ids = texts(snapshot.commits.column("id").take(pa.array(rows))).to_pylist()
     names = [*judged.lines.branches, ""]
-    found = [names[number] for number in judged.lines.branch_of[rows].tolist()]
+    branches = [names[number] for number in judged.lines.branch_of[rows].tolist()]
     dates = judged.roots.created_ms[rows].tolist()
     return tuple(
         TriedCommit(id=id_, created_ms=made, branch=branch, rule=_rule(rules, branch))
-        for id_, made, branch in zip(ids, dates, found, strict=True)
+        for id_, made, branch in zip(ids, dates, branches, strict=True)
     )
 
 

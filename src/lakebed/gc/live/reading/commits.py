@@ -51,6 +51,17 @@ class Roots:
     heads: dict[str, int]
     pinned: list[int]
 
+    def kept(self, rules: Rules, *, now_ms: int) -> npt.NDArray[np.bool_]:
+        """Return for each commit whether the rules keep it. These are the roots of `rules.tags_pin`."""
+        return kept_indices(
+            first_parent=self.first_parent,
+            created_ms=self.created_ms,
+            heads=self.heads,
+            pinned=self.pinned,
+            rules=rules,
+            now_ms=now_ms,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -95,15 +106,7 @@ class Snapshot:
         Raises:
             BrokenHistory: a commit that something names was not among those read.
         """
-        roots = self.roots(tags_pin=rules.tags_pin)
-        kept = kept_indices(
-            first_parent=roots.first_parent,
-            created_ms=roots.created_ms,
-            heads=roots.heads,
-            pinned=roots.pinned,
-            rules=rules,
-            now_ms=now_ms,
-        )
+        kept = self.roots(tags_pin=rules.tags_pin).kept(rules, now_ms=now_ms)
         return set(texts(self.commits.column("id")).filter(pa.array(kept)).to_pylist())
 
     def roots(self, *, tags_pin: bool) -> Roots:
