@@ -94,8 +94,9 @@ async def main() -> dict[str, set[str]]:
 
 
 LIVE_SIDE = ("gc/live/", "versions/", "kv/")
-FILES_MAX = 38
-"""Half of what a plan and an apply entered before there was one flow. With more, the exit code is 1."""
+FILES_MAX = 37
+WITH_LIVE_MAX = 58
+"""The figures that were reached last. With more, the exit code is 1."""
 
 
 if __name__ == "__main__":
@@ -103,5 +104,5 @@ if __name__ == "__main__":
     for what, files in asyncio.run(main()).items():
         ours = sorted(name for name in files if not name.startswith(LIVE_SIDE))
         print(f"{what}: {len(ours)} files of the collector, {len(files)} with the live side\n  {' '.join(ours)}")
-        is_over |= len(ours) > FILES_MAX
+        is_over |= len(ours) > FILES_MAX or len(files) > WITH_LIVE_MAX
     sys.exit(is_over)

@@ -16,8 +16,8 @@ from lakebed.gc.engines import ROWS_PER_PART, LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.live import CollectionService, ServiceOptions
 from lakebed.gc.live.installation.installation import INSTALLATION_KEY
-from lakebed.gc.live.records.rules import RuleBook
 from lakebed.gc.live.records.runs import RunBook
+from lakebed.gc.live.records.settings import RuleBook
 from lakebed.gc.machine import flow
 from lakebed.gc.messages import (
     GC_PREFIX,

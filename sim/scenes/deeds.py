@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from lakebed.base import Conflict, Entry, RunKind, RunState, from_row
 from lakebed.gc.live import CollectionService, ServiceOptions
-from lakebed.gc.live.records.rules import RuleBook
 from lakebed.gc.live.records.runs import RunBook
+from lakebed.gc.live.records.settings import RuleBook
 from lakebed.gc.messages import End, Mode, Restore
 from lakebed.gc.rules import Rules
 from lakebed.objectstore import ObjectMissing

@@ -23,7 +23,7 @@ from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.kinds.erasure.plan import Erasure
 from lakebed.gc.live import CollectionService, Installation
-from lakebed.gc.live.records.rules import RuleBook
+from lakebed.gc.live.records.settings import RuleBook
 from lakebed.gc.machine import flow
 from lakebed.gc.messages import APPLYING_PREFIX, ErasureOrder, RunKind, Service, UncommittedOptions
 from lakebed.gc.rules import MetadataRule, Rules, Selection

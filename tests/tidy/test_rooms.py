@@ -104,7 +104,7 @@ def test_each_kind_has_a_folder_of_its_name_that_makes_it() -> None:
         assert "make" in made
 
 
-def test_a_plan_and_an_apply_enter_at_most_38_files_of_the_collector() -> None:
+def test_a_plan_and_an_apply_enter_few_files_of_the_collector_and_of_the_live_side() -> None:
     """In a process of its own: what is in a cache already enters no file."""
     run = subprocess.run([sys.executable, "-m", "bench.rooms"], cwd=ROOT, capture_output=True, text=True, check=False)
 

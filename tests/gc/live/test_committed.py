@@ -22,9 +22,8 @@ from lakebed.gc.live import (
     StalePlan,
 )
 from lakebed.gc.live.publish import expiring
-from lakebed.gc.live.reading.continuing import Continuations
 from lakebed.gc.live.reading.inputs import Inputs
-from lakebed.gc.live.reading.reading import Cursor, Phase
+from lakebed.gc.live.reading.reading import Continuations, Cursor, Phase
 from lakebed.gc.live.records.runs import RunBook
 from lakebed.gc.messages import (
     EXPIRED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.gc.live.records.rules import RuleBook
+from lakebed.gc.live.records.settings import RuleBook
 from lakebed.gc.rules import BranchRule, KeepLast, Rules
 from lakebed.versions import CommitExpired, PathNotFound, RefKind
 

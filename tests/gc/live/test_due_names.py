@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lakebed.gc.live.records.policies import PolicyBook
+from lakebed.gc.live.records.settings import PolicyBook
 from lakebed.gc.messages import DueName, Fate, WhyObject
 from lakebed.gc.rules import DAY_MS
 

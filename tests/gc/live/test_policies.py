@@ -11,7 +11,7 @@ import pytest
 from lakebed.base import OutcomeUnknown, RunId, RunState
 from lakebed.gc.live import PolicyBook, PolicyNotFound, PotentialCommits, RulesMoved
 from lakebed.gc.live.publish import potential
-from lakebed.gc.live.records.policies import POLICY_KEY
+from lakebed.gc.live.records.settings import POLICY_KEY
 from lakebed.gc.mark.inputs.special import run_file
 from lakebed.gc.messages import RunKind, run_folder
 from lakebed.gc.rules.lifecycle import InvalidPolicy

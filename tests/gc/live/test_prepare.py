@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from lakebed.base import Entry, RunId, to_row
 from lakebed.gc.live import BadContinuation, CollectionService, Reader, ServiceOptions
-from lakebed.gc.live.reading.continuing import Continuations
 from lakebed.gc.live.reading.inputs import Inputs
-from lakebed.gc.live.reading.reading import Cursor, Phase
+from lakebed.gc.live.reading.reading import Continuations, Cursor, Phase
 from lakebed.gc.live.records.runs import RunBook
 from lakebed.gc.messages import UNCOMMITTED, Mode, ReadUncommitted, RunKind, RunState, StartRun, decode_part
 from lakebed.gc.runs.context import read_plan

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.base import SEQUENCE_MAX, Entry, format_address, key_inside, parse_address, to_row
-from lakebed.gc.live.reading.rows import AddressRows, address_texts
+from lakebed.gc.live.reading.inputs import AddressRows, address_texts
 from lakebed.gc.messages import UNCOMMITTED, PartWriter, decode_part
 from lakebed.ranges import TOMBSTONE_ROW
 from lakebed.versions import DOOMED, EXCLUSIVE, TOMBSTONE, encode_cell

@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.base import OutcomeUnknown
 from lakebed.gc.live import RulesMoved, RulesVersionNotFound
-from lakebed.gc.live.records.rules import FORMER_RULES, RULES_KEY
+from lakebed.gc.live.records.settings import FORMER_RULES, RULES_KEY
 from lakebed.gc.rules import BranchRule, InvalidRules, KeepLast, Rules, days_rules
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore

@@ -31,13 +31,12 @@ from .publish.branch_sweep import BranchSweep, TooManyBranches
 from .publish.hard_delete import LINGER_MS, REASONS, QueueWorker, Worked, count_queue, find_deleted, find_queued
 from .publish.potential import PotentialCommits
 from .reading.commits import read_snapshot
-from .reading.continuing import Reader
 from .reading.elsewhere import Elsewhere, NamedElsewhere
 from .reading.naming import Search
+from .reading.reading import Reader
 from .records.holds import HoldBook, HoldExists, HoldNotFound, HoldsRecord, InvalidHold
 from .records.jobs import JobBook, JobNotFound, JobRunning
-from .records.policies import PolicyBook, PolicyRecord
-from .records.rules import RuleBook, RulesRecord, RulesSet, rules_version
+from .records.settings import PolicyBook, PolicyRecord, RuleBook, RulesRecord, RulesSet, rules_version
 from .service import CollectionService
 
 __all__ = [

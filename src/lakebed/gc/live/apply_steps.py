@@ -17,10 +17,8 @@ from .errors import PolicyNotFound, RulesChanged, RulesNotFound, RunMoved, RunNo
 from .installation.installation import Installation
 from .publish.expiring import Expiring
 from .publish.metadata import MetadataRuns
-from .records.planners import Planners
-from .records.policies import PolicyBook
-from .records.rules import RuleBook
-from .records.runs import RunBook, check_uid, view
+from .records.runs import Planners, RunBook, check_uid, view
+from .records.settings import PolicyBook, RuleBook
 
 
 class ApplySteps:

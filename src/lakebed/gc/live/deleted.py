@@ -54,11 +54,9 @@ from .explain.searches import Searches
 from .explain.why_deleted import DeletedWhy
 from .installation.installation import Installation
 from .options import ServiceOptions
-from .reading.continuing import Continuations, Reader, fresh_secret
 from .reading.elsewhere import Elsewhere
-from .reading.inputs import Inputs
-from .reading.reading import Cursor
-from .reading.rows import AddressRows, address_of
+from .reading.inputs import AddressRows, Inputs, address_of
+from .reading.reading import Continuations, Cursor, Reader, fresh_secret
 from .records.holds import HoldBook
 from .records.runs import RunBook, view
 from .service import CollectionService

@@ -35,13 +35,11 @@ from .errors import RunNotFound, WrongKind
 from .installation.installation import Installation
 from .options import ServiceOptions
 from .reading.commits import Snapshot, read_snapshot, read_snapshot_for_metadata, read_swept
-from .reading.continuing import Continuations, Reader
 from .reading.inputs import Inputs
-from .reading.reading import Cursor, Reading
+from .reading.reading import Continuations, Cursor, Reader, Reading
 from .records.holds import HoldBook
-from .records.policies import PolicyBook
-from .records.rules import RuleBook
 from .records.runs import RunBook, view
+from .records.settings import PolicyBook, RuleBook
 
 
 class PlanSteps:

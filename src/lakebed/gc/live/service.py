@@ -44,9 +44,8 @@ from .publish.expiring import Expiring
 from .publish.metadata import MetadataRuns
 from .reading.reading import Reading
 from .records.holds import HoldBook
-from .records.planners import Planners
-from .records.rules import RuleBook, rules_version
-from .records.runs import RunBook
+from .records.runs import Planners, RunBook
+from .records.settings import RuleBook, rules_version
 from .records.signing import Certifying
 
 
@@ -67,7 +66,7 @@ class CollectionService:
         searches: Searches | None = None,
     ) -> None:
         """`user_id` asks, by a job of the server if `is_job`, and may restore what `refusal` does not refuse. Without a
-        user there is only one person, who trusts each plan (planners.py).
+        user there is only one person, who trusts each plan (records/runs.py).
 
         `continuation_key` seals the tokens of a restore, and of a search for staged entries. A server has one secret
         key for all its processes, and one `Searches` for each process. `certificate_key`, 32 secret bytes, signs

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import messages
-from lakebed.gc.kinds.kind import Limits, Look, SweepRule
+from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.mark.holding import keep_held
 from lakebed.gc.mark.inputs.history import check_live, judge, spare
 from lakebed.gc.mark.inputs.ranges import deal_expired, deal_ranges, read_ranges

@@ -25,7 +25,7 @@ from lakebed.base import count_of, parse_address
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.engines.tables import CANDIDATES, PARTS, decode, parts_of, read_part, rows_by_key
-from lakebed.gc.kinds.kind import Limits, Look, SweepRule
+from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.mark.inputs.listing import list_slices
 from lakebed.gc.mark.inputs.named import deal_tables
 from lakebed.gc.mark.inputs.special import (

@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from lakebed.base import Conflict, count_of, human_size, parse_slice_name
 from lakebed.gc import messages
 from lakebed.gc.engines.tables import CLOSED
+from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.kinds.erasure.certificate.certifying import queued_of
 from lakebed.gc.kinds.erasure.certificate.foreseeing import foresee
-from lakebed.gc.kinds.kind import Limits, Look, SweepRule
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.named import deal_tables
 from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_ranges

@@ -28,8 +28,8 @@ import pyarrow as pa
 
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import messages
+from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.kinds.committed.plan import NO_RULES, NoRules
-from lakebed.gc.kinds.kind import Limits, Look, SweepRule
 from lakebed.gc.kinds.uncommitted.saved import NoSavedState, read_saved_dues
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.history import only_active

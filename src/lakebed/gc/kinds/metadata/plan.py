@@ -27,7 +27,7 @@ from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, SublistId, 
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.engines.tables import PARTS, RANGE_IDS, VERDICTS, no_others
-from lakebed.gc.kinds.kind import Limits, Look, SweepRule
+from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all, newly_kept
 from lakebed.gc.mark.inputs.ranges import ListedRanges, read_ranges
 from lakebed.gc.mark.inputs.special import (

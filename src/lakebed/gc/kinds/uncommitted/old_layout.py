@@ -29,7 +29,7 @@ import pyarrow as pa
 from lakebed.base import Conflict, count_of, inner_namespace
 from lakebed.gc import messages
 from lakebed.gc.engines.files import store_clock_ms
-from lakebed.gc.kinds.kind import Look, SweepRule, begin_unpublished
+from lakebed.gc.kinds import Look, SweepRule, begin_unpublished
 from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all
 from lakebed.gc.mark.inputs.listing import UNREFERENCED
 from lakebed.gc.mark.inputs.named import deal_keys, from_tables

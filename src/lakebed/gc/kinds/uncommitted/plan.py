@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from lakebed.base import count_of, slice_name, slice_opened_at_ms
 from lakebed.gc import messages
 from lakebed.gc.engines.tables import CLOSED, RANGE_IDS, RANGES
-from lakebed.gc.kinds.kind import Limits, Look, SweepRule, begin_unpublished
+from lakebed.gc.kinds import Limits, Look, SweepRule, begin_unpublished
 from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all
 from lakebed.gc.mark.inputs.listing import Issued, list_slices
 from lakebed.gc.mark.inputs.named import deal_live, from_tables, merge_live

@@ -18,9 +18,8 @@ from lakebed.gc.live.errors import RunMoved, StalePlan, WrongKind
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.publish.expiring import Expiring, read_garbage, uncommitted_name
 from lakebed.gc.live.reading.commits import read_snapshot, read_swept
-from lakebed.gc.live.reading.continuing import Continuations, Reader, fresh_secret
 from lakebed.gc.live.reading.inputs import Inputs
-from lakebed.gc.live.reading.reading import Cursor, Reading
+from lakebed.gc.live.reading.reading import Continuations, Cursor, Reader, Reading, fresh_secret
 from lakebed.gc.live.records.runs import RunBook, moved
 from lakebed.gc.messages import (
     CLOCK_KEY,

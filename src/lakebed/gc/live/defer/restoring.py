@@ -15,7 +15,7 @@ by itself returns, whatever else is there to be had. A look at the path and the 
 checksum that was seen, so of two calls at once none undoes the other's.
 
 Who may restore is asked of each object, by its paths: a restore writes, and under another path it copies. A token says
-where this very restore goes on: it is sealed, so that no client makes up what was looked at (continuing.py).
+where this very restore goes on: it is sealed, so that no client makes up what was looked at (reading.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from lakebed.base import Corrupt, Entry, LakebedError, in_waves, parse_address, path_to_key
 from lakebed.gc.live.errors import BadContinuation
-from lakebed.gc.live.reading.continuing import Seal
+from lakebed.gc.live.reading.reading import Seal
 from lakebed.gc.messages import (
     FAILURES_SHOWN,
     LEDGER,

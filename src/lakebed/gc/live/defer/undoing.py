@@ -23,9 +23,8 @@ from lakebed.gc.live.errors import RunMoved, RunNotFound, WrongKind
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.publish.expiring import Expiring
 from lakebed.gc.live.reading.commits import read_snapshot
-from lakebed.gc.live.records.policies import PolicyBook
-from lakebed.gc.live.records.rules import RuleBook
 from lakebed.gc.live.records.runs import RunBook
+from lakebed.gc.live.records.settings import PolicyBook, RuleBook
 from lakebed.gc.messages import RunKind, RunState, TakesAgain, Undo, Undone, check_run_id
 from lakebed.gc.rules import Rules
 from lakebed.gc.rules.lifecycle import check_policy

@@ -22,7 +22,7 @@ from lakebed.base import Ports, Unavailable
 from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.installation.missing import Lacking, Looked, Missing
 from lakebed.gc.live.reading.elsewhere import Elsewhere, NamedElsewhere
-from lakebed.gc.live.records.rules import RuleBook
+from lakebed.gc.live.records.settings import RuleBook
 from lakebed.gc.messages import MissingCommits, Question, WhyAnswer, WhyPage, WhyProgress
 from lakebed.versions import Versions
 

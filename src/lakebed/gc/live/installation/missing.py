@@ -21,9 +21,8 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, MetarangeId, RunId, in_waves
-from lakebed.gc.live.reading.commits import Snapshot, read_snapshot
-from lakebed.gc.live.reading.continuing import fresh_secret
-from lakebed.gc.live.reading.orphaned import is_missing
+from lakebed.gc.live.reading.commits import Snapshot, is_missing, read_snapshot
+from lakebed.gc.live.reading.reading import fresh_secret
 from lakebed.gc.live.records.runs import RunBook
 from lakebed.gc.messages import MissingCommit, MissingCommits, RunKind, RunState
 from lakebed.gc.rules import plain_name

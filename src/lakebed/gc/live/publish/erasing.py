@@ -28,10 +28,8 @@ from lakebed.base import (
 from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.options import ServiceOptions
-from lakebed.gc.live.reading.continuing import Seal
-from lakebed.gc.live.reading.inputs import Inputs
-from lakebed.gc.live.reading.reading import Cursor, Phase, Reading
-from lakebed.gc.live.reading.rows import Address, AddressRows
+from lakebed.gc.live.reading.inputs import Address, AddressRows, Inputs
+from lakebed.gc.live.reading.reading import Cursor, Phase, Reading, Seal
 from lakebed.gc.live.records.runs import RunBook, check_uid
 from lakebed.gc.messages import (
     STANDING_MAX,

@@ -37,13 +37,11 @@ from lakebed.base import AT_ONCE, FOREIGN_SLICE, Basis, CommitId, RunId, in_wave
 from lakebed.gc.live.errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan, WrongKind
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot, read_swept
-from lakebed.gc.live.reading.continuing import Continuations, Reader, fresh_secret
 from lakebed.gc.live.reading.inputs import Inputs
-from lakebed.gc.live.reading.reading import Cursor, Phase, Reading
+from lakebed.gc.live.reading.reading import Continuations, Cursor, Phase, Reader, Reading, fresh_secret
 from lakebed.gc.live.records.holds import HoldBook
-from lakebed.gc.live.records.policies import PolicyBook
-from lakebed.gc.live.records.rules import RuleBook
 from lakebed.gc.live.records.runs import RunBook, check_uid
+from lakebed.gc.live.records.settings import PolicyBook, RuleBook
 from lakebed.gc.messages import (
     COMMITS,
     EXPIRED,

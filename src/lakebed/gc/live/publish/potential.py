@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakebed.base import NotFound, RunId
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot
 from lakebed.gc.live.reading.inputs import Inputs
-from lakebed.gc.live.records.policies import PolicyBook
+from lakebed.gc.live.records.settings import PolicyBook
 from lakebed.gc.messages import (
     POTENTIAL,
     POTENTIAL_SETS,

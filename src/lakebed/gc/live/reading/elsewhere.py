@@ -22,9 +22,9 @@ from lakebed.versions import TOMBSTONE, Commit, Versions, cell_columns
 
 from .commit_columns import texts
 from .commits import read_snapshot
+from .inputs import Address
 from .naming import Search, Work
 from .reading import Cursor, Phase, Reading
-from .rows import Address
 
 Others: TypeAlias = Callable[[], Awaitable[Sequence[tuple[str, Versions]]]]
 """Return the other repositories by name."""

@@ -3,7 +3,7 @@
 In the order that the proof needs (docs/design/protocols.md, "A collection of uncommitted data", 5 to 7):
 
     cells    each branch, and every cell of each of its tokens, even those equal to the commit
-    bump    each branch again: first what a freeze put in the place of tokens meanwhile, then, where tokens are sealed,
+    bump     each branch again: first what a freeze put in the place of tokens meanwhile, then, where tokens are sealed,
              `epoch` + 1, because a commit in flight may hold an address that a later overwrite took out of its cell
     uploads  addresses handed out, in whatever state but expired
     copies   tracked copies, AFTER everything else: an object that is renamed while we read is in one or the other
@@ -11,15 +11,22 @@ In the order that the proof needs (docs/design/protocols.md, "A collection of un
 A `Cursor` says where a reading goes on; each step does one scan or looks at branches, and moves it. So a reading of any
 size can be cut into pages, and a page that is repeated writes the same place again. Repeated, it may end at another
 key; so a cursor also knows which pages it comes after, and a reading that went on from the other end of one stops.
-Outside it travels sealed (continuing.py).
 
-Branches are looked at in pages, not all at the start. That loses nothing: a branch that comes into being
-behind the cursor has a token without cells. An address that is put into it later lies in a slice that had not closed
-when the run began. Or it has an upload or copy record, or is in a commit.
+Branches are read in pages, not all at the start. That loses nothing: a branch that is made behind the cursor has a
+token without cells. An address that is put into it later lies in a slice that had not closed when the run began. Or it
+has an upload or copy record, or is in a commit.
+
+A cursor travels in a continuation token, sealed so that no client can make one up. A token at the end would skip rows,
+and a sweep could then delete staged data. The seal is an HMAC-SHA-256 over the run, the reader and the cursor. Its key
+is the secret in the run's record, made anew for each attempt. A client of the contract cannot continue the run of a
+collector. A restore has no run of its own: a key of the server seals its tokens (restoring.py).
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,20 +35,21 @@ from typing import Final, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from lakebed.base import AT_ONCE, StagingToken, in_waves
+from lakebed.base import AT_ONCE, Ids, RunId, StagingToken, in_waves
+from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.messages import UNCOMMITTED, Manifest, PartWriter
 from lakebed.kv import Page
 from lakebed.versions import (
     BranchRecord,
     CopyRecord,
+    RunRecord,
     UploadRecord,
     UploadState,
     Versions,
 )
 
-from .inputs import Inputs, digest_of_pages
-from .rows import Address, AddressRows, Rows, address_of
+from .inputs import Address, AddressRows, Inputs, Rows, address_of, digest_of_pages
 
 UPLOADS: Final = "uploads"
 
@@ -237,3 +245,65 @@ def _is_frozen(record: BranchRecord) -> bool:
 
 def _following(cursor: Cursor, next_start: bytes | None, then: Phase) -> Cursor:
     return replace(cursor, phase=then, key=b"") if next_start is None else replace(cursor, key=next_start)
+
+
+_DIGEST_BYTES: Final = 32
+_SECRET_BITS: Final = 256
+
+
+class Reader(StrEnum):
+    COLLECTOR = "collector"
+    CONTRACT = "contract"
+
+
+def fresh_secret(ids: Ids) -> str:
+    """For a run's record."""
+    return f"{ids.bits(_SECRET_BITS):064x}"
+
+
+class Seal:
+    """A keyed digest, in front of what it is of, in base64. It is good for what it was `bound` to, and nothing else."""
+
+    def __init__(self, key: bytes, *bound: str) -> None:
+        self._key = key
+        self._bound = bound
+
+    def seal(self, data: bytes) -> str:
+        return base64.urlsafe_b64encode(self._digest(data) + data).decode()
+
+    def open(self, token: str) -> bytes | None:
+        """None: not sealed with this key, or bound to something else."""
+        try:
+            sealed = base64.b64decode(token, altchars=b"-_", validate=True)
+        except ValueError:
+            return None
+        data = sealed[_DIGEST_BYTES:]
+        return data if hmac.compare_digest(sealed[:_DIGEST_BYTES], self._digest(data)) else None
+
+    def _digest(self, data: bytes) -> bytes:
+        return hmac.digest(self._key, msgspec.msgpack.encode((*self._bound, data)), hashlib.sha256)
+
+
+class Continuations:
+    """The tokens of one run and reader. A run of an earlier release has no secret, and no token of it is accepted."""
+
+    def __init__(self, run_id: RunId, record: RunRecord, reader: Reader) -> None:
+        self._run_id = run_id
+        self._has_secret = bool(record.secret)
+        self._seal = Seal(record.secret.encode(), run_id, reader.value)
+
+    def token(self, cursor: Cursor) -> str:
+        return self._seal.seal(msgspec.msgpack.encode(cursor))
+
+    def cursor(self, token: str) -> Cursor:
+        """
+        Raises:
+            BadContinuation: not a token that was given to this reader for this run, or one of an earlier attempt.
+        """
+        data = self._seal.open(token) if self._has_secret else None
+        if data is None:
+            raise BadContinuation(
+                f"this is no continuation token of run {self._run_id}, or one of an earlier attempt: begin again",
+                run_id=self._run_id,
+            )
+        return msgspec.msgpack.decode(data, type=Cursor)

@@ -1,4 +1,4 @@
-"""Legal holds of a repository: one setting with every version (versioned.py), and a mark in the object store.
+"""Legal holds of a repository: one setting with every version (settings.py), and a mark in the object store.
 
 A sweep runs in tasks that reach the object store alone. So each change also writes a small file named by its version,
 and only then is the change acknowledged. A sweep looks for a later version before each delete.
@@ -18,7 +18,7 @@ from lakebed.gc.messages import HOLDS_KEY, HOLDS_PREFIX, NewHold, holds_mark
 from lakebed.gc.rules import Hold, Holds, InvalidSelection, check_globs
 from lakebed.versions import RefNotFound, RunRecord, Versions, decode_record, keys
 
-from .versioned import VersionedSetting, VersionRecord
+from .settings import VersionedSetting, VersionRecord
 
 _MARK: Final = re.compile(HOLDS_KEY, re.ASCII)
 RUN_ID: Final = RunId("hard-delete")
