@@ -1,4 +1,4 @@
-"""`python -m sim exhaustive | swarm --seeds N | mutants | blind`: search, report, fail on any violation.
+"""`python -m sim exhaustive | swarm --seeds N | mutants | blind | guards`: search, report, fail on any violation.
 
 With `--json` the last line is one JSON object; everything else goes before it. Failing seeds and schedules are printed
 in full: the same seed at the same commit gives the same trace.
@@ -25,6 +25,7 @@ from lakebed.base import ExitCode
 from .histories.command import main as record_histories
 from .planted.blind import NothingFits, blind, warm_up
 from .planted.exercised import Exercised
+from .planted.guards import PAGE, filled_in
 from .planted.hunting import MUTANTS, Hunt, hunt, known_killers, write_killers
 from .planted.meetings import Meetings
 from .planted.trials import Trials
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return record_histories(arguments[1:])
     if arguments[:1] == ["storm"]:
         return storm(arguments[1:])
+    if arguments[:1] == ["guards"]:
+        PAGE.write_text(filled_in(PAGE.read_text(), MUTANTS))
+        return 0
     parser = _parser()
     options = parser.parse_args(arguments)
     started_s = sum(os.times()[:4])
@@ -229,6 +233,7 @@ def _parser() -> argparse.ArgumentParser:
     random.add_argument("--only", default="", help="only files with this in their path")
     random.add_argument("--notes", type=Path, help="file that notes each; those in it are not looked at again")
     commands.add_parser("histories", help="record clients of real servers, and judge (histories --help)")
+    commands.add_parser("guards", help="write where each bug is caught into docs/design/guards.md")
     commands.add_parser("storm", help="storm real servers behind a store that fails (storm --help)")
     for command in (every, many, bugs, random):
         command.add_argument("--json", action="store_true", help="one JSON object on the last line")
