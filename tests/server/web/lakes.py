@@ -72,7 +72,7 @@ def make_everything(server: Server, name: str) -> str:
     """Make a repository that has something to show on each of its pages, and return its page."""
     page = make_repository(server, name)
     with server.api() as api:
-        upload(api, name, {"_lakefs_actions/look.yaml": HOOK})
+        upload(api, name, {"_lakefs_actions/look.yaml": HOOK, "README.md": "# The lake\n\nLoads of each *day*.\n"})
         for day in (90, 60):
             commit(api, name, f"load day {day}", {f"in/{n}.csv": f"a,b\n{day},{n}\n" for n in range(3)}, days=day)
         for kind, body in (

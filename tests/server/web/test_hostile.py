@@ -70,6 +70,7 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
     assert made.status_code == 201, made.text
     body = {"src_path": path}
     await client.post(f"{repo}/branches/main/objects/copy", params={"dest_path": f"{path}/{path}"[:1000]}, json=body)
+    await client.post(f"{repo}/branches/main/objects", params={"path": "README.md"}, content=text.encode())
     metadata = {"key " + text[:200]: text}
     await client.put(f"{repo}/branches/main/objects/stat/user_metadata", params={"path": path}, json={"set": metadata})
     changed = Browser(app)
@@ -95,6 +96,11 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             (f"{LAKE}/tags", {"prefix": text}),
             (f"{LAKE}/compare", {"ref": text, "base": text}),
             (f"{LAKE}/compare", {"ref": "main", "base": f"{commit}~1", "prefix": ""}),
+            (f"{LAKE}/compare", {"ref": "main", "base": f"{commit}~1", "conflicts": "1"}),
+            (f"{LAKE}/moves", {"branch": text, "after": text}),
+            (f"{LAKE}/moves", {"branch": "main"}),
+            (f"{LAKE}/moves", {"tag": text}),
+            (f"{LAKE}/object", {"ref": "main", "path": path, "presign": "1"}),
             (f"{LAKE}/pulls", {"status": text}),
             (f"{LAKE}/pulls", {"status": "all"}),
             (f"{LAKE}/pulls/{quote(text, safe='')}", {}),
@@ -118,12 +124,16 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             "changes/commit",
             "changes/discard",
             "object/delete",
+            "object/copy",
+            "object/move",
+            "moves/back",
+            f"commits/{commit}/cherry-pick",
             "delete",
             "compare/merge",
             "branches",
             "tags",
         ):
-            fields = {"token": token, "typed": text, "message": text, "metadata": text}
+            fields = {"token": token, "typed": text, "message": text, "metadata": text, "branch": text, "to": text}
             asked = httpx.QueryParams({"ref": text, "path": path})
             check(await changed.post(f"{LAKE}/{address}?{asked}", fields), text)
         fields = {

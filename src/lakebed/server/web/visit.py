@@ -131,10 +131,16 @@ class Visit:
             return None
 
     async def respond(
-        self, operation: Operation[B, A], /, *args: str, body: B | None = None, **query: Value
+        self,
+        operation: Operation[B, A],
+        /,
+        *args: str,
+        body: B | None = None,
+        headers: Headers | None = None,
+        **query: Value,
     ) -> Response:
         """Call an operation that answers with a response of its own."""
-        result = await self.asking.answer(self._request(operation, args, query, body=body))
+        result = await self.asking.answer(self._request(operation, args, query, body=body, headers=headers))
         assert isinstance(result, Response), operation.id
         return result
 

@@ -57,6 +57,16 @@ async def revert(visit: Visit) -> Response:
     return visit.go("repositories", name, "commits", ref=branch, notice=f"Reverted the commit on {branch}.")
 
 
+async def cherry_pick(visit: Visit) -> Response:
+    """Commit the same change on another branch; of a merge, its change since the first parent."""
+    name, commit_id = visit.args
+    branch = visit.entry("branch").strip()
+    number = 1 if visit.query("merge") == "1" else None
+    body = wire.CherryPickCreation(ref=commit_id, parent_number=number)
+    made = await visit.call(history.CHERRY_PICK, name, branch, body=body)
+    return visit.go("repositories", name, "commits", made.id, ref=branch, notice=f"Picked the commit on {branch}.")
+
+
 _ONE: Final = Page(
     method="GET",
     path="/repositories/{repository}/commits/{commit}",
@@ -76,6 +86,13 @@ PAGES: Final = (
         path="/repositories/{repository}/commits/{commit}/revert",
         operations=(history.REVERT_BRANCH,),
         handler=revert,
+        shown_by=_ONE,
+    ),
+    Page(
+        method="POST",
+        path="/repositories/{repository}/commits/{commit}/cherry-pick",
+        operations=(history.CHERRY_PICK,),
+        handler=cherry_pick,
         shown_by=_ONE,
     ),
 )

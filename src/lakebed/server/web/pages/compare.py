@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import Response
@@ -12,13 +13,27 @@ from lakebed.server.web.visit import Page, Visit
 
 from .objects import CHOICES, ROWS, choose_ref
 
+CONFLICTS: Final = 50
+PAGES_MAX: Final = 10
+ROWS_OF_PAGE: Final = 1000
+"""Look for conflicts in at most this many pages of changes: some tens of milliseconds each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflicts:
+    """The paths at which a merge would stop. `looked_at`: changes; `after`: where the search ended before the end."""
+
+    rows: list[wire.Diff]
+    looked_at: int
+    after: str = ""
+
 
 async def show(visit: Visit) -> Response:
     """Show how `ref` differs from `base`: what changed since they parted, or (`all`) each difference."""
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
     base = visit.query("base")
-    changes = distance = None
+    changes = distance = conflicts = None
     if base:
         distance = await visit.look(history.COUNT_AHEAD, name, ref, base)
         changes = await visit.call(
@@ -31,7 +46,27 @@ async def show(visit: Visit) -> Response:
             amount=ROWS,
             type="two_dot" if visit.query("all") == "1" else "three_dot",
         )
-    return visit.render("compare", name=name, ref=ref, base=base, changes=changes, distance=distance, **choices)
+        if visit.query("conflicts") == "1":
+            conflicts = await _conflicts(visit, name, base, ref)
+    return visit.render(
+        "compare", name=name, ref=ref, base=base, changes=changes, distance=distance, conflicts=conflicts, **choices
+    )
+
+
+async def _conflicts(visit: Visit, name: str, base: str, ref: str) -> Conflicts:
+    rows: list[wire.Diff] = []
+    looked_at, after = 0, ""
+    for _ in range(PAGES_MAX):
+        page = await visit.call(history.DIFF_REFS, name, base, ref, after=after, amount=ROWS_OF_PAGE, type="three_dot")
+        rows += [row for row in page.results if row.type == "conflict"]
+        looked_at += len(page.results)
+        after = page.pagination.next_offset if page.pagination.has_more else ""
+        if not after or len(rows) >= CONFLICTS:
+            break
+    is_cut = len(rows) > CONFLICTS
+    return Conflicts(
+        rows=rows[:CONFLICTS], looked_at=looked_at, after=after or (rows[CONFLICTS].path if is_cut else "")
+    )
 
 
 async def merge(visit: Visit) -> Response:

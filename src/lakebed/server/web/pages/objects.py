@@ -1,4 +1,4 @@
-"""Objects: a folder at any ref, one object with a preview, upload and delete."""
+"""Objects: a folder at any ref, one object with a preview, upload, copy, move and delete."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Final
 
 from starlette.responses import Response
 
+from lakebed import wire
 from lakebed.base import NotFound
-from lakebed.operations import API_ROOT, AnyOperation, history, objects, repositories
+from lakebed.operations import API_ROOT, AnyOperation, history, moves, objects, repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.forms import open_form
 from lakebed.server.web.visit import Page, Visit
@@ -69,6 +70,9 @@ async def show_object(visit: Visit) -> Response:
     download = visit.url(*API_ROOT[1:].split("/"), "repositories", name, "refs", ref, "objects", path=path)
     content_type = (stats.content_type or "").partition(";")[0].strip().lower()
     is_image = content_type in IMAGES and (stats.size_bytes or 0) <= IMAGE_BYTES_MAX
+    signed = None
+    if visit.query("presign") == "1":
+        signed = await visit.look(objects.STAT_OBJECT, name, ref, path=path, presign=True)
     return visit.render(
         "object",
         name=name,
@@ -80,6 +84,7 @@ async def show_object(visit: Visit) -> Response:
         stats=stats,
         download=download,
         is_image=is_image,
+        signed=signed,
         **choices,
     )
 
@@ -116,6 +121,25 @@ async def delete(visit: Visit) -> Response:
     await visit.call(objects.DELETE_OBJECT, name, ref, path=path)
     notice = f"Deleted {path} from {ref}. Until it is committed, you can discard this change."
     return visit.go("repositories", name, "objects", ref=ref, path=path[: path.rfind("/") + 1], notice=notice)
+
+
+async def copy(visit: Visit) -> Response:
+    """Copy an object of any ref to a branch. So an old version comes back, too."""
+    [name] = visit.args
+    branch, target = visit.entry("branch").strip(), visit.entry("to")
+    body = wire.ObjectCopyCreation(src_path=visit.query("path"), src_ref=visit.query("ref"))
+    await visit.call(objects.COPY_OBJECT, name, branch, dest_path=target, body=body)
+    notice = f"Copied it to {target} on {branch}. It is not committed yet."
+    return visit.go("repositories", name, "object", ref=branch, path=target, notice=notice)
+
+
+async def move(visit: Visit) -> Response:
+    [name] = visit.args
+    branch, target = visit.query("ref"), visit.entry("to")
+    body = wire.ObjectMove(src_path=visit.query("path"), if_absent=visit.entry("replace") != "1")
+    await visit.call(moves.MOVE_OBJECT, name, branch, dest_path=target, body=body)
+    notice = f"Moved it to {target}. It is not committed yet."
+    return visit.go("repositories", name, "object", ref=branch, path=target, notice=notice)
 
 
 async def choose_ref(visit: Visit, name: str) -> tuple[str, dict[str, object]]:
@@ -167,6 +191,20 @@ PAGES: Final = (
         path="/repositories/{repository}/object/delete",
         operations=(objects.DELETE_OBJECT,),
         handler=delete,
+        shown_by=_OBJECT,
+    ),
+    Page(
+        method="POST",
+        path="/repositories/{repository}/object/copy",
+        operations=(objects.COPY_OBJECT,),
+        handler=copy,
+        shown_by=_OBJECT,
+    ),
+    Page(
+        method="POST",
+        path="/repositories/{repository}/object/move",
+        operations=(moves.MOVE_OBJECT,),
+        handler=move,
         shown_by=_OBJECT,
     ),
 )

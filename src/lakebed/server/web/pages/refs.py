@@ -1,4 +1,4 @@
-"""Branches and tags: the lists, new ones, deleting and undeleting them."""
+"""Branches and tags: the lists, new ones, deleting and undeleting them, and where each of them was."""
 
 from __future__ import annotations
 
@@ -74,6 +74,24 @@ async def undelete_tag(visit: Visit) -> Response:
     return visit.go("repositories", name, "tags", notice=f"The tag {visit.query('tag')} is back.")
 
 
+async def show_moves(visit: Visit) -> Response:
+    """Show where a branch or a tag was, also one that is deleted."""
+    [name] = visit.args
+    branch, tag = visit.query("branch"), visit.query("tag")
+    operation = deleted.LIST_TAG_MOVES if tag else deleted.LIST_BRANCH_MOVES
+    moves = await visit.call(operation, name, tag or branch, after=visit.query("after"), amount=ROWS)
+    return visit.render("moves", name=name, branch=branch, tag=tag, moves=moves)
+
+
+async def move_back(visit: Visit) -> Response:
+    """Move a branch to a commit where it was."""
+    [name] = visit.args
+    branch, commit = visit.query("branch"), visit.query("commit")
+    visit.check_typed(branch)
+    await visit.call(history.HARD_RESET_BRANCH, name, branch, ref=commit, refuse_expired=True)
+    return visit.go("repositories", name, "moves", branch=branch, notice=f"{branch} is at {commit[:12]} again.")
+
+
 _BRANCHES: Final = Page(
     method="GET",
     path="/repositories/{repository}/branches",
@@ -86,6 +104,12 @@ _TAGS: Final = Page(
     operations=(history.LIST_TAGS, deleted.LIST_DELETED_TAGS),
     handler=show_tags,
 )
+_MOVES: Final = Page(
+    method="GET",
+    path="/repositories/{repository}/moves",
+    operations=(deleted.LIST_BRANCH_MOVES, deleted.LIST_TAG_MOVES),
+    handler=show_moves,
+)
 _FORMS: Final = (
     (_BRANCHES, "", history.CREATE_BRANCH, create_branch),
     (_BRANCHES, "/delete", history.DELETE_BRANCH, delete_branch),
@@ -93,10 +117,12 @@ _FORMS: Final = (
     (_TAGS, "", history.CREATE_TAG, create_tag),
     (_TAGS, "/delete", history.DELETE_TAG, delete_tag),
     (_TAGS, "/undelete", deleted.UNDELETE_TAG, undelete_tag),
+    (_MOVES, "/back", history.HARD_RESET_BRANCH, move_back),
 )
 PAGES: Final = (
     _BRANCHES,
     _TAGS,
+    _MOVES,
     *(
         Page(method="POST", path=page.path + end, operations=(operation,), handler=handler, shown_by=page)
         for page, end, operation, handler in _FORMS

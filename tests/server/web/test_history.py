@@ -1,0 +1,128 @@
+"""Pages that work with commits and objects: pick, go back, copy, move, and look before a merge."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from lakebed.server import App
+from lakebed.server.web.pages import compare, repositories
+from tests.server.web.browsing import Browser
+
+LAKE = "/repositories/lake"
+HOSTILE = "# Lake <script>alert(1)</script>\n\n[go](javascript:alert(1)) \u202e"
+
+
+async def write(client: httpx.AsyncClient, branch: str, *paths: str, data: str = "x") -> str:
+    """Commit these objects, and return the commit."""
+    for path in paths:
+        await client.post(f"{LAKE}/branches/{branch}/objects", params={"path": path}, content=data.encode())
+    made = await client.post(f"{LAKE}/branches/{branch}/commits", json={"message": f"{branch}: {paths[0]}"})
+    return str(made.json()["id"])
+
+
+@pytest.fixture
+async def browser(app: App, client: httpx.AsyncClient, repo: str) -> AsyncIterator[Browser]:
+    """A browser that is logged in, and a lake with a commit on `main` and on `side`."""
+    await write(client, "main", "a/b.csv")
+    await client.post(f"{repo}/branches", json={"name": "side", "source": "main"})
+    await write(client, "side", "a/s.csv")
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    browser = Browser(app)
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        yield browser
+
+
+async def test_a_commit_is_picked_and_named(browser: Browser, client: httpx.AsyncClient) -> None:
+    commit = await browser.get(f"{LAKE}/commits/side", ref="side")
+    picked = await browser.follow(await browser.fill(commit, "cherry-pick", branch="main"))
+    twice = await browser.fill(commit, "cherry-pick", branch="main")
+    branch = await browser.follow(await browser.fill(commit, "branches", name="here"))
+    tag = await browser.follow(await browser.fill(commit, "tags", name="v1"))
+
+    assert "Picked the commit on main." in picked.text
+    assert (await client.get(f"{LAKE}/refs/main/objects/stat", params={"path": "a/s.csv"})).status_code == 200
+    assert (twice.status_code, 'role="alert"' in twice.text) == (400, True)
+    assert "Created the branch here." in branch.text
+    assert "Created the tag v1." in tag.text
+
+
+async def test_a_branch_goes_back_to_where_it_was_and_forward_again(
+    browser: Browser, client: httpx.AsyncClient
+) -> None:
+    before, after = [(await client.get(f"{LAKE}/branches/{name}")).json()["commit_id"] for name in ("main", "side")]
+    branches = await browser.get(f"{LAKE}/branches")
+    moves = await browser.get(f"{LAKE}/moves", branch="side")
+    wrong = await browser.fill(moves, f"commit={before}", typed="main")
+    back = await browser.follow(await browser.fill(moves, f"commit={before}", typed="side"))
+    was = (await client.get(f"{LAKE}/branches/side")).json()["commit_id"]
+    forward = await browser.follow(await browser.fill(back, f"commit={after}", typed="side"))
+    await client.delete(f"{LAKE}/branches/side")
+    gone = await browser.get(f"{LAKE}/moves", branch="side")
+
+    assert "moves?branch=side" in branches.text
+    assert (wrong.status_code, "type side to confirm" in wrong.text) == (400, True)
+    assert was == before
+    assert f"side is at {before[:12]} again." in back.text
+    assert (await client.get(f"{LAKE}/branches/main")).json()["commit_id"] == before
+    assert f"side is at {after[:12]} again." in forward.text
+    assert (gone.status_code, "deleted" in gone.text) == (200, True)
+    assert (await browser.get(f"{LAKE}/moves", tag="none")).status_code == 404
+
+
+async def test_a_merge_is_looked_at_before(
+    browser: Browser, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "ROWS_OF_PAGE", 2)
+    query = {"base": "main", "ref": "side", "conflicts": "1"}
+    plain = await browser.get(f"{LAKE}/compare", base="main", ref="side")
+    easy = await browser.get(f"{LAKE}/compare", **query)
+    await write(client, "main", "a/b.csv", "z", data="other")
+    await write(client, "side", "a/b.csv", "c", "d", "e", "f", "z", data="mine")
+    hard = await browser.get(f"{LAKE}/compare", **query)
+    monkeypatch.setattr(compare, "CONFLICTS", 1)
+    many = await browser.get(f"{LAKE}/compare", **query)
+    monkeypatch.setattr(compare, "PAGES_MAX", 1)
+    long = await browser.get(f"{LAKE}/compare", **query)
+
+    assert "where would this merge stop?" in plain.text
+    assert "No conflict: the merge takes 1 change." in easy.text
+    assert "Both changed 2 paths in different ways" in hard.text
+    assert "Both changed at least 1 path in" in many.text
+    assert "The search ended after 2 changes" in long.text
+
+
+async def test_objects_are_copied_moved_and_linked(browser: Browser, client: httpx.AsyncClient) -> None:
+    old = await browser.get(f"{LAKE}/object", ref="side", path="a/s.csv")
+    copied = await browser.follow(await browser.fill(old, "object/copy", branch="main", to="back.csv"))
+    taken = await browser.fill(copied, "object/move", to="a/b.csv", replace="")
+    moved = await browser.follow(await browser.fill(copied, "object/move", to="b/moved.csv", replace=""))
+    signed = await browser.get(f"{LAKE}/object", ref="main", path="a/b.csv", presign="1")
+    at_commit = await browser.get(f"{LAKE}/object", ref="main~1", path="a/b.csv")
+
+    assert "Copied it to back.csv on main." in copied.text
+    assert (taken.status_code, 'role="alert"' in taken.text) == (412, True)
+    assert "Moved it to b/moved.csv." in moved.text
+    assert (await client.get(f"{LAKE}/refs/main/objects/stat", params={"path": "back.csv"})).status_code == 404
+    assert "This object store signs no links." in signed.text
+    assert "object/move" not in at_commit.text
+
+
+async def test_a_readme_is_shown_as_text_and_cut(
+    browser: Browser, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = await browser.get(LAKE)
+    await write(client, "main", "README.md", data=HOSTILE)
+    shown = await browser.get(LAKE)
+    monkeypatch.setattr(repositories, "README_BYTES_MAX", 6)
+    cut = await browser.get(LAKE)
+
+    assert "README.md" not in without.text
+    assert "Some parts of this page" not in without.text
+    assert "# Lake &lt;script&gt;alert(1)&lt;/script&gt;" in shown.text
+    assert "⟨202E⟩" in shown.text
+    assert "# Lake</bdi>" in cut.text
+    assert "The first 6 B of 63 B." in cut.text
