@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
 from collections import Counter
@@ -34,7 +35,7 @@ from .scenes.swarms import SWARM_FAULTS, swarm
 from .search.exploring import Explored, TooManyStates, explore
 from .search.scheduling import run_seed
 from .storms import main as storm
-from .worlds.small import World, small_worlds
+from .worlds.small import WHOLE_MAX_S, World, small_worlds, write_costs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 only=options.only,
                 states_max=options.states_max,
                 memory_gib=options.memory_gib,
+                seconds_max=options.seconds_max,
+                costs=options.costs,
             )
         case "swarm":
             found = swarms(options.seeds, first=options.first, has_due=options.due, statistics=options.statistics)
@@ -92,22 +95,31 @@ def _names(only: str = "") -> list[str]:
 
 
 def exhaustive(
-    *, quick: bool = False, only: str = "", states_max: int | None = None, memory_gib: int = 8
+    *,
+    quick: bool = False,
+    only: str = "",
+    states_max: int | None = None,
+    memory_gib: int = 8,
+    seconds_max: int | None = None,
+    costs: bool = False,
 ) -> dict[str, Any]:
     """Walk small worlds, those with `only` in their name, each in a process of its own. Return the peak of its memory.
-    Skip a world beyond `states_max` or `memory_gib`, and count it as skipped."""
+    Skip a world beyond a limit, and count it as skipped. With `costs` write down the dear ones."""
     counted = ("worlds", "skipped", "schedules", "states", "steps", "faults", "violations", "peak_mib")
     total = dict.fromkeys(counted, 0)
     kinds: Counter[str] = Counter()
+    spent: dict[str, float] = {}
     for world in small_worlds():
         if only not in world.scene.name or (quick and not world.is_quick):
             continue
         name = f"{world.scene.name:<55} {world.budget.name:<16}"
-        explored, spent_s, peak_mib = _walked_apart(world, states_max, memory_gib)
+        explored, spent_s, peak_mib = _walked_apart(world, states_max, memory_gib, seconds_max)
         if isinstance(explored, str):
             total["skipped"] += 1
+            spent[world.name] = max(spent_s, WHOLE_MAX_S + 1)
             print(f"{name} skipped: {explored}", flush=True)
             continue
+        spent[world.name] = spent_s
         total["worlds"] += 1
         total["schedules"] += explored.schedules
         total["states"] += explored.states
@@ -120,13 +132,19 @@ def exhaustive(
         print(f"{name} {figures} {spent_s:>6.1f} s {peak_mib:>5} MiB", flush=True)
         if explored.violation is not None:
             print(explored.violation)
+    if costs:
+        write_costs(spent)
     return {**total, "kinds_of_faults": dict(kinds)}
 
 
-def _walked_apart(world: World, states_max: int | None, memory_gib: int) -> tuple[Explored | str, float, int]:
+def _walked_apart(
+    world: World, states_max: int | None, memory_gib: int, seconds_max: int | None
+) -> tuple[Explored | str, float, int]:
     """Return what was found, or why nothing was; CPU seconds; the peak of resident memory in MiB."""
     receiving, sending = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_walk, args=(world, states_max, memory_gib, sending))
+    child = multiprocessing.get_context("fork").Process(
+        target=_walk, args=(world, states_max, memory_gib, seconds_max, sending)
+    )
     child.start()
     sending.close()
     try:
@@ -138,8 +156,15 @@ def _walked_apart(world: World, states_max: int | None, memory_gib: int) -> tupl
     return found
 
 
-def _walk(world: World, states_max: int | None, memory_gib: int, sending: Connection) -> None:
+class _TooLong(BaseException):
+    """The walk has had its CPU time. Not an Exception, for actors may catch those."""
+
+
+def _walk(world: World, states_max: int | None, memory_gib: int, seconds_max: int | None, sending: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_gib << 30, memory_gib << 30))
+    if seconds_max is not None:
+        signal.signal(signal.SIGVTALRM, _end_walk)
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds_max)
     started = time.process_time()
     explored: Explored | str
     try:
@@ -148,8 +173,15 @@ def _walk(world: World, states_max: int | None, memory_gib: int, sending: Connec
         explored = f"more than {states_max:,} states"
     except MemoryError:
         explored = f"more than {memory_gib} GiB"
+    except _TooLong:
+        explored = f"more than {seconds_max} CPU seconds"
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     sending.send((explored, time.process_time() - started, peak_mib))
+
+
+def _end_walk(*_: object) -> None:
+    raise _TooLong
 
 
 def swarms(seeds: int, *, first: int = 0, has_due: bool = False, statistics: bool = False) -> dict[str, Any]:
@@ -215,6 +247,8 @@ def _parser() -> argparse.ArgumentParser:
     every = commands.add_parser("exhaustive", help="walk every schedule of every small world")
     every.add_argument("--quick", action="store_true", help="only the worlds that the tests walk")
     every.add_argument("--only", default="", help="only worlds with this in their name")
+    every.add_argument("--seconds-max", type=int, help="skip worlds that take more CPU seconds")
+    every.add_argument("--costs", action="store_true", help="write down which worlds are dear (worlds/dear.txt)")
     every.add_argument("--list", action="store_true", help="name the worlds, and walk none")
     every.add_argument("--states-max", type=int, help="skip worlds with more states")
     every.add_argument("--memory-gib", type=int, default=8, help="skip worlds that need more")

@@ -125,7 +125,11 @@ def part_of(nodeid: str, markers: set[str]) -> Part:
 def is_taken(part: Part, nodeid: str, turn: str, dear: Collection[str] = ()) -> bool:
     """Tell whether the tier takes this test, where `turn` is the commit. Of the `dear` ones it takes fewer."""
     one_in = max(part.one_in, DEAR_ONE_IN) if part.one_in and nodeid in dear else part.one_in
-    return one_in > 0 and zlib.crc32(nodeid.encode()) % one_in == zlib.crc32(turn.encode()) % one_in
+    return one_in > 0 and has_turn(nodeid, turn, one_in)
+
+
+def has_turn(name: str, turn: str, one_in: int) -> bool:
+    return zlib.crc32(name.encode()) % one_in == zlib.crc32(turn.encode()) % one_in
 
 
 def scope_of(nodeid: str) -> str:

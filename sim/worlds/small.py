@@ -5,8 +5,10 @@ A world's size is the product of what its actors do: so each has the smallest ac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
@@ -73,7 +75,7 @@ from .unlisted import unlisted_scenes
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
 LATE: Final = Budget(late=1)
-SEEDS: Final = Budget(seeds=10)
+SEEDS: Final = Budget(seeds=6)
 """Drawn of each scene with runs. Planted bugs are sought by seeds and walks of their own (hunting.py)."""
 ALONE: Final = Budget(alone_max=400)
 """What a plan and an apply take alone, or two of each."""
@@ -85,6 +87,13 @@ def one_condition_holds(ending: Ending) -> None:
         raise Violation("two conditional writers were both acknowledged")
 
 
+DEAR: Final = Path(__file__).parent / "dear.txt"
+"""CPU seconds of the quick worlds that took `DEAR_S` or more when `exhaustive --quick --costs` last walked them."""
+DEAR_S: Final = 2
+WHOLE_MAX_S: Final = 60
+"""The tests never walk a dearer world whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """`is_quick`: the tests walk it; the rest is left to the command."""
@@ -92,6 +101,30 @@ class World:
     scene: Scene
     budget: Budget
     is_quick: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.scene.name}; {self.budget.name}"
+
+    @property
+    def cost_s(self) -> int:
+        """CPU seconds of the whole walk, or 0 where it is cheap."""
+        return known_costs().get(self.name, 0)
+
+
+@cache
+def known_costs() -> Mapping[str, int]:
+    """Return the CPU seconds of each dear world."""
+    return {name: int(cost) for cost, name in (line.split(" ", 1) for line in DEAR.read_text().splitlines())}
+
+
+def write_costs(costs: Mapping[str, float]) -> None:
+    """Write down the dear ones among these worlds, dearest first. Keep those that were not measured and still exist."""
+    names = {world.name for world in small_worlds() if world.is_quick and not world.budget.seeds}
+    both = {name: round(cost) for name, cost in {**known_costs(), **costs}.items() if name in names and cost >= DEAR_S}
+    DEAR.write_text(
+        "".join(f"{cost} {name}\n" for name, cost in sorted(both.items(), key=lambda item: (-item[1], item[0])))
+    )
 
 
 def small_worlds() -> Iterator[World]:

@@ -26,7 +26,7 @@ from lakebed.versions import Versions, keys
 from sim.storms.settling import AFTER, claims, clean_up, collect, read_branch, unnamed
 from tests.kv.servers import DATABASES, database
 
-ROUNDS = 50
+ROUNDS = int(os.environ.get("LAKEBED_TEST_KILLS", "20"))
 ROUNDS_OF_OTHERS = 3
 """On other databases than SQLite. Each round starts a server, and tests of their drivers lose many more answers."""
 WRITERS = 6
@@ -156,7 +156,7 @@ def check_storm(options: ServerOptions, rounds: int) -> None:
 
 
 @pytest.mark.slow
-def test_fifty_kills_in_a_storm_lose_nothing_and_leave_nothing_behind(tmp_path: Path) -> None:
+def test_many_kills_in_a_storm_lose_nothing_and_leave_nothing_behind(tmp_path: Path) -> None:
     check_storm(ServerOptions(data_dir=tmp_path / "data"), ROUNDS)
 
 

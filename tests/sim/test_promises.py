@@ -8,26 +8,44 @@ import re
 
 import pytest
 
+from checks import commit
 from sim import Fate, explore, run_seed
 from sim.__main__ import main
 from sim.planted.hunting import MUTANTS
 from sim.planted.meetings import BETWEEN, Meetings, pair_of
 from sim.scenes.swarms import SWARM_FAULTS, swarm
-from sim.worlds.small import World, small_worlds
+from sim.worlds.small import DEAR_S, WHOLE_MAX_S, World, known_costs, small_worlds
+from tests.tiers import has_turn
 
 QUICK = [world for world in small_worlds() if world.is_quick]
+WHOLE_ONE_IN = 12
+"""A dear world is walked whole at one commit in so many."""
+WIDTHS = (24,)
+TURN = commit()
 
 
-def _name(world: World) -> str:
-    return f"{world.scene.name}; {world.budget.name}"
+def _is_whole(world: World) -> bool:
+    return not world.cost_s or (world.cost_s <= WHOLE_MAX_S and has_turn(world.name, TURN, WHOLE_ONE_IN))
 
 
-@pytest.mark.parametrize("world", QUICK, ids=_name)
+@pytest.mark.parametrize("world", QUICK, ids=lambda world: world.name)
 def test_no_schedule_of_a_small_world_breaks_a_promise(world: World) -> None:
-    explored = explore(world.scene, world.budget)
+    """Of a dear world mostly some states of each level are walked. `python -m sim exhaustive --quick` walks all."""
+    is_whole = _is_whole(world)
+    explored = explore(world.scene, world.budget, widths=() if is_whole else WIDTHS, is_whole=is_whole)
 
     assert explored.violation is None, explored.violation
-    assert explored.endings > 0
+    assert explored.endings > 0 or not is_whole
+
+
+def test_each_dear_world_is_a_quick_one_and_most_have_their_turn() -> None:
+    costs = known_costs()
+    names = {world.name for world in QUICK}
+    turns = [sum(has_turn(name, f"{turn:08x}", WHOLE_ONE_IN) for name in costs) for turn in range(50)]
+
+    assert costs.keys() <= names
+    assert all(cost >= DEAR_S for cost in costs.values())
+    assert len(costs) / WHOLE_ONE_IN / 2 < sum(turns) / 50 < len(costs) / WHOLE_ONE_IN * 2
 
 
 def test_no_seed_of_a_swarm_breaks_a_promise() -> None:

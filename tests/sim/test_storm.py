@@ -46,7 +46,7 @@ def test_a_storm_loses_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_storm_with_every_fault_and_collections_as_commands_loses_nothing(tmp_path: Path) -> None:
-    plan = Plan(operations=600, store="local", every=40, has_doors=True, has_commands=True)
+    plan = Plan(operations=400, store="local", every=30, has_doors=True, has_commands=True)
     found = asyncio.run(storm(plan, tmp_path))
 
     assert found.wrong == []
