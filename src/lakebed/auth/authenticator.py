@@ -20,19 +20,23 @@ import hmac
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import jwt
 import msgspec
-from jwt.types import Options
 
-from lakebed.base import Denied, Ports
+from lakebed.base import Denied, Later, Ports
 
 from .accounts import Accounts, SessionNotFound
 from .delegation import Delegation
 from .keys import ServerKeys
 from .principals import PrincipalNotFound, Principals
 from .records import CredentialsRecord, UserRecord
+
+if TYPE_CHECKING:
+    import jwt
+    from jwt.types import Options
+else:  # Slow to import, and a server needs it from the first login on.
+    jwt = Later("jwt")
 
 K = TypeVar("K")
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-import httpx
 import msgspec
 
 from lakebed.operations import Operation, accounts, installation, sessions
@@ -19,6 +18,7 @@ from .auth import Groups, Policies, Users
 from .connection import Connection, Credentials, Query, Retries, Token
 from .errors import BadAnswer
 from .history import History
+from .http import httpx
 from .objects import Objects
 from .pulls import Pulls
 from .refs import Branches, Tags

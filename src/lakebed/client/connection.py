@@ -26,13 +26,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
-import httpx
 import msgspec
 
 from lakebed.base import Invalid, Unavailable
 from lakebed.operations import NOTHING, AnyOperation, Operation
 
 from .errors import AnswerLost, BadAnswer, Unreachable, error_of
+from .http import httpx
 
 T = TypeVar("T")
 A = TypeVar("A")

@@ -20,14 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, Final
 
-import httpx
-
 from lakebed.base import CONTENT_TYPE_DEFAULT, Conflict, Invalid, Unavailable
 from lakebed.operations import objects
 from lakebed.wire import ObjectStats, StagingMetadata
 
 from .connection import Connection
 from .errors import Damaged, Unreachable
+from .http import httpx
 
 CHUNK_BYTES: Final = 1 << 20
 _RESUMES_MAX: Final = 5

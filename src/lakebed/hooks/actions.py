@@ -22,12 +22,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, Final
 
-import yaml
-
-from lakebed.base import Invalid
+from lakebed.base import Invalid, Later
 from lakebed.catalog import Event
+
+yaml: Any = Later("yaml")  # slow to import, and few repositories have actions
 
 FOLDER: Final = "_lakefs_actions/"
 FILES_MAX: Final = 100
@@ -83,30 +84,36 @@ class Action:
             return _hooks(self.hooks)
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML brings no types
-    """Read plain YAML without aliases: a few lines of them stand for more values than memory holds."""
+@cache
+def _loader() -> Any:
+    """Return the class that reads plain YAML. It is made when a server reads its first action file."""
 
-    def __init__(self, text: bytes) -> None:
-        super().__init__(text)
-        self._nodes = self._depth = 0
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML brings no types
+        """Read plain YAML without aliases: a few lines of them stand for more values than memory holds."""
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Read one node, while the file stays within its limits.
+        def __init__(self, text: bytes) -> None:
+            super().__init__(text)
+            self._nodes = self._depth = 0
 
-        Raises:
-            InvalidAction: the file has an alias, or too many nodes, or they lie too deep.
-        """
-        if self.check_event(yaml.AliasEvent):
-            raise InvalidAction("aliases are not taken")
-        self._nodes += 1
-        self._depth += 1
-        if self._nodes > NODES_MAX or self._depth > DEPTH_MAX:
-            raise InvalidAction(f"it has more than {NODES_MAX} values, or they lie deeper than {DEPTH_MAX}")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        if isinstance(node, yaml.ScalarNode):
-            node.value.encode()  # half a surrogate pair could not be recorded later
-        return node
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            """Read one node, while the file stays within its limits.
+
+            Raises:
+                InvalidAction: the file has an alias, or too many nodes, or they lie too deep.
+            """
+            if self.check_event(yaml.AliasEvent):
+                raise InvalidAction("aliases are not taken")
+            self._nodes += 1
+            self._depth += 1
+            if self._nodes > NODES_MAX or self._depth > DEPTH_MAX:
+                raise InvalidAction(f"it has more than {NODES_MAX} values, or they lie deeper than {DEPTH_MAX}")
+            node = super().compose_node(parent, index)
+            self._depth -= 1
+            if isinstance(node, yaml.ScalarNode):
+                node.value.encode()  # half a surrogate pair could not be recorded later
+            return node
+
+    return Loader
 
 
 def parse(path: str, text: bytes) -> Action:
@@ -140,7 +147,7 @@ def _naming(path: str) -> Iterator[None]:
 
 
 def _loaded(text: bytes) -> Any:
-    loader = _Loader(text)
+    loader = _loader()(text)
     try:
         return loader.get_single_data()
     finally:

@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     # At run time only where a command speaks to a server: httpx takes longer to load than all the rest.
     from lakebed.client import Client
 
-# httpx loads a command line of its own, with rich and pygments, unless it finds that it cannot: 0.2 s saved.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None is how Python marks what is not there
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

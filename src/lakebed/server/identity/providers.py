@@ -21,17 +21,22 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus, urlencode
 from xml.etree import ElementTree as ET
 
-import httpx
-import jwt
 import msgspec
 
 from lakebed.auth import NotAuthenticated
-from lakebed.base import Clock, Invalid, Unavailable
+from lakebed.base import Clock, Invalid, Later, Unavailable
 from lakebed.operations import API_ROOT, installation
+
+if TYPE_CHECKING:
+    import httpx
+    import jwt
+else:  # Both are slow to import, and a server without a provider needs neither.
+    httpx = Later("httpx")
+    jwt = Later("jwt")
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,14 @@ import unicodedata
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from lakebed.base import Later, human_size
 
-from lakebed.base import human_size
+if TYPE_CHECKING:
+    import jinja2
+else:  # Slow to import, and a server needs it for its first page only.
+    jinja2 = Later("jinja2")
 
 FOLDER: Final = Path(__file__).parent
 SHOWN_MAX: Final = 300
@@ -45,11 +48,11 @@ def machine_moment(seconds: int | float) -> str:
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER / "templates"),
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec.structs import replace
 
 from lakebed.base import Corrupt, NotFound, RunId, RunState
@@ -72,6 +71,9 @@ class Certifying:
         return self._public_key()
 
     def _public_key(self) -> CertificateKey:
+        # Slow to import, and few servers certify.
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
         public = self._private.public_key()
         return CertificateKey(pem=public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
 
