@@ -29,10 +29,17 @@ async def test_set_up_makes_the_first_user_with_credentials_of_the_form_that_cli
 
 
 async def test_set_up_takes_the_key_pair_it_is_given(accounts: Accounts) -> None:
-    issued = await accounts.set_up("esti", access_key_id="AKIAJAAAAAAAAAAAAAAQ", secret_access_key="a secret key")
+    issued = await accounts.set_up(
+        "esti", access_key_id="AKIAJAAAAAAAAAAAAAAQ", secret_access_key="a secret key of 26 letters"
+    )
 
     assert issued.access_key_id == "AKIAJAAAAAAAAAAAAAAQ"
     assert await accounts.find_credentials("AKIAJAAAAAAAAAAAAAAQ") is not None
+
+
+async def test_set_up_refuses_a_secret_that_can_be_guessed(accounts: Accounts) -> None:
+    with pytest.raises(InvalidUser, match="at least 16 characters"):
+        await accounts.set_up("esti", access_key_id="AKIAJAAAAAAAAAAAAAAQ", secret_access_key="x" * 15)
 
 
 async def test_set_up_is_done_once(accounts: Accounts) -> None:
@@ -47,7 +54,7 @@ async def test_set_up_is_done_once(accounts: Accounts) -> None:
 @pytest.mark.parametrize("key", ["AKIA", "akiajaaaaaaaaaaaaaaq", "AKIAJAAAAAAAAAAAAAAQ\n", "AKIAJAAAAAAAAAAAAAAX"])
 async def test_set_up_refuses_access_keys_of_another_form(accounts: Accounts, key: str) -> None:
     with pytest.raises(InvalidUser):
-        await accounts.set_up("esti", access_key_id=key, secret_access_key="a secret key")
+        await accounts.set_up("esti", access_key_id=key, secret_access_key="a secret key of 26 letters")
 
     assert await accounts.installation() is None
 

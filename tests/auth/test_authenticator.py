@@ -244,6 +244,23 @@ async def test_sessions_are_listed_until_they_end(
         await accounts.end_session("esti", sessions[0].id)
 
 
+async def test_the_oldest_sessions_of_a_user_end_where_there_are_too_many(
+    accounts: Accounts, authenticator: Authenticator, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.auth.accounts.SESSIONS_MAX", 3)
+    issued = await accounts.set_up("esti")
+    tokens = []
+    for _ in range(5):
+        tokens.append((await authenticator.log_in(issued.access_key_id, issued.secret_access_key))[0].encode())
+        await ports.clock.sleep(1)
+
+    assert len(await accounts.list_sessions("esti")) == 3
+    for ended in tokens[:2]:
+        with pytest.raises(NotAuthenticated):
+            await authenticator.authenticate(None, ended)
+    assert [(await authenticator.authenticate(None, token)).user_id for token in tokens[2:]] == ["esti"] * 3
+
+
 async def test_wrong_secrets_are_answered_more_and_more_slowly_and_a_right_one_at_once(
     accounts: Accounts, authenticator: Authenticator, ports: Ports
 ) -> None:

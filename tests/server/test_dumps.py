@@ -10,8 +10,9 @@ import pytest
 
 from lakebed.base import EMPTY_METARANGE
 from lakebed.objectstore import ObjectStore, open_objectstore
-from lakebed.server import AppState
+from lakebed.server import App, AppState
 from lakebed.versions import Commit, encode_record, keys
+from tests.server.s3.signing import allow, keys_of
 
 
 async def copied(source: str, *, without: str = "?") -> ObjectStore:
@@ -129,6 +130,29 @@ async def test_a_dump_and_a_restore_can_be_tasks(client: httpx.AsyncClient, lake
     # A task of one kind is none of another.
     other = await client.get("/repositories/copy/dump", params={"task_id": restored["id"]})
     assert other.status_code == 404
+
+
+async def test_a_user_begins_so_many_dumps_an_hour_and_another_user_still_may(
+    client: httpx.AsyncClient, app: App, repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.server.rest.dumps.DUMPS_AN_HOUR", 2)
+    statuses = [
+        (await client.put(f"{repo}/refs/dump")).status_code,
+        (await client.post(f"{repo}/dump")).status_code,
+        (await client.put(f"{repo}/refs/dump")).status_code,
+    ]
+    refused = await client.post(f"{repo}/dump")
+    pair = await keys_of(client, "ann", allow("fs:*"))
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost/api/v1", auth=httpx.BasicAuth(*pair)
+    ) as ann:
+        other = await ann.put(f"{repo}/refs/dump")
+
+    assert statuses == [201, 202, 429]
+    assert refused.status_code == 429
+    assert "at most 2 dumps an hour of one user: the next one may begin in" in refused.json()["message"]
+    assert other.status_code == 201
 
 
 async def test_a_restore_that_cannot_be_done_says_why_in_its_status(client: httpx.AsyncClient, lake: str) -> None:

@@ -218,3 +218,16 @@ def test_a_job_may_ask_only_below_its_own_repository() -> None:
     assert job.allows_below("fs:DeleteBranch", f"{lake}/branch/")
     assert not job.allows_below("fs:DeleteBranch", f"{lake}s/branch/")
     assert not job.allows_below("fs:DeleteObject", f"{lake}/object/")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*", "lake/*", "lake/object/a*", "lake/object/*b", "*b", "lake/object/a", "other/*", "l"]
+)
+def test_a_listing_denies_the_rows_that_one_look_at_each_denies(pattern: str) -> None:
+    everything = Statement(effect="allow", actions=("*",), resource="*")
+    denied = Statement(effect="deny", actions=("fs:ReadObject",), resource=pattern)
+    permissions = Permissions("ann", [everything, denied])
+    is_denied = permissions.denied_below("fs:ReadObject", "lake/object/")
+
+    for path in ("a", "ab", "b", "c"):
+        assert is_denied(path) is not permissions.allows("fs:ReadObject", "lake/object/" + path)

@@ -45,6 +45,10 @@ _KEY_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _ACCESS_KEY: Final = re.compile(r"AKIA[IJ][A-Z0-9]{14}Q")
 ID: Final = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
+SESSIONS_MAX: Final = 1_000
+"""Of one user. A caller who may only read can log in again and again."""
+SECRET_CHARACTERS_MIN: Final = 16
+"""Of a secret that an operator chooses. Callers may guess as fast as a server answers (`Slowdown`)."""
 """Match the id of a user, a group or a policy. It is a part of keys, between slashes."""
 
 
@@ -117,8 +121,8 @@ class Accounts:
         _check_user_id(user_id)
         if access_key_id is not None and not _ACCESS_KEY.fullmatch(access_key_id):
             raise InvalidUser("an access key id has the form AKIAJ, 14 of A-Z0-9, Q", access_key_id=access_key_id)
-        if secret_access_key is not None and len(secret_access_key) < 8:
-            raise InvalidUser("a secret access key has at least 8 characters")
+        if secret_access_key is not None and len(secret_access_key) < SECRET_CHARACTERS_MIN:
+            raise InvalidUser(f"a secret access key has at least {SECRET_CHARACTERS_MIN} characters")
         installation, predicate = await self._begin_set_up(user_id)
         user = UserRecord(id=user_id, uid=installation.first_uid, created_ms=installation.created_ms)
         issued = await self._store_credentials(user, access_key_id, secret_access_key)
@@ -275,9 +279,16 @@ class Accounts:
     async def begin_session(
         self, user: UserRecord, access_key_id: str, *, principal: str = "", attachment: str = "", expires_ms: int
     ) -> SessionRecord:
-        """Record a login by a key pair or a principal, and remove the user's sessions that have expired."""
+        """Record a login by a key pair or a principal.
+
+        Remove the user's sessions that have expired, and the oldest ones where there would be more than SESSIONS_MAX.
+        """
         now_ms = self._ports.clock.now_ms()
-        await self._drop_sessions(user.id, lambda session: session.expires_ms <= now_ms)
+        sessions = [(session.created_ms, key, session) async for key, session in self._sessions(user.id)]
+        going_on = sorted((at_ms, key) for at_ms, key, session in sessions if session.expires_ms > now_ms)
+        kept = {key for _, key in going_on[-(SESSIONS_MAX - 1) :]}
+        if stale := [key for _, key, _ in sessions if key not in kept]:
+            await self._store.delete_many(PARTITION, stale)
         session = SessionRecord(
             id=self._ports.ids.fresh(),
             user_id=user.id,

@@ -324,7 +324,11 @@ class Authenticator:
 
 
 class Slowdown:
-    """Delay the answers to wrong secrets. Each process counts in its own memory."""
+    """Delay the answers to wrong secrets. Each process counts in its own memory.
+
+    The database does not count: a stranger could make the server write to it at each guess. Nor does a delay bound
+    guesses on many connections at once, because a right secret never waits. The length of secrets bounds them.
+    """
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports

@@ -8,7 +8,7 @@ action on no single thing. A statement names resources by pattern; `${user}` in 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -182,11 +182,17 @@ class Permissions:
             return True
         if any(pattern.endswith("*") and match(beginning) for pattern, match in verdict.denied):
             return False
-        for pattern, _ in verdict.allowed:
-            start, star, _ = pattern.partition("*")
-            if start.startswith(beginning) or (star and beginning.startswith(start)):
-                return True
-        return False
+        return any(_may_begin(pattern, beginning) for pattern, _ in verdict.allowed)
+
+    def denied_below(self, action: str, beginning: str) -> Callable[[str], bool]:
+        """Return a function that says whether a statement denies the resource that `beginning` and its argument make.
+
+        Costs as much as there are such statements, also in a policy of thousands about other resources.
+        """
+        denied = [match for pattern, match in self._verdict(action).denied if _may_begin(pattern, beginning)]
+        if not denied:
+            return lambda _: False
+        return lambda rest: any(match(beginning + rest) for match in denied)
 
     def require(self, action: str, resource: str) -> None:
         """Refuse an action that is not allowed.
@@ -257,6 +263,12 @@ class _Verdict:
     is_everywhere: bool
     allowed: list[tuple[str, Matcher]]
     denied: list[tuple[str, Matcher]]
+
+
+def _may_begin(pattern: str, beginning: str) -> bool:
+    """Return False where nothing that the pattern matches begins so."""
+    start, star, _ = pattern.partition("*")
+    return start.startswith(beginning) or (bool(star) and beginning.startswith(start))
 
 
 def _names_one(pattern: str, names: set[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import httpx
@@ -92,6 +93,29 @@ async def test_a_batch_deletes_the_keys_that_its_caller_may_delete_and_names_the
     assert "<Deleted><Key>mine/x</Key></Deleted>" in answer.text
     assert "<Error><Key>a</Key><Code>AccessDenied</Code>" in answer.text
     assert (await lake.get("/repositories/lake/refs/main/objects?path=a")).content == b"hello"
+
+
+async def test_a_listing_shows_no_etag_of_an_object_that_is_denied(app: App, lake: httpx.AsyncClient) -> None:
+    secret = "arn:lakefs:fs:::repository/lake/object/secret/*"
+    deny: dict[str, object] = {"effect": "deny", "action": ["fs:ReadObject"], "resource": secret}
+    pair = await keys_of(lake, "ann", allow("fs:*"), deny)
+    checksum = {"x-amz-checksum-algorithm": "CRC32", "x-amz-checksum-crc32": "OncRQw=="}
+    queries = ("", "list-type=2", "versions")
+
+    with asked_as(app, pair) as client:
+        (await client.put("/lake.main/secret/b", content=b"world", headers=checksum)).raise_for_status()
+        ways = [f"/lake.main?{query}" for query in queries] + [
+            f"/lake?{query}{'&' if query else ''}prefix=main%2F" for query in queries
+        ]
+        texts = [(await client.get(way)).text for way in ways]
+
+    for way, text in zip(ways, texts, strict=True):
+        etags = re.findall(r"<Key>([^<]+)</Key>.*?<ETag>&quot;([^&]*)&quot;</ETag><Size>5</Size>", text)
+        assert [(key.removeprefix("main/"), bool(etag)) for key, etag in etags] == [
+            ("a", True),
+            ("secret/b", False),
+        ], way
+        assert "ChecksumAlgorithm" not in text, way
 
 
 async def test_the_audit_log_has_changes_and_refusals_with_their_names(

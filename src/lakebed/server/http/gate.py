@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from lakebed.auth import NotPermitted, Permissions
 from lakebed.objectstore import InvalidNamespace, normalise_namespace, split_address
-from lakebed.operations import AnyOperation, Permission
+from lakebed.operations import AnyOperation, Permission, objects
 
 from .requests import RestRequest
 
@@ -95,6 +95,17 @@ def refuse_denied(asked: Iterable[Permission], permissions: Permissions, names: 
         if not permissions.allows_everywhere(permission.action):
             for resource, _ in _resources(permission, names):
                 permissions.refuse_denied(permission.action, resource)
+
+
+def unreadable(permissions: Permissions, repository: str) -> Callable[[str], bool]:
+    """Return a function that says whether a statement denies the caller to read the object at a path.
+
+    A listing of any door still shows its path, size and time, and neither checksum, address nor metadata: they tell
+    whether two objects are equal, and an address may be read elsewhere.
+    """
+    [permission] = objects.LIST_OBJECTS.asked_later
+    [beginning] = permission.resources({"repository": repository, "path": ""}.__getitem__)
+    return permissions.denied_below(permission.action, beginning)
 
 
 def _resources(permission: Permission, names: Names) -> Iterable[tuple[str, str]]:

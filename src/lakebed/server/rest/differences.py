@@ -8,6 +8,7 @@ from lakebed import wire
 from lakebed.base import decode_metadata, key_to_path
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer, expired_by
+from lakebed.server.http.gate import unreadable
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
@@ -15,7 +16,6 @@ from lakebed.server.state import AppState
 from lakebed.versions import Difference, Note, Strategy, TakenBy
 
 from .branches import check_source
-from .stats import is_hidden
 
 _STRATEGIES: dict[str, Strategy] = {"": "none", "dest-wins": "dest-wins", "source-wins": "source-wins"}
 
@@ -49,9 +49,8 @@ class Differences:
         # Of a path that was removed, this is what the left side had.
         taken = await repository.versions.taken.shown([one.row for one in found if one.row is not None])
         shows = request.flag("include_right_stats")
-        hidden = {
-            one.key for one in found if shows and one.row is not None and is_hidden(request, key_to_path(one.key))
-        }
+        is_hidden = unreadable(request.permissions, request.args[0])
+        hidden = {one.key for one in found if shows and one.row is not None and is_hidden(key_to_path(one.key))}
         return _page(found, has_more=has_more, is_with_stats=shows, taken=taken, hidden=hidden)
 
     async def count_expired(self, request: RestRequest) -> wire.ExpiredCount:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from datetime import UTC, datetime
 from typing import Final
 
 from lakebed import wire
 from lakebed.catalog import DumpIds, Repository, TaskKind, TaskRecord
 from lakebed.operations import repositories
+from lakebed.server.http.errors import Answer
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
@@ -15,24 +18,35 @@ from lakebed.server.state import AppState
 _BRANCHES: Final = "branches"
 _TAGS: Final = "tags"
 _COMMITS: Final = "commits"
+DUMPS_AT_ONCE: Final = 2
+"""In this process. A dump has the ids of all commits in memory."""
+DUMPS_AN_HOUR: Final = 60
+"""Of one user and repository, in this process. A dump writes files, and asks for permission to read only."""
+_HOUR_MS: Final = 3_600_000
 
 
 class Dumps:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
         self._background = state.background
+        self._clock = state.ports.clock
+        self._turns = asyncio.Semaphore(DUMPS_AT_ONCE)
+        self._begun: dict[tuple[str, str], deque[int]] = {}
 
     async def dump(self, request: RestRequest) -> wire.RefsDump:
-        return _files(await _dump(await self._catalog.get(request.args[0])))
+        repository = await self._catalog.get(request.args[0])
+        self._count(request)
+        return _files(await self._dump(repository))
 
     async def restore(self, request: RestRequest, body: wire.RefsRestore) -> None:
         await _restore(await self._catalog.get(request.args[0]), body, by=request.identity.user_id)
 
     async def submit_dump(self, request: RestRequest) -> wire.TaskInfo:
         repository = await self._catalog.get(request.args[0])
+        self._count(request)
         begun = await repository.tasks.begin(TaskKind.DUMP)
         self._background.start(
-            repository.tasks, begun, lambda _: repository.tasks.run(begun, _dump(repository)), f"dump {begun.id}"
+            repository.tasks, begun, lambda _: repository.tasks.run(begun, self._dump(repository)), f"dump {begun.id}"
         )
         return wire.TaskInfo(id=begun.id)
 
@@ -67,6 +81,31 @@ class Dumps:
             id=task.id, done=task.is_done, update_time=update_time(task), error=task.error
         )
 
+    async def _dump(self, repository: Repository) -> dict[str, str]:
+        async with self._turns:
+            ids = await repository.dumps.dump()
+        return {_BRANCHES: ids.branches, _TAGS: ids.tags, _COMMITS: ids.commits}
+
+    def _count(self, request: RestRequest) -> None:
+        """Count a dump of this user and repository.
+
+        Raises:
+            Answer: the user began as many within an hour as one may.
+        """
+        now_ms = self._clock.now_ms()
+        for key, times in [*self._begun.items()]:
+            while times and times[0] <= now_ms - _HOUR_MS:
+                times.popleft()
+            if not times:
+                del self._begun[key]
+        times = self._begun.setdefault((request.identity.user_id, request.args[0]), deque())
+        if len(times) >= DUMPS_AN_HOUR:
+            wait_s = (times[0] + _HOUR_MS - now_ms) // 1000 + 1
+            raise Answer(
+                429, f"at most {DUMPS_AN_HOUR} dumps an hour of one user: the next one may begin in {wait_s} s"
+            )
+        times.append(now_ms)
+
 
 def routes(state: AppState) -> list[Route]:
     here = Dumps(state)
@@ -82,11 +121,6 @@ def routes(state: AppState) -> list[Route]:
 
 def update_time(task: TaskRecord) -> str:
     return datetime.fromtimestamp(task.updated_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
-
-
-async def _dump(repository: Repository) -> dict[str, str]:
-    ids = await repository.dumps.dump()
-    return {_BRANCHES: ids.branches, _TAGS: ids.tags, _COMMITS: ids.commits}
 
 
 async def _restore(repository: Repository, body: wire.RefsRestore, *, by: str) -> dict[str, str]:

@@ -12,14 +12,14 @@ from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, from_row
 from lakebed.catalog import ProtectedBranch, ReadOnly, Repository
 from lakebed.operations import moves, objects
 from lakebed.server.http.errors import status_and_message
-from lakebed.server.http.gate import refuse_denied, require
+from lakebed.server.http.gate import refuse_denied, require, unreadable
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
 from .commits import commit_record
-from .stats import is_hidden, stats_of_entry, stats_of_page
+from .stats import stats_of_entry, stats_of_page
 
 LAST_COMMITS_MAX: Final = 100
 
@@ -71,8 +71,9 @@ class Objects:
             now_s=self._clock.now_ms() // 1000,
             is_with_metadata=request.flag("user_metadata", default=True),
         )
+        is_hidden = unreadable(request.permissions, request.args[0])
         for index, (key, row) in enumerate(listing.items):
-            if row is not None and is_hidden(request, key.decode()):
+            if row is not None and is_hidden(key.decode()):
                 results[index] = replace(results[index], checksum="", physical_address="", metadata={})
         if request.flag("presign") and self._presign_s is not None:
             for index, (key, row) in enumerate(listing.items):

@@ -6,29 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakebed.auth import NotPermitted
 from lakebed.base import FOREIGN_SLICE, Entry, Row, decode_metadata, slice_name
 from lakebed.catalog import Repository
-from lakebed.operations import objects
 from lakebed.server.http.errors import expired_by
-from lakebed.server.http.gate import refuse_denied
-from lakebed.server.http.requests import RestRequest
 from lakebed.versions import TakenBy
 from lakebed.wire import ObjectStats
-
-
-def is_hidden(request: RestRequest, path: str) -> bool:
-    """Return whether a statement denies the caller to read the object at this path of the request's repository.
-
-    A listing still shows its path and size, and neither checksum, address nor metadata.
-    """
-    try:
-        refuse_denied(
-            objects.LIST_OBJECTS.asked_later, request.permissions, {"repository": request.args[0], "path": path}
-        )
-    except NotPermitted:
-        return True
-    return False
 
 
 def stats_of_entry(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from starlette.responses import Response
 from lakebed.base import InvalidName, Row, check_branch
 from lakebed.catalog import Repository, RepositoryNotFound
 from lakebed.operations import history, objects, repositories
+from lakebed.server.http.gate import unreadable
 from lakebed.server.state import AppState
 from lakebed.versions import RefNotFound
 
@@ -211,7 +212,7 @@ class Buckets:
             listing = await repository.versions.staging.list(
                 place.ref, prefix=prefix.encode(), after=after.encode(), delimiter=delimiter.encode(), limit=limit
             )
-            page.items, page.has_more = [(key.decode(), row) for key, row in listing.items], listing.has_more
+            page.items, page.has_more = _shown_items(request, repository.id, "", listing.items), listing.has_more
         else:
             await repository.versions.refs.resolve(place.ref)
         return page
@@ -251,10 +252,23 @@ class Buckets:
             if listing.items and not left:
                 page.has_more = page.limit > 0
                 return
-            page.items += [(root + key.decode(), row) for key, row in listing.items]
+            page.items += _shown_items(request, repository.id, root, listing.items)
             page.has_more = listing.has_more
             if page.has_more:
                 return
+
+
+def _shown_items(
+    request: S3Request, repository: str, root: str, items: Iterable[tuple[bytes, Row | None]]
+) -> list[tuple[str, Row | None]]:
+    """Return rows by their keys, which begin with `root`. A row that the caller is denied to read has an empty ETag."""
+    is_hidden = unreadable(request.permissions, repository)
+    shown: list[tuple[str, Row | None]] = []
+    for key, row in items:
+        path = key.decode()
+        without = row is not None and is_hidden(path) and (*row[:5], "", row[6], row[7], b"")
+        shown.append((root + path, without or row))
+    return shown
 
 
 class _Page:
