@@ -85,7 +85,7 @@ def figure(what: str, took: list[Took], floors: list[float], limit: float | None
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
-    for kind in KINDS:
+    for kind in KINDS if size == "full" else KINDS[:1]:
         with tempfile.TemporaryDirectory() as folder:
             run("mark_inputs", folder, SLICES[size], kind.name)
             yield partial(take, Path(folder), SLICES[size], kind)
