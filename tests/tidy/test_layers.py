@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,16 @@ def sources() -> Iterator[tuple[Path, ast.Module]]:
         yield file.relative_to(SRC), ast.parse(file.read_text())
 
 
+@cache
+def imports() -> list[tuple[Path, ast.Module]]:
+    """Each file with what it imports, and nothing else of it: parsed once for all tests here."""
+    return [(file, ast.Module(list(imports_in(tree)), [])) for file, tree in sources()]
+
+
+def imports_in(tree: ast.Module) -> Iterator[ast.stmt]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def part_of(*names: str) -> str:
     """The innermost part that these folder names lead to; of a file at the root that is the command line."""
     for length in range(len(names), 0, -1):
@@ -127,7 +138,7 @@ def imported_modules(tree: ast.Module) -> set[str]:
 
 def test_every_part_imports_only_what_the_map_allows() -> None:
     violations = []
-    for file, tree in sources():
+    for file, tree in imports():
         part = part_of(*file.parts[:-1])
         allowed = MAY_IMPORT[part] | {part} | COMPOSITION_ROOTS.get(file.as_posix(), set())
         violations += [f"{file}: {found}" for found in sorted(imported_parts(tree) - allowed)]
@@ -138,7 +149,7 @@ def test_every_part_imports_only_what_the_map_allows() -> None:
 def test_inside_gc_each_file_imports_its_own_layer_or_a_lower_one() -> None:
     order = list(INSIDE_GC)
     violations = []
-    for file, tree in sources():
+    for file, tree in imports():
         if part_of(*file.parts[:-1]) != "gc":
             continue
         layer = layer_of_gc(file.parts[1].removesuffix(".py"))
@@ -152,7 +163,7 @@ def test_inside_gc_each_file_imports_its_own_layer_or_a_lower_one() -> None:
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Imports in functions and for types count, too. A folder's door imports its files, and they never the door."""
-    imported = {file: files_imported(file, tree) for file, tree in sources()}
+    imported = {file: files_imported(file, tree) for file, tree in imports()}
     ordered: set[Path] = set()
     while ready := {file for file, others in imported.items() if file not in ordered and others <= ordered}:
         ordered |= ready
@@ -193,7 +204,7 @@ def test_the_map_has_no_cycle_and_no_part_is_missing_from_it() -> None:
 
 def test_only_gc_sessions_of_users_and_the_tests_know_spark() -> None:
     may = {"gc", "spark"}
-    users = [str(file) for file, tree in sources() if "pyspark" in imported_modules(tree) and file.parts[0] not in may]
+    users = [str(file) for file, tree in imports() if "pyspark" in imported_modules(tree) and file.parts[0] not in may]
 
     assert users == []
 
@@ -201,7 +212,7 @@ def test_only_gc_sessions_of_users_and_the_tests_know_spark() -> None:
 def test_the_core_awaits_its_ports_and_nothing_else() -> None:
     violations = [
         f"{file}: {found}"
-        for file, tree in sources()
+        for file, tree in imports()
         if part_of(*file.parts[:-1]) in PURE_OR_AWAITING_PORTS_ONLY
         for found in sorted(imported_modules(tree) & FORBIDDEN_IN_CORE)
         if (file.as_posix(), found) not in PLAIN_DATES
@@ -229,7 +240,7 @@ def test_only_the_drivers_know_the_client_of_remote_stores() -> None:
     """Its functions delete without a Deleter. The metadata's driver deletes the objects of its own names alone."""
     users = [
         file.as_posix()
-        for file, tree in sources()
+        for file, tree in imports()
         if "obstore" in imported_modules(tree) and file.parts[:2] != ("objectstore", "drivers")
     ]
 
@@ -257,7 +268,7 @@ def test_a_part_shows_its_names_sorted_and_each_exists(part: str) -> None:
 def test_parts_are_used_through_their_front_door() -> None:
     """`from lakebed.kv import Store`, not `from lakebed.kv.store import Store`; drivers and sub-folders excepted."""
     violations = []
-    for file, tree in sources():
+    for file, tree in imports():
         here = part_of(*file.parts[:-1])
         for node in ast.walk(tree):
             if not (

@@ -75,7 +75,8 @@ def test_every_module_opens_with_what_it_is_about() -> None:
     found = [
         str(file)
         for file, text in texts()
-        if file.suffix == ".py" and text.strip() and ast.get_docstring(ast.parse(text)) is None
+        if file.suffix == ".py" and text.strip() and not text.startswith('"""')
+        if ast.get_docstring(ast.parse(text)) is None
     ]
 
     assert found == []
@@ -159,10 +160,11 @@ def test_no_pattern_repeats_what_repeats() -> None:
 
 
 def patterns_in(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text())):
+    text = file.read_text()
+    for node in ast.walk(ast.parse(text if "re." in text else "")):
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name("re")), args=[ast.Constant(value=str(text)), *_]):
-                yield text
+            case ast.Call(func=ast.Attribute(value=ast.Name("re")), args=[ast.Constant(value=str(pattern)), *_]):
+                yield pattern
             case ast.Call(func=ast.Attribute(value=ast.Name("re")), args=[ast.Constant(value=bytes(data)), *_]):
                 yield data.decode()
 
@@ -187,7 +189,8 @@ def test_every_client_of_http_names_its_time_limit() -> None:
     calls = [
         (file, node)
         for file in sorted((ROOT / "src").rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text()))
+        if "httpx" in (text := file.read_text())
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"httpx.Client", "httpx.AsyncClient"}
     ]
     silent = [
