@@ -45,11 +45,11 @@ _KEY_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _ACCESS_KEY: Final = re.compile(r"AKIA[IJ][A-Z0-9]{14}Q")
 ID: Final = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
+"""Match the id of a user, a group or a policy. It is a part of keys, between slashes."""
 SESSIONS_MAX: Final = 1_000
 """Of one user. A caller who may only read can log in again and again."""
 SECRET_CHARACTERS_MIN: Final = 16
 """Of a secret that an operator chooses. Callers may guess as fast as a server answers (`Slowdown`)."""
-"""Match the id of a user, a group or a policy. It is a part of keys, between slashes."""
 
 
 class AlreadyInitialised(AlreadyExists):
