@@ -208,7 +208,7 @@ class Retired:
             predicate = None if held is None else held.predicate
 
     async def forget_swept(self, run: RunId, limit: int) -> int:
-        """Remove records of an undone run, at most so many. Return how many went; fewer than the limit: all did."""
+        """Remove at most `limit` records of an undone run. Return the count: below the limit, none is left."""
         page: list[bytes] = []
         async for key, value in self._context.scan(keys.SWEPT):
             if decode_record(SweptRecord, value).run == run:

@@ -138,7 +138,7 @@ class Collector:
     None: as many as keep the session's cores busy.
 
     `deleted` is the uid of a deleted repository that had this name, or ONLY where no other had it.
-    `command_options`: what the commands that it names must repeat, such as `--data DIR`.
+    `command_options`: options that the commands in its messages must repeat, such as `--data DIR`.
     """
 
     client: Caller
@@ -214,7 +214,7 @@ class Collector:
             check_uncommitted(finish(self._service().holds()), kind)
 
     def plan(self, request: PlanRequest) -> Iterator[Plan]:
-        """Decide what goes and why, and write it down: a plan of each kind, one after the other. Deletes nothing.
+        """Decide which objects to delete and why: a plan of each kind, one after the other. Deletes nothing.
 
         Without kinds: every kind. Committed data is then passed over with a word where no rules are set. With `rules`
         metadata is left out, and the plans are ones to look at (preflight.py): of committed data one may be applied
@@ -245,7 +245,7 @@ class Collector:
 
         Raises:
             InvalidRequest, InvalidDuration, BadWindow: see `check`.
-            PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
+            PlanMissing, BadInput, TaskCorrupt: there is no plan, or a file of the run is missing or changed.
             RunNotReady, RunAbandoned: the run may not delete.
             Overtaken, TaskStopped: another apply began in this repository.
             OtherUnfinished: another run may hold the same objects, and one of the two has a window.
@@ -259,7 +259,7 @@ class Collector:
             return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
 
     def run(self, request: RunRequest) -> Iterator[RunReport | BranchesSwept | PurgeReport]:
-        """Finish what is unfinished, then plan and apply, one kind after the other, as in `plan`; at the end purge.
+        """Finish unfinished runs, then plan and apply, one kind after the other, as in `plan`; at the end purge.
 
         An unfinished run goes on as it was begun, or is deferred if the request asks for it. If it asks for that, the
         branches that go by the lifecycle policy are deleted before the first plan.
@@ -274,7 +274,7 @@ class Collector:
         yield from then_purge(self._collected(request), lambda: self.purge(purge), self.progress)
 
     def purge(self, request: PurgeRequest = PurgeRequest()) -> PurgeReport:
-        """Delete what was deferred, where the window is over. After a crash, or where objects failed: again.
+        """Delete the objects of deferred runs whose window is over. Call it again after a crash or failed deletes.
 
         Raises:
             Conflict, Corrupt, NotFound: a run could not be purged, and nothing of it was deleted. The others were.
@@ -284,7 +284,7 @@ class Collector:
     def simulate(
         self, *, days: int, policy: str = "", engine: EngineName | None = None, tasks: int | None = None
     ) -> Simulation:
-        """Return what the lifecycle policy would take on each of the coming days, and which branches would go by it.
+        """Return the objects and branches that the lifecycle policy would delete on each of the coming days.
 
         Deletes nothing. See `simulate`.
 
@@ -306,7 +306,7 @@ class Collector:
         return msgspec.structs.replace(found, branches=simulate_branches(planned, days=days))
 
     def plan_erasure(self, order: ErasureOrder, *, engine: EngineName | None = None, tasks: int | None = None) -> Plan:
-        """Plan to erase what the order selects, in every commit and on every branch. Deletes nothing.
+        """Plan to erase the objects that the order selects, in every commit and on every branch. Deletes nothing.
 
         Raises:
             InvalidSelection: it selects nothing, or something malformed.
@@ -321,7 +321,7 @@ class Collector:
     def certify(
         self, run_id: str, *, by: str = "", engine: EngineName | None = None, tasks: int | None = None
     ) -> Certificate:
-        """Certify an erasure that was applied: what is absent, what still stands and why. Writes the certificate.
+        """Certify an applied erasure: absent objects, and remaining ones with the reason. Writes the certificate.
 
         Raises:
             PlanMissing, BadInput: there is no plan of an erasure, or something of it is missing.
@@ -332,7 +332,7 @@ class Collector:
     def verify(
         self, certificate: Certificate, *, by: str = "", engine: EngineName | None = None, tasks: int | None = None
     ) -> Certificate:
-        """Ask again what a certificate says, as things are now.
+        """Check the statements of a certificate again, now.
 
         Raises:
             BadInput: the certificate is of another namespace.
@@ -414,24 +414,24 @@ class Collector:
             return []
 
     def restore(self, request: Restore) -> RestoreReport:
-        """Stage what deferred runs hold again, under fresh addresses, each object read back before it is: all of a run,
-        or what has this path, is below it (with a slash at its end), or had this address. See `Restore`.
+        """Stage objects of deferred runs again, under fresh addresses. Each object is read back before it is staged.
+        Select all of a run, a path, all below a path (it ends with a slash), or an address. See `Restore`.
 
         Of several versions of a path the one seen last, unless all are asked for. Repeated, it leaves alone what is
         there already. Needs no session.
 
         Raises:
-            NotFound: no deferred run holds it, or there is no such branch; the message says what became of it.
+            NotFound: no deferred run holds it, or there is no such branch; the message says what happened to it.
         """
         return finish(self._restored(request))
 
     def undo(self, run_id: str, *, dry_run: bool = False) -> Undone:
-        """Undo a deferred run while nothing of it was purged: its commits, or what it took of them, can be read again.
+        """Undo a deferred run before its purge: its commits and objects can be read again.
 
-        With `dry_run` only say what would come back, and which rules would take it again. Needs no session.
+        With `dry_run` only list the commits and objects, and the rules that would take them again. Needs no session.
 
         Raises:
-            Conflict: it is not deferred, its purge began, or other runs count on what it took. Nothing changed.
+            Conflict: it is not deferred, its purge began, or other runs rely on it. Nothing changed.
             NotFound: there is no such run.
         """
         return finish(self._service().undone(check_run_id(run_id), dry_run=dry_run))
@@ -445,7 +445,7 @@ class Collector:
         return report
 
     def ledger(self, query: LedgerQuery = LedgerQuery()) -> DataFrame:
-        """LEDGER: one row for each object and what a run did with it."""
+        """LEDGER: one row for each object and its outcome in a run."""
         lake = self._lake()
         with Files(lake) as files:
             parts = files.act(lambda store: ledger_parts(store, query))
@@ -507,7 +507,7 @@ class Collector:
         return frame(self.session(), self._lake(), read_rows(garbage), rows, GARBAGE, tasks=self.tasks)
 
     def report(self, run_id: str) -> RunReport | None:
-        """Return what came of a plan, and the state of its run; None where it was not applied.
+        """Return the outcome of a plan, and the state of its run; None if it was not applied.
 
         Raises:
             BadInput: the report is unreadable.
@@ -538,7 +538,7 @@ class Collector:
         return self.session().createDataFrame(self._commits_of(self.show(run_id)), "id string")
 
     def diff(self, a: str, b: str, *, limit: int = ROWS_SHOWN) -> PlanDiff:
-        """Return what one of two plans takes, or both. Needs no Spark: both tables are read here, 40 bytes an object.
+        """Return the objects that one of two plans takes, or both. Reads both tables without Spark, 40 bytes an object.
 
         Raises:
             PlanMissing, BadInput: there is no such plan, or something of it is missing or changed.
@@ -580,7 +580,7 @@ class Collector:
         return finish(self._service().why(Question(address=address, ref=ref, path=path), progress))
 
     def listed(self, *, limit: int = 100) -> list[ListedRun]:
-        """Runs and plans with what they take, the newest first."""
+        """Return runs and plans with their totals, the newest first."""
         answer = self.run_list()
         listed = self._read(lambda store: list_runs(store, LiveTasks(), answer.runs, limit=limit))
         known = {one.run_id: one for one in answer.planned}

@@ -16,13 +16,13 @@ state is read from the service each time; the files in its folder say how far it
    Look for the mark that the server has just put into its store: a copy of the store, made after the plan, lacks it
 2. claim: applies that began before stop at their next look
 3. write down how the run is carried out, for an apply that has to go on with it (runs/resume.py)
-4. clear: a kind that publishes does so, looks again, and writes what is left as a second table (kinds/)
+4. clear: a kind that publishes does so, looks again, and writes the remaining objects as a second table (kinds/)
 5. of such a kind, `sweeping`: the service lets the run go on with that table, or refuses. An apply that resumes a sweep
    asks again, for only this answer says that the commits are given up for ever
-6. with a window: defer, and stop here. When the window is over, an apply goes on: the service lets it, and it looks
-   again at everything that could have come to name an object (docs/design/0010-deferred-delete.md)
-7. without a window give readers time to end what they began
-8. read the legal holds, last of all, and delete what they do not keep (holding.py, sweep.py)
+6. with a window: defer, and stop here. When the window is over, a later apply asks the service, and looks again at
+   everything that could name an object by then (docs/design/0010-deferred-delete.md)
+7. without a window, give readers time to end their reads
+8. read the legal holds, last of all, and delete the objects that they do not keep (holding.py, sweep.py)
 9. `ended`, only if every object went; else the run stays as it is, and the next apply tries the rest
 """
 
@@ -95,7 +95,7 @@ _NAP_S: Final = 0.5
 
 
 async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -> Plan:
-    """Start a run, plan it and write the plan. With `rules` the plan only shows what they would take.
+    """Start a run, plan it and write the plan. With `rules` the plan only shows the effect of these rules.
 
     Raises:
         NoRules: a run of committed data, and there are no rules.
@@ -127,7 +127,7 @@ async def _decide(context: RunContext, kind: Kind) -> tuple[Plan, StartedRun]:
 
 
 async def _abandon(context: RunContext, run: StartedRun, error: BaseException) -> None:
-    """A run that is left marking keeps the server from cleaning up, for as long as it may seem alive."""
+    """Abandon the run. The server does not clean up while a run is marking."""
     # A coroutine that is closed may await nothing any more; and a run that is only planned has no record.
     if isinstance(error, GeneratorExit) or run.state is RunState.PLANNING:
         return
@@ -137,7 +137,7 @@ async def _abandon(context: RunContext, run: StartedRun, error: BaseException) -
 
 
 class RepositoryGone(NotFound):
-    """The repository was deleted while a run read it: what the run misses was collected, and is not damaged."""
+    """The repository was deleted while a run read it: the missing files were collected, and are not damaged."""
 
 
 async def _check_there(context: RunContext, error: BaseException, folder: str) -> None:
@@ -168,11 +168,11 @@ async def apply(
     """Carry out the plan of this run. A run that ended already is left alone, and its report returned.
 
     With a `window` (`7d`) nothing is deleted before it is over: the report says until when, and a later apply deletes.
-    Readers are given `grace_s` seconds, or what is usual for the namespace. The report says how many objects failed;
+    Readers are given `grace_s` seconds, or the default of the namespace. The report says how many objects failed;
     where any did, the run has not ended and may be applied again.
 
     Raises:
-        PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
+        PlanMissing, BadInput, TaskCorrupt: there is no plan, or a file of the run is missing or changed.
         Denied: the caller may not apply. Nothing was written or deleted, and an apply that is under way goes on.
         OtherStore: this process sees a copy of the server's store, or another. As above.
         RunNotReady, RunAbandoned, NotTheRules: the run may not delete. Nothing was deleted.
@@ -180,7 +180,7 @@ async def apply(
         OtherUnfinished: another run of its kind may hold the same objects, and one of the two has a window. As above.
         WindowTooLate: an apply of this run without a window has begun to delete.
         InvalidDuration, BadWindow, BadGrace: no window, no grace. Nothing was deleted.
-        Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
+        Overtaken, TaskStopped: another apply began in this repository. The ledger has every delete until then.
     """
     check_run_id(run_id)
     if window is not None:
@@ -275,7 +275,7 @@ def _bound(plan: Plan, cleared: Cleared) -> Manifest:
 async def _delete(
     run: _Run, cleared: Cleared, bound: Manifest, fence: Fence, ledger: Ledger, *, took_ms: int, saves: bool
 ) -> RunReport:
-    """Delete what no legal hold keeps of what the run cleared, write the report, and end the run if all of it went."""
+    """Delete the cleared objects that no legal hold keeps, write the report, and end the run if all were deleted."""
     context, plan = run.context, run.plan
     garbage = cleared.garbage
     await fence.check(context.store)
@@ -286,7 +286,7 @@ async def _delete(
     try:
         swept = await sweep(context.engine, garbage, ledger, rule=run.kind.rule, fence=fence, held=held, gone=gone)
     except (Overtaken, TaskStopped):
-        # What this apply recorded last, the other one may not have seen. A later apply of the run looks again, too.
+        # The other apply may not have seen the last rows of this one. A later apply of the run looks again, too.
         with suppress(LakebedError):
             await settle(context, plan, ledger, seen)
         raise
@@ -317,11 +317,11 @@ async def _defer(
     context: RunContext, plan: Plan, cleared: Cleared, fence: Fence, *, window: str, took_ms: int, saves: bool
 ) -> RunReport:
     """Let the objects stay for the window. From here on nothing but the end of the window lets the run delete."""
-    # After `sweeping`, before the window: an apply that began since looks for what this run holds, and sees it.
+    # After `sweeping`, before the window: an apply that began since then sees the objects that this run holds.
     await fence.check(context.store)
     objects = count_of(cleared.garbage.rows, "object")
     context.progress(f"deferring {objects} for {window}")
-    # The next run goes on from here: what this one holds is no candidate of it.
+    # The next run continues from here, and does not consider the objects that this one holds.
     saved = await save(context.store, plan, cleared.garbage, None, objects_failed=0) if saves else ""
     view = await context.service.deferred(plan.run_id, cleared.garbage, window, saved=saved)
     report = _report(
@@ -351,7 +351,7 @@ async def _report_of_deferred(context: RunContext, plan: Plan, view: RunView) ->
 
 
 async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: Fence, plan_file: str) -> Cleared:
-    """Let the run delete now that its window is over: what nothing has come to name since.
+    """Let the run delete, now that its window is over, the objects that nothing names by now.
 
     The list stays the same for every apply once an object may be gone. An apply that died before that may have looked
     long ago, so its list counts no more.
@@ -391,7 +391,7 @@ async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: 
 
 
 async def _listed(context: RunContext, plan: Plan) -> Deferred | None:
-    """Return what an earlier apply was about to delete, if the run's record has it: planners may write such a file."""
+    """Return the list of an earlier apply, if the run's record names it. Planners may write such a file, too."""
     data = await find(context.store, purge_path(plan.kind, plan.run_id))
     if data is None:
         return None
@@ -400,7 +400,7 @@ async def _listed(context: RunContext, plan: Plan) -> Deferred | None:
 
 
 async def _note(context: RunContext, plan: Plan, plan_file: str, *, sweeps: str = "", saved: str = "") -> None:
-    """Write a digest into the run's record, so that only what this apply wrote counts for a later step."""
+    """Write a digest into the run's record, so that later steps accept only the file that this apply wrote."""
     request = Apply(
         kind=plan.kind,
         plan=plan.garbage.digest(),
@@ -463,8 +463,8 @@ async def purge(context: RunContext, *, grace_s: int | None = None) -> PurgeRepo
 async def _clear(
     context: RunContext, kind: Kind, plan: Plan, view: RunView | None, allowed: Allowed, plan_file: str
 ) -> tuple[Cleared, Plan]:
-    """Publish and look again, unless an earlier apply did. From here on the run may delete. Return what, and by which
-    plan: where another user made this one, by what is left of it.
+    """Publish and look again, unless an earlier apply did. From here on the run may delete. Return the cleared objects
+    and their plan. Where another user made the plan, return the reduced one.
     """
     if view is not None and view.state is RunState.SWEEPING:
         cleared = await _resumed(context, plan, view)
@@ -509,17 +509,17 @@ async def _plan_again(context: RunContext, plan: Plan, allowed: Allowed) -> tupl
 
 
 async def _resumed(context: RunContext, plan: Plan, view: RunView) -> Cleared:
-    """Return what an earlier apply cleared."""
+    """Return the objects that an earlier apply cleared."""
     if plan.kind.publishes or view.sweeps:
         return await recheck_of(context.store, plan, view)
     return Cleared(garbage=plan.garbage, commits=plan.commits, size_bytes=plan.totals.all.size_bytes)
 
 
 async def _wait_for_readers(context: RunContext, plan: Plan, garbage: Manifest, fence: Fence, grace_s: int) -> Ledger:
-    """Return the ledger of the run's sweeps once no read can still use what goes."""
+    """Return the ledger of the run's sweeps once no read can still use the objects."""
     started = await start_sweep(context, plan)
     if garbage.rows and plan.kind.has_readers:
-        # A plan that publishes nothing was final when it was made: no read resolves what it holds since then.
+        # A plan that publishes nothing was final when it was made: no read has resolved its objects since then.
         since_ms = plan.made_ms if plan.made_ms and not plan.kind.publishes else started.started_ms
         await let_readers_finish(
             since_ms,
@@ -532,7 +532,7 @@ async def _wait_for_readers(context: RunContext, plan: Plan, garbage: Manifest, 
 
 
 def remaining_ms(since_ms: int, now_ms: int, grace_s: int) -> int:
-    """Return what is left of a grace that began at `since_ms`."""
+    """Return the rest of a grace that began at `since_ms`."""
     passed_ms = now_ms - since_ms
     return max(0, grace_s * 1000 - max(passed_ms, 0))
 
@@ -550,7 +550,7 @@ async def let_readers_finish(
 
     The server's own reads resolve a path and open its object in one request. A client with a signed URL comes later, at
     the latest when the URL has run out. So a grace lies between the first delete and the moment after which no read can
-    resolve what goes. Files of metadata have a longer grace of their own, which the server keeps.
+    resolve these objects. Files of metadata have a longer grace of their own, which the server keeps.
     """
     # One of the few places where a clock counts: one that jumps ahead shortens the grace of reads, and harms nothing
     # that is still named. One that was set back makes the whole grace be waited for again.

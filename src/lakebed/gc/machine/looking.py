@@ -1,4 +1,4 @@
-"""Look again before an apply, where another user made its plan: that user may write what lies in the object store.
+"""Look again before an apply, where another user made its plan: that user may write to the object store.
 
 The apply plans anew, as things are now, and takes no object but those that both plans take. Each row comes from its
 own plan. Of the other plan it believes only the limits: when it was made, its mode, and which commits expire. So the
@@ -36,7 +36,7 @@ Decide = Callable[[RunContext, Kind], Awaitable[tuple[Plan, StartedRun]]]
 
 
 class _Looking(Service):
-    """A service for planning once more what a plan of another user takes."""
+    """A service that plans the objects of another user's plan once more."""
 
     def __init__(self, service: Service, theirs: Plan) -> None:
         super().__init__(service.requests)
@@ -56,7 +56,7 @@ class _Looking(Service):
 
 
 async def plan_again(context: RunContext, theirs: Plan, decide: Decide) -> tuple[Kind, Plan]:
-    """Return a plan of the same run that takes what `theirs` takes and a new plan takes too, and its kind.
+    """Return a plan of the same run with the objects that both `theirs` and a new plan take, and its kind.
 
     Raises:
         BadInput: the other plan's table is missing or changed.
@@ -75,7 +75,7 @@ async def plan_again(context: RunContext, theirs: Plan, decide: Decide) -> tuple
         totals=totals,
         expired=await _moved(context, ours.expired, EXPIRED, theirs, suffix),
         leftovers=await _moved(context, ours.leftovers, LEFTOVERS, theirs, suffix),
-        # What it left to know of does not match what it takes.
+        # Its saved state is of more objects than are left in it.
         keeps=None,
         dues=None,
     )
@@ -93,7 +93,7 @@ async def _in_both(
         rows = await deal_again(context.engine, ours.garbage, folder=folder_in(run, f"again.{name}"), closed=closed)
         return await mark_expired(context.engine, rows, [named], into=into, now_ms=run.now_ms, all_names=True)
 
-    # Both tables may be large: what the other lacks is written first, then all but that.
+    # Both tables may be large: first write the rows that the other lacks, then all but these.
     only_ours, _ = await without(theirs.garbage, "theirs", folder_in(run, f"{GARBAGE.name}.ours"))
     return await without(only_ours, "ours", into)
 

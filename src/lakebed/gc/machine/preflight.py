@@ -39,7 +39,7 @@ from lakebed.objectstore import InvalidNamespace, ObjectMissing, ObjectStore, no
 
 
 class NotFinal(Conflict):
-    """What another server wrote in this namespace stays until its adoption is final. The sweep keeps it in any case."""
+    """Objects of another server in this namespace stay until the adoption is final. The sweep checks this, too."""
 
 
 class RunNotReady(Conflict):
@@ -69,7 +69,7 @@ def is_same_place(one: str, other: str) -> bool:
 async def check_same_store(service: Service, store: ObjectStore) -> None:
     """Find out whether this process sees the store that the server sees: the server puts a mark, and it must be here.
 
-    What an apply deletes in a copy stays in the server's store, and the server would believe it gone.
+    An apply in a copy deletes nothing in the server's store, and the server would believe that it did.
 
     Raises:
         Denied: the caller may not apply.
@@ -97,7 +97,7 @@ async def check_planning(service: Service, kinds: Sequence[RunKind], rules: Rule
 
 
 async def check_apply(service: Service, store: ObjectStore, run_id: str) -> None:
-    """Ask what `flow.apply` asks before it does anything; it asks again.
+    """Run the checks that `flow.apply` makes before it acts. It makes them again.
 
     Raises:
         As `flow.apply` does.
@@ -172,7 +172,7 @@ NO_VERSION: Final = -1
 
 
 class NotTheRules(Conflict):
-    """The plan was made to see what other rules would take, and these are not in force."""
+    """The plan only shows the effect of other rules, which are not in force."""
 
 
 class WhatIf(Service):

@@ -53,7 +53,7 @@ from lakebed.gc.runs.recording import (
 from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore, read_adoption
 
 BATCH_KEYS: Final = 1000
-"""How many keys one call deletes: what S3 takes at once."""
+"""How many keys one call deletes: the limit of S3."""
 
 BATCHES: Final = 16
 """How many batches a task has under way."""
@@ -65,7 +65,7 @@ AT_ONCE: Final = 16
 """How many such requests each batch has under way."""
 
 _OURS: Final = "^data/[0-9a-z]+/[0-9]{8}$"
-"""What nearly all addresses look like, found good without a look at each."""
+"""The form of nearly all addresses. They are checked all at once."""
 
 NOT_FINAL: Final = "the old server wrote it, and its adoption is not final (lakebed migrate --adopt --final)"
 
@@ -84,17 +84,17 @@ async def sweep(
     held: Held,
     gone: Gone,
 ) -> Swept:
-    """Delete what `plan` (table GARBAGE) holds, as far as it is not done; and say how all of it went.
+    """Delete the objects of `plan` (table GARBAGE) that are not done yet, and return the outcome of all.
 
     Raises:
-        BadInput: a part is missing or is not what the manifest says; parts before it may be done.
+        BadInput: a part is missing or contradicts the manifest; parts before it may be done.
         TaskStopped, Overtaken: another apply has begun.
     """
     messages.check_manifest(plan, name=plan.folder)
 
     async def one(task: Task, deleter: Deleter, part: Part) -> Swept:
         swept = await sweep_part(task, deleter, plan, part, ledger, rule=rule, fence=fence, held=held, gone=gone)
-        # Here, and not only before each batch: a later reader of the ledger finds what this part lost.
+        # Here, and not only before each batch: a later reader of the ledger finds the objects that this part lost.
         await fence.check(task.store)
         return swept
 
@@ -134,7 +134,7 @@ async def sweep_part(
     held: Held,
     gone: Gone,
 ) -> Swept:
-    """One part, from reading it to recording it. Once another apply has begun, what is left of it is failed."""
+    """Read, delete and record one part. Once another apply has begun, the rest of the part counts as failed."""
     garbage = messages.read_part(plan, messages.GARBAGE, part, await read_part(task.store, plan.folder, part))
 
     async def take(objects: pa.Table) -> pa.Table:
@@ -186,7 +186,7 @@ async def remove_with(deleter: Deleter, keys: Sequence[str]) -> None:
 async def _each(
     task: Task, objects: pa.Table, act: Act, *, may_go: Callable[[str], bool], most: int = BATCHES
 ) -> Outcomes:
-    """Yield what came of each object, batch by batch, several at a time."""
+    """Yield the outcome of each object, batch by batch, several batches at a time."""
     addresses: list[str] = objects["address"].to_pylist()
     plain = pc.match_substring_regex(objects["address"], _OURS)
     good = addresses
@@ -241,7 +241,7 @@ def _deleting(task: Task, deleter: Deleter, fence: Fence, held: Held) -> Act:
 def _if_unchanged(task: Task, objects: pa.Table, act: Act, rule: Look, *, settled_ms: int = 0) -> Act:
     """`act`, but on those of a batch that are among these rows (GARBAGE) only if they still are what the rows say.
 
-    Of an adopted namespace, what lay there at `settled_ms` was compared: a copy of it may be younger than its entry.
+    An adoption compared the objects that existed at `settled_ms`: a copy may be younger than its entry.
     """
     seen_ms = objects["last_seen_at"].cast(pa.int64()).to_pylist()
     facts = zip(objects["size_bytes"].to_pylist(), seen_ms, strict=True)

@@ -55,7 +55,7 @@ class TriedBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriedCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that would expire: on which branch it is, and by which rule."""
+    """Name a commit that would expire, its branch, and the rule."""
 
     id: str
     created_ms: int
@@ -64,14 +64,14 @@ class TriedCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriedDay(msgspec.Struct, frozen=True, kw_only=True):
-    """How many commits would have expired after so many days, if no commit came until then."""
+    """Count the commits that would be expired `days` from now, if no commit comes until then."""
 
     days: int
     expired: int
 
 
 class RulesTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What the retention rules of a request would let expire now. They are not saved, and nothing is deleted.
+    """Show the commits that the retention rules of a request would let expire now. Nothing is saved or deleted.
 
     `kept` and `expired` count commits; `gone` those that went before. `expired_in_force`: by the rules in force, None
     where none are. `branches` and `commits` are the first of their kind, the largest and the newest.

@@ -1,8 +1,8 @@
-"""Declare what a collector asks of the live side: `Requests`, one record there and one back, and over it `Service`.
+"""Declare a collector's requests to the live side: `Requests`, one record there and one back, and `Service` over it.
 
 The live side owns every decision that races with writers: which slices are closed, what is staged, whether a run may
 go on. `Requests` has two implementations: `lakebed.gc.live.CollectionService` in this process, and `HttpRequests` of
-the collectors. Paging, and what must hold between pages, stand here once.
+the collectors. Paging, and the checks between pages, are here once.
 
 A collector believes an answer only if it is complete: pages must add up to the manifest that ends them.
 """
@@ -55,7 +55,7 @@ from .why import Question, WhyAnswer, WhyPage, WhyProgress
 
 
 class RunAbandoned(Conflict):
-    """The run was ended while it worked: discard what it found, delete nothing."""
+    """The run was ended while it worked: discard its results, delete nothing."""
 
 
 class UnknownAnswer(Corrupt):
@@ -167,7 +167,7 @@ class Service:
         or_restored: bool = False,
         addresses: Sequence[str] = (),
     ) -> tuple[StagedEntry, ...]:
-        """Return the selected entries that are staged on any branch; or what waits in the queue of hard delete.
+        """Return the selected entries that are staged on any branch; or those in the queue of hard delete.
 
         With `or_restored` also every staged copy that a restore made, and each entry that names one of `addresses`.
         """
@@ -269,7 +269,7 @@ class Service:
         return await _last_page("the recheck", run_id, ask)
 
     async def deferred(self, run_id: str, plan: Manifest, window: str, *, saved: str = "") -> RunView:
-        """Keep what `plan` names until the end of a window, counted from now.
+        """Keep the objects of `plan` until the end of a window, counted from now.
 
         Raises:
             RunAbandoned: the run may not delete any more, or its window is over and it deletes.
@@ -280,10 +280,10 @@ class Service:
             raise RunAbandoned(f"run {run_id} cannot be deferred: {error}", run_id=run_id) from error
 
     async def undone(self, run_id: str, *, dry_run: bool = False) -> Undone:
-        """Undo a deferred run, and remove the records of what it took; `dry_run`: only say what would be undone.
+        """Undo a deferred run, and remove its records. With `dry_run` only list what it would undo.
 
         Raises:
-            Conflict: it is not deferred, its purge began, or other runs count on what it took.
+            Conflict: it is not deferred, its purge began, or other runs rely on it.
         """
         undone = page = await self._requests.undo(run_id, Undo(dry_run=dry_run))
         while not page.is_done:
@@ -291,7 +291,7 @@ class Service:
         return replace(undone, is_done=True)
 
     async def purged(self, run_id: str) -> RecheckInputs:
-        """Let a deferred run delete, and return what is named now. From here on no window is made longer.
+        """Let a deferred run delete, and return the inputs of its last look. From here on no window is made longer.
 
         Raises:
             Conflict: the window is not over.
@@ -314,7 +314,7 @@ class Service:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
     async def sweeping(self, run_id: str, plan: Manifest, commits: Manifest, *, uid: str = "") -> RunView:
-        """Let the run of the repository `uid` delete what `plan` names, from here on. `commits` are those that the plan
+        """Let the run of the repository `uid` delete the objects of `plan`. `commits` are those that the plan
         was rechecked with.
 
         Raises:
@@ -362,7 +362,7 @@ class Service:
         """Restore page by page: each page is a request, and what it names is staged when it is yielded.
 
         Raises:
-            NotFound: nothing that was asked for can be restored; the message says what became of it.
+            NotFound: none of the objects can be restored; the message says what happened to them.
             BadInput: the pages go round in a circle.
         """
         turns = _Turns("the restore", request.run_id)
@@ -398,7 +398,7 @@ class Service:
         return await self._requests.holds_in_force()
 
     async def why(self, question: Question, progress: Callable[[WhyProgress], None] = lambda _: None) -> WhyAnswer:
-        """Find what keeps an object and until when, or which run took it. Calls `progress` after each page."""
+        """Find the reason that keeps an object, or the run that took it. Calls `progress` after each page."""
         token: str | None = None
         while True:
             page = await self._requests.why_page(question, token)

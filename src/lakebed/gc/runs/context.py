@@ -1,4 +1,4 @@
-"""Give every step of a run what it works with, and read and write the tables and records in the run's folder."""
+"""Hold the ports that every step of a run needs, and read and write the tables and records in the run's folder."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class RunContext:
 
 
 class Cleared(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what may be deleted now, and the table COMMITS that it was checked with: `recheck.<recheck>.json`. The
+    """Hold the objects that may be deleted now, and the table COMMITS of their check: `recheck.<recheck>.json`. The
     objects have `size_bytes`.
 
-    Each recheck has a table and a file of its own, so that of two applies at once none spoils what the other sweeps.
+    Each recheck has a table and a file of its own, so that two applies at once do not overwrite each other's.
     """
 
     garbage: Manifest
@@ -266,7 +266,7 @@ async def read_all(store: ObjectStore, tasks: Tasks, keys: Sequence[str]) -> lis
 
 
 async def write_once(store: ObjectStore, key: str, data: bytes) -> bytes:
-    """Store `data` unless there is a file already, and return what the file holds from now on."""
+    """Store `data` unless there is a file already, and return the content of the file."""
     try:
         await store.put(key, data, if_absent=True)
     except (ObjectExists, ObjectOutcomeUnknown):
@@ -275,5 +275,5 @@ async def write_once(store: ObjectStore, key: str, data: bytes) -> bytes:
 
 
 async def sizes(store: ObjectStore, prefix: str) -> dict[str, int]:
-    """The size of everything below `prefix`, by what follows it, in byte order."""
+    """Return the size of each object below `prefix`, by the rest of its key, in byte order."""
     return {stat.key.removeprefix(prefix): stat.size_bytes async for page in store.list(prefix) for stat in page}

@@ -1,4 +1,4 @@
-"""Find out what other runs, and hard delete, deleted of a plan's objects, so that the ledger counts each deletion once.
+"""Find the objects of a plan that other runs or hard delete deleted, so that the ledger counts each deletion once.
 
 A plan may hold an object that something else deleted since, or that a lifecycle run or an erasure took while commits go
 on naming it. The sweep deletes it all the same, for to delete twice is to delete once, and its row says `gone`:
@@ -55,7 +55,7 @@ _GONE: Final = Table("an object that something else deleted", required(("address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """Name what other runs deleted. Travels to tasks.
+    """Name the objects that other runs deleted. Travels to tasks.
 
     `last_page` is the newest file of hard delete that was read, empty where the run's kind never meets it.
     """
@@ -77,7 +77,7 @@ class Gone:
 
 
 async def find_gone(context: RunContext, plan: Plan, fence: Fence, own: Ledger) -> tuple[Gone, frozenset[str]]:
-    """Return what others deleted that a plan may hold, and the files of the ledger that need no look after the sweep.
+    """Return the deleted objects that a plan may hold, and the ledger's files that need no look after the sweep.
 
     Those are all that are there, unless an earlier apply recorded a part: it may not have looked. Costs a listing of
     the ledger, and a read of what came since the plan; for committed data also of what lifecycle runs and erasures
@@ -93,14 +93,14 @@ async def find_gone(context: RunContext, plan: Plan, fence: Fence, own: Ledger) 
     rows = pa.concat_tables(tables) if tables else _GONE.schema.empty_table()
     if not rows.num_rows:
         return Gone(last_page=last_page), seen
-    # A name of its own for each apply, so that none spoils what another one reads.
+    # A name of its own for each apply: none overwrites a file that another one reads.
     number = fence.key.rpartition("/")[2].partition(".")[0]
     piece = await write_piece(context.store, folder_in(plan, f"gone.{number}"), "part-00000.parquet", _GONE, rows)
     return Gone(rows=piece, last_page=last_page), seen
 
 
 async def settle(context: RunContext, plan: Plan, own: Ledger, seen: frozenset[str]) -> Total:
-    """Let one record give way wherever two count one deletion, ours among them. Return what ours gave up.
+    """Let one of two records give way where both count a deletion. Return the deletions that ours gave up.
 
     Costs a listing of the ledger, and a read of the files that are not `seen`. Where these have deletions, also a read
     of our own record.
@@ -189,7 +189,7 @@ def _may_meet(plan: Plan, kinds: dict[str, RunKind], names: Sequence[str], *, ch
     kind = kinds.get(_run_of(names))
     if kind is None:
         return is_new
-    # Commits go on naming what these took. The plans of other kinds leave out what is gone.
+    # Commits still name the objects that these runs took. Plans of other kinds leave out missing objects.
     is_old = plan.kind.takes_committed and not plan.kind.takes_named and kind.takes_named
     return (is_new or is_old) and plan.kind.may_meet(kind)
 

@@ -2,13 +2,12 @@
 
 An apply *claims* the next number: a file that only one can make. It may go on for as long as no higher number is
 there, and looks before each step and each batch of deletes. So an apply that died holds up no other, however it died;
-one that is overtaken stops at its next look, and what it did is in the ledger. What two of them might still delete in
-that moment is what both of their plans hold, and deleting twice is deleting once: safety does not rest on this, order
-does.
+an apply that is overtaken stops at its next look, and the ledger has its deletes. Both may delete an object of both
+plans in that moment; to delete twice is harmless. So safety does not rest on the claim. Order does.
 
 Where a repository is made over a namespace that was used, or a person chooses an installation (`gc adopt`), the server
-claims a number, too: an apply of a repository that was here before knows nothing of what the new one names. It asks the
-server nothing while it deletes, so this is what stops it.
+claims a number, too: an apply of an earlier repository does not know the objects that the new one names. It asks the
+server nothing while it deletes, so only the claim stops it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ledger as a sweep writes and reads it: for each part of a plan numbered files, and what their rows add up to.
+"""Write and read the ledger of a sweep: numbered files for each part of a plan, and the sums of their rows.
 
 All files of a run lie under the date on which its first sweep began, so that an apply that goes on finds them:
 
@@ -31,7 +31,7 @@ ATTEMPTS_MAX: Final = 8
 
 ERRORS_SHOWN: Final = 20
 HELD: Final = "held by legal hold"
-"""What the ledger says of an object that a legal hold keeps begins with this."""
+"""The error of an object that a legal hold keeps begins with this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Ledger:
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """Count what a sweep, or a part of it, did. `errors` are some of the messages about keys that failed. Of these,
+    """Count the outcomes of a sweep, or of a part. `errors` are some of the messages about keys that failed. Of these,
     legal holds keep `objects_held`. Something else deleted `objects_gone`.
     """
 
@@ -69,7 +69,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all(self) -> Total:
-        """Count what was tried, now or earlier."""
+        """Count the objects that were tried, now or earlier."""
         return Total(
             objects=self.objects_deleted + self.objects_kept + self.objects_failed + self.objects_gone,
             size_bytes=self.bytes_deleted + self.bytes_kept + self.bytes_failed + self.bytes_gone,
@@ -103,7 +103,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """Hold what came of some keys: `errors` of those that failed, `states` of those that are not simply deleted."""
+    """Hold the outcome of some keys: `errors` of failed ones, `states` of those that are not simply deleted."""
 
     errors: Mapping[str, str]
     states: Mapping[str, LedgerState]
@@ -148,7 +148,7 @@ class Recorded:
         return closed(self.rows)
 
     def news(self, tried: pa.Table) -> pa.Table:
-        """Return those of these rows that say something new: nothing more of what is done, no error a second time."""
+        """Return the rows with news: no further row of a finished object, and no error twice."""
         rest = without(tried, self.done["address"].to_pylist())
         if not self.rows.num_rows or not rest.num_rows:
             return rest
@@ -180,7 +180,7 @@ async def read_recorded(store: ObjectStore, ledger: Ledger, part: str, objects: 
 async def record(
     store: ObjectStore, ledger: Ledger, part: str, objects: pa.Table, tried: pa.Table, before: Recorded
 ) -> pa.Table:
-    """Put on record what is new in `tried`; return the rows of all of the part's objects, one of each.
+    """Record the new rows in `tried`. Return the rows of all objects of the part, one of each.
 
     Raises:
         ObjectOutcomeUnknown: no answer came, or another apply was faster, each of `ATTEMPTS_MAX` times.
@@ -193,7 +193,7 @@ async def record(
         try:
             await store.put(key, messages.encode_ledger(news), if_absent=True)
         except (ObjectExists, ObjectOutcomeUnknown):
-            # Another apply put this number, or this one did and did not learn of it: look, and add what is missing.
+            # Another apply put this number, or our own answer was lost: read again, and add the missing rows.
             before = await read_recorded(store, ledger, part, objects)
         else:
             return fold([before.rows, news])

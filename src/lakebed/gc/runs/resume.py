@@ -1,4 +1,4 @@
-"""Runs whose deletes began and that have not ended: which they are, how they were begun, and what they hold.
+"""Find the runs whose deletes began and that have not ended, how they were begun, and their objects.
 
 An apply may die, leave objects that could not be deleted, or defer its deletes. Until the run has ended, what its
 table of garbage holds is its own, and no other run takes it. So
@@ -292,7 +292,7 @@ async def _turns(store: ObjectStore, folder: str) -> list[Turn]:
 
 
 async def _write_turn(store: ObjectStore, folder: str, number: int, turn: Turn) -> Turn:
-    """Return what the turn of this number is from now on."""
+    """Return the content of the turn of this number."""
     return _decode_turn(await write_once(store, _turn_key(folder, number), msgspec.json.encode(turn)), folder)
 
 
@@ -348,7 +348,7 @@ async def _is_apart(context: RunContext, plan: Plan, other: UnfinishedRun) -> bo
     try:
         theirs = await read_plan(context.store, other.run_id)
         if plan.expired is None or theirs.expired is None:
-            # What one of an old layout takes lies in no slice, and all that the others take does.
+            # Objects of an old layout are in no slice. Objects of all other plans are.
             modes = {plan.mode, theirs.mode}
             return plan.run_id in theirs.beside or (RunMode.OLD_LAYOUT in modes and len(modes) > 1)
         wanted = (await context.read(theirs.expired, EXPIRED))["id"].combine_chunks()
@@ -453,7 +453,7 @@ def finish_each(
     run can still have one. What could not be finished is reported, and added to `left`.
 
     Raises:
-        Unavailable, Denied, Overtaken, …: what stops every run.
+        Unavailable, Denied, Overtaken, …: errors that stop every run.
     """
     for run in runs:
         is_set = run.window or run.is_purging or run.may_delete or not run.kind.can_wait

@@ -125,7 +125,7 @@ def _with_total(found: RunStatus, plan: Plan) -> RunStatus:
 
 
 async def _goes(store: ObjectStore, plan: Plan, view: RunView) -> Manifest | None:
-    """Return what the run was let to take; None where it was not, yet."""
+    """Return the objects that the service let the run take; None before that."""
     if not plan.kind.publishes:
         return (await recheck_of(store, plan, view)).garbage if view.sweeps else plan.garbage
     return (await recheck_of(store, plan, view)).garbage if view.plan else None
@@ -226,7 +226,7 @@ def go_on_command(repository: str, run_ids: Sequence[str], kind: RunKind, option
 def reporting_where(
     command: Callable[[RunKind], str], run_id: str, run_status: Callable[[], RunStatus], progress: Progress
 ) -> Iterator[None]:
-    """Say how far an apply came and what goes on with it, if it is stopped or no server answers."""
+    """Say how far an apply came, and which command continues it, if it stops or no server answers."""
     try:
         yield
     except (KeyboardInterrupt, Unavailable, OutcomeUnknown):

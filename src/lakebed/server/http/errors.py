@@ -25,7 +25,7 @@ from lakebed.wire import Error, Expired
 logger = logging.getLogger(__name__)
 
 QUIET_S: Final = 5.0
-"""A process logs what is unavailable in one line of each kind of error in so many seconds."""
+"""A process logs unavailable parts in at most one line for each kind of error in this many seconds."""
 
 _told: Final[dict[type, tuple[float, int]]] = {}
 """When a line of this kind was last logged, and how many were not since."""

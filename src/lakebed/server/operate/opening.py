@@ -22,7 +22,7 @@ async def ticket_at(options: ServerOptions, user_id: str) -> Ticket | None:
 
     Raises:
         NotADataFolder, DataFolderFormat: another program or another release made the folder.
-        UserNotFound, NoKeyPair: nobody could log in as this user.
+        UserNotFound, NoKeyPair: there is no such user, or it has no key pair to log in with.
     """
     if not (options.data_dir / MARKER_FILE).exists() and not options.store_uri:
         return None

@@ -118,7 +118,7 @@ class Uploads:
 
         if record.is_signed:
             entry = await self._stage_copy(branch, key, entry, condition, reopen)
-            # The copy is staged, whoever moved the record meanwhile: nothing names its address any more.
+            # The copy is staged, even if another process moved the record: nothing names its address any more.
             with suppress(UploadRefused):
                 await self._move(linked_at, replace(linking, state=UploadState.LINKED), held)
             return entry

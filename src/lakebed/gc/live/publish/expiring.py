@@ -190,7 +190,7 @@ class Expiring:
         record, held = await self._runs.read_as(run_id, body.kind, RunState.EXPIRING)
         if record.attempt != attempt:
             raise RunMoved(f"run {run_id} was published again", run_id=run_id, state=record.state.value)
-        # What another call for this run published beside ours was not touched by ours, so it is not ours to take.
+        # Another call may have published more commits. This call did not bump their branches, so skip them.
         ours = (await inputs.read_table(EXPIRED, body.commits)).column("id").to_pylist()
         published = set(await self._versions.retired.expiring(run_id)).intersection(ours)
         snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=attempt))

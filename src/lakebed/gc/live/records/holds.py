@@ -31,7 +31,7 @@ WHY_MAX: Final = 1_000
 
 
 class InvalidHold(Invalid):
-    """The hold holds nothing, names what is not there, or is too large."""
+    """The hold is empty, names something that does not exist, or is too large."""
 
 
 class HoldExists(Conflict):
@@ -43,7 +43,7 @@ class HoldNotFound(NotFound):
 
 
 class HoldsRecord(VersionRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """`what` says for people what changed with this version."""
+    """`what` describes the change of this version for people."""
 
     holds: tuple[Hold, ...] = ()
     what: str = ""

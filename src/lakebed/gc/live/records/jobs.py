@@ -49,7 +49,7 @@ class JobBook:
         self._records = versions.context
         self._ports = versions.ports
 
-    # For what runs a job
+    # For the worker of a job
 
     async def begin(self, request: Request, *, by: str) -> JobView:
         """

@@ -101,7 +101,7 @@ class RunBook:
             raise moved(run_id, await self.move(run_id, RunState.ABANDONED))
 
     async def read_to_apply(self, run_id: RunId, body: Apply) -> RunRecord:
-        """The record of a run whose plan may be carried out; of one that was only planned, what its record would be.
+        """Return the record of a run whose plan may be applied. A run that was only planned gets the record to write.
 
         Raises:
             RunNotFound, WrongKind, RunMoved: the run is not in a state for it, or its plan was retired.
@@ -115,7 +115,7 @@ class RunBook:
         return record
 
     async def read_published(self, run_id: RunId, kind: RunKind) -> RunRecord:
-        """The record of a run of a kind that publishes; of one that was only planned, what its record would be.
+        """Return the record of a run of a kind that publishes. A run that was only planned gets the record to write.
 
         Raises:
             WrongKind, RunMoved: the run is not in a state to be applied, or its plan was retired.
@@ -157,7 +157,7 @@ class RunBook:
         """To `state`, or nothing if it is there already (with the same plan, if one is given).
 
         Raises:
-            RunMoved: from where it is, this state is not to be reached; or what it takes is not written down yet.
+            RunMoved: this state cannot follow the present one, or the run has not recorded its commits yet.
         """
         record, held = await self.read(run_id)
         if record.state is state and plan in ("", record.plan):
@@ -165,7 +165,7 @@ class RunBook:
         if state not in RUN_MOVES[record.kind][record.state]:
             raise moved(run_id, record)
         if record.kind.takes_committed and record.state is RunState.SWEEPING and not record.swept:
-            # What it takes would be in neither list: not in its own any more, and not yet in that of what is gone.
+            # Its commits would be in neither list: no longer in the run's own, and not yet in that of swept ones.
             message = f"run {run_id} is sweeping, and has not written down yet what it takes: apply it again"
             raise RunMoved(message, run_id=run_id, state=record.state.value)
         if record.until_ms and not record.purging:
@@ -223,8 +223,8 @@ class RunBook:
             return
 
     async def count_on(self, run_id: RunId, others: Sequence[str]) -> None:
-        """Note on the records of these runs that this one lets objects go because of what they took. From then on
-        they can be undone only once this run was.
+        """Note on the records of these runs that this one takes objects because of their commits. From then on they can
+        be undone only after this run was.
 
         Raises:
             StalePlan: one of them was undone.
@@ -273,8 +273,8 @@ class RunBook:
     async def closed_slices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the slices into which every upload has ended, ascending; and those of all others.
 
-        This server's own slice is closed first, so that what was just uploaded here can be judged. Owners that seem
-        dead are fenced, which closes their slices at the cost of one freeze of every branch.
+        This server's own slice is closed first, so that the latest uploads here can be judged. Owners that seem dead
+        are fenced, which closes their slices at the cost of one freeze of every branch.
         """
         await self._versions.slices.end()
         await self._fence_dead_owners()
@@ -305,15 +305,15 @@ class RunBook:
 def check_uid(versions: Versions, uid: str) -> None:
     """
     Raises:
-        OtherRepository: the run is of another one. Its plan says nothing of what this one names.
+        OtherRepository: the run is of another one. Its plan does not know the objects that this one names.
     """
     if uid and uid != versions.uid:
         raise OtherRepository("the run is of a repository that had this name before: plan again", uid=uid)
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
-    """Return whether to fence what was begun then: safe at any time, so a date far ahead of this clock counts as old.
-    It would stay for ever otherwise.
+    """Return whether to fence a write that began then. That is safe at any time, so a date far ahead of this clock
+    counts as old, too: the write would stay for ever otherwise.
     """
     return abs(now_ms - then_ms) >= age_ms
 

@@ -43,7 +43,7 @@ R = TypeVar("R", bound=VersionRecord)
 
 
 class VersionedSetting(Generic[R]):
-    """`noun` is for messages; `empty` is what counts where nothing was ever set, of version 0."""
+    """Read and change one setting. `noun` is for messages; `empty`, of version 0, is the first value."""
 
     def __init__(self, versions: Versions, key: bytes, *, noun: str, empty: R, decode: Callable[[bytes], R]) -> None:
         self._versions = versions
@@ -84,7 +84,7 @@ class VersionedSetting(Generic[R]):
         return [self._decode(found.value) for found in held if found is not None]
 
     async def change(self, next_of: Callable[[R], R], *, expected: int | None = None) -> R:
-        """Replace the version in force by what `next_of` makes of it, and return that.
+        """Replace the version in force by `next_of` of it, and return the new one.
 
         Who reads the setting from now on reads this version or a later one. `next_of` is called again when another
         writer was faster.
@@ -122,13 +122,13 @@ class VersionedSetting(Generic[R]):
         """Return the runs that expire or sweep by a former version: for these a change comes too late.
 
         A change is there before the runs are read: a run that reads the setting after this sees it, and one that read
-        it before has published what it expires before that, so it is seen here.
+        it before has published its commits before that, so it is seen here.
         """
         runs = await self._versions.retired.runs()
         return tuple(run for run, one in runs if self._is_too_late_for(one))
 
     def _is_too_late_for(self, run: RunRecord) -> bool:
-        # A deferred run decided long ago: to say of each that the change comes too late would tell nothing.
+        # A deferred run decided long ago. New rules do not affect it.
         return run.state in _TAKING and not run.until_ms
 
     def _former_key(self, version: int) -> bytes:
@@ -187,7 +187,7 @@ class RuleBook(VersionedSetting[RulesRecord]):
         return await self.edit(lambda rules: with_days(rules, default_days, branch_days), by=by)
 
     async def edit(self, edit: Edit, *, by: str = "", expected: int | None = None) -> RulesSet:
-        """Replace the rules by what `edit` makes of them; it is called again when another writer was faster.
+        """Replace the rules by `edit` of them, which is called again when another writer was faster.
 
         Raises:
             InvalidRules, RulesMoved: as `write`.
@@ -213,7 +213,7 @@ def rules_version(record: RulesRecord) -> RulesVersion:
 
 
 def decode_rules(data: bytes) -> RulesRecord:
-    """A record as stored. Rules in the first form, which knew days only, are read as what they meant.
+    """Decode a record. Rules in the first form, which knew only days, are converted.
 
     Raises:
         RecordFormat: another format number, rules of no known form, or no such record.
@@ -260,7 +260,7 @@ class PolicyBook(VersionedSetting[PolicyRecord]):
     async def write(
         self, policy: bytes | None, *, by: str = "", expected: int | None = None
     ) -> tuple[PolicyRecord, list[Problem]]:
-        """Replace the policy (None: delete it), and return what is in force now with its warnings.
+        """Replace the policy (None: delete it). Return the version in force and its warnings.
 
         Raises:
             InvalidPolicy: it has errors. Nothing changed.
@@ -279,7 +279,7 @@ class PolicyBook(VersionedSetting[PolicyRecord]):
         return await self.change(next_of, expected=expected), warnings
 
     async def in_force(self) -> tuple[int, Policy]:
-        """Return the version in force and what it means.
+        """Return the version in force and its policy.
 
         Raises:
             PolicyNotFound: none is set.

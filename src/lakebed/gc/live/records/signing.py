@@ -1,6 +1,6 @@
 """Sign certificates of erasures with a key of the server, and check the signatures.
 
-A collector looks at the store and says what is absent. The server adds who asked and when, and signs where the
+A collector looks at the store and lists the absent objects. The server adds who asked and when, and signs where the
 certificate agrees with the run's record and plan. It does not look at the store itself.
 
 The signature is Ed25519, over the head of the certificate in JSON with an empty signature. The head has the digest of

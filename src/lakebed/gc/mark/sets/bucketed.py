@@ -282,7 +282,7 @@ def shares_of(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int = HEL
 
 
 def rows_of_shares(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int | None = None) -> pa.Table:
-    """SHARES: what the second map deals to tasks, each of at most `most` values, or as fits a join of so many."""
+    """SHARES: what the second map deals to tasks, each of at most `most` values, or fewer if a join needs it."""
     rest = tuple(rest)
     if most is None:
         held = int(sum(map(_counts, rest), _counts(first)).sum())

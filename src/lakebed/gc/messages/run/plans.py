@@ -77,7 +77,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Count what was found beside the rows themselves."""
+    """Count the files and rows of a plan beside the table itself."""
 
     objects: int = 0
     size_bytes: int = 0
@@ -103,7 +103,7 @@ class CommitCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RangeCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """`expired` ranges are those that no kept commit has: the only ones that were read for what may go."""
+    """`expired` ranges are those that no kept commit has. Only these were read for candidates."""
 
     live: int
     expired: int
@@ -128,7 +128,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `what_if`: it was made by rules that were not saved, and has no version of them.
 
-    `open_slices` were not closed when the run began: what lies in them is left to a later run.
+    `open_slices` were not closed when the run began: a later run considers their objects.
 
     `delete_from_ms` is for deleted repositories: a plan whose `now_ms` is before it is never applied.
 
@@ -235,7 +235,7 @@ class Deferred(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def purge_path(kind: RunKind, run_id: str) -> str:
-    """Return where an apply lists what it deletes once the window is over: what nothing had come to name by then."""
+    """Return where an apply lists the objects to delete after the window: those that nothing names by then."""
     return f"{run_folder(kind, RunId(run_id))}purge.json"
 
 
@@ -283,7 +283,7 @@ class Pieces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keeps(msgspec.Struct, frozen=True, kw_only=True):
-    """Name what a plan found that a later run need not look for again, in the run's own folder.
+    """Name the results of a plan that a later run need not compute again, in the run's own folder.
 
     `kept`: candidates that stay and that no commit names. `committed`: a bitmap for each slice of what the commits in
     `commits` name that were not swept, or more. `ranges`: the ids of the ranges that these bitmaps were made from.
@@ -328,7 +328,7 @@ class TreePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownDues(msgspec.Struct, frozen=True, kw_only=True):
-    """Name what a lifecycle run found out about all that commits name, in its own folder.
+    """Name the results of a lifecycle run about all objects that commits name, in its own folder.
 
     `ranges` were read, by `terms`: for each rule the periods of the branches that reach a range, None for never.
     `hours` say from when each object is due. What the runs in `taken` took is marked in them. `clean_run` is the run at
@@ -347,7 +347,7 @@ class KnownDues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedDues(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the digest of what the run was let to delete, which its record has too. The hours are by `policy`."""
+    """`plan` is the digest of the table that the run may delete, as in its record. The hours are by `policy`."""
 
     run_id: str
     repository: str
@@ -418,7 +418,7 @@ OfRun = TypeVar("OfRun", bound=_OfRun)
 
 
 def _unseal_of_run(data: bytes, kind: type[OfRun], run_id: str, *, name: str, what: str, format_number: int) -> OfRun:
-    """Unseal what this run left.
+    """Unseal a file of this run.
 
     Raises:
         BadInput: as `unseal`, or it is another run's.

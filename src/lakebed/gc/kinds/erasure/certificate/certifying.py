@@ -170,7 +170,7 @@ async def _proven(context: RunContext, run_id: str) -> Collected | None:
     data = await find(context.store, certificate_path(run_id))
     if data is None:
         return None
-    # Else whoever writes to the store could have the server sign a proof that is none.
+    # Else a user who may write to the store could make the server sign a false proof.
     with suppress(BadInput, Corrupt, NotFound):
         before = decode_certificate(data)
         await context.service.check_certificate(before)
