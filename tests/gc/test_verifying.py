@@ -8,8 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakebed.gc.api.verifying import Disagrees
-from lakebed.gc.messages import LEDGER, RunKind, arrow_schema, decode_ledger, encode_ledger
+from lakebed.gc.live import BadContinuation
+from lakebed.gc.messages import (
+    LEDGER,
+    DisagreementPage,
+    Disagrees,
+    RunKind,
+    Service,
+    arrow_schema,
+    decode_ledger,
+    encode_ledger,
+)
 from tests.spark.lakeside import Lakeside
 
 
@@ -36,6 +45,11 @@ def verified(lake: Lakeside, run: str = "") -> list[tuple[str, str, Disagrees]]:
 
 def recorded(lake: Lakeside) -> Path:
     [file] = lake.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
+    return file
+
+
+def recorded_by(lake: Lakeside, run: str) -> Path:
+    [file] = lake.files(f"_lakefs/retention/gc/ledger/date=*/{run}-*.parquet")
     return file
 
 
@@ -78,6 +92,65 @@ def test_what_was_written_after_it_was_deleted_is_no_disagreement(lake: Lakeside
     lake.wait(lake.objectstore.put(address, b"late"))
 
     assert verified(lake) == []
+
+
+PAGES = "lakebed.gc.live.explain.comparing"
+
+
+@pytest.fixture
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page compares next to nothing."""
+    for name in ("PARTS_MAX", "RECORDS_MAX", "LOOKED_MAX", "BLOCK_BYTES", "LISTED_FROM"):
+        monkeypatch.setattr(f"{PAGES}.{name}", 1)
+
+
+def pages_of(lake: Lakeside, run: str = "") -> list[DisagreementPage]:
+    async def read() -> list[DisagreementPage]:
+        return [page async for page in Service(lake.service).compared(run)]
+
+    return lake.wait(read())
+
+
+@pytest.mark.usefixtures("short_pages")
+def test_pages_find_together_what_one_finds(lake: Lakeside, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, addresses = collected(lake, "a", "b", "c")
+    second, _ = collected(lake, "d")
+    rows = decode_ledger(recorded_by(lake, first).read_bytes(), name="x").to_pylist()
+    there, gone, twice = sorted(addresses)
+    [row] = decode_ledger(recorded_by(lake, second).read_bytes(), name="x").to_pylist()
+    by_address = {row["address"]: row for row in rows}
+    kept = {**by_address[there], "deleted_at": row["deleted_at"].replace(year=2100)}
+    change(recorded_by(lake, first), [kept, by_address[twice]])
+    change(recorded_by(lake, second), [row, {**by_address[twice], "run_id": second}])
+    lake.wait(lake.objectstore.put(there, b"data"))
+
+    short = pages_of(lake)
+
+    assert len(short) > 7
+    assert {(one.run_id, one.address, one.what) for page in short for one in page.disagreements} == {
+        (first, there, Disagrees.THERE),
+        (first, gone, Disagrees.UNRECORDED),
+        (second, twice, Disagrees.TWICE),
+        (second, twice, Disagrees.UNPLANNED),
+    }
+    assert set(verified(lake, second)) == {(second, twice, Disagrees.TWICE), (second, twice, Disagrees.UNPLANNED)}
+    monkeypatch.undo()
+    assert set(verified(lake)) == {(one.run_id, one.address, one.what) for page in short for one in page.disagreements}
+
+
+@pytest.mark.usefixtures("short_pages")
+def test_one_object_in_two_files_of_a_run_is_deleted_twice(lake: Lakeside) -> None:
+    run, [address] = collected(lake, "a")
+    file = recorded(lake)
+    file.with_name(f"{run}-part-99999.000000.parquet").write_bytes(file.read_bytes())
+
+    assert verified(lake) == verified(lake, run) == [(run, address, Disagrees.TWICE)]
+
+
+@pytest.mark.parametrize("token", ["", "x", "runs", "runs:a", "runs:a:x", "rows:a", "twice:a:b"])
+def test_a_token_of_another_kind_is_refused(lake: Lakeside, token: str) -> None:
+    with pytest.raises(BadContinuation):
+        lake.wait(lake.service.compare_ledger("", token))
 
 
 def test_a_run_whose_plan_is_gone_is_not_compared_with_it(lake: Lakeside) -> None:

@@ -46,6 +46,32 @@ async def ledger(state: AppState, repo: str) -> str:
     return repo + "/gc/ledger"
 
 
+async def test_the_ledger_is_compared_page_by_page(
+    client: httpx.AsyncClient, ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.gc.live.explain.comparing.BLOCK_BYTES", 1)
+    found: set[tuple[str, str]] = set()
+    token, pages = "", 0
+    while token is not None:
+        answer = await client.get(f"{ledger}/comparison", params={"continuation_token": token} if token else {})
+        found |= {(row["address"], row["what"]) for row in answer.json()["disagreements"]}
+        token, pages = answer.json()["continuation_token"], pages + 1
+
+    assert (found, pages) == (set(), 6)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [({"continuation_token": "x"}, "continuation token"), ({"run_id": "a/b"}, "run")]
+)
+async def test_a_comparison_refuses_tokens_and_runs_that_are_none(
+    client: httpx.AsyncClient, ledger: str, asked: dict[str, str], said: str
+) -> None:
+    answer = await client.get(f"{ledger}/comparison", params=asked)
+
+    assert answer.status_code == 400
+    assert said in answer.json()["message"]
+
+
 async def test_rows_come_in_pages_oldest_runs_first(client: httpx.AsyncClient, ledger: str) -> None:
     found: list[str] = []
     pages = 0

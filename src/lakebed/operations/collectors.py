@@ -450,6 +450,16 @@ LIST_GC_LEDGER: Final = get(
     Parameter("since_ms", "integer"),
     *PAGE,
 )
+COMPARE_GC_LEDGER: Final = get(
+    "compareGcLedger",
+    _GC + "/ledger/comparison",
+    messages.DisagreementPage,
+    (*_READ_RUNS, *on(REPOSITORY, "gc:ReadLedger")),
+    "Compare a page of the ledger with plans and with the object store, and return where they disagree.",
+    Parameter("run_id"),
+    Parameter("continuation_token"),
+    _DELETED,
+)
 RESTORE_GC_OBJECTS: Final = Operation(
     "restoreGcObjects",
     "POST",

@@ -250,9 +250,7 @@ def test_a_ledger_is_verified_and_what_disagrees_exits_with_1(shell: Shell, dele
     assert "agree" in agrees.out + agrees.err
     assert mixed.code == 2
     assert disagrees.code == 1
-    assert [(row["run_id"], row["what"]) for row in disagrees.json] == [
-        (deleted.run, "planned, and no row of the ledger has it")
-    ] * 2
+    assert [(row["run_id"], row["what"]) for row in disagrees.json] == [(deleted.run, "unrecorded")] * 2
 
 
 def test_what_was_deleted_cannot_be_restored_and_the_run_is_named(shell: Shell, deleted: Held) -> None:

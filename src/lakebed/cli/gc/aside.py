@@ -1,6 +1,6 @@
 """`lakebed gc purge`, `restore` and `ledger`: what becomes of objects that a run takes.
 
-Only a purge may run Spark: the server restores, and the ledger's files are read here.
+Only a purge may run Spark: the server restores and compares the ledger, and its files are read here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ LEDGER: Final[dict[str, Callable[[dict[str, Any]], object]]] = {
 DISAGREEMENTS: Final[dict[str, Callable[[dict[str, Any]], object]]] = {
     "run": lambda row: row["run_id"],
     "object": lambda row: row["address"],
-    "what": lambda row: row["what"],
+    "what": lambda row: DISAGREES[row["what"]],
+}
+DISAGREES: Final[dict[str, str]] = {
+    "unplanned": "no plan has it",
+    "unrecorded": "planned, and no row of the ledger has it",
+    "there": "deleted by the ledger, and it is there",
+    "twice": "deleted by more than one row",
 }
 PREFIX_MIN: Final = 8
 """A shorter beginning of a run's id is taken for a path."""
@@ -251,11 +257,16 @@ def ledger(
 def _verify(session: Session, collector: Collector, run: str, limit: int) -> None:
     if run:
         check_run(collector, run)
-    found = collector.verify_ledger(run_id=run)
-    rows = [{"run_id": one.run_id, "address": one.address, "what": one.what.value} for one in found]
-    session.show_table(rows[:limit], DISAGREEMENTS, otherwise="ledger, plans and store agree")
-    if found:
-        session.note(f"{count_of(len(found), 'disagreement')}; --limit and -o json show more")
+    rows: list[dict[str, Any]] = []
+    count = 0
+    for one in collector.verify_ledger(run_id=run):
+        count += 1
+        if len(rows) < limit:
+            rows.append({"run_id": one.run_id, "address": one.address, "what": one.what.value})
+    rows.sort(key=lambda row: (row["run_id"], row["what"], row["address"]))
+    session.show_table(rows, DISAGREEMENTS, otherwise="ledger, plans and store agree")
+    if count:
+        session.note(f"{count_of(count, 'disagreement')}; --limit and -o json show more")
         raise click.exceptions.Exit(FAILED)
 
 

@@ -40,6 +40,7 @@ from lakebed.gc.messages import (
     ApplyRequest,
     BranchesSwept,
     Certificate,
+    Disagreement,
     EngineName,
     ErasureOrder,
     ExpiringCommit,
@@ -95,7 +96,6 @@ from .branches import PolicyChanged, plan_branches, sweep_branches
 from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
 from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
 from .simulate import check_days, simulate, simulate_branches
-from .verifying import Disagreement, verify_ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -462,14 +462,20 @@ class Collector:
         with Files(self._lake()) as files:
             yield from files.each(lambda store: ledger_rows_of(store, LiveTasks(), query, newest_first=newest_first))
 
-    def verify_ledger(self, *, run_id: str = "") -> list[Disagreement]:
-        """Compare the ledger with plans and with the store, for one run or all. See `verifying.py` for the cost.
+    def verify_ledger(self, *, run_id: str = "") -> Iterator[Disagreement]:
+        """Let the server compare the ledger with plans and with the store, for one run or all. Yield each disagreement
+        once, as they are found.
 
         Raises:
             BadInput: a file of the ledger or a plan is damaged.
         """
-        views = self.runs()
-        return self._read(lambda store: verify_ledger(store, LiveTasks(), views, run_id=run_id))
+        pages = self._service().compared(check_run_id(run_id) if run_id else "")
+        seen: set[Disagreement] = set()
+        while (page := finish(anext(pages, None))) is not None:
+            for one in page.disagreements:
+                if one not in seen:
+                    seen.add(one)
+                    yield one
 
     def show(self, run_id: str) -> Plan:
         """

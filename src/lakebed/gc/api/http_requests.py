@@ -25,6 +25,7 @@ from lakebed.gc.messages import (
     Apply,
     CertificateHead,
     Defer,
+    DisagreementPage,
     End,
     Expire,
     FindStaged,
@@ -186,6 +187,9 @@ class HttpRequests:
 
     async def restore(self, body: Restore) -> RestorePage:
         return self._ask(collectors.RESTORE_GC_OBJECTS, body=body)
+
+    async def compare_ledger(self, run_id: str = "", token: str | None = None) -> DisagreementPage:
+        return self._ask_page(collectors.COMPARE_GC_LEDGER, run_id=run_id, continuation_token=token)
 
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
         return self._ask_page(collectors.WHY_GC_OBJECT, **question._asdict(), continuation_token=token)

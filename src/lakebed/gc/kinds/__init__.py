@@ -15,6 +15,7 @@ from typing import Protocol, cast
 from lakebed.gc.messages import (
     EXPIRED,
     Apply,
+    Cleared,
     ErasureOrder,
     Mode,
     Plan,
@@ -24,7 +25,7 @@ from lakebed.gc.messages import (
     UncommittedOptions,
 )
 from lakebed.gc.rules import MetadataRule
-from lakebed.gc.runs.context import Cleared, RunContext
+from lakebed.gc.runs.context import RunContext
 
 __all__ = [
     "Kind",

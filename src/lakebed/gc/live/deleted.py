@@ -105,6 +105,7 @@ class DeletedCollections:
         self.run, self.runs = in_use.run, in_use.runs
         self.rules_in_force, self.holds_in_force = in_use.rules_in_force, in_use.holds_in_force
         self.find_slices, self.find_missing = in_use.find_slices, in_use.find_missing
+        self.compare_ledger = in_use.compare_ledger
 
     async def start(self, body: StartRun) -> StartedRun:
         """Begin a run: every slice that has a record, open or not, for no upload into one can be acknowledged any more.

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from lakebed.base import RunId
 from lakebed.gc.messages import (
     Adopting,
+    DisagreementPage,
     MissingCommits,
     Planning,
     Purging,
@@ -32,6 +33,7 @@ from .apply_steps import ApplySteps
 from .defer.deferring import Deferring
 from .defer.restoring import Refusal, Restoring, refuse_nothing
 from .defer.undoing import Undoing
+from .explain.comparing import Comparing
 from .explain.searches import Searches
 from .explain.why import Why
 from .installation.installation import Installation
@@ -180,6 +182,10 @@ class CollectionService:
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
         """Search for a second or so, then answer or say how to go on. See `Searches.page`."""
         return await self._searches.page(self._versions, question, token)
+
+    async def compare_ledger(self, run_id: str = "", token: str | None = None) -> DisagreementPage:
+        """Compare a page of the ledger with plans and with the store. See `Comparing.page`."""
+        return await Comparing(self._versions, self._runs).page(run_id, token)
 
     async def restore(self, body: Restore) -> RestorePage:
         """Restore one page. See `Restoring.restore`."""

@@ -49,6 +49,7 @@ from lakebed.gc.messages import (
     Apply,
     BadInput,
     BadWindow,
+    Cleared,
     Deferred,
     Manifest,
     Plan,
@@ -72,7 +73,7 @@ from lakebed.gc.messages import (
     window_end_ms,
 )
 from lakebed.gc.rules import Rules
-from lakebed.gc.runs.context import Cleared, RunContext, find, read_plan_file, sizes, slice_numbers, whole, write_plan
+from lakebed.gc.runs.context import RunContext, find, read_plan_file, sizes, slice_numbers, whole, write_plan
 from lakebed.gc.runs.elsewhere import find_gone, settle
 from lakebed.gc.runs.fencing import Fence, Overtaken, claim
 from lakebed.gc.runs.recording import Ledger, Swept

@@ -49,6 +49,7 @@ from .erasures import UNSTAGED_AT_ONCE, FindStaged, StagedEntry, StagedPage, Uns
 from .restoring import Restore, RestorePage
 from .rules import RulesVersion
 from .run.certificates import Certificate, CertificateHead, head_of
+from .run.ledger import DisagreementPage
 from .run.tables import BadInput, Manifest, Part
 from .undoing import Undo, Undone
 from .why import Question, WhyAnswer, WhyPage, WhyProgress
@@ -99,6 +100,7 @@ class Requests(Protocol):
     async def rules_in_force(self) -> RulesVersion: ...
     async def holds_in_force(self) -> Holds: ...
     async def restore(self, body: Restore) -> RestorePage: ...
+    async def compare_ledger(self, run_id: str = "", token: str | None = None) -> DisagreementPage: ...
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage: ...
 
 
@@ -373,6 +375,21 @@ class Service:
             if token is None:
                 return
             request = replace(request, continuation_token=token)
+
+    async def compared(self, run_id: str = "") -> AsyncIterator[DisagreementPage]:
+        """Compare the ledger with plans and with the store, page by page, of this run or of all.
+
+        Raises:
+            BadInput: a file of the ledger or a plan is damaged, or the pages go round in a circle.
+        """
+        turns = _Turns("the comparison", run_id)
+        token: str | None = None
+        while True:
+            page = await self._requests.compare_ledger(run_id, token)
+            yield page
+            token = turns.next(page.continuation_token)
+            if token is None:
+                return
 
     async def run(self, run_id: str) -> RunView | None:
         """Return None where no record is: a run of committed data or metadata that was only planned, or no run."""

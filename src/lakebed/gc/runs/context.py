@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -92,19 +91,6 @@ class RunContext:
                 if not gone:
                     raise
                 self.progress(f"{count_of(gone, 'commit')} went meanwhile, and files of theirs ({error}): again")
-
-
-class Cleared(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the objects that may be deleted now, and the table COMMITS of their check: `recheck.<recheck>.json`. The
-    objects have `size_bytes`.
-
-    Each recheck has a table and a file of its own, so that two applies at once do not overwrite each other's.
-    """
-
-    garbage: Manifest
-    commits: Manifest
-    expiring: int = 0
-    size_bytes: int = 0
 
 
 def _there(commits: pa.Table) -> pa.Array:

@@ -39,6 +39,7 @@ from lakebed.gc.messages import (
     ledger_folder,
     ledger_records,
     next_file,
+    run_of_record,
 )
 from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
 
@@ -112,7 +113,7 @@ async def settle(context: RunContext, plan: Plan, own: Ledger, seen: frozenset[s
     for _ in range(ATTEMPTS_MAX):
         losers = [loser async for loser in _losers(context, plan, own, seen)]
         for names, rows in losers:
-            if _run_of(names) == plan.run_id:
+            if run_of_record(names) == plan.run_id:
                 given_up |= dict(zip(rows["address"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True))
             # Who was faster says the same. The next look shows whether it is there.
             with suppress(ObjectExists, ObjectOutcomeUnknown):
@@ -142,7 +143,7 @@ async def _losers(
     losing = set[str]()
     for names, rows in others:
         shared = both.intersection(rows["address"].to_pylist()) if both else set()
-        if shared and (DELETED_AT_ONCE in names[0] or _run_of(names) < plan.run_id):
+        if shared and (DELETED_AT_ONCE in names[0] or run_of_record(names) < plan.run_id):
             yield names, giving_way(await _read(context.store, names), shared)
         else:
             losing |= shared
@@ -162,7 +163,7 @@ async def _listed(store: ObjectStore) -> dict[str, int]:
 
 async def _meeting(context: RunContext, plan: Plan, changed_ms: Mapping[str, int]) -> list[tuple[str, ...]]:
     """Return the records of others that may be about objects of the plan."""
-    records = [names for names in ledger_records(changed_ms) if _run_of(names) != plan.run_id]
+    records = [names for names in ledger_records(changed_ms) if run_of_record(names) != plan.run_id]
     kinds = {view.run_id: view.kind for view in await context.service.runs()} if records else {}
     return [
         names for names in records if _may_meet(plan, kinds, names, changed_ms=max(changed_ms[name] for name in names))
@@ -186,13 +187,9 @@ def _may_meet(plan: Plan, kinds: dict[str, RunKind], names: Sequence[str], *, ch
     is_new = changed_ms >= plan.now_ms - SLACK_MS
     if DELETED_AT_ONCE in names[0]:
         return is_new and plan.kind.spec.meets_hard_delete
-    kind = kinds.get(_run_of(names))
+    kind = kinds.get(run_of_record(names))
     if kind is None:
         return is_new
     # Commits still name the objects that these runs took. Plans of other kinds leave out missing objects.
     is_old = plan.kind.takes_committed and not plan.kind.takes_named and kind.takes_named
     return (is_new or is_old) and plan.kind.may_meet(kind)
-
-
-def _run_of(names: Sequence[str]) -> str:
-    return names[0].rpartition("/")[2].partition("-")[0]

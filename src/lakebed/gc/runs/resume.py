@@ -34,7 +34,9 @@ from lakebed.gc.messages import (
     COMMITS,
     DELETES_ALLOWED,
     EXPIRED,
+    RECHECK,
     BadInput,
+    Cleared,
     Manifest,
     Plan,
     PlanMissing,
@@ -43,17 +45,17 @@ from lakebed.gc.messages import (
     RunReport,
     RunState,
     RunView,
+    decode_recheck,
     run_folder,
 )
 from lakebed.objectstore import ObjectStore
 
-from .context import Cleared, Progress, RunContext, find, read_plan, sizes, write_once
+from .context import Progress, RunContext, find, read_plan, sizes, write_once
 from .fencing import Overtaken
 
 APPLY_FILE: Final = "apply.json"
 SWEEP_FILE: Final = "sweep.json"
 _TURN: Final = "turn."
-_RECHECK: Final = "recheck."
 
 
 class OtherUnfinished(Conflict):
@@ -415,7 +417,7 @@ async def garbage_of(store: ObjectStore, view: RunView) -> Manifest:
 
 async def write_recheck(store: ObjectStore, plan: Plan, cleared: Cleared) -> None:
     name = cleared.commits.digest()[:16]
-    await store.put(f"{plan.folder}{_RECHECK}{name}.json", msgspec.json.encode(cleared))
+    await store.put(f"{plan.folder}{RECHECK}{name}.json", msgspec.json.encode(cleared))
 
 
 async def recheck_of(store: ObjectStore, plan: Plan, view: RunView) -> Cleared:
@@ -425,14 +427,10 @@ async def recheck_of(store: ObjectStore, plan: Plan, view: RunView) -> Cleared:
         BadInput: it is missing or unreadable.
     """
     digest = view.plan if plan.kind.publishes else view.sweeps
-    for name in sorted(await sizes(store, plan.folder + _RECHECK)):
-        try:
-            cleared = msgspec.json.decode(await store.get(f"{plan.folder}{_RECHECK}{name}"), type=Cleared)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BadInput(f"{plan.folder}{_RECHECK}{name} is unreadable: {error}", input="recheck") from error
-        # The folder of the table, which the digest covers, ends with the digest of the commits.
-        is_of_commits = cleared.garbage.folder.rstrip("/").endswith(f".{cleared.commits.digest()[:16]}")
-        if cleared.garbage.digest() == digest and is_of_commits:
+    for name in sorted(await sizes(store, plan.folder + RECHECK)):
+        key = f"{plan.folder}{RECHECK}{name}"
+        cleared = decode_recheck(await store.get(key), name=key)
+        if cleared.is_of(digest):
             return cleared
     raise BadInput(f"run {plan.run_id} is sweeping, and what it may sweep is missing", input="recheck")
 

@@ -28,6 +28,7 @@ from lakebed.gc.mark.inputs.special import find_unknown_files
 from lakebed.gc.mark.mark import look_again, mark_expired
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (
+    Cleared,
     CommitCounts,
     Expire,
     Plan,
@@ -38,7 +39,7 @@ from lakebed.gc.messages import (
     StartedRun,
 )
 from lakebed.gc.rules import Rules, check_rules
-from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
+from lakebed.gc.runs.context import RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 
 NO_RULES: Final = "no retention rules are set: `lakebed gc rules set-default` says how long committed data stays"
 

@@ -42,6 +42,7 @@ from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from lakebed.gc.mark.sets.packing import Cause, pack_foreign
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (
+    Cleared,
     CommitCounts,
     Expire,
     Part,
@@ -51,7 +52,7 @@ from lakebed.gc.messages import (
     RunKind,
     StartedRun,
 )
-from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
+from lakebed.gc.runs.context import RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 
 CAUSE: Final = Cause(reason="deleted-repository", rule="deleted")
 

@@ -33,6 +33,7 @@ from lakebed.gc.mark.sets.bucketed import Bucketed
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (
     DATA_PREFIX,
+    Cleared,
     ErasureOrder,
     Expire,
     InvalidRequest,
@@ -48,7 +49,6 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Holds
 from lakebed.gc.runs.context import (
-    Cleared,
     RunContext,
     counts_of,
     folder_in,

@@ -40,6 +40,7 @@ from lakebed.gc.mark.sets.bucketed import HELD_IN_JOIN, Bucketed
 from lakebed.gc.mark.sets.places import Namespace, may_be_swept
 from lakebed.gc.messages import (
     BadInput,
+    Cleared,
     CommitCounts,
     Expire,
     Manifest,
@@ -57,7 +58,7 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
-from lakebed.gc.runs.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
+from lakebed.gc.runs.context import RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 from lakebed.gc.runs.resume import garbage_of, held_tables, runs_over
 
 from .due import Judging, deal_due, deal_going

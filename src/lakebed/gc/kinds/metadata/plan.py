@@ -46,6 +46,7 @@ from lakebed.gc.messages import (
     GC_PREFIX,
     LEFTOVERS,
     BadInput,
+    Cleared,
     LeftoversRetired,
     Part,
     Plan,
@@ -58,7 +59,7 @@ from lakebed.gc.messages import (
     run_folder,
 )
 from lakebed.gc.rules import MetadataRule, RunFacts, WrittenFacts, old_runs, old_written, unnamed_files
-from lakebed.gc.runs.context import Cleared, RunContext, counts_of, folder_in, plan_frame, read_garbage, write_input
+from lakebed.gc.runs.context import RunContext, counts_of, folder_in, plan_frame, read_garbage, write_input
 from lakebed.objectstore import ObjectCorrupt, ObjectStat, ObjectStore
 from lakebed.ranges import metarange_key, range_key, sublist_key
 

@@ -39,6 +39,7 @@ from lakebed.gc.mark.mark import Live, mark_listed
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (
     BadInput,
+    Cleared,
     Found,
     Keeps,
     Manifest,
@@ -54,7 +55,7 @@ from lakebed.gc.messages import (
     UncommittedOptions,
 )
 from lakebed.gc.rules import DAY_MS
-from lakebed.gc.runs.context import Cleared, RunContext, counts_of, folder_in, plan_frame, slice_numbers, write_piece
+from lakebed.gc.runs.context import RunContext, counts_of, folder_in, plan_frame, slice_numbers, write_piece
 from lakebed.gc.runs.resume import held_tables, runs_over
 
 from .old_layout import OldLayout

@@ -83,6 +83,11 @@ def ledger_records(names: Iterable[str]) -> list[tuple[str, ...]]:
     return [tuple(files) for _, files in groupby(sorted(names), key=record_of)]
 
 
+def run_of_record(names: Sequence[str]) -> str:
+    """Return the id of the run that wrote a record. Of hard delete's it is no run's."""
+    return names[0].rpartition("/")[2].partition("-")[0]
+
+
 def next_file(names: Sequence[str]) -> str:
     """Return the name of the file that comes after these files of a record."""
     numbers = [int(numbered[2]) for name in names if (numbered := _NUMBERED.fullmatch(name))]
@@ -217,3 +222,30 @@ def plain_rows(rows: pa.Table) -> list[LedgerRow]:
         LedgerRow(deleted_ms=deleted_ms, **dict(zip(names, row, strict=True)))
         for deleted_ms, *row in zip(*columns, strict=True)
     ]
+
+
+class Disagrees(enum.StrEnum):
+    """Say how the ledger differs from plans or the store. `unplanned`: no plan has the object. `unrecorded`: its run
+    has ended, and no row is about it. `there`: it is deleted by the ledger, and it is there. `twice`: more than one
+    row counts its deletion.
+    """
+
+    UNPLANNED = "unplanned"
+    UNRECORDED = "unrecorded"
+    THERE = "there"
+    TWICE = "twice"
+
+
+class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str
+    address: str
+    what: Disagrees
+
+
+class DisagreementPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the disagreements, of what this page compared. One may come more than once. More is compared with the
+    token.
+    """
+
+    disagreements: tuple[Disagreement, ...]
+    continuation_token: str | None = None

@@ -9,6 +9,8 @@ The digest is over the bytes of the value that is sealed. A reader believes all 
 - `deferred.json` and `purge.json`: the objects whose deletes wait for the end of a window
   (docs/design/0010-deferred-delete.md). The end stands in the run's record alone, where one conditional write decides
   between a longer window and the deletes.
+- `recheck.<recheck>.json`: what a second look lets the run delete. It is not sealed, for the run's record has
+  its digest.
 - `saved.json` (docs/formats/gc-saved.md): what a run of uncommitted data or by a policy leaves for the next one. It is
   written when every delete of the run was tried. A run that finds anything amiss makes a clean run instead.
 """
@@ -254,6 +256,40 @@ def decode_deferred(data: bytes, run_id: str) -> Deferred:
     """
     what = f"list of what run {run_id} defers"
     return _unseal_of_run(data, Deferred, run_id, name="deferred", what=what, format_number=DEFERRED_FORMAT)
+
+
+class Cleared(msgspec.Struct, frozen=True, kw_only=True):
+    """Hold the objects that may be deleted now, and the table COMMITS of their check: `recheck.<recheck>.json`. The
+    objects have `size_bytes`.
+
+    Each recheck has a table and a file of its own, so that two applies at once do not overwrite each other's.
+    """
+
+    garbage: Manifest
+    commits: Manifest
+    expiring: int = 0
+    size_bytes: int = 0
+
+    def is_of(self, digest: str) -> bool:
+        """Return whether a record with this digest let its run take this table."""
+        # The folder of the table, which the digest covers, ends with the digest of the commits.
+        is_of_commits = self.garbage.folder.rstrip("/").endswith(f".{self.commits.digest()[:16]}")
+        return self.garbage.digest() == digest and is_of_commits
+
+
+RECHECK: Final = "recheck."
+"""The names of such files in a run's folder begin with this."""
+
+
+def decode_recheck(data: bytes, *, name: str) -> Cleared:
+    """
+    Raises:
+        BadInput: it is unreadable.
+    """
+    try:
+        return msgspec.json.decode(data, type=Cleared)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"{name} is unreadable: {error}", input="recheck") from error
 
 
 def window_end_ms(window: str, begin_ms: int) -> int:

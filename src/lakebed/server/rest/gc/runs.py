@@ -182,6 +182,10 @@ class Runs:
         question = messages.Question(**{name: request.query(name) for name in messages.Question._fields})
         return await service.why_page(question, request.query("continuation_token") or None)
 
+    async def compare_ledger(self, request: RestRequest) -> messages.DisagreementPage:
+        service = await self._service(request)
+        return await service.compare_ledger(request.query("run_id"), request.query("continuation_token") or None)
+
     async def adopting(self, request: RestRequest) -> messages.Adopting:
         adopted = await (await self._service(request)).adopting()
         logger.warning("gc: %s chose this installation for repository %s", adopted.adopted_by, request.args[0])
@@ -215,6 +219,7 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.LIST_GC_RUNS, runs.ask(lambda live: live.runs)),
         Route(collectors.START_GC_RUN, runs.start),
         Route(collectors.WHY_GC_OBJECT, runs.why),
+        Route(collectors.COMPARE_GC_LEDGER, runs.compare_ledger),
         Route(collectors.GET_GC_RUN, runs.ask_of_run(lambda live: live.run)),
         Route(collectors.READ_GC_UNCOMMITTED, runs.step(lambda live: live.read_uncommitted)),
         Route(collectors.READ_GC_COMMITS, runs.step(lambda live: live.prepare_commits)),

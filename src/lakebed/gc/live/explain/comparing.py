@@ -1,0 +1,398 @@
+"""Compare the ledger with plans and with the store, page by page: `gc ledger --verify`. It reads only, and needs no
+Spark.
+
+1. each object that an ended run was let to take has a row           RUNS:run:part
+2. each row of a sweep is about an object of its run's plan          ROWS:record:address
+3. an object that a row says to be deleted is not there, unless it was written after that
+4. one row counts each deletion                                      TWICE:first:last:other
+
+Right is where a token goes on. A run whose plan is not there any more is not compared by 1 and 2. What is recorded
+between two pages may be left out.
+
+A page costs a listing of the ledger. To that come at most `PARTS_MAX` parts of plans, or `RECORDS_MAX` records and
+`LOOKED_MAX` questions to the store, or two blocks of records. Each block has about `BLOCK_BYTES` of files and is
+compared with each other one, so a long ledger costs the square of its blocks: 1 M rows have some 10 of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import RunId
+from lakebed.gc.live.errors import BadContinuation
+from lakebed.gc.live.publish.expiring import read_garbage
+from lakebed.gc.live.records.runs import RunBook
+from lakebed.gc.messages import (
+    DATA_PREFIX,
+    DELETED_AT_ONCE,
+    LEDGER_PREFIX,
+    RECHECK,
+    BadInput,
+    Disagreement,
+    DisagreementPage,
+    Disagrees,
+    LedgerState,
+    Manifest,
+    Plan,
+    RunKind,
+    RunState,
+    RunView,
+    check_run_id,
+    decode_deferred,
+    decode_plan,
+    decode_recheck,
+    decode_record,
+    ledger_name,
+    ledger_records,
+    plan_path,
+    purge_path,
+    record_of,
+    run_folder,
+    run_of_record,
+)
+from lakebed.objectstore import ObjectMissing, ObjectStore
+from lakebed.versions import Versions
+
+PARTS_MAX: Final = 20
+RECORDS_MAX: Final = 100
+LOOKED_MAX: Final = 5_000
+BLOCK_BYTES: Final = 4 << 20
+LISTED_FROM: Final = 8
+"""Ask for fewer objects of a slice one by one, and list the slice for more."""
+AT_ONCE: Final = 16
+
+_Record = tuple[str, ...]
+
+
+class _Stage(enum.StrEnum):
+    RUNS = "runs"
+    ROWS = "rows"
+    TWICE = "twice"
+
+
+_POSITIONS: Final = {_Stage.RUNS: 2, _Stage.ROWS: 2, _Stage.TWICE: 3}
+_NEXT: Final = {_Stage.RUNS: "rows::", _Stage.ROWS: "twice:::", _Stage.TWICE: None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ledger:
+    """List the ledger: its records in the order of names, and the bytes of each file. Names lack `LEDGER_PREFIX`."""
+
+    records: Sequence[_Record]
+    sizes: dict[str, int]
+
+    def of_run(self, run_id: str) -> list[_Record]:
+        return [names for names in self.records if run_of_record(names) == run_id]
+
+    def block(self, records: Sequence[_Record]) -> Sequence[_Record]:
+        """Return as many of these records as a block has, at least one."""
+        size = 0
+        for number, names in enumerate(records):
+            size += sum(self.sizes[name] for name in names)
+            if size > BLOCK_BYTES:
+                return records[: number + 1]
+        return records
+
+
+class Comparing:
+    def __init__(self, versions: Versions, runs: RunBook) -> None:
+        self._versions = versions
+        self._runs = runs
+        self._store: ObjectStore = versions.objectstore
+
+    async def page(self, run_id: str = "", token: str | None = None) -> DisagreementPage:
+        """Compare a page of the ledger, for this run or all.
+
+        Raises:
+            BadContinuation: the token is none of ours.
+            InvalidRunId: no run has such a name.
+            BadInput: a file of the ledger or of a plan is damaged; the message names it.
+        """
+        if run_id:
+            check_run_id(run_id)
+        stage, position = _parse(token)
+        # First: a run that ends after this is not compared, for its rows may come after the listing.
+        views = await self._runs.views({})
+        ledger = await self._ledger()
+        match stage:
+            case _Stage.RUNS:
+                ended = sorted((view for view in views if view.state is RunState.ENDED), key=lambda view: view.run_id)
+                found, after = await self._compare_runs(ledger, _only(ended, run_id), *position)
+            case _Stage.ROWS:
+                found, after = await self._compare_rows(ledger, views, run_id, *position)
+            case _Stage.TWICE:
+                found, after = await self._compare_records(ledger, run_id, *position)
+        following = _NEXT[stage] if after is None else _token(stage, *after)
+        return DisagreementPage(disagreements=tuple(found), continuation_token=following)
+
+    # Stages: what was found, and where to go on.
+
+    async def _compare_runs(
+        self, ledger: _Ledger, views: Sequence[RunView], first: str, part: str
+    ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
+        """Look for a row of each object that an ended run was let to take."""
+        found: list[Disagreement] = []
+        looked = 0
+        for view in views:
+            if view.run_id < first or not view.plan:
+                continue
+            if looked > PARTS_MAX:
+                return found, (view.run_id, "0")
+            begin = _number(part) if view.run_id == first else 0
+            looked += 1  # for its plan
+            taken = await self._taken(view)
+            if taken is None:
+                continue
+            for number, one in list(enumerate(taken.parts))[begin:]:
+                if looked > PARTS_MAX:
+                    return found, (view.run_id, str(number))
+                looked += 1
+                planned = (await read_garbage(self._store, taken, one))["address"]
+                rest = await self._without_rows(ledger, view.run_id, one.name, planned)
+                found += _of(view.run_id, rest, Disagrees.UNRECORDED)
+        return found, None
+
+    async def _compare_rows(
+        self, ledger: _Ledger, views: Sequence[RunView], run_id: str, first: str, after: str
+    ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
+        """Look for each row in the plan of its run, and for each deleted object in the store."""
+        found: list[Disagreement] = []
+        asked = 0
+        kinds = {view.run_id: view.kind for view in views}
+        plans: dict[str, Plan | None] = {}
+        for number, names in enumerate(names for names in _of_interest(ledger, run_id) if names[0] >= first):
+            if number == RECORDS_MAX or asked >= LOOKED_MAX:
+                return found, (names[0], "")
+            rows = await self._read(names)
+            is_from_begin = names[0] != first or not after
+            run = run_of_record(names)
+            if is_from_begin and DELETED_AT_ONCE not in f"/{names[0]}":
+                if run not in plans:
+                    plans = {run: await self._plan(run, kinds.get(run))}
+                if (plan := plans[run]) is not None:
+                    found += _of(run, await self._unplanned(plan, names, _tried(rows)), Disagrees.UNPLANNED)
+            rows = _deleted(rows).sort_by("address")
+            if not is_from_begin:
+                rows = rows.filter(pc.greater(rows["address"], after))
+            some = rows.slice(0, LOOKED_MAX - asked)
+            asked += some.num_rows
+            found += await self._there(some)
+            if some.num_rows < rows.num_rows:
+                return found, (names[0], some["address"][-1].as_py())
+        return found, None
+
+    async def _compare_records(
+        self, ledger: _Ledger, run_id: str, first: str, last: str, other: str
+    ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
+        """Compare a block of records with itself, and with one block of the others that come after it. Of one run
+        compare its records with all.
+        """
+        rest = [names for names in _of_interest(ledger, run_id) if names[0] >= first]
+        block = [names for names in rest if names[0] <= last] if last else ledger.block(rest)
+        if not block:
+            return [], None
+        last = block[-1][0]
+        mine = pa.concat_tables([_deleted(await self._read(names)) for names in block])
+        found = [] if other else _twice_in(mine)
+        is_mine = set(_of_interest(ledger, run_id)) if run_id else set[_Record]()
+        others = [names for names in ledger.records if names[0] > last or (run_id and names not in is_mine)]
+        some = ledger.block([names for names in others if names[0] >= other])
+        for names in some:
+            rows = _deleted(await self._read(names))
+            one, two = (mine, rows) if run_id else (rows, mine)  # of two runs show the later one, or the one asked for
+            same = one.filter(pc.is_in(one["address"], value_set=two["address"].combine_chunks()))
+            found += [_disagreement(row, Disagrees.TWICE) for row in same.to_pylist()]
+            await self._pause()
+        if some and (following := [names for names in others if names[0] > some[-1][0]]):
+            return found, (first or block[0][0], last, following[0][0])
+        if following := [names for names in rest if names[0] > last]:
+            return found, (following[0][0], "", "")
+        return found, None
+
+    # What they compare
+
+    async def _without_rows(self, ledger: _Ledger, run_id: str, part: str, planned: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return those of these addresses that no row of the run's sweeps is about."""
+        records = ledger.of_run(run_id)
+        # Mostly the record of the part has them all. An apply that was overtaken may have dealt them out otherwise.
+        own = record_of(ledger_name(part, 0))
+        for names in sorted(records, key=lambda names: not record_of(names[0]).endswith(f"/{run_id}-{own}")):
+            if not len(planned):
+                break
+            planned = _without(planned, _tried(await self._read(names))["address"])
+        return planned
+
+    async def _unplanned(self, plan: Plan, names: _Record, rows: pa.Table) -> pa.ChunkedArray:
+        """Return the addresses of these rows that the plan lacks."""
+        rest = rows["address"]
+        own = record_of(names[0])
+        for part in sorted(plan.garbage.parts, key=lambda part: not own.endswith(f"/{plan.run_id}-{part.name}")):
+            if not len(rest):
+                break
+            rest = _without(rest, (await read_garbage(self._store, plan.garbage, part))["address"])
+            await self._pause()
+        return rest
+
+    async def _there(self, rows: pa.Table) -> list[Disagreement]:
+        """Return those of these rows, in the order of addresses, whose objects are there and no newer."""
+        found: list[Disagreement] = []
+        for folder, group in groupby(rows.to_pylist(), key=lambda row: row["address"].rpartition("/")[0]):
+            by_address = {row["address"]: row for row in group}
+            # What was written later is new: a client may hold a signed URL, and keys in no slice are given again.
+            found += [
+                _disagreement(by_address[address], Disagrees.THERE)
+                for address, modified_ms in await self._modified(folder, list(by_address))
+                if modified_ms <= int(by_address[address]["deleted_at"].timestamp() * 1000)
+            ]
+        return found
+
+    async def _modified(self, folder: str, addresses: Sequence[str]) -> list[tuple[str, int]]:
+        """Return those of a folder's objects that are there, and when each was written."""
+        if len(addresses) >= LISTED_FROM and folder.startswith(DATA_PREFIX):
+            return await self._listed(folder, addresses)
+
+        async def stat(address: str) -> tuple[str, int] | None:
+            try:
+                return address, (await self._store.stat(address)).modified_ms
+            except ObjectMissing:
+                return None
+
+        there: list[tuple[str, int] | None] = []
+        for start in range(0, len(addresses), AT_ONCE):
+            some = [stat(address) for address in addresses[start : start + AT_ONCE]]
+            there += await self._versions.ports.tasks.gather(some)
+        return [one for one in there if one is not None]
+
+    async def _listed(self, folder: str, addresses: Sequence[str]) -> list[tuple[str, int]]:
+        wanted, there = set(addresses), list[tuple[str, int]]()
+        # The first of them is not before its own name without the last letter.
+        async for page in self._store.list(f"{folder}/", start_after=addresses[0][:-1]):
+            there += [(stat.key, stat.modified_ms) for stat in page if stat.key in wanted]
+            if page and page[-1].key >= addresses[-1]:
+                break
+        return there
+
+    # What they read
+
+    async def _ledger(self) -> _Ledger:
+        sizes = {
+            stat.key.removeprefix(LEDGER_PREFIX): stat.size_bytes
+            async for page in self._store.list(LEDGER_PREFIX)
+            for stat in page
+        }
+        await self._pause()
+        return _Ledger(records=ledger_records(sizes), sizes=sizes)
+
+    async def _read(self, names: _Record) -> pa.Table:
+        """Return `run_id`, `address`, `state` and `deleted_at` of a record's rows."""
+        keys = [LEDGER_PREFIX + name for name in names]
+        data = await self._versions.ports.tasks.gather([self._store.get(key) for key in keys])
+        await self._pause()
+        return decode_record(keys, data).select(["run_id", "address", "state", "deleted_at"])
+
+    async def _plan(self, run_id: str, kind: RunKind | None) -> Plan | None:
+        for one in [kind] if kind else RunKind:
+            data = await self._find(plan_path(one, run_id))
+            if data is not None:
+                return decode_plan(data, run_id)
+        return None
+
+    async def _taken(self, view: RunView) -> Manifest | None:
+        """Return the table that an ended run swept, by its record; None where its plan is gone."""
+        plan = await self._plan(view.run_id, view.kind)
+        if plan is None:
+            return None
+        data = await self._find(purge_path(plan.kind, plan.run_id))
+        if data is not None:
+            listed = decode_deferred(data, plan.run_id)
+            if listed.garbage.digest() == view.sweeps:
+                return listed.garbage
+        return await self._rechecked(plan, view) if view.sweeps or plan.kind.publishes else plan.garbage
+
+    async def _rechecked(self, plan: Plan, view: RunView) -> Manifest:
+        digest = view.plan if plan.kind.publishes else view.sweeps
+        async for page in self._store.list(run_folder(plan.kind, RunId(plan.run_id)) + RECHECK):
+            for stat in page:
+                cleared = decode_recheck(await self._store.get(stat.key), name=stat.key)
+                if cleared.is_of(digest):
+                    return cleared.garbage
+        raise BadInput(f"run {plan.run_id} has swept, and what it was let to sweep is missing", input="recheck")
+
+    async def _find(self, key: str) -> bytes | None:
+        try:
+            return await self._store.get(key)
+        except ObjectMissing:
+            return None
+
+    async def _pause(self) -> None:
+        """Let the server answer others between two files."""
+        await self._versions.ports.clock.sleep(0)
+
+
+def _only(views: Iterable[RunView], run_id: str) -> list[RunView]:
+    return [view for view in views if run_id in ("", view.run_id)]
+
+
+def _of_interest(ledger: _Ledger, run_id: str) -> Sequence[_Record]:
+    return ledger.of_run(run_id) if run_id else ledger.records
+
+
+def _tried(rows: pa.Table) -> pa.Table:
+    """Leave out what was restored: that is no deed of a sweep."""
+    return rows.filter(pc.not_equal(rows["state"], LedgerState.RESTORED.value))
+
+
+def _deleted(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.equal(rows["state"], LedgerState.DELETED.value))
+
+
+def _without(addresses: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.ChunkedArray:
+    return addresses.filter(pc.invert(pc.is_in(addresses, value_set=others.combine_chunks())))
+
+
+def _twice_in(rows: pa.Table) -> list[Disagreement]:
+    counts = pc.value_counts(rows["address"].combine_chunks())
+    more = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    twice = rows.filter(pc.is_in(rows["address"], value_set=more)).to_pylist()
+    return [_disagreement(row, Disagrees.TWICE) for row in {row["address"]: row for row in twice}.values()]
+
+
+def _of(run_id: str, addresses: pa.ChunkedArray, what: Disagrees) -> list[Disagreement]:
+    return [Disagreement(run_id=run_id, address=address, what=what) for address in addresses.to_pylist()]
+
+
+def _disagreement(row: dict[str, str], what: Disagrees) -> Disagreement:
+    return Disagreement(run_id=row["run_id"], address=row["address"], what=what)
+
+
+def _token(stage: _Stage, *position: str) -> str:
+    return ":".join([stage.value, *position])
+
+
+def _parse(token: str | None) -> tuple[_Stage, list[str]]:
+    if token is None:
+        return _Stage.RUNS, ["", ""]
+    name, *position = token.split(":", 1)
+    try:
+        stage = _Stage(name)
+        position = position[0].split(":", _POSITIONS[stage] - 1)
+    except (ValueError, IndexError):
+        position = []
+    if not position or len(position) != _POSITIONS[stage]:
+        raise BadContinuation("not a continuation token")
+    if stage is _Stage.RUNS:
+        _number(position[1])
+    return stage, position
+
+
+def _number(text: str) -> int:
+    if text and not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise BadContinuation("not a continuation token")
+    return int(text or 0)
