@@ -6,13 +6,13 @@
     history     log, merge base, differences        merges      merge, revert, cherry-pick
     staging     the writer and the reader           resets      reset, hard reset
     uploads     addresses handed out to clients     fencing     owners that died; bumps of branches
-    copies      copies that move no bytes           cleanup     what nothing names any more
+    copies      copies that move no bytes           cleanup     remove records that nothing names
     slices      where uploads put their bytes       retired     which commits and files may not be named
     inventory   records in bulk, for collectors     taken       objects that a lifecycle policy took
     recorder    commits of trees that are there
     hard_delete objects that may be deleted at once   moves       a copy, then a tombstone for its source
 
-Each part may use those before it in `Versions.__init__`. The flows and what they promise: docs/design/protocols.md.
+Each part may use those before it in `Versions.__init__`. The flows and their promises: docs/design/protocols.md.
 They await their ports and nothing else.
 """
 

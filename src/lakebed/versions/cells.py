@@ -1,4 +1,4 @@
-"""Cells: what a staging token's partition holds, one a path (docs/formats/records.md, "Cell").
+"""Cells: the records of a staging token's partition, one a path (docs/formats/records.md, "Cell").
 
 A cell is the msgpack array `[2, flags, *row]`: format number, flags, then base's `Row`. Arrays of one shape laid end to
 end behind one array header are themselves msgpack, so a page of a thousand decodes in a single call.
@@ -123,7 +123,7 @@ def is_gone(flags: int) -> bool:
 
 
 def changes_table(keys: Sequence[bytes], values: Sequence[bytes]) -> pa.Table:
-    """Cells as columns (`CHANGES_SCHEMA`), in the order given: what a commit applies. No object for each row stays."""
+    """Cells as columns (`CHANGES_SCHEMA`), in the order given, for a commit to apply. No object for each row stays."""
     if not values:
         return CHANGES_SCHEMA.empty_table()
     with _collector_resting():

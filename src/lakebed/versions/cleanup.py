@@ -1,12 +1,12 @@
-"""Delete what no flow needs any more in the key-value store: retired tokens, finished records, refs half made.
+"""Delete the records that no flow needs any more: retired tokens, finished records, refs half made.
 
 Cells go in the order that the proof needs (docs/design/protocols.md, "Commit", step 5): first the claims, then each
-branch, and what a branch still holds is left alone. A token leaves a branch once and never comes back, and it is
-claimed before it leaves; so a token that is claimed and not held is retired, however late the reading. The one
+branch, and tokens that a branch still holds are left alone. A token leaves a branch once and never comes back, and it
+is claimed before it leaves; so a token that is claimed and not held is retired, however late the reading. The one
 exception is a token that a freeze is filling: it is claimed before it is held, and is cleaned only after the branch was
 bumped, which makes a freeze that sleeps fail.
 
-Where objects are deleted at once, the cleaner also looks which cells own what no commit took (`_doom_owned`). For that
+Where objects are deleted at once, the cleaner also finds cells that own objects of no commit (`_doom_owned`). For that
 it reads the claims again, last: a claim that comes later belongs to a publication that fails.
 
 A claim is kept until a cleaner saw all its tokens retired for longer than the branch cache and the longest request:
@@ -177,7 +177,7 @@ class Cleanup:
         return [item async for item in self._context.records(ClaimRecord, keys.CLAIM)]
 
     async def _wipe(self, token: StagingToken, claims: Sequence[ClaimRecord] | None) -> Wiped:
-        """Remove the cells of a retired token. With `claims`, queue what they own and no claimed commit has."""
+        """Remove the cells of a retired token. With `claims`, queue their own objects that no claimed commit has."""
         partition = self._context.token_partition(token)
         count, is_whole = 0, True
         start: bytes | None = b""
@@ -241,7 +241,7 @@ class Cleanup:
         return True
 
     async def _clean_records(self) -> int:
-        """Expire what is out of date, give up what is stuck, remove what is finished and no run may be looking for."""
+        """Expire old records, give up stuck ones, and remove finished ones that no run may be looking for."""
         now = self._context.ports.clock.now_ms()
         finished: list[tuple[bytes, UploadRecord | CopyRecord]] = []
         expired: list[str] = []

@@ -12,7 +12,7 @@ from .records import Commit
 COMMITS_MAX: Final = 50_000
 BYTES_MAX: Final = 64 << 20
 RECORD_BYTES: Final = 800
-"""What a commit takes in memory besides its message and metadata, which may have 250,000 bytes."""
+"""The bytes of a commit in memory besides its message and metadata, which may have 250,000."""
 
 
 class CommitCache:
@@ -31,7 +31,7 @@ class CommitCache:
         return commit
 
     def keep(self, commit_id: CommitId, commit: Commit) -> Commit:
-        """Take the commit in place of what was kept under its id, and return it."""
+        """Keep the commit in place of an earlier one of its id, and return it."""
         former = self._commits.pop(commit_id, None)
         self._size_bytes += _size(commit) - (0 if former is None else _size(former))
         self._commits[commit_id] = commit

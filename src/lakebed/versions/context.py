@@ -143,7 +143,7 @@ class Context:
         return await self._reads.get(key)
 
     async def read(self, kind: type[R], key: bytes) -> tuple[R, Held] | None:
-        """Decode what `get_shared` finds."""
+        """Decode the answer of `get_shared`."""
         held = await self._reads.get(key)
         return None if held is None else (decode_record(kind, held.value), held)
 
@@ -183,7 +183,7 @@ class Context:
         await self.store.delete(self.partition, key)
 
     async def set_if(self, key: bytes, value: bytes, predicate: Predicate | None) -> Held:
-        """Write exactly over what was read. The caller knows what its errors mean."""
+        """Write exactly over the record that was read. The caller handles the errors."""
         return Held(value, await self.store.set_if(self.partition, key, value, predicate))
 
     async def delete_if(self, key: bytes, predicate: Predicate) -> None:
@@ -303,7 +303,7 @@ class BranchRecords:
         self._cache.pop(branch, None)
 
     async def set(self, branch: str, record: BranchRecord, seen: Seen) -> Seen:
-        """Replace exactly the record that was `seen`. The caller knows what its errors mean."""
+        """Replace exactly the record that was `seen`. The caller handles the errors."""
         value = encode_record(record)
         # Forget first: if the write fails or its answer is lost, the cached record may be out of date.
         self.forget(branch)
@@ -313,7 +313,7 @@ class BranchRecords:
         return now
 
     async def consistent(self, branch: str, look: Callable[[BranchRecord], Awaitable[T]]) -> T:
-        """Return what `look` finds in one state of the branch: document 002's reader.
+        """Return the result of `look` in one state of the branch: document 002's reader.
 
         Look, then read the record again. If it changed, start again with the new one.
         """

@@ -58,7 +58,7 @@ class PathExists(AlreadyExists):
 
 
 class PreconditionFailed(Conflict):
-    """`if_match` or `if_address`, and what is at the path is something else."""
+    """`if_match` or `if_address`, and another entry is at the path."""
 
 
 class NoChanges(Invalid):
@@ -90,7 +90,7 @@ class MergeConflict(Conflict):
 
 
 class CommitOvertaken(Conflict):
-    """A later commit, a reset or a deletion of the branch took what this commit had sealed."""
+    """A later commit, a reset or a deletion of the branch took the sealed tokens of this commit."""
 
 
 class BranchMoved(Conflict):

@@ -1,4 +1,4 @@
-"""Ref expressions: from what a user names to a commit.
+"""Resolve ref expressions of users to commits.
 
 A ref expression is a branch, a tag, a commit id or an unambiguous prefix of one. Any number of `~N` (the N-th
 first-parent ancestor) and `^N` (the N-th parent) may follow it. So may one of `@` (the branch's head without what is
@@ -31,7 +31,7 @@ STEPS_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """`branch` is set where what is staged on it counts too."""
+    """`branch` is set where its staged changes count, too."""
 
     commit_id: CommitId
     branch: BranchName | None = None
@@ -43,7 +43,7 @@ class Expressions:
         self._reflog = reflog
 
     async def resolve(self, expression: str) -> Resolved:
-        """Return what an expression names. A branch without steps or `@` is read through its cached head.
+        """Resolve an expression. A branch without steps or `@` is read through its cached head.
 
         Raises:
             RefNotFound: nothing has this name.
@@ -164,7 +164,7 @@ def _parts_of(expression: str) -> tuple[str, str | None, str, str]:
         BadRef: malformed.
     """
     if expression and _SIGN.search(expression) is None:
-        return expression, None, "", ""  # A plain name, as nearly always: a third of what the whole pattern costs.
+        return expression, None, "", ""  # A plain name, as nearly always: a third of the cost of the whole pattern.
     match = _EXPRESSION.fullmatch(expression)
     if match is None:
         raise BadRef(f"{expression!r} is not a ref expression", ref=expression)

@@ -1,4 +1,4 @@
-"""Giving up on an owner that died, and making sure that what it left in flight can no longer land.
+"""Give up an owner that died, and make sure that its writes in flight can no longer land.
 
     1  set_if its slice open → fenced, its records linking or pending → revoked
     2  freeze the record's branch; for a slice every branch
@@ -62,7 +62,7 @@ FROZEN_AT_ONCE: Final = 16
 
 STANDS_FOR_MAX: Final = 256
 """A branch without commits is frozen again and again, and its record must stay small. A committer whose token is
-left out, the oldest first, finds itself overtaken; nothing of what it sealed is lost."""
+left out, the oldest first, finds itself overtaken; nothing that it sealed is lost."""
 
 
 class Fencing:
@@ -186,7 +186,7 @@ class Fencing:
             span = await self._layers.staged_span(tokens, start, self._context.options.scan_page)
             cells = dict(zip(span.keys, span.cells, strict=True))
             for key in [key for key, cell in cells.items() if hides_one(cell)]:
-                # What it hides may be in a token that the frozen one stands for, too. A commit will not see that.
+                # The hidden cell may be in a token that the frozen one stands for, too. A commit will not see that.
                 cells[key] = await self._layers.look_up_all_staged(tokens, key) or cells[key]
             items = [(key, encode_cell(flags & ~EXCLUSIVE, row)) for key, (flags, row) in cells.items()]
             if items:

@@ -2,7 +2,8 @@
 
 A writer *lets go* of an address where it took an owned cell away from a token that it then saw to be still current
 (docs/design/0007-hard-delete.md). It waits for nothing: the address stays in memory until this process's worker writes
-it down, about a second later. What a crash loses there is garbage for the offline collector, as all that is in doubt.
+it down, about a second later. An address that a crash loses there is garbage for the offline collector, as all in
+doubt.
 
 Marks in cells are kept whatever the setting says. So it may be turned on and off at any time: it decides only whether
 addresses are queued.
@@ -27,12 +28,12 @@ from .context import Context
 from .records import Record, decode_record, encode_record
 
 WAITING_MAX: Final = 100_000
-"""More than a worker writes in a second. Where none does, what comes then is left to the offline collector."""
+"""More than a worker writes in a second. Where no worker runs, later addresses are left to the offline collector."""
 BATCH: Final = 1_000
 
 
 class LetGoBy(StrEnum):
-    """Say what took the last name away."""
+    """Name the operation that took the last name away."""
 
     OVERWRITE = "overwrite"
     DELETE = "delete"
@@ -93,7 +94,7 @@ class QueuePage:
 
 
 class HardDelete:
-    """The setting and the queue. `is_on` is what this process's worker read last, and does without a read."""
+    """The setting and the queue. `is_on` is the last setting that this process's worker read, and costs no read."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -104,7 +105,8 @@ class HardDelete:
     # For those who take names away
 
     def let_go(self, cell: Cell | None, path: bytes, by: LetGoBy, *, instead: Row = TOMBSTONE_ROW) -> None:
-        """Queue the address of a cell that was taken away, if the cell owned it. `instead`: what the path names now.
+        """Queue the address of a cell that was taken away, if the cell owned it. `instead`: the entry that the path
+        names now.
 
         The caller took it by a conditional write that was answered, in a token that was current after that.
         """
@@ -130,7 +132,9 @@ class HardDelete:
     # For the worker
 
     async def flush(self) -> int:
-        """Write down what waits in this process; return how many. What a failed write leaves is written next time."""
+        """Write down the addresses that wait in this process; return how many. A failed write leaves them for the next
+        one.
+        """
         written = 0
         while self._waiting:
             batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
@@ -166,7 +170,7 @@ class HardDelete:
                 await self._context.store.set_if(self._partition, name, encode_record(failed), held.predicate)
 
     async def open_page(self) -> OpenPage:
-        """Return the page that is next. To be read before the queue: then no earlier page recorded what it holds."""
+        """Return the next page. Read it before the queue: then no earlier page recorded its addresses."""
         while True:
             held = await self._context.get(keys.QUEUE_PAGE)
             if held is not None:
@@ -195,7 +199,7 @@ class HardDelete:
         await self._context.delete(name)
 
     async def is_deleting(self) -> bool:
-        """Answer whether a worker may be in the middle of a page, by what it read before this call."""
+        """Answer whether a worker may be in the middle of a page, by its reads before this call."""
         return [name async for name, _ in self._context.scan(keys.DELETING)] != []
 
     # The setting
@@ -211,7 +215,7 @@ class HardDelete:
     async def change(
         self, *, by: str, is_on: bool | None = None, is_paused: bool | None = None, grace_s: int | None = None
     ) -> HardDeleteRecord:
-        """Change what is given, and leave the rest as it is. A negative `grace_s` brings back that of the store."""
+        """Change the given fields only. A negative `grace_s` brings back that of the store."""
         while True:
             record, held = await self._read()
             changed = replace(
@@ -245,5 +249,5 @@ def same_address(one: Row, other: Row) -> bool:
 
 
 def _key(record: QueuedRecord) -> bytes:
-    # Time first, so that the worker finds what is due without passing over what is not.
+    # Time first, so that the worker reads due addresses only.
     return f"{record.since_ms:013d}/{record.address}".encode()

@@ -162,7 +162,7 @@ class History:
         """Return for each path the newest commit that left it as it is at `head`, and for each prefix the newest that
         changed a path below; and whether all are there.
 
-        Merges do not count: they bring along what another commit wrote. Each commit costs a look at two lists of
+        Merges do not count: another commit wrote the entries that they bring. Each commit costs a look at two lists of
         ranges, and of ranges that its tree does not share with its parent's those that a sought path lies in.
         """
         trees = self._context.trees
@@ -237,7 +237,7 @@ class History:
 
     @says_who_took
     async def count_expired(self, left: str, right: str) -> int:
-        """Count what `right` has, unlike `left`, of objects that lifecycle runs took."""
+        """Count the entries of `right`, unlike `left`, whose objects lifecycle runs took."""
         ids = [await self._refs.resolve_commit(ref) for ref in (left, right)]
         found = await self._taken.count_brought(*[await self._context.commits.metarange(id_) for id_ in ids])
         await self._retired.check_contents(ids)
@@ -255,7 +255,7 @@ class History:
         limit: int = 1000,
         three_dot: bool = True,
     ) -> tuple[list[Difference], bool]:
-        """Return what `right` has changed, and whether there is more. With `three_dot`: since the two parted, as a
+        """Return the changes of `right`, and whether there are more. With `three_dot`: since the two parted, as a
         merge of right into left would bring it; paths that both changed differently are `conflict`. Else: against left
         as it stands.
         """
@@ -303,7 +303,7 @@ class History:
     async def diff_branch(
         self, branch: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
     ) -> tuple[list[Difference], bool]:
-        """Return what is staged on the branch against its commit, and whether there is more. One
+        """Return the staged changes of the branch against its commit, and whether there are more. One
         state of the branch.
         """
         start = resume(prefix, after, delimiter)

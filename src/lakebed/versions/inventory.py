@@ -1,6 +1,6 @@
 """Records and cells in bulk, as collectors read them: always from the store, never from a cache.
 
-A name is what follows the prefix in a record's key: a branch's or tag's name, an address, a commit's or run's id.
+A name is the rest of a record's key after the prefix: a branch's or tag's name, an address, a commit's or run's id.
 """
 
 from __future__ import annotations
@@ -87,10 +87,6 @@ class Inventory:
     async def find(self, kind: type[R], name: str) -> R | None:
         held = await self._context.get(_PREFIXES[kind] + name.encode())
         return None if held is None else decode_record(kind, held.value)
-
-    async def next_branch(self, after: str) -> tuple[str, BranchRecord] | None:
-        """Return the first branch behind this name, and its record; it may be `creating`."""
-        return next(iter(await self.next_branches(after, 1)), None)
 
     async def next_branches(self, after: str, limit: int) -> list[tuple[str, BranchRecord]]:
         """Return up to `limit` branches behind this name, ascending, with their records. None: there is none."""

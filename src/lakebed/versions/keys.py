@@ -2,7 +2,7 @@
 
 A repository has a partition, named by its uid. So has each staging token, because a token may hold as many cells as the
 repository has objects. So has each collection run, for the commits that it expires: these may be as many. One more is
-for what collections of metadata retired, and one for objects that wait to be deleted at once.
+for ids that collections of metadata retired, and one for objects that wait to be deleted at once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def retired_partition(uid: RepositoryUid) -> bytes:
 
 
 def taken_partition(uid: RepositoryUid) -> bytes:
-    """Name the partition of what lifecycle runs took although commits name it (taken.py). No record is ever deleted."""
+    """Name the partition of objects that lifecycle runs took although commits name them (taken.py). No record is ever
+    deleted.
+    """
     return f"{uid}/taken".encode()
 
 

@@ -1,8 +1,8 @@
 """Declare the records that the key-value store holds of a repository, besides cells (docs/formats/records.md).
 
-A value is one byte of format number, then msgpack. A later release reads what an earlier one wrote; a number it does
-not know is `RecordFormat`, never a guess. Records are immutable here: every change is a `set_if` against what was read.
-The legal moves of the records with states are tables (`MOVES`), which the flows run and the tests enumerate.
+A value is one byte of format number, then msgpack. A later release reads the records of an earlier one; an
+unknown number is `RecordFormat`, never a guess. Records are immutable here: each change is a `set_if` over the read
+one. The legal moves of the records with states are tables (`MOVES`), which the flows run and the tests enumerate.
 """
 
 from __future__ import annotations

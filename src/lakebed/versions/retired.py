@@ -1,9 +1,9 @@
 """Commits that may no longer be named and ids of files that may no longer be written: where writers and runs meet.
 
 A writer that is about to name a commit first writes where a run will look (a ref that is `creating`, an intent, a
-commit record), then checks here. A run first publishes what it expires, then looks there. So one of the two sees the
-other (docs/design/protocols.md, "Naming a commit while a collection of committed data runs"). A commit that a run took
-is not read through either: else a path would resolve until its object goes, and no reader had any grace.
+commit record), then checks here. A run first publishes the commits that it expires, then looks there. So one of the two
+sees the other (docs/design/protocols.md, "Naming a commit while a collection of committed data runs"). A commit that a
+run took is not read through either: else a path would resolve until its object goes, and no reader had any grace.
 
 A collection of metadata retires ids of files for ever ("A collection of metadata"): writers ask after them.
 """
@@ -69,7 +69,7 @@ class Retired:
         return any(record.state in TAKING and not record.swept for record in runs)
 
     async def check_contents(self, commits: Sequence[CommitId]) -> None:
-        """To be asked after the contents were read: what was read before the run gave them up is readable for the grace
+        """Ask after the contents were read: contents read before the run gave them up stay readable for the grace
         that it waits then (lakebed.gc, flow.py). Heads of branches need no look. Costs one `get_many`.
 
         Raises:
@@ -138,14 +138,14 @@ class Retired:
     # For collectors: commits that a run expires
 
     async def expire(self, run: RunId, commits: Sequence[CommitId]) -> None:
-        """Add to what the run expires. It counts while the run is expiring or sweeping."""
+        """Add commits to those that the run expires. They count while the run is expiring or sweeping."""
         partition = keys.expiring_partition(self._context.uid, run)
         for start in range(0, len(commits), BATCH):
             batch = commits[start : start + BATCH]
             await self._context.store.set_many(partition, [(commit.encode(), b"") for commit in batch])
 
     async def expiring(self, run: RunId) -> list[CommitId]:
-        """Return what the run expires now, in order of id."""
+        """Return the commits that the run expires now, in order of id."""
         partition = keys.expiring_partition(self._context.uid, run)
         found: list[CommitId] = []
         start: bytes | None = b""
@@ -156,7 +156,7 @@ class Retired:
         return found
 
     async def release(self, run: RunId, commits: Iterable[CommitId]) -> None:
-        """Take these commits out of what the run expires."""
+        """Take these commits out of those that the run expires."""
         partition = keys.expiring_partition(self._context.uid, run)
         names = sorted(commit.encode() for commit in commits)
         for start in range(0, len(names), BATCH):
@@ -260,7 +260,7 @@ class Retired:
             return found
 
     async def note_planned(self, run: RunId, record: PlannedRecord) -> PlannedRecord:
-        """Write who planned the run, unless a record says so already. Return what the record says from now on."""
+        """Write who planned the run, unless a record says so already. Return the record in force."""
         key = keys.PLANNED + run.encode()
         try:
             await self._context.set_if(key, encode_record(record), None)
@@ -291,7 +291,7 @@ class Retired:
             await self._context.store.delete_many(self._context.partition, names[start : start + BATCH])
 
     async def forget_run(self, run: RunId) -> bool:
-        """Remove a run's record and what it expired. False: there is none, or it was replaced meanwhile."""
+        """Remove a run's record and its list of expired commits. False: there is none, or it was replaced meanwhile."""
         key = keys.RUN + run.encode()
         held = await self._context.get(key)
         if held is None:
@@ -310,7 +310,7 @@ class Retired:
 def says_who_took(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Wrap a method of a part with `_retired` that reads what commits hold.
+    """Wrap a method of a part with `_retired` that reads the contents of commits.
 
     Where a file is missing because a collection took it, the method raises CommitExpired.
     """

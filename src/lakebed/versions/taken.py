@@ -4,7 +4,7 @@ A run writes down all that it takes before its readers' grace begins, for ever. 
 the whole grace, or the read says which run and rule took the object (docs/design/protocols.md, "A lifecycle run").
 
 The partition `<uid>/taken` holds, for 2^18 numbers of a slice, a list of (run, rule, bitmap); an object in no slice has
-a record of its own. What a run's rules are called is in the record `run-<id>`, written first.
+a record of its own. The names of a run's rules are in the record `run-<id>`, written first.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TakenBy:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Keep what one look unpacked and asked, for all of its objects."""
+    """Keep the unpacked records of one look, for all of its objects."""
 
     unpacked: dict[bytes, _Flags] = field(default_factory=dict)
     undone: dict[str, bool] = field(default_factory=dict)
@@ -133,10 +133,10 @@ class Taken:
         return await self._find([(row[1], row[2]) if row[1] != FOREIGN_SLICE else self._place(row[3]) for row in rows])
 
     async def shown(self, rows: Sequence[Row]) -> list[TakenBy | None]:
-        """Return what `find_rows` does, for answers that only show it. No decision rests on it.
+        """Return the rows of `find_rows`, for answers that only show them. No decision rests on them.
 
         Where no policy was ever set and nothing erased, this costs nothing but a `get` of two records each
-        `branch_cache_ms`. What another process does first is seen that much later.
+        `branch_cache_ms`. Changes of another process are seen that much later.
         """
         return await self.find_rows(rows) if await self._may_be_used() else [None] * len(rows)
 
@@ -205,7 +205,7 @@ class Taken:
         return TakenBy(run=one.run, rule=rule, policy_version=record.policy_version, taken_ms=record.taken_ms)
 
     async def count_brought(self, left: MetarangeId, right: MetarangeId) -> int:
-        """Count the entries of a tree, unlike those of another, whose objects were taken. Costs what a diff costs."""
+        """Count the entries of a tree, unlike those of another, whose objects were taken. Costs as much as a diff."""
         # A policy that is removed leaves its record, and so does an erasure: without both no run ever took anything.
         if not any(await self._context.get_many([keys.LIFECYCLE, keys.ERASED])):
             return 0
@@ -231,7 +231,7 @@ class Taken:
         return None if held is None else decode_record(TakingRecord, held.value)
 
     async def begin(self, run: str, record: TakingRecord) -> TakingRecord:
-        """Write what the rules of a run are called, or return what was written before: it is never replaced."""
+        """Write the names of a run's rules, or return those written before: they are never replaced."""
         self._is_used = True
         present = await self.find_run(run)
         if present is None:
@@ -239,7 +239,7 @@ class Taken:
         return present or record
 
     async def add(self, run: str, taken: Iterable[tuple[int, Numbers, Numbers, Iterable[str]]]) -> None:
-        """Note for ever what the run takes by a rule: slices with a number each, and keys in no slice.
+        """Note for ever the objects that the run takes by a rule: slices with a number each, and keys in no slice.
 
         Done twice it is the same. Costs a read and a conditional write of each chunk of 2^18 numbers.
         """
@@ -257,7 +257,7 @@ class Taken:
         await in_waves(tasks, sorted(chunks), lambda key: self._add_chunk(run, key, chunks[key]), most=_AT_ONCE)
 
     async def count(self, run: str) -> dict[int, int]:
-        """Count by rule what the run took, as far as its records are its own. Costs a scan of all that was taken."""
+        """Count by rule the objects that the run took, where the records are its own. Costs a scan of all records."""
         found: dict[int, int] = {}
         async for _, taken in self._chunks(run):
             for one in taken:
@@ -266,7 +266,7 @@ class Taken:
         return found
 
     async def withdraw(self, run: str) -> None:
-        """Remove what an undone run noted. Costs a scan of all that was taken, and two operations for each chunk."""
+        """Remove the notes of an undone run. Costs a scan of all records, and two operations for each chunk."""
         chunks = [key async for key, _ in self._chunks(run)]
         await in_waves(self._context.ports.tasks, chunks, lambda key: self._withdraw(run, key), most=_AT_ONCE)
 
@@ -326,7 +326,7 @@ def _key(place: Place) -> bytes:
 
 
 def _merged(before: Sequence[Bits], run: str, by_rule: Mapping[int, list[Numbers]]) -> tuple[Bits, ...]:
-    """Add the numbers to what the run has by this rule; to the end of the list, so that the oldest come first."""
+    """Add the numbers to those that the run has by this rule, to the end of the list, so that the oldest come first."""
     rest = {(one.run, one.rule): one for one in before}
     for rule, numbers in sorted(by_rule.items()):
         place = (run, rule)

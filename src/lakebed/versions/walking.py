@@ -211,7 +211,7 @@ class _Front:
         return level
 
     async def go_on(self, level: list[tuple[Located, int]]) -> list[tuple[int, int]]:
-        """Reach what is below a level. Return its sides, and how many commits each commit of it stands for."""
+        """Reach the commits below a level. Return its sides, and how many commits each commit of it stands for."""
         floor = -self._queue[0][0] if self._queue else 1
         lower = await self._pass_together([place for place, _ in level], floor)
         passed: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Every move of a branch's head or of what is staged on it.
+"""Every move of a branch's head or of its staged changes.
 
 committer   seal, build, claim, publish
 merger      merge, revert, cherry-pick

@@ -1,7 +1,7 @@
 """The committer: seal, build, claim, publish (document 002, "Committer flow"; docs/design/protocols.md, "Commit").
 
 Lock-free: some committer makes progress after three KV operations, and a commit starts again only for each commit that
-overtakes it, each bump and each freeze. What it promises: a commit holds every write acknowledged before it began; an
+overtakes it, each bump and each freeze. Its promise: a commit holds every write acknowledged before it began; an
 acknowledged write is in a commit or still staged; the heads of a branch form a chain.
 
     seal     set_if the branch: a fresh token; the old one, *mine*, in front of the sealed tokens
@@ -45,7 +45,7 @@ from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired
 
 IN_ONE_GO_MS: Final = 3_600_000
-"""The shortest period that a retention rule may have: what was a head for less is missed by no rule."""
+"""The shortest period that a retention rule may have: no rule misses a commit that was a head for less."""
 
 PART_ROWS: Final = 131_072
 """Staged cells that a commit holds of one token at once: about 50 MiB."""
@@ -54,7 +54,7 @@ LOOKED_UP_TOGETHER: Final = 500
 """Paths: 10 ms of the one thread that serves all."""
 
 NOTE_BYTES_MAX: Final = 250_000
-"""So that a commit's record stays within what every store must take as a value, 300 KB."""
+"""So that a commit's record stays within the largest value that every store must take, 300 KB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Built:
     def is_from(self, record: BranchRecord, left: Sequence[Sealed]) -> bool:
         """Return whether it may be published on this record as it is.
 
-        Head *and* left: keeping the metarange and changing only the parent would lose what came between.
+        Head *and* left: keeping the metarange and changing only the parent would lose the changes between.
         """
         return self.head == record.commit_id and self.left == tuple(left) and self.epoch == record.epoch
 
@@ -119,8 +119,8 @@ class Committer:
 
         Raises:
             BranchNotFound: there is none, or it was deleted meanwhile.
-            NoChanges: what is staged changes nothing, and not `allow_empty`. Facts: `is_taken`, as in `Built`.
-            CommitOvertaken: another operation took what was sealed.
+            NoChanges: the staged cells change nothing, and not `allow_empty`. Facts: `is_taken`, as in `Built`.
+            CommitOvertaken: another operation took the sealed tokens.
         """
         mine, seen = await self.seal(branch)
         built = await self._publish_sealed(branch, mine, seen, note, allow_empty=allow_empty)
@@ -240,8 +240,8 @@ class Committer:
     async def _layers(self, tokens: Sequence[StagingToken]) -> AsyncIterator[list[pa.Table]]:
         """Yield parts in order of key: the cells of each token that has any there (newest first), as columns.
 
-        A part ends where one of the tokens has been read as far as PART_ROWS go. So memory does not grow with what is
-        staged. What another token has behind that end is read again for the next part.
+        A part ends where one of the tokens has been read as far as PART_ROWS go. So memory does not grow with the
+        staged cells. Cells of another token behind that end are read again for the next part.
         """
         start: bytes | None = b""
         while start is not None:

@@ -2,7 +2,7 @@
 
 Each is one `set_if` of the head (docs/design/protocols.md, "Merge, revert, cherry-pick"): read the branch, write the
 commit record, check that no commit whose entries were used is expiring, replace the record that was read; if that
-fails, from the start. What is staged on the branch stays staged, on top of the new head. An answer that was lost and
+fails, from the start. Staged changes of the branch stay staged, on top of the new head. An answer that was lost and
 that the history does not prove is `OutcomeUnknown`, never repeated.
 """
 
@@ -76,7 +76,7 @@ class Merger:
         refuse_expired: bool = False,
         source_id: CommitId | None = None,
     ) -> Commit:
-        """Bring what `source` changed since the merge base into the branch. `squash`: without the source as parent.
+        """Bring the changes of `source` since the merge base into the branch. `squash`: without the source as parent.
 
         `source_id` is the commit that `source` named when the caller looked; None: look now.
 
@@ -113,7 +113,7 @@ class Merger:
         allow_empty: bool = False,
         refuse_expired: bool = False,
     ) -> Commit:
-        """Undo on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
+        """Undo on the branch the changes of the commit against its parent (1-based; needed only for merge commits)."""
         commit = await self._history.get_commit(await self._refs.resolve_commit(ref))
         parent = _pick_parent(commit, parent_number, "reverting")
         note = dataclasses.replace(note, message=note.message or f"Revert {ref}")
@@ -135,7 +135,7 @@ class Merger:
         parent_number: int = 0,
         refuse_expired: bool = False,
     ) -> Commit:
-        """Do on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
+        """Apply to the branch the changes of the commit against its parent (1-based; needed only for merge commits)."""
         commit = await self._history.get_commit(await self._refs.resolve_commit(ref))
         parent = _pick_parent(commit, parent_number, "cherry-picking")
         note = dataclasses.replace(
@@ -174,7 +174,7 @@ class Merger:
         *,
         merged: tuple[CommitId, ...] = (),
     ) -> Commit:
-        """Commit what another installation's commit changed: as `apply`, in parts, and also where nothing changes.
+        """Commit the changes of another installation's commit: as `apply`, in parts, and also where nothing changes.
 
         `changes` yields the parts in order; it is called again for every other move of the branch. `merged` are the
         commit's further parents.
@@ -220,7 +220,7 @@ class Merger:
     async def _advance(
         self, branch: str, plan: Callable[[CommitId], Awaitable[Plan]], operation: str, *, refuse_expired: bool = False
     ) -> Commit:
-        """Publish what `plan` makes of the head; again from the start for every other move of the branch."""
+        """Publish the result of `plan` on the head; again from the start for every other move of the branch."""
         retry = Retry()
         while True:
             seen = await self._context.branches.fresh(branch)

@@ -1,10 +1,10 @@
-"""Drop what is staged: a whole branch, a prefix, one object; and move a branch's head by hand.
+"""Drop staged changes: a whole branch, a prefix, one object; and move a branch's head by hand.
 
 A reset claims the token and the sealed tokens, then replaces the record by one with a fresh token and none sealed: a
 commit that was about to take them finds itself overtaken. A hard reset also names a commit. So it first writes an
 intent where collections look, then checks that the commit is not expiring (docs/design/protocols.md, "Hard reset").
-The reset of one object may have to name what the branch's commit has there: a copy (staging/copies.py), tracked like
-any other.
+The reset of one object may have to name the entry of the branch's commit there: a copy (staging/copies.py), tracked
+like any other.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Resetter:
         self._hard_delete = hard_delete
 
     async def reset(self, branch: str) -> None:
-        """Nothing is staged afterwards, but for what is written meanwhile.
+        """Nothing is staged afterwards, except for writes that come meanwhile.
 
         Raises:
             OutcomeUnknown: the answer was lost and the record proves nothing.
@@ -101,9 +101,9 @@ class Resetter:
         return after, self._reflog.to_log(branch, seen.record)
 
     async def reset_object(self, branch: str, key: bytes) -> None:
-        """Drop what is staged at this path; no error if nothing is.
+        """Drop the staged change at this path; no error if there is none.
 
-        Starts again when anything in the branch's record changed meanwhile: what it did rests on the whole of it.
+        Starts again when anything in the branch's record changed meanwhile: the reset rests on the whole of it.
 
         Raises:
             CommitExpired: a commit has sealed the path, and a collection is about to take the branch's commit.
@@ -144,8 +144,8 @@ class Resetter:
 
     @says_who_took
     async def _stage_head(self, branch: str, record: BranchRecord, key: bytes) -> Cell | None:
-        """Set the cell to what the branch's commit has at `key`, and return what it replaced. A tracked copy like any
-        other: before the cell is there the branch may leave that commit, and a collection take it.
+        """Set the cell to the entry of the branch's commit at `key`, and return the replaced one. A tracked copy like
+        any other: before the cell is there the branch may leave that commit, and a collection take it.
 
         Raises:
             CommitExpired: a collection takes that commit.
@@ -211,10 +211,10 @@ class Resetter:
     async def hard_reset(
         self, branch: str, ref: str, *, force: bool = False, refuse_expired: bool = False, by: str = ""
     ) -> CommitId:
-        """Move the branch's head to a commit and, with `force`, give up what is staged.
+        """Move the branch's head to a commit and, with `force`, give up staged changes.
 
-        Without, the token is sealed first, then looked at: what is written after that stays staged on the new head.
-        What is staged just as the branch's commit has it, as a reset of one object may leave it, is no change.
+        Without, the token is sealed first, then looked at: later writes stay staged on the new head.
+        A staged entry equal to that of the branch's commit, as a reset of one object may leave it, is no change.
 
         Raises:
             UncommittedChanges: something else is staged, and not `force`.
@@ -232,7 +232,7 @@ class Resetter:
         while force:
             attempt += 1
             # The branch is read before the intent is written. A cleaner that takes us for dead bumps the branch and
-            # only then removes the intent, so that what we do on this reading fails.
+            # only then removes the intent, so that our writes on this reading fail.
             seen = await self._context.branches.fresh(branch)
             drop = partial(self._drop_staged, seen=seen, by=by)
             if await self._with_intent(branch, operation, attempt, commit_id, drop):

@@ -27,7 +27,7 @@ from lakebed.versions.records import BranchRecord, ClaimReason, ClaimRecord
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Say what must be at the path for a write to go ahead: nothing, an entry of this checksum, or of this address."""
+    """Name the entry that a write requires at its path: nothing, an entry of this checksum, or of this address."""
 
     if_none_match: bool = False
     if_match: str | None = None

@@ -119,7 +119,7 @@ class Copies:
             if await self._hold_source(source_ref, source_key, source):
                 break
             await self._context.delete_if(copy_key, predicate.predicate)
-        # Only a commit's entry may be due by a lifecycle policy: a cell keeps what it names.
+        # Only a commit's entry may be due by a lifecycle policy: a cell keeps its object.
         if source.token is None and not await self.stays(entry, copy_key, predicate):
             return await self._copy_bytes(entry, branch, key, alter, condition)
         target = _copied(entry, alter, entry.address)
@@ -140,7 +140,7 @@ class Copies:
             PathExpired: a lifecycle run took the object.
         """
         is_expiring = await self._retired.is_lifecycle_expiring()
-        # After the runs, never before: a run writes down what it takes before it counts as one that has.
+        # After the runs, never before: a run records its objects before it counts as one that took them.
         [taken] = await self._taken.find([entry.address])
         if taken is None and not is_expiring:
             return True
@@ -179,8 +179,8 @@ class Copies:
         return None if row is None else Source(row, view)
 
     async def _look_beneath(self, view: View, key: bytes) -> Source | None:
-        """Find what a mover that died does not hide, as reads do (layers.py). Of a staged cell its token, too: the mark
-        of that very cell comes off.
+        """Find the cell that a dead mover does not hide, as reads do (layers.py). Of a staged cell its token, too: the
+        mark of that very cell comes off.
         """
         shown: Cell | None = None
         source: Source | None = None
@@ -266,7 +266,7 @@ def _copied(
     """`modified_ms` None: the date is the source's, or what `alter` made of it.
 
     Raises:
-        AddressNotAllowed: `alter` changed what is not its to change.
+        AddressNotAllowed: `alter` changed a field that it must not change.
     """
     altered = alter(entry) if alter else entry
     if altered.address != entry.address:

@@ -6,9 +6,10 @@ from the cache. Same token: acknowledged, because no commit sealed it before the
 ours is still among the sealed: the same entry again in the new token. If the first cell did get into the commit, the
 second equals it and is no change.
 
-Cells are replaced by `set_if`, so every write knows what it replaced; and a cell knows whether it is exclusive: whether
-no other cell and no commit names its address. A mark is set once, by the write that finds no cell of its own, and comes
-off before a second cell names the address. A writer that cannot make sure of that takes a fresh address.
+Cells are replaced by `set_if`, so every write knows the cell that it replaced; and a cell knows whether it is
+exclusive: whether no other cell and no commit names its address. A mark is set once, by the write that finds no cell of
+its own, and comes off before a second cell names the address. A writer that cannot make sure of that takes a fresh
+address.
 """
 
 from __future__ import annotations
@@ -101,9 +102,9 @@ class Staging:
         if found is None:
             raise PathNotFound("not found", key=key)
         entry = from_row(found[1])
-        # Runs take what commits name, and no commit names the object of an exclusive cell.
+        # Runs take objects that commits name, and no commit names the object of an exclusive cell.
         if not is_exclusive(found[0]):
-            # What a run takes from now on stays for the grace that it waits then.
+            # An object that a run takes from now on stays for the run's grace.
             await self._taken.check(entry)
         return entry
 
@@ -331,7 +332,7 @@ class Staging:
                     elif is_exclusive(flags):
                         self._hard_delete.let_go_unnamed(row, key, LetGoBy.REFUSED)
                     raise
-                # Sent again, a conditional write would meet what it wrote itself: it may not say that nothing happened.
+                # Sent again, a conditional write would meet its own cell: it may not say that nothing happened.
                 fresh = branches.used(branch)
                 again = await (fresh if condition.is_any else self._context.after_lost(fresh))
                 if again.record.staging_token == seen.record.staging_token:
@@ -407,7 +408,7 @@ class Staging:
 
     async def _visible(self, record: BranchRecord, key: bytes, cell: bytes | None) -> Row | None:
         found = None if cell is None else decode_cell(cell)
-        # A mover that died may have left its tombstone over what a merge brought.
+        # A mover that died may have left its tombstone over the entry of a merge.
         if found is None or hides_one(found):
             return await self._layers.look_up(View.of(record), key)
         return None if is_gone(found[0]) else found[1]

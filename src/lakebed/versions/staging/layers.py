@@ -45,7 +45,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Say what a reader looks through: tokens, newest first, then a commit. A commit alone is a view without tokens."""
+    """Name the layers of a reader: tokens, newest first, then a commit. A commit alone is a view without tokens."""
 
     tokens: tuple[StagingToken, ...]
     commit_id: CommitId
@@ -65,7 +65,7 @@ class Span:
 
 
 class Layers:
-    """Read what a view shows. No second look here: callers go through `BranchRecords.consistent`."""
+    """Read the entries of a view. No second look here: callers go through `BranchRecords.consistent`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -91,7 +91,7 @@ class Layers:
 
     async def _look_beneath(self, view: View, key: bytes) -> Row | None:
         """Look up a path over which a move is under way, or died: its tombstone hides one version, and a merge may have
-        brought another. So a read shows what a commit would leave there.
+        brought another. So a read shows the entry that a commit would leave there.
         """
         staged, committed = await self.look_up_all_staged(view.tokens, key), await self._committed(view, key)
         beneath = None if committed is None else (0, committed)
@@ -124,7 +124,7 @@ class Layers:
         return merge_spans(spans)
 
     async def _page(self, view: View, start: bytes, limit: int, *, prefix: bytes, folded_by: bytes) -> Span:
-        """Staging over the commit, up to the horizon, without what is gone. The commit is read up to the prefix's end.
+        """Staging over the commit, up to the horizon, without deleted paths. The commit is read up to the prefix's end.
 
         Where the next key of the commit lies in a folder by the delimiter `folded_by`, that key may be all of it.
         """
@@ -184,7 +184,7 @@ class Layers:
         return Listing(items, has_more=False)
 
     async def measure(self, view: View, *, prefix: bytes, after: bytes, limit: int) -> Size:
-        """Count what a prefix has behind `after`, up to `limit` staged paths. Committed paths cost nothing each.
+        """Count the paths of a prefix behind `after`, up to `limit` staged ones. Committed paths cost nothing each.
 
         Each page reads a page of each token, looks up its paths in the tree, and reads two ranges of it.
         """

@@ -3,7 +3,7 @@
 The tombstone goes where the source still is the very row that was copied (docs/design/0007-hard-delete.md, "Move"):
 
     look     at the path, past tombstones of this move; another row: the move ends as a copy
-    set_if   in the current token, exactly over what lies there, a tombstone like no other
+    set_if   in the current token, exactly over the cell there, a tombstone like no other
     look     at the branch again; the same record: done; another: from the start
 
 A tombstone that came to hide another version, which a merge brought meanwhile, is taken back. The mover may die before:
@@ -72,7 +72,7 @@ class Moved:
         return is_gone(flags) and row[1:] == tombstone_of(self.row, self.name)[1:]
 
     def covers(self, sealed: Sealed) -> bool:
-        """Answer whether a tombstone there took the place of the cell that was moved: what is beneath is older."""
+        """Answer whether a tombstone there took the place of the cell that was moved: all beneath is older."""
         tokens = (sealed.token, *sealed.stands_for)
         return any(self.put.get(token) in tokens for token in tokens)
 
@@ -85,9 +85,9 @@ class Moves:
     async def move(
         self, source_branch: str, source_key: bytes, branch: str, key: bytes, *, if_none_match: bool = False
     ) -> Entry:
-        """Move what is at a path of one branch to a path of this or another branch.
+        """Move the entry at a path of one branch to a path of this or another branch.
 
-        Costs a shallow copy and a delete, and of what is committed one more write and read. Onto itself: no change.
+        Costs a shallow copy and a delete, and for a committed entry one more write and read. Onto itself: no change.
 
         Raises:
             BranchNotFound, PathNotFound: there is no such source.
@@ -120,7 +120,7 @@ class Moves:
         """The second half: the source is gone.
 
         Raises:
-            MovedAsCopy: another row is there, or none. What is there stays.
+            MovedAsCopy: another row is there, or none. It stays.
         """
         branches, store, retry = self._context.branches, self._context.store, Retry()
         seen = await branches.fresh(moved.branch)
@@ -153,7 +153,7 @@ class Moves:
                 # Without a digest it hides whatever is beneath.
                 if decode_cell(held.value)[1][0] == 0:
                     return
-                # Only from here on: what a merge brings later was never the mover's to spare.
+                # Only from here on: the mover never had to spare an entry that a merge brings later.
                 with suppress(PredicateFailed):  # A later write or delete, or a cleaner after a commit: see below.
                     try:
                         await store.set_if(partition, moved.key, moved.tombstone(hides_all=True), held.predicate)
@@ -163,7 +163,7 @@ class Moves:
                 again = await branches.fresh(moved.branch)
                 if again.record.staging_token == token:
                     return
-                # A commit may have read the first one, and spared what a merge brought.
+                # A commit may have read the first one, and spared the entry of a merge.
             seen = again
 
     async def _find(self, moved: Moved, record: BranchRecord, held: Held | None) -> Source | None:

@@ -1,4 +1,4 @@
-"""Uploads in parts: what was begun, and the parts that came, until the object is made or given up.
+"""Uploads in parts: their records and parts, until the object is made or given up.
 
 The bytes of a part lie at an address of `Uploads.issue`, so collections count them as named until that record expires.
 Nothing here names an address in a cell: a completion links an object made of the parts, or the only part. So a part is
@@ -141,8 +141,8 @@ class Parts:
     async def aim(self, multipart_id: str, address: str, *, instead_of: str) -> None:
         """Note the address that a completion is about to link. Empty: none any more.
 
-        An address is linked once. So a completion that is sent again finds what became of the first, and never sets
-        the path a second time, over what another writer put there since.
+        An address is linked once. So a completion that is sent again finds the outcome of the first, and never sets
+        the path a second time, over the later write of another writer.
 
         Raises:
             MultipartNotFound: the upload ended meanwhile.

@@ -24,7 +24,7 @@ from lakebed.versions.records import SliceRecord, SliceState, decode_record, enc
 class OpenSlice:
     """A slice of this instance. `uploads` counts those under way in it.
 
-    `record` is what the store holds under `key` while the slice is open.
+    `record` is the record in the store under `key` while the slice is open.
 
     `in_doubt`: the cell of one of them may still be set. Such a slice is never closed by its
     owner, but by a collector that gives it up, which makes sure that the cell does not count.
@@ -155,7 +155,7 @@ class Slices:
         await self._close_ended()
 
     async def _close_ended(self) -> None:
-        """Close what is over. What the store does not let us close now is tried again with the next slice."""
+        """Close ended slices. A failed close is tried again with the next slice."""
         for slice_ in self._unclosed:
             if not slice_.uploads:
                 with suppress(Unavailable, OutcomeUnknown):

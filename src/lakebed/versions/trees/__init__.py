@@ -4,8 +4,8 @@ A tree is a metarange, which names ranges, which hold entries (`lakebed.ranges`)
 sublists, so that nothing that is read or written grows with the whole tree. Equal entries are equal trees with
 equal ids, whatever history led to them (but where an id was retired, `RetiredBy`), and trees that differ little share
 almost all their ranges. So reading one
-entry decodes one range (and finds it in the cache the next time), and changing, comparing and merging trees cost what
-the change costs, not what the tree holds.
+entry decodes one range (and finds it in the cache the next time), and the cost of changing, comparing and merging trees
+follows the change, not the size of the tree.
 
 Nothing here is ever overwritten. A new tree is durable before its id is given out: its ranges first, then its
 metarange.
@@ -61,7 +61,7 @@ class Applied:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """`conflicts` are the first thousand keys, ascending, of `conflict_count`; where there are any, `metarange_id` is
-    the destination's. What the merge did to the destination, a diff of the two tells."""
+    the destination's. A diff of the two shows the changes of the merge."""
 
     metarange_id: MetarangeId
     conflicts: list[bytes]
@@ -221,7 +221,7 @@ class Trees:
     async def diff(
         self, left: MetarangeId, right: MetarangeId, *, start: bytes = b"", prefix: bytes = b""
     ) -> AsyncIterator[list[DiffRow]]:
-        """Yield what differs, in key order, in batches that are not empty: keys at or after `start` that begin with
+        """Yield the differences, in key order, in batches that are not empty: keys at or after `start` that begin with
         `prefix`. Ranges that both trees have are never read; of the others the digests, and what differs.
         """
         if left == right:
@@ -239,7 +239,7 @@ class Trees:
         strategy: Strategy,
         retired_by: RetiredBy = none_retired,
     ) -> Merged:
-        """Do to the destination what the source did since the base.
+        """Apply to the destination the changes of the source since the base.
 
         Where both changed a key, and not to the same, it is a conflict; "source-wins" and "dest-wins" settle it.
         Only ranges that both sides changed are read.

@@ -1,4 +1,4 @@
-"""A new tree from what is kept of old ones and what is new, streamed in key order.
+"""Build a tree from kept ranges of old trees and new entries, streamed in key order.
 
 The tree that comes out depends on its entries alone. A kept range goes over as it is while the stream stands at a cut:
 there, and only there, it would be cut again just so. Otherwise it is read, and its entries follow those before it
@@ -41,7 +41,7 @@ from .files import TOGETHER, Item, TreeFiles
 Named = TypeVar("Named", MetarangeId, SublistInfo)
 
 RetiredBy: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
-"""For each id of a file that is about to be written: nothing, or, where that id was retired, what to salt it with.
+"""For each id of a file to write: nothing, or the salt, where that id was retired.
 Asked after the branch was read that the tree is meant for."""
 
 
@@ -191,7 +191,7 @@ class TreeBuilder:
 
 
 class _Lists(NamedTuple):
-    """Hold what the metarange lists, and the files of those sublists that are new."""
+    """Hold the list of the metarange, and the files of new sublists."""
 
     items: list[Item]
     files: list[tuple[SublistInfo, bytes]]

@@ -1,7 +1,7 @@
-"""Keep what was decoded from the files of trees, up to an amount of bytes: the least recently used goes first.
+"""Keep decoded files of trees, up to an amount of bytes. Evict the least recently used first.
 
-One cache serves all repositories of a process: what it holds is named by storage namespace and id. Names stand for
-content, so nothing in it is ever out of date. What failed to load is not kept.
+One cache serves all repositories of a process: its entries are named by storage namespace and id. Names stand for
+content, so nothing in it is ever out of date. A failed load is not kept.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TreeCache:
         return value
 
     def keep(self, name: Name, value: Sized) -> None:
-        """Keep a value, in place of what has the name."""
+        """Keep a value. It replaces one of the same name."""
         if value.nbytes > self._limit_bytes // 4:
             return
         replaced = self._values.pop(name, None)

@@ -1,4 +1,4 @@
-"""Find what differs between two trees, at a cost that follows the difference.
+"""Find the differences of two trees, at a cost that follows the difference.
 
 Sublists and ranges that both trees have are left out without a look: a range is equal content over an equal stretch of
 keys, and no other range of either tree reaches into it. Of the others the column of digests is read. Then, of row
@@ -25,8 +25,8 @@ DiffKind: TypeAlias = Literal["added", "removed", "changed"]
 
 
 class DiffRow(NamedTuple):
-    """`right` is None where the key was removed. `left` is what was removed; else None, also where the key was changed:
-    what it held is rarely asked for, a third of the cost, and a look-up away."""
+    """`right` is None where the key was removed. `left` is the removed entry; else None, also where the key was
+    changed: callers rarely need the old entry, which is a third of the cost, and can look it up."""
 
     kind: DiffKind
     key: bytes
@@ -53,7 +53,7 @@ async def diff_trees(
         return [await lists.next() for _ in own]
 
     def side(lists: Sequence[RangeList], others: Sequence[RangeList]) -> Side:
-        # Ids first: they cost a tenth of what ranges do, and most are in both.
+        # Ids first: they cost a tenth of the ranges, and most are in both.
         shared = {id_ for ranges in others for id_ in ranges.ids}
         own = [ranges[row] for ranges in lists for row, id_ in enumerate(ranges.ids) if id_ not in shared]
         return Side(files, [info for info in own if is_asked(info)], ahead=True)
@@ -65,14 +65,14 @@ async def diff_trees(
         stretches = [await side.until(min(ends)) for side in sides]
         with files.naming():
             rows = _compare(stretches[0], stretches[1])
-        # A range may reach out of what was asked for, where its counterpart was not read.
+        # A range may reach beyond the wanted keys, where its counterpart was not read.
         batch = [row for row in rows if first <= row.key and (behind is None or row.key < behind)]
         if batch:
             yield batch
 
 
 def _compare(left: Stretch, right: Stretch) -> list[DiffRow]:
-    """Yield what differs in one stretch of keys, in key order."""
+    """Yield the differences in one stretch of keys, in key order."""
     of_left, of_right = differing(left.digests(), right.digests())
     now = dict(right.rows(of_right))
     changed, rest = _replaced(left, right, of_left, dict(zip(of_right.tolist(), now, strict=True)))

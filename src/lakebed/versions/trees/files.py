@@ -2,8 +2,8 @@
 
 Whatever is wrong with a file surfaces as a Corrupt error that names the range (or metarange) and the namespace, and
 nothing of it is kept. Point reads and listings go through the cache, and check the content digest when they load.
-Bulk work (rewriting, diffs, merges) takes what the cache has and else reads past it, resting on the seal: it sees
-each file once, and must not push out what others come back for. A listing that seeks past a folder rests on it too.
+Bulk work (rewriting, diffs, merges) uses entries of the cache and else reads past it, resting on the seal: it sees
+each file once, and must not evict the entries of others. A listing that seeks past a folder rests on it too.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ T = TypeVar("T")
 
 
 Tree: TypeAlias = RangeList | SublistList
-"""A decoded metarange: what it lists."""
+"""A decoded metarange: its list."""
 
 Item: TypeAlias = RangeInfo | SublistInfo
 
 _GAPS_BYTES: Final = 400
-"""What the cache takes for gaps: their name, the entry of a dictionary, and the objects around them."""
+"""The bytes that the cache counts for gaps: their name, the entry of a dictionary, and the objects around them."""
 _GAP_BYTES: Final = 140
 
 
@@ -148,7 +148,7 @@ class TreeFiles:
                 yield ranges[place]
 
     async def opened(self, tree: Tree, is_wanted: Callable[[SublistInfo], bool]) -> Sequence[Item]:
-        """Return what the tree lists, ascending, with the ranges of each wanted sublist in its place."""
+        """Return the list of the tree, ascending, with the ranges of each wanted sublist in its place."""
         if isinstance(tree, RangeList):
             return tree
         wanted = [is_wanted(info) for info in tree]
@@ -179,7 +179,7 @@ class TreeFiles:
         """Return the range's first key at or after `start`; None where its view should answer.
 
         That is where the cache has the view, or where the range was read in part `PARTS_MAX` times. A part is the keys
-        of one row group. What it told is kept, so a listing that comes again reads nothing. Errors as `view`.
+        of one row group. The answer is kept, so a repeated listing reads nothing. Errors as `view`.
         """
         if start <= info.min_key:
             return info.min_key

@@ -1,13 +1,13 @@
-"""The three-way merge of trees, at a cost that follows what both sides changed in the same place.
+"""The three-way merge of trees, at a cost that follows the changes of both sides in the same place.
 
 For every key the rule is that of `ranges.merge_tables`. Three steps settle most of it without reading a row:
 
 1. A range of the base that one side still has tells that this side changed nothing there. It is dropped from both: a
-   key absent in both leaves what the other side has.
+   key absent in both keeps the entry of the other side.
 2. A range that source and destination both have stands in the result as it is.
 3. Of the ranges left, one that meets no other goes over whole (a side's own), or goes away (the base's).
 
-What remains is ranges that overlap: changed on both sides. There the rows that the source changed are found by digests,
+The remaining ranges overlap: both sides changed them. There the rows that the source changed are found by digests,
 as a diff finds them, and done to the destination's rows; as far as the first of the three ranges ends, and so on. At
 most one range of each tree is in memory.
 """
@@ -53,7 +53,7 @@ async def merge_trees(
     strategy: Strategy,
     retired_by: RetiredBy,
 ) -> tuple[MetarangeId, Conflicts]:
-    """The merged tree; or, where there are conflicts, the destination and what they are. Ranges written before the
+    """The merged tree; or, where there are conflicts, the destination and the conflicts. Ranges written before the
     first conflict was met stay behind, named by nothing."""
     # Sublists that all three have stay whole. Any other is opened wherever it is: a part of it may be in other trees.
     whole = {*base.ids}.intersection(source.ids, destination.ids)

@@ -1,4 +1,4 @@
-"""One tree's ranges, taken from the front in step with those of other trees: what diff and merge stand on."""
+"""One tree's ranges, taken from the front in step with those of other trees. Diff and merge use it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .files import Ahead, TreeFiles
 
 
 class Stretch(NamedTuple):
-    """Rows `start` to before `stop` of a range, of which nothing but what is asked for is decoded.
+    """Rows `start` to before `stop` of a range, decoded only as far as callers ask.
 
     A caller asks inside `TreeFiles.naming`.
     """
