@@ -1,5 +1,7 @@
 """How many files a plan and an apply enter: `python -m bench.rooms`. Nothing is timed.
 
+`python -m bench.rooms --lines` writes the lines of each part into docs/design/0005-layout.md.
+
 One repository over stores in memory, the service and the local engine in this process: what a newcomer has to read to
 follow a run. Caches are cold. Figures: docs/design/0009-one-flow.md.
 """
@@ -7,7 +9,9 @@ follow a run. Caches are cold. Figures: docs/design/0009-one-flow.md.
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,7 +103,33 @@ WITH_LIVE_MAX = 58
 """The figures that were reached last. With more, the exit code is 1."""
 
 
+LAYOUT = Path(__file__).parents[1] / "docs" / "design" / "0005-layout.md"
+COLUMNS = 3
+
+
+def write_lines() -> None:
+    """Write the table of lines anew, and the sum of `src` below it."""
+    root = LAYOUT.parents[2]
+    lines: Counter[str] = Counter()
+    for folder in ("src/lakebed", "sim", "bench", "tests"):
+        for file in (root / folder).rglob("*.py"):
+            names = file.parent.relative_to(root / folder).parts
+            part = "/".join(names[: 2 if names[:1] == ("gc",) else 1]) or "lakebed"
+            lines[part if folder == "src/lakebed" else folder] += file.read_text().count("\n")
+    total = sum(lines.values()) - lines["sim"] - lines["bench"] - lines["tests"]
+    cells = [f"| `{part}` | {count:,} |" for part, count in sorted(lines.items())]
+    height = -(-len(cells) // COLUMNS)
+    rows = [" ".join(cells[row::height]) for row in range(height)]
+    head = [" ".join(["| part | lines |"] * COLUMNS), " ".join(["| --- | ---: |"] * COLUMNS)]
+    table = "\n".join([*head, *rows])
+    page = re.sub(r"\| part \| lines \| \| part.*?\n\n", f"{table}\n\n", LAYOUT.read_text(), flags=re.DOTALL)
+    LAYOUT.write_text(re.sub(r"`src` has [\d,]+ lines", f"`src` has {total:,} lines", page))
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--lines"]:
+        write_lines()
+        sys.exit()
     is_over = False
     for what, files in asyncio.run(main()).items():
         ours = sorted(name for name in files if not name.startswith(LIVE_SIDE))
