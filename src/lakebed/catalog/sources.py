@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from lakebed.base import CommitId, Entry, InvalidName, Row, from_row, key_to_path, path_to_key, to_row
+from lakebed.base import CommitId, Entry, InvalidName, Row, key_to_path, path_to_key, to_row
 from lakebed.objectstore import ListsAll, ObjectMissing, ObjectStat, ObjectStore, is_object_key
 from lakebed.versions import Versions
 
@@ -56,7 +56,7 @@ class Sources:
         self._namespaces = namespaces
 
     async def changes(self, location: Location, onto: CommitId, refuse: Refuse) -> AsyncIterator[Changes]:
-        """Yield what makes `onto` follow the location.
+        """Yield what makes `onto` follow the location. An entry that is there already is counted, and not yielded.
 
         Raises:
             InvalidImport: nothing lies there that can be imported.
@@ -66,21 +66,24 @@ class Sources:
             yield await self._one(location, refuse)
             return
         objects, is_missing_any = 0, False
-        gone = self._earlier(location, onto)
-        next_gone = await anext(gone, None)
+        earlier = self._earlier(location, onto)
+        before = await anext(earlier, None)
         async for listed in self._listed(location, refuse):
             keys: list[bytes] = []
             rows: list[Row | None] = []
             for key, row in zip(listed.keys, listed.rows, strict=True):
-                while next_gone is not None and next_gone < key:
-                    refuse(location, key_to_path(next_gone), "")
-                    keys.append(next_gone)
+                while before is not None and before[0] < key:
+                    refuse(location, key_to_path(before[0]), "")
+                    keys.append(before[0])
                     rows.append(None)
-                    next_gone = await anext(gone, None)
-                if next_gone == key:
-                    next_gone = await anext(gone, None)
-                keys.append(key)
-                rows.append(row)
+                    before = await anext(earlier, None)
+                is_there = False
+                if before is not None and before[0] == key:
+                    is_there = before[1] == row
+                    before = await anext(earlier, None)
+                if not is_there:
+                    keys.append(key)
+                    rows.append(row)
             objects += len(listed.keys)
             is_missing_any = is_missing_any or bool(listed.left_out)
             yield Changes(keys=keys, rows=rows, objects=len(listed.keys), left_out=listed.left_out)
@@ -88,10 +91,10 @@ class Sources:
             # An empty source is a mistake more often than a wish: what was imported before stays.
             words = "no object below it can be imported" if is_missing_any else "no object lies below it"
             raise InvalidImport(f"{location.source}: {words}", path=location.source)
-        while next_gone is not None:
-            refuse(location, key_to_path(next_gone), "")
-            yield Changes(keys=[next_gone], rows=[None])
-            next_gone = await anext(gone, None)
+        while before is not None:
+            refuse(location, key_to_path(before[0]), "")
+            yield Changes(keys=[before[0]], rows=[None])
+            before = await anext(earlier, None)
 
     async def _one(self, location: Location, refuse: Refuse) -> Changes:
         objectstore, key = self._namespaces.locate(location.source)
@@ -125,8 +128,8 @@ class Sources:
                     rows.append(to_row(key, _entry(address, stat)))
             yield Changes(keys=keys, rows=rows, objects=len(keys), left_out=left_out)
 
-    async def _earlier(self, location: Location, onto: CommitId) -> AsyncIterator[bytes]:
-        """Yield the paths that an import of this location has brought to `onto`, in order, and no others.
+    async def _earlier(self, location: Location, onto: CommitId) -> AsyncIterator[tuple[bytes, Row]]:
+        """Yield the entries that an import of this location has brought to `onto`, in order, and no others.
 
         An entry of the branch's own, or of another source, has another address than this location gives its path.
         """
@@ -140,8 +143,9 @@ class Sources:
             for key, row in page.items:
                 after = key
                 name = above + key_to_path(key)[len(folder) :]
-                if row is not None and name.startswith(prefix) and from_row(row).address == f"{objectstore.uri}/{name}":
-                    yield key
+                # The address as the row has it: an import names objects outside, by their full URI.
+                if row is not None and name.startswith(prefix) and row[3] == f"{objectstore.uri}/{name}":
+                    yield key, row
             has_more = page.has_more
 
 
