@@ -56,6 +56,7 @@ def prepare(shell: Shell, lake: str, folder: Path) -> None:
     """Make what the head of mistakes.txt names."""
     (folder / "empty").mkdir()
     (folder / "file").write_text("no rules\n")
+    (folder / "rules.json").write_text('{"default": "7d"}')
     (folder / "full").mkdir()
     (folder / "full" / "thesis.tex").touch()
     shell.ok("repo", "create", lake, "local://taken")

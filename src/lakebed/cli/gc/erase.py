@@ -290,13 +290,11 @@ def verify(
     local_root: RootOption = None,
 ) -> None:
     """Ask again what a certificate says: is each object absent, and what stands now."""
-    from lakebed.gc.messages import decode_certificate
-
     _check_files(out, html)
     request: Any = asked("plan", working, kinds=[])
     collector = checked_collector(session, uri, local_root)
     file = Path(certificate)
-    before = decode_certificate(file.read_bytes()) if file.is_file() else collector.certificate(certificate)
+    before = _certificate_in(file) if file.is_file() else collector.certificate(certificate)
     if before is None:
         raise Misuse(f"there is no file {certificate}, and run {certificate} has no certificate")
     with with_spark(session, collector) as collector:
@@ -322,12 +320,12 @@ def check_offline(
     key: Annotated[Path, Option("--key", metavar="FILE", help="The public key, as `lakebed erase key` prints it.")],
 ) -> None:
     """Check without a server that the owner of this key signed the certificate as it is. Looks at no object store."""
-    from lakebed.gc.messages import decode_certificate, is_signed
+    from lakebed.gc.messages import is_signed
 
     try:
-        found, pem = decode_certificate(certificate.read_bytes()), key.read_text(encoding="utf-8", errors="replace")
+        found, pem = _certificate_in(certificate), key.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise Misuse(describe(error)) from error
+        raise Misuse(f"{describe(error)}. `--out` of an erasure wrote the certificate, `erase key` the key") from error
     try:
         is_whole = is_signed(found, pem)
     except ModuleNotFoundError as error:
@@ -340,6 +338,19 @@ def check_offline(
     session.show(found, _checked_text)
     if found.stands:
         raise click.exceptions.Exit(FAILED)
+
+
+def _certificate_in(file: Path) -> Certificate:
+    """
+    Raises:
+        Failed: it is no certificate, or was changed.
+    """
+    from lakebed.gc.messages import BadInput, decode_certificate
+
+    try:
+        return decode_certificate(file.read_bytes())
+    except BadInput as error:
+        raise Failed(f"{file}: {error}. Name the file as `--out` of the erasure wrote it") from error
 
 
 def _checked_text(found: Certificate) -> Iterator[str]:

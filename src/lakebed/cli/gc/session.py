@@ -308,13 +308,15 @@ def rules_file(path: Path) -> Rules:
         Misuse: no file that can be read.
         InvalidRules: no such file's content, or rules that the server would refuse.
     """
-    from lakebed.gc.rules import read_rules
+    from lakebed.gc.rules import InvalidRules, read_rules
 
+    shown = "`lakebed gc rules get -o json` shows the form"
     try:
-        data = path.read_bytes()
+        return read_rules(path.read_bytes(), name=str(path))
     except OSError as error:
-        raise Misuse(describe(error)) from error
-    return read_rules(data, name=str(path))
+        raise Misuse(f"{describe(error)}. {shown}") from error
+    except InvalidRules as error:
+        raise InvalidRules(f"{error}. {shown}", **error.facts) from error
 
 
 def check(session: Session, collector: Collector, request: Request) -> None:

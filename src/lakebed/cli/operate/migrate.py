@@ -7,7 +7,7 @@ import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lakebed.base import LakebedError, count_of, human_size
+from lakebed.base import LakebedError, NotFound, count_of, human_size
 from lakebed.cli.kit.failures import Failed, Misuse, describe
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
@@ -77,7 +77,9 @@ def migrate(
             raise Misuse("--adopt takes repositories by name, --data, --kv, --dry-run, and --undo or --final")
         _adopt(session, repositories, data, kv, undo=undo, final=final, dry_run=dry_run, yes=yes)
         return
-    if undo or final or (namespaces is None) is not in_place:
+    if undo or final:
+        raise Misuse("--undo and --final are steps of an adoption: add --adopt")
+    if (namespaces is None) is not in_place:
         raise Misuse("choose --namespaces URI, or --in-place to adopt the old namespaces later; or --adopt")
     if namespaces is not None and PLACE not in namespaces:
         raise Misuse(f"--namespaces has no {PLACE} in it: each repository needs a namespace of its own")
@@ -151,13 +153,19 @@ def _adopt(
     from lakebed.migration import Adopted, Step, adopt, answers
     from lakebed.server import opened, options_of, prepare_folder
 
-    options = options_of(data.absolute(), {**session.environment, "LAKEBED_ACTIONS": "0"}, kv)
+    options = options_of(session.data_folder(data), {**session.environment, "LAKEBED_ACTIONS": "0"}, kv)
     prepare_folder(options.data_dir)
     wanted = Step.UNDO if undo else Step.FINISH if final else Step.ADOPT
 
     async def run(step: Step) -> list[Adopted]:
         async with opened(options) as state:
-            return [await adopt(state.catalog, name, step, answers=answers, by=user) for name in repositories]
+            try:
+                return [await adopt(state.catalog, name, step, answers=answers, by=user) for name in repositories]
+            except NotFound as error:
+                name = error.facts.get("repository", "")
+                raise NotFound(
+                    f"{name}: no such repository in {data}. First bring it over there, with --in-place", **error.facts
+                ) from error
 
     user = getpass.getuser()
     if final and not dry_run:

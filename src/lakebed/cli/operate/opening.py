@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlencode
 
+from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
 from lakebed.cli.kit.tree import noun
@@ -53,6 +54,8 @@ def open_page(
     the user whose key pair is configured.
     """
     if data is None:
+        if user or port or kv:
+            raise Misuse("--user, --port and --kv are for a server that this command runs: `lakebed open DIR`")
         made = session.client.login_ticket()
         link = link_of(session.settings.endpoint, made.username, made.ticket)
         session.done(f"the page: {link}", link=link)

@@ -73,7 +73,7 @@ def prepare_folder(folder: Path) -> None:
         (folder / OBJECTS_FOLDER).mkdir(mode=0o700, exist_ok=True)
         found = json.loads(marker.read_text() or "{}")
     except (NotADirectoryError, FileExistsError) as error:
-        raise NotADataFolder(f"{folder} is not a folder", folder=str(folder)) from error
+        raise NotADataFolder(f"{folder} is not a folder: name an empty or a new one", folder=str(folder)) from error
     except OSError as error:
         raise DataFolderUnavailable(f"cannot use {folder}: {error.strerror}", folder=str(folder)) from error
     except ValueError as error:
