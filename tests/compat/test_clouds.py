@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,10 +59,9 @@ def cloud(scheme: str) -> Iterator[tuple[str, str, ObjectStoreOptions]]:
 @pytest.mark.parametrize("scheme", ["az", "gs", "s3"])
 def test_a_story_of_a_client_and_a_collection(scheme: str, tmp_path: Path) -> None:
     with cloud(scheme) as (kv, namespace, options):
-        installation = Installation(tmp_path, kv)
-        installation.environment |= {"LAKEBED_BLOCKSTORE": scheme, **environment_of(options)}
-        with installation.server(workers=1) as url:
-            made = json.loads(installation.lakebed("setup", "--user", "esti", "--endpoint", url, "--output", "json"))
+        installation = Installation(tmp_path, kv, LAKEBED_BLOCKSTORE=scheme, **environment_of(options))
+        with installation.server() as url:
+            made = installation.set_up(url)
             lake = lakefs.Repository("lake", client=client_of(made, url)).create(storage_namespace=namespace)
             main = lake.branch("main")
             # Signed where the store signs (S3). Not the first: the record of a signed upload keeps its object from
@@ -75,13 +73,10 @@ def test_a_story_of_a_client_and_a_collection(scheme: str, tmp_path: Path) -> No
             dev.object("b").upload(data="dev")
             dev.commit("dev")
             dev.merge_into(main)
-
-        with installation.server(workers=1) as url:
-            installation.lakebed(
+            installation.shell.ok(
                 *("gc", "run", "lakefs://lake", "--endpoint", url, "--uncommitted", "--engine", "local", "--yes"),
                 *("--readers-grace", "0s"),
             )
-            main = lakefs.Repository("lake", client=client_of(made, url)).branch("main")
             found = {stat.path: main.object(stat.path).reader("r").read() for stat in main.objects()}
 
         assert found == {"a": "kept", "b": "dev"}

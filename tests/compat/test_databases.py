@@ -1,11 +1,12 @@
-"""The whole product on each database: the `lakefs` package, committers in two processes, and a collection."""
+"""The whole product on each database: a story of clients, a storm of kills, and a copy of its store.
+
+All are here so that each database starts once for them: some take longer to start than their story takes.
+"""
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,7 +18,13 @@ from lakefs.client import Client
 from lakefs.exceptions import BadRequestException, ConflictException
 
 from bench.http import started
+from lakebed.kv import sqlite_uri, store_partitions
+from lakebed.lake import open_local
+from lakebed.server import ServerOptions
+from tests.cli.conftest import Shell
 from tests.kv.servers import DATABASES, database
+from tests.kv.test_copying import PARTITIONS, fill
+from tests.server.test_kill_storm import check_storm
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 
@@ -28,39 +35,46 @@ def uri_of(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
         yield uri_of
 
 
+WRITERS = 6
+EACH = 2
+"""Commits of one writer."""
+STORM_ROUNDS = 2
+"""One is killed at a write and one at a commit. Tests of the drivers lose many more answers."""
+
+
 class Installation:
     """Servers over one data folder and one database, and the command line."""
 
-    def __init__(self, folder: Path, uri: str) -> None:
+    def __init__(self, folder: Path, uri: str, **settings: str) -> None:
         self.folder = folder
         self.uri = uri
-        self.environment = {**os.environ, "LAKEBED_CONFIG": str(folder / "config.toml")}
+        self.settings = settings
+        self.shell = Shell(environment={"LAKEBED_CONFIG": str(folder / "config.toml"), **settings})
 
     @contextmanager
-    def server(self, *, workers: int) -> Iterator[str]:
-        """Yield the URL of a server."""
-        options = ["--data", str(self.folder / "data"), "--kv", self.uri, "--port", "0", "--workers", str(workers)]
+    def server(self) -> Iterator[str]:
+        """Yield the URL of a server of one process."""
+        options = ["--data", str(self.folder / "data"), "--kv", self.uri, "--port", "0"]
+        environment = {**os.environ, **self.shell.environment}
         with started(
-            ["-m", "lakebed", "serve", *options], marker=" at http://127.0.0.1:", environment=self.environment
+            ["-m", "lakebed", "serve", *options], marker=" at http://127.0.0.1:", environment=environment
         ) as peer:
             yield f"http://127.0.0.1:{peer.port}"
 
-    def lakebed(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "lakebed", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, env=self.environment, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def set_up(self, url: str) -> dict[str, str]:
+        made: dict[str, str] = self.shell.ok("setup", "--user", "esti", "--endpoint", url, "-o", "json").json
+        return made
 
 
 def client_of(made: dict[str, str], url: str) -> Client:
     return Client(host=url, username=made["access_key_id"], password=made["secret_access_key"])
 
 
-def commit_three_times(made: dict[str, str], url: str, writer: int) -> list[str]:
+def commit_each(made: dict[str, str], url: str, writer: int) -> list[str]:
     client = client_of(made, url)
     main = lakefs.Repository("lake", client=client).branch("main")
     ids = []
-    for number in range(3):
+    for number in range(EACH):
         main.object(f"writer {writer}/{number}").upload(data=f"{writer}.{number}")
         # No changes, or overtaken where the database is slow: another committer took ours along.
         with suppress(BadRequestException, ConflictException):
@@ -71,45 +85,40 @@ def commit_three_times(made: dict[str, str], url: str, writer: int) -> list[str]
 
 def test_a_story_of_many_clients_two_processes_and_a_collection(uri_of: Callable[[str], str], tmp_path: Path) -> None:
     installation = Installation(tmp_path, uri_of("story"))
-    with installation.server(workers=2) as url:
-        made = json.loads(installation.lakebed("setup", "--user", "esti", "--endpoint", url, "--output", "json"))
-        client = client_of(made, url)
-        lake = lakefs.Repository("lake", client=client).create(storage_namespace="local://lake")
-        main = lake.branch("main")
-        for body in ("overwritten", "kept"):
-            main.object("a").upload(data=body)
-        main.commit("a")
-        with ThreadPoolExecutor(8) as committers:
-            ids = [
-                id_
-                for found in committers.map(lambda writer: commit_three_times(made, url, writer), range(8))
-                for id_ in found
-            ]
-        log = [commit.id for commit in main.log()]
-        dev = lake.branch("dev").create("main")
-        dev.object("only on dev").upload(data="dev")
-        dev.object("a").delete()
-        dev.commit("dev")
-        changes = {(change.type, change.path) for change in main.diff(dev)}
-        dev.merge_into(main)
-        lake.tag("v1").create("main")
-
-    assert len(set(ids)) == len(ids) >= 3
-    assert set(ids) <= set(log)
-    assert changes == {("added", "only on dev"), ("removed", "a")}
-
-    with installation.server(workers=1) as url:
-        installation.lakebed(
+    with installation.server() as url:
+        made = installation.set_up(url)
+        with installation.server() as other:
+            lake = lakefs.Repository("lake", client=client_of(made, url)).create(storage_namespace="local://lake")
+            main = lake.branch("main")
+            for body in ("overwritten", "kept"):
+                main.object("a").upload(data=body)
+            main.commit("a")
+            with ThreadPoolExecutor(WRITERS) as committers:
+                urls = [(url, other)[writer % 2] for writer in range(WRITERS)]
+                committed = committers.map(lambda writer: commit_each(made, urls[writer], writer), range(WRITERS))
+                ids = [id_ for of_writer in committed for id_ in of_writer]
+            log = [commit.id for commit in main.log()]
+            dev = lake.branch("dev").create("main")
+            dev.object("only on dev").upload(data="dev")
+            dev.object("a").delete()
+            dev.commit("dev")
+            changes = {(change.type, change.path) for change in main.diff(dev)}
+            dev.merge_into(main)
+            lake.tag("v1").create("main")
+        # The other server has ended, and closed its slice. This one closes its own when the run asks.
+        installation.shell.ok(
             *("gc", "run", "lakefs://lake", "--endpoint", url, "--uncommitted", "--engine", "local", "--yes"),
             *("--data", str(tmp_path / "data")),
         )
-        client = client_of(made, url)
-        lake = lakefs.Repository("lake", client=client)
-        main = lake.branch("main")
         found = {stat.path: main.object(stat.path).reader("r").read() for stat in main.objects()}
         before = lake.ref("v1~1").object("a").reader("r").read()
 
-    expected = {f"writer {writer}/{number}": f"{writer}.{number}" for writer in range(8) for number in range(3)}
+    assert len(set(ids)) == len(ids) >= EACH
+    assert set(ids) <= set(log)
+    assert changes == {("added", "only on dev"), ("removed", "a")}
+    expected = {
+        f"writer {writer}/{number}": f"{writer}.{number}" for writer in range(WRITERS) for number in range(EACH)
+    }
     assert found == {**expected, "only on dev": "dev"}
     assert before == "kept"
     bodies = [file.read_bytes() for file in (tmp_path / "data" / "objects").rglob("*") if file.is_file()]
@@ -117,22 +126,49 @@ def test_a_story_of_many_clients_two_processes_and_a_collection(uri_of: Callable
     assert b"kept" in bodies
 
 
-def test_a_backup_of_a_lake_on_postgresql_comes_back_on_another_schema(tmp_path: Path) -> None:
-    with database("postgres") as uri_of:
-        installation = Installation(tmp_path, uri_of("before"))
-        data, backup = str(tmp_path / "data"), str(tmp_path / "backup")
-        with installation.server(workers=1) as url:
-            made = json.loads(installation.lakebed("setup", "--user", "esti", "--endpoint", url, "--output", "json"))
-            client = client_of(made, url)
-            main = lakefs.Repository("lake", client=client).create(storage_namespace="local://lake").branch("main")
-            main.object("a").upload(data="kept")
-            main.commit("a")
-            installation.lakebed("backup", "create", "--data", data, "--to", backup, "--kv", installation.uri)
+@pytest.mark.slow
+def test_kills_in_a_storm_lose_nothing(uri_of: Callable[[str], str], tmp_path: Path) -> None:
+    check_storm(ServerOptions(data_dir=tmp_path / "data", store_uri=uri_of("stormy")), STORM_ROUNDS)
 
-        restored = Installation(tmp_path / "restored", uri_of("after"))
-        installation.lakebed("backup", "restore", backup, "--data", str(restored.folder / "data"))
-        installation.lakebed("kv", "copy", f"sqlite://{restored.folder}/data/metadata.db", restored.uri)
-        with restored.server(workers=1) as url:
-            again = lakefs.Repository("lake", client=client_of(made, url)).branch("main").object("a").reader("r").read()
 
-    assert again == "kept"
+def test_a_store_is_copied_to_the_database_and_comes_back_equal(uri_of: Callable[[str], str], tmp_path: Path) -> None:
+    source, target, back = sqlite_uri(tmp_path / "source.db"), uri_of("copied"), sqlite_uri(tmp_path / "back.db")
+    asyncio.run(fill(source))
+    shell = Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})
+
+    there = shell.ok("kv", "copy", source, target, "-o", "json").json
+    and_back = shell.ok("kv", "copy", target, back, "-o", "json").json
+
+    assert [(copy["partitions"], copy["keys_before"]) for copy in (there, and_back)] == [(len(PARTITIONS), 0)] * 2
+    assert [store_partitions(uri) for uri in (target, back)] == [sorted(PARTITIONS)] * 2
+    again = shell.ok("kv", "copy", source, back, "-o", "json").json
+    assert again["keys_before"] == again["keys"] == there["keys"]
+
+
+@pytest.mark.parametrize("uri_of", ["postgres"], indirect=True)
+def test_a_backup_of_a_lake_on_postgresql_comes_back_on_another_schema(
+    uri_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    installation = Installation(tmp_path, uri_of("before"))
+    data, backup, restored, after = (
+        *(str(tmp_path / name) for name in ("data", "backup", "restored")),
+        uri_of("after"),
+    )
+    with installation.server() as url:
+        made = installation.set_up(url)
+        main = (
+            lakefs.Repository("lake", client=client_of(made, url))
+            .create(storage_namespace="local://lake")
+            .branch("main")
+        )
+        main.object("a").upload(data="kept")
+        main.commit("a")
+        installation.shell.ok("backup", "create", "--data", data, "--to", backup, "--kv", installation.uri)
+
+    installation.shell.ok("backup", "restore", backup, "--data", restored)
+    installation.shell.ok("kv", "copy", f"sqlite://{restored}/metadata.db", after)
+
+    (Path(restored) / "metadata.db").unlink()
+    with open_local(restored, environment={"LAKEBED_STORE_URI": after}) as again:
+        assert again.repository("lake").branch("main").read("a") == b"kept"
+        assert [user.id for user in again.client.users.list()] == ["esti"]

@@ -726,7 +726,7 @@ def database(name: str) -> Iterator[Callable[[str], str]]:
                 yield lambda store: f"foundationdb://{cluster}?name={store}"
         case "hbase":
             with hbase() as server:
-                yield lambda store: f"hbase://127.0.0.1:{server.port}/{store}"
+                yield lambda store: f"hbase://127.0.0.1:{server.port}/{store}?wait_s=60"
         case "mongodb":
             with mongodb() as server:
                 yield lambda store: f"mongodb://127.0.0.1:{server.port}/tests?name={store}"

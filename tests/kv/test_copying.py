@@ -1,12 +1,9 @@
-"""A store is copied into another database, whichever they are, and the copy is compared."""
+"""A store is copied into another one, and the copy is compared. compat/test_databases.py does so with each database."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -24,7 +21,6 @@ from lakebed.kv import (
 from lakebed.kv.drivers.remote import run_apart
 from lakebed.kv.store import SCAN_PAGE
 from tests.cli.conftest import Shell
-from tests.kv.servers import DATABASES, database
 
 PARTITIONS = [b"a", b"a/b", b"*?[x]", b"\x00\xff", b"z" * 1024]
 LARGE = PARTITIONS[1]
@@ -48,29 +44,6 @@ async def fill(uri: str) -> None:
         items = [(b"%d" % rng.randrange(10**6), rng.randbytes(rng.randrange(50))) for _ in range(count)]
         await store.set_many(partition, items)
     await store.close()
-
-
-@pytest.fixture(scope="module")
-def round_trip() -> Iterator[list[str]]:
-    """A store of each database, to be copied from one to the next."""
-    with ExitStack() as servers:
-        yield [servers.enter_context(database(name))("copied") for name in DATABASES]
-
-
-def test_a_store_goes_through_every_database_and_comes_back_equal(
-    source: str, tmp_path: Path, round_trip: list[str]
-) -> None:
-    asyncio.run(fill(source))
-    stops = [source, *round_trip, sqlite_uri(tmp_path / "back.db")]
-    shell = Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})
-
-    copies = [shell.ok("kv", "copy", a, b, "-o", "json").json for a, b in itertools.pairwise(stops)]
-
-    assert {(copy["partitions"], copy["keys_before"]) for copy in copies} == {(len(PARTITIONS), 0)}
-    for uri in stops:
-        assert store_partitions(uri) == sorted(PARTITIONS)
-    again = shell.ok("kv", "copy", source, stops[-1], "-o", "json").json
-    assert again["keys_before"] == again["keys"] == copies[0]["keys"]
 
 
 def test_a_target_that_holds_something_else_is_refused(source: str, tmp_path: Path) -> None:

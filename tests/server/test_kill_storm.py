@@ -1,7 +1,8 @@
 """`kill -9` of a real server in the middle of a storm of writes and commits, again and again.
 
 Afterwards: nothing acknowledged is lost, the server has started by itself every time, and after cleaning and one
-collection there is neither a cell, nor a claim, nor an object left that belongs to nobody.
+collection there is neither a cell, nor a claim, nor an object left that belongs to nobody. SQLite here;
+tests/compat/test_databases.py has fewer rounds on each other database.
 """
 
 from __future__ import annotations
@@ -24,11 +25,8 @@ from lakebed.objectstore import Deleter, ObjectStoreOptions, open_deleter
 from lakebed.server import ServerOptions, opened
 from lakebed.versions import Versions, keys
 from sim.storms.settling import AFTER, claims, clean_up, collect, read_branch, unnamed
-from tests.kv.servers import DATABASES, database
 
 ROUNDS = int(os.environ.get("LAKEBED_TEST_KILLS", "20"))
-ROUNDS_OF_OTHERS = 3
-"""On other databases than SQLite. Each round starts a server, and tests of their drivers lose many more answers."""
 WRITERS = 6
 REPOSITORY = "stormy"
 
@@ -158,10 +156,3 @@ def check_storm(options: ServerOptions, rounds: int) -> None:
 @pytest.mark.slow
 def test_many_kills_in_a_storm_lose_nothing_and_leave_nothing_behind(tmp_path: Path) -> None:
     check_storm(ServerOptions(data_dir=tmp_path / "data"), ROUNDS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DATABASES)
-def test_kills_in_a_storm_lose_nothing_on_any_database(tmp_path: Path, name: str) -> None:
-    with database(name) as uri_of:
-        check_storm(ServerOptions(data_dir=tmp_path / "data", store_uri=uri_of("stormy")), ROUNDS_OF_OTHERS)

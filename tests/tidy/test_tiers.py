@@ -51,7 +51,7 @@ def test_every_pattern_of_a_file_names_one_that_there_is() -> None:
         ("tests/spark/test_due.py::test_x[local-1]", set(), "collections"),
         ("tests/spark/test_end_to_end.py::test_x", {"spark"}, "Spark"),
         ("tests/kv/test_postgres.py::TestPostgres::test_x", set(), "database servers"),
-        ("tests/server/test_kill_storm.py::test_x[redis]", {"slow"}, "kills, storms, clusters"),
+        ("tests/compat/test_databases.py::test_x[redis]", {"slow"}, "kills, storms, clusters"),
         ("tests/compat/test_databases.py::test_x[hbase]", set(), "database servers"),
         ("tests/compat/test_databases.py::test_x[consul]", set(), "clients"),
         ("tests/kv/test_sqlite.py::test_x", set(), "databases"),
