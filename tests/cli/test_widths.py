@@ -59,6 +59,7 @@ auth groups list
 auth policies list
 auth policies show FSFullAccess
 audit
+health
 """
 
 

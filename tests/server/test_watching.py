@@ -28,6 +28,7 @@ from lakebed.objectstore import ObjectStoreUnavailable, open_deleter
 from lakebed.server import App, AppState, LogOptions, create_app
 from lakebed.server.operate.logs import REQUEST_ID, configure_logs
 from lakebed.server.operate.metrics import BUCKETS_S, FAMILIES, Metrics, Sample, Timings, as_text
+from lakebed.server.process import upkeep_loop
 from lakebed.server.process.folder import RESERVE_BYTES
 
 from .test_serving import serving, set_up
@@ -48,6 +49,29 @@ def figures(text: str) -> dict[str, float]:
             kept = ",".join(label for label in labels.split(",") if label and not label.startswith("process="))
             found[name.partition("{")[0] + (f"{{{kept}}}" if kept else "")] = float(value)
     return found
+
+
+class TestStatus:
+    async def test_the_status_says_how_the_server_is_and_which_steps_of_its_upkeep_failed(
+        self, client: httpx.AsyncClient, state: AppState
+    ) -> None:
+        async def breaks(_: AppState) -> None:
+            raise RuntimeError("a bug")
+
+        before = (await client.get("/status")).json()
+        await upkeep_loop._take(upkeep_loop.clean_catalog, state)
+        await upkeep_loop._take(breaks, state)
+        status = (await client.get("/status")).json()
+        text = as_text(state.metrics.of_all_workers())
+
+        assert before["processes"][0]["upkeep"] == []
+        assert (status["ready"], status["database"], status["audit_failures"]) == (True, "mem", 0)
+        assert 0 < status["disk_free_bytes"] <= status["disk_bytes"]
+        [process] = status["processes"]
+        assert process["requests"] > 0
+        steps = {step["name"]: (step["done"] > 0, step["failures"]) for step in process["upkeep"]}
+        assert steps == {"clean_catalog": (True, 0), "breaks": (False, 1)}
+        assert 'lakebed_upkeep_failures_total{step="breaks",' in text
 
 
 class TestProbes:

@@ -22,3 +22,10 @@ LIST_AUDIT_RECORDS: Final = get(
     flag("denied"),
     *PAGE,
 )
+GET_SERVER_STATUS: Final = get(
+    "getServerStatus",
+    "/status",
+    wire.ServerStatus,
+    (Permission("ops:ReadMetrics", "*"),),
+    "Return whether the server is ready, its versions and processes, and when their upkeep last ended well.",
+)

@@ -95,6 +95,7 @@ from .rest import (
     repositories,
     roles,
     staging,
+    status,
 )
 from .rest.gc import hard_delete, holds, lifecycle
 from .rest.gc import jobs as gc_jobs
@@ -116,6 +117,7 @@ API_ROOT: Final = b"/api/v1/"
 RESOURCES: Final[tuple[ModuleType, ...]] = (
     installation,
     audit,
+    status,
     identity,
     browser_logins,
     roles,
@@ -373,6 +375,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         login_key=keys.login_key,
         setup_secret=options.setup_secret,
         presign_s=PRESIGN_S if presign else None,
+        database=options.metadata_uri.partition(":")[0],
         hard_deleting=hard_deleting,
         s3=options.s3,
         metrics=metrics,

@@ -47,6 +47,7 @@ class AppState:
     login_key: bytes = field(repr=False)
     certificate_key: bytes = field(repr=False)
     presign_s: int | None = None
+    database: str = ""
     s3: S3Options = field(default_factory=S3Options)
     drain: Drain = field(default_factory=Drain)
     background: Background = field(default_factory=Background)

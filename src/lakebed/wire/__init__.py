@@ -120,6 +120,7 @@ from .repositories import (
     TaskInfo,
 )
 from .roles import ACL, Decision, ErrorNoACL, Group, GroupCreation, GroupList, Policy, PolicyList, Statement
+from .status import ServerProcess, ServerStatus, UpkeepStep
 
 __all__ = [
     "ACL",
@@ -226,6 +227,8 @@ __all__ = [
     "RepositoryUndeletion",
     "ResetCreation",
     "RevertCreation",
+    "ServerProcess",
+    "ServerStatus",
     "SetHardDelete",
     "Setup",
     "SetupState",
@@ -242,6 +245,7 @@ __all__ = [
     "TicketLogin",
     "UnderlyingObjectProperties",
     "UpdateObjectUserMetadata",
+    "UpkeepStep",
     "UploadPart",
     "UploadPartCopyFrom",
     "UploadPartFrom",

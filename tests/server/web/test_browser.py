@@ -5,10 +5,16 @@ Each story ends with a look at the console: there a browser says what our policy
 
 from __future__ import annotations
 
+import io
+import os
 import re
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.server.web.chromium import ENTER, NARROW, WIDE, Chromium, is_installed, log_in
@@ -45,6 +51,53 @@ def test_a_first_visit_ends_in_a_sample_lake(driver: str, tmp_path: Path) -> Non
             assert browser.errors() == []
         finally:
             browser.close()
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(table, file, **options)
+    return file.getvalue()
+
+
+def test_the_first_rows_of_parquet_are_read_by_the_browser(browser: Chromium, server: Server) -> None:
+    page = make_repository(server, "tables")
+    table = pa.table(
+        {
+            "<script>x": ["<b>first</b>", None, "last"] * 100,
+            "when": pa.array([datetime(2026, 1, 2, tzinfo=UTC)] * 300),
+            "many": pa.array([[1, 2]] * 300),
+            "big": pa.array([2**60, 7, 9] * 100),
+        }
+    )
+    noise = pa.table({"raw": [os.urandom(1 << 20) for _ in range(18)]})
+    objects = {kind: parquet(table, compression=kind) for kind in ("snappy", "zstd", "gzip", "lz4", "none")}
+    objects |= {"broken": objects["zstd"][:-9] + b"junkxPAR1", "brotli": parquet(table, compression="brotli")}
+    objects |= {"large": parquet(noise, compression="none"), "nothing": parquet(table.slice(0, 0))}
+    with server.api() as api:
+        for name, data in objects.items():
+            url = "/repositories/tables/branches/main/objects"
+            assert api.post(url, params={"path": f"{name}.parquet"}, content=data).is_success
+
+    def show(name: str) -> None:
+        browser.open(f"{page}/object?ref=main&path={name}.parquet")
+
+    for name in ("snappy", "zstd", "gzip", "lz4", "none"):
+        show(name)
+        browser.see("The first rows: 200.")
+        cells = browser.run(
+            "return [...document.querySelectorAll('.preview > .wide tbody tr')[0].children].map(e => e.innerText)"
+        )
+        assert cells == ["<b>first</b>", "2026-01-02T00:00:00.000Z", "[1,2]", "1152921504606846976"], name
+    browser.unfold("300 rows in 1 row group; 4 columns")
+    browser.see("many.list.element")
+    for name, words in (
+        ("broken", "There is no preview of rows: "),
+        ("brotli", "There is no preview of rows: "),
+        ("large", "its first rows need more than 16 MiB"),
+        ("nothing", "It has no rows."),
+    ):
+        show(name)
+        browser.see(words)
 
 
 def test_a_preview_shows_tables_text_and_images_and_runs_nothing(browser: Chromium, server: Server) -> None:

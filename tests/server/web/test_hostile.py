@@ -109,6 +109,7 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             ("/user", {"user": text}),
             ("/user", {"user": "esti", "action": text, "resource": text}),
             ("/audit", {}),
+            ("/health", {}),
             ("/audit", {"user": text, "since": text}),
             *of_collections(text, path),
             ("/search", {"text": text, "repository": text}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from lakebed.server.http.requests import RestRequest
 from lakebed.server.operate.audit import AuditQuery
 from lakebed.server.web.door import HEADERS, Door
 from lakebed.server.web.pages import PAGES
+from lakebed.server.web.render import FOLDER
 from tests.server.web.browsing import HOME, Browser, Forms
 
 LAKE = "/repositories/lake"
@@ -217,6 +219,7 @@ CASES = (
     ),
     Case("/user/delete", "/user/delete", "DELETE /auth/users/nox", {"user": "nox"}, form={"typed": "nox"}),
     Case("/audit", "/audit", "GET /audit"),
+    Case("/health", "/health", "GET /status"),
     Case("/repositories/{repository}/collections", f"{LAKE}/collections", f"GET {LAKE}/gc/plans"),
     Case(
         "/repositories/{repository}/collections",
@@ -555,6 +558,14 @@ async def test_the_api_and_s3_answer_before_the_door_is_asked(
         await http.get("/lake", headers={"accept": "text/html"})
 
     assert asked == ["/lake"]
+
+
+def test_the_reader_of_parquet_is_the_one_that_was_bundled() -> None:
+    """docs/design/0012-page.md has the command, "Parquet"."""
+    reader = (FOLDER / "static" / "hyparquet.js").read_bytes()
+
+    assert hashlib.sha256(reader).hexdigest() == "4f3cc9a007c1cbca3edfa773b8362270015d0e9d3e16b6d55b40515cdbac19fc"
+    assert (FOLDER / "static" / "hyparquet.txt").read_text().count("MIT License") == 3
 
 
 async def test_static_files_are_kept_by_browsers_and_are_few_bytes(browser: Browser) -> None:

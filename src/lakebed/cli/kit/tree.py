@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "actions": "lakebed.cli.nouns.actions:app",
     "auth": "lakebed.cli.operate.auth:app",
     "audit": "lakebed.cli.operate.audit:app",
+    "health": "lakebed.cli.operate.health:app",
     "migrate": "lakebed.cli.operate.migrate:app",
     "backup": "lakebed.cli.operate.backup:app",
     "kv": "lakebed.cli.operate.kv:app",

@@ -39,6 +39,8 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "lakebed_commit_queue": ("gauge", "Commits and merges that wait for their branch's turn."),
     "lakebed_draining": ("gauge", "1 while the process ends."),
     "lakebed_audit_failures_total": ("counter", "Lines of the audit log that could not be written."),
+    "lakebed_upkeep_done_seconds": ("gauge", "When a step of the upkeep last ended well, in Unix time."),
+    "lakebed_upkeep_failures_total": ("counter", "How often a step of the upkeep failed."),
     "process_cpu_seconds_total": ("counter", "CPU time, user and system."),
     "process_resident_memory_bytes": ("gauge", "Resident memory."),
     "process_start_time_seconds": ("gauge", "When the process started, in Unix time."),
@@ -103,6 +105,8 @@ class Metrics:
         self.kv_seconds: dict[str, Timings] = {}
         self.kv_failures: Counter[tuple[str, str]] = Counter()
         self.swept_branches: Counter[str] = Counter()
+        self.upkeep_done_s: dict[str, float] = {}
+        self.upkeep_failures: Counter[str] = Counter()
         self.gauges: dict[str, Callable[[], float]] = {}
         """Read when the figures are asked for."""
         self.sources: list[Callable[[], Iterable[Sample]]] = []
@@ -131,6 +135,10 @@ class Metrics:
             found.append(Sample("lakebed_kv_failures_total", "", (("operation", name), ("reason", reason)), count))
         for outcome, count in self.swept_branches.items():
             found.append(Sample("lakebed_swept_branches_total", "", (("outcome", outcome),), count))
+        for step, done_s in self.upkeep_done_s.items():
+            found.append(Sample("lakebed_upkeep_done_seconds", "", (("step", step),), done_s))
+        for step, count in self.upkeep_failures.items():
+            found.append(Sample("lakebed_upkeep_failures_total", "", (("step", step),), count))
         for source in self.sources:
             found += source()
         usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -94,14 +94,18 @@ async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None
 
 
 async def _take(step: Step, state: AppState) -> None:
+    name = getattr(getattr(step, "func", step), "__name__", "step")
     try:
         await step(state)
+        state.metrics.upkeep_done_s[name] = state.ports.clock.now_ms() // 1000
     except LakebedError as error:
-        logger.warning("upkeep: %s: %s", getattr(step, "__name__", step), error)
+        state.metrics.upkeep_failures[name] += 1
+        logger.warning("upkeep: %s: %s", name, error)
     except Exception:  # a bug in one step must not end the others, nor the server
         if not threading.main_thread().is_alive():
             return  # The program ends with its lake open: there are no more threads to be had.
-        logger.exception("upkeep: %s failed", getattr(step, "__name__", step))
+        state.metrics.upkeep_failures[name] += 1
+        logger.exception("upkeep: %s failed", name)
 
 
 async def every_repository(state: AppState) -> AsyncIterator[Repository]:

@@ -10,6 +10,7 @@ from . import (
     commits,
     compare,
     entering,
+    health,
     hooks,
     keeping,
     objects,
@@ -32,5 +33,6 @@ _NOUNS: Final = (
     keeping,
     hooks,
     people,
+    health,
 )
 PAGES: Final[tuple[Page, ...]] = tuple(page for noun in _NOUNS for page in noun.PAGES)

@@ -2,7 +2,8 @@
 // Contents of objects reach the page by `textContent` alone.
 "use strict";
 (() => {
-  const PREVIEW_BYTES = 256 * 1024, ROWS = 200, COLUMNS = 60;
+  const PREVIEW_BYTES = 256 * 1024, ROWS = 200, COLUMNS = 60, PARQUET_MS = 20_000;
+  const folder = document.currentScript.src;
   const all = (selector) => document.querySelectorAll(selector);
   const make = (tag, text, parent) => {
     const element = document.createElement(tag);
@@ -95,20 +96,21 @@
     if (cell || rows.at(-1).length) rows.at(-1).push(cell);
     return rows.filter((row) => row.length);
   };
-  const showTable = (rows, box) => {
+  const showTable = (rows, box, most = ROWS) => {
     const table = make("table", undefined, make("div", undefined, box));
     table.parentElement.className = "wide";
     const [first, ...others] = rows;
     const head = make("tr", undefined, make("thead", undefined, table));
     for (const name of first.slice(0, COLUMNS)) make("th", name, head).scope = "col";
     const body = make("tbody", undefined, table);
-    for (const row of others.slice(0, ROWS)) {
+    for (const row of others.slice(0, most)) {
       const line = make("tr", undefined, body);
       for (const value of row.slice(0, COLUMNS)) make("td", value.slice(0, 500), line);
     }
   };
   const kindOf = (name, type) => {
     const end = name.toLowerCase().split(".").pop();
+    if (end === "parquet" || type.startsWith("application/vnd.apache.parquet")) return "parquet";
     if (end === "csv" || type.startsWith("text/csv")) return "csv";
     if (end === "tsv") return "tsv";
     if (end === "json" || type.startsWith("application/json")) return "json";
@@ -133,6 +135,25 @@
     }
     make("pre", text, box);
   };
+  const showParquet = (url, size, status, box) => {
+    const reader = new Worker(new URL("parquet.js", folder), { type: "module" });
+    const end = (words = "") => { reader.terminate(); clearTimeout(timer); status.textContent = words; };
+    const timer = setTimeout(() => end("There is no preview of rows: to read them takes too long."), PARQUET_MS);
+    reader.addEventListener("error", () => end("There is no preview: the reader did not start."));
+    reader.addEventListener("message", ({ data }) => {
+      if (data.failed) { end(`There is no preview of rows: ${data.failed}.`); return; }
+      if (data.columns) {
+        const schema = make("details", undefined, box), groups = `${data.groups} row group${data.groups === 1 ? "" : "s"}`;
+        make("summary", `${Number(data.count).toLocaleString("en")} rows in ${groups}; ${data.columns.length} columns`, schema);
+        showTable([["Column", "Type", "Nulls", "Minimum", "Maximum"], ...data.columns], schema, data.columns.length);
+        return;
+      }
+      end(data.rows.length > 1 ? `The first rows: ${data.rows.length - 1}.` : "It has no rows.");
+      if (data.rows.length > 1) showTable(data.rows, box);
+      reachIn(box);
+    });
+    reader.postMessage({ url: new URL(url, location.href).href, size });
+  };
   for (const box of all("[data-preview]")) {
     const { preview, type, name } = box.dataset, size = Number(box.dataset.size);
     const kind = kindOf(name, type);
@@ -141,6 +162,7 @@
     if (!kind) { make("p", "There is no preview of this type.", box).className = "help"; continue; }
     const status = make("p", "Loading…", box);
     status.className = "help";
+    if (kind === "parquet") { showParquet(preview, size, status, box); continue; }
     fetch(preview, { headers: { range: `bytes=0-${PREVIEW_BYTES - 1}` } }).then(async (answer) => {
       if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
       const bytes = new Uint8Array(await answer.arrayBuffer());

@@ -1,0 +1,77 @@
+"""The state of the server: its probe, its disk, and the figures of its processes."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterable
+
+from lakebed.operations import operators
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
+from lakebed.server.operate.health import Probe
+from lakebed.server.operate.metrics import Sample
+from lakebed.server.state import AppState
+from lakebed.wire import ServerProcess, ServerStatus, UpkeepStep
+
+
+class Status:
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._probe = Probe(state)
+
+    async def get(self, _: RestRequest) -> ServerStatus:
+        readiness = await self._probe.look()
+        try:
+            disk = shutil.disk_usage(self._state.data_dir)
+            disk_bytes, free_bytes = disk.total, disk.free
+        except OSError:  # `checks` says so.
+            disk_bytes = free_bytes = 0
+        by_process: dict[str, list[Sample]] = {}
+        for sample in self._state.metrics.of_all_workers():
+            by_process.setdefault(sample.labels[-1][1], []).append(sample)
+        return ServerStatus(
+            ready=readiness.ready,
+            checks=readiness.checks,
+            version=self._state.version,
+            python=platform.python_version(),
+            database=self._state.database,
+            object_store=self._state.storage.blockstore_type,
+            disk_bytes=disk_bytes,
+            disk_free_bytes=free_bytes,
+            audit_failures=round(sum(_values(by_process, "lakebed_audit_failures_total"))),
+            processes=[_process(int(process), samples) for process, samples in sorted(by_process.items())],
+        )
+
+
+def _values(by_process: dict[str, list[Sample]], family: str) -> Iterable[float]:
+    return (sample.value for samples in by_process.values() for sample in samples if sample.family == family)
+
+
+def _process(process: int, samples: list[Sample]) -> ServerProcess:
+    sums: dict[str, float] = {}
+    done: dict[str, int] = {}
+    failures: dict[str, int] = {}
+    for sample in samples:
+        sums[sample.family] = sums.get(sample.family, 0.0) + sample.value
+        if sample.family == "lakebed_upkeep_done_seconds":
+            done[sample.labels[0][1]] = int(sample.value)
+        elif sample.family == "lakebed_upkeep_failures_total":
+            failures[sample.labels[0][1]] = int(sample.value)
+    return ServerProcess(
+        process=process,
+        started=int(sums["process_start_time_seconds"]),
+        cpu_seconds=round(sums["process_cpu_seconds_total"], 2),
+        memory_bytes=int(sums["process_resident_memory_bytes"]),
+        requests=int(sums.get("lakebed_requests_total", 0)),
+        in_progress=int(sums["lakebed_requests_in_progress"]),
+        draining=bool(sums.get("lakebed_draining", 0)),
+        upkeep=[
+            UpkeepStep(name=name, done=done.get(name, 0), failures=failures.get(name, 0))
+            for name in sorted(done.keys() | failures.keys())
+        ],
+    )
+
+
+def routes(state: AppState) -> list[Route]:
+    return [Route(operators.GET_SERVER_STATUS, Status(state).get)]
