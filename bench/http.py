@@ -140,10 +140,15 @@ def objects_url(repository: str, ref: str, path: str, *, kind: str = "refs", suf
 
 @contextmanager
 def lakebed_server(
-    folder: Path, *, workers: int = 1, options: Sequence[str] = (), environment: Mapping[str, str] = os.environ
+    folder: Path,
+    *,
+    workers: int = 1,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
+    program: str = "lakebed",
 ) -> Iterator[Peer]:
     """A real server over this data folder, with these options of `serve`, set up, with an authorised peer."""
-    command = ["-m", "lakebed", "serve", "--data", str(folder), "--port", "0", "--workers", str(workers), *options]
+    command = ["-m", program, "serve", "--data", str(folder), "--port", "0", "--workers", str(workers), *options]
     with started(command, marker=" at http://127.0.0.1:", environment=environment) as peer:
         made = json.loads(peer.call("POST", "/api/v1/setup_lakefs", {"username": "bench"}, expected=200))
         key = (made["access_key_id"], made["secret_access_key"])

@@ -21,7 +21,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -38,7 +39,8 @@ from lakebed.versions import RunRecord, Versions, encode_record, keys
 from tests.server.test_plans import write_plan
 from tests.server.web.walking import walk
 
-from .harness import Bench, Figure
+from .gateway import Signer
+from .harness import Bench, Figure, Pair, Part, Side, Work
 from .http import Answer, Connection, Peer, lakebed_server
 from .lake import BUILT_TOGETHER, puts
 from .log import Line
@@ -49,6 +51,7 @@ SIZES: Final = {
     "tenth": {"objects": 100_000, "branches": 1_000, "commits": 3_000, "runs": 100, "changes": 1_000},
     "full": {"objects": 1_000_000, "branches": 10_000, "commits": 30_000, "runs": 1_000, "changes": 10_000},
 }
+OTHERS: Final = {"small": 200, "tenth": 2_000, "full": 2_000}
 REQUESTS: Final = {"small": 1, "tenth": 10, "full": 20}
 LIMIT_MS: Final = 25.0
 FIRST_KIB: Final = 100.0
@@ -67,7 +70,7 @@ FORMS: Final = (
     "/search?repository=lake&text=branch-001",
 )
 """Pages that a person reaches by a form."""
-ON_DEMAND: Final = re.compile(r"/why\?.*(path|address)=|[?&]details=1")
+ON_DEMAND: Final = re.compile(r"/why\?.*(path|address)=|[?&](details|conflicts)=1")
 """Searches, and parts that a person asks for with a link of their own. Their time is for orientation."""
 TREES: Final = 16
 LINES: Final = 100
@@ -179,6 +182,48 @@ def of_pages(peer: Peer, requests: int, repeat: int) -> list[Figure]:
     ]
 
 
+def of_trial(peer: Peer, repeat: int) -> list[Figure]:
+    """Try rules that are not saved, over all commits."""
+    took_ms = []
+    for _ in range(repeat + 1):
+        before_s = peer.cpu_s()
+        peer.call("POST", f"/api/v1{LAKE}/gc/rules/try", {"default": "30d"}, expected=200)
+        took_ms.append((peer.cpu_s() - before_s) * 1000)
+    return [_figure(peer, "pages: trying rules, without its page", took_ms[1:], "ms", None)]
+
+
+def of_other_doors(folder: Path, count: int) -> Iterator[Part]:
+    """What the page costs clients of the API and of S3: a server with it, and one without, in turn."""
+    with (
+        lakebed_server(folder / "with") as with_page,
+        lakebed_server(folder / "without", program="bench.pageless") as without,
+    ):
+        peers = (with_page, without)
+        signers = [Signer(peer) for peer in peers]
+        for peer in peers:
+            new = {"name": "other", "storage_namespace": "local://other"}
+            peer.call("POST", "/api/v1/repositories", new, expected=201)
+            peer.call("POST", "/api/v1/repositories/other/branches/main/objects?path=a", {}, expected=201)
+        stat = "/api/v1/repositories/other/refs/main/objects/stat?path=a"
+        asked = [[peer.request("GET", stat)] * count for peer in peers]
+        read = [[signer.request("GET", "/other.main/a") for _ in range(count)] for signer in signers]
+        for what, (ours, floor) in (("stat", asked), ("S3 GET", read)):
+            yield Pair(
+                what=f"pages: {what}, {count:,}, with the page and without",
+                limit=1.03,
+                ours=_side(with_page, ours),
+                floor=_side(without, floor),
+            )
+
+
+def _side(peer: Peer, requests: list[bytes]) -> Side:
+    @contextmanager
+    def side() -> Iterator[Work]:
+        yield Work(run=lambda: peer.send_all(requests, expected=200), cpu_s=peer.cpu_s, peak_mib=peer.peak_mib)
+
+    return side
+
+
 def _of_page(peer: Peer, visitor: Visitor, address: str, page: str, requests: int, repeat: int) -> Figure:
     limit: float | None = LIMIT_MS
     if ON_DEMAND.search(address):
@@ -207,12 +252,15 @@ def _figure(peer: Peer, what: str, values: list[float], unit: str, limit: float 
     )
 
 
-def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
+def parts(size: str) -> Iterator[Part]:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         subprocess.run([sys.executable, "-m", "bench.pages", str(data), size], check=True)
         with lakebed_server(data) as peer:
             yield partial(of_pages, peer, REQUESTS[size])
+            yield partial(of_trial, peer)
+    with tempfile.TemporaryDirectory() as folder:
+        yield from of_other_doors(Path(folder), OTHERS[size])
 
 
 BENCH = Bench(name="pages", parts=parts)

@@ -9,8 +9,8 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from lakebed.operations import Operation, accounts, installation, sessions
-from lakebed.wire import Config, CredentialsWithSecret, LoginTicket, Setup
+from lakebed.operations import Operation, accounts, installation, operators, sessions
+from lakebed.wire import Config, CredentialsWithSecret, LoginTicket, ServerStatus, Setup
 
 from .actions import Actions
 from .audit import Audit
@@ -105,6 +105,10 @@ class Client:
     def current_user(self) -> str:
         """Return the id of the user whose credentials these are. One request shows whether they are valid."""
         return self._connection.do(accounts.GET_CURRENT_USER).user.id
+
+    def status(self) -> ServerStatus:
+        """Return how the server is: ready or not, its processes and their upkeep."""
+        return self._connection.do(operators.GET_SERVER_STATUS)
 
     def login_ticket(self) -> LoginTicket:
         """Make the ticket of a link that logs a browser of this machine in as this user, once, within a minute."""

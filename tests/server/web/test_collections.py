@@ -21,12 +21,17 @@ async def test_a_plan_is_shown_and_applied_only_for_its_number_of_objects(
 ) -> None:
     await write("r1", ["x/1", "x/2"])
     await write("u1", [], RunKind.UNCOMMITTED)
+    for kind in RunKind:
+        if not kind.can_wait:
+            await write(f"x-{kind.value}", ["x/1"], kind)
     pair = (await client.post("/auth/users/esti/credentials")).json()
     browser = Browser(app)
     async with browser.http:
         await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
         every = await browser.get(f"{LAKE}/collections")
         one = await browser.get(f"{LAKE}/collections/r1")
+        nothing = await browser.get(f"{LAKE}/collections/u1")
+        others = [await browser.get(f"{LAKE}/collections/x-{kind.value}") for kind in RunKind if not kind.can_wait]
         wrong = await browser.fill(one, "apply", typed="1")
         right = await browser.fill(one, "apply", typed="2", window="never")
 
@@ -34,6 +39,9 @@ async def test_a_plan_is_shown_and_applied_only_for_its_number_of_objects(
     assert every.text.count("collections/r1") == 1
     assert "Waits for a run" in every.text
     assert "x/1" in one.text
+    assert "This plan takes no object" in nothing.text
+    assert [page.status_code for page in others] == [200] * len(others) != []
+    assert not [page.url for page in (nothing, *others) if "/apply" in page.text]
     assert (wrong.status_code, "type 2 to confirm" in wrong.text) == (400, True)
     assert right.status_code in {400, 501}, right.text
 

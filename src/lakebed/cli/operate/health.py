@@ -8,7 +8,6 @@ from lakebed.base import human_size
 from lakebed.cli.kit.output import fields, human_time, table
 from lakebed.cli.kit.session import Session, command
 from lakebed.cli.kit.tree import noun
-from lakebed.operations import operators
 from lakebed.wire import ServerStatus, UpkeepStep
 
 app = noun("Show the health of the server.")
@@ -18,7 +17,7 @@ app = noun("Show the health of the server.")
 @command
 def health(session: Session) -> None:
     """Show whether the server is ready, its versions and processes, and when their upkeep last ended well."""
-    session.show(session.client.do(operators.GET_SERVER_STATUS), text=_text)
+    session.show(session.client.status(), text=_text)
 
 
 def _text(status: ServerStatus) -> Iterator[str]:
