@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.gc import messages
+from lakebed.gc.live.explain import trees
 from lakebed.gc.messages import Plan, RunKind, Total, Totals
 from lakebed.objectstore import ObjectStore, open_deleter
 from lakebed.server import AppState
@@ -166,6 +167,35 @@ async def test_a_token_of_no_page_of_objects_is_refused(
     await write("r1", ["x"])
 
     assert (await client.get(repo + "/gc/plans/r1/objects", params={"after": token})).status_code == 400
+
+
+async def test_storage_of_branches_tags_and_history_is_counted_where_asked_for(
+    client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write(branch: str, path: str, data: bytes) -> None:
+        await client.post(f"{repo}/branches/{branch}/objects", params={"path": path}, content=data)
+        await client.post(f"{repo}/branches/{branch}/commits", json={"message": path})
+
+    await write("main", "a", b"1")
+    await write("main", "b", b"22")
+    await client.post(f"{repo}/tags", json={"id": "v1", "ref": "main"})
+    await write("main", "b", b"333")
+    await client.post(f"{repo}/branches", json={"name": "side", "source": "main"})
+    await write("side", "c", b"4444")
+    await write("side", "c", b"55555")
+
+    plain = (await client.get(f"{repo}/gc/storage")).json()
+    counted = (await client.get(f"{repo}/gc/storage", params={"committed": "true"})).json()
+    monkeypatch.setattr(trees, "TREES_MAX", 1)
+    many = (await client.get(f"{repo}/gc/storage", params={"committed": "true"})).json()
+
+    def parts(storage: Any) -> list[tuple[str, int, int]]:
+        return [(part["keeper"], part["total"]["objects"], part["total"]["size_bytes"]) for part in storage["parts"]]
+
+    assert parts(plain) == [("head", 2, 4)]
+    assert parts(counted) == [("head", 2, 4), ("branches", 1, 5), ("tags", 1, 2), ("history", 1, 4)]
+    assert counted["uncounted"] == []
+    assert many["uncounted"] == ["branches", "tags", "history"]
 
 
 async def test_storage_is_added_up_from_what_runs_recorded(

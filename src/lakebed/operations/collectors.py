@@ -10,7 +10,7 @@ from typing import Final
 from lakebed.gc import messages
 from lakebed.gc.rules import Explanation, Rules
 
-from .operation import LIST_BYTES_MAX, NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, get
+from .operation import LIST_BYTES_MAX, NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, flag, get
 from .resources import OBJECT, ONE_REPOSITORY, REPOSITORY, on
 
 _GC: Final = ONE_REPOSITORY + "/gc"
@@ -405,7 +405,8 @@ GET_GC_STORAGE: Final = Operation(
     NOTHING,
     messages.Storage,
     (*_READ_RUNS, *on(REPOSITORY, "fs:ListObjects")),
-    "Return what keeps how many bytes, from what runs recorded and from the default branch's list of ranges.",
+    "Return what keeps how many bytes, from what runs recorded and from lists of ranges.",
+    (flag("committed"),),
 )
 LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, messages.JobList, _READ_RUNS, "List jobs, newest first.", _DELETED)
 START_GC_JOB: Final = Operation(

@@ -421,15 +421,25 @@ _KEEPERS: Final = {
     "head": "head of the default branch",
     "waiting": "waits for an apply",
     "deferred": "restorable",
+    "branches": "heads of other branches, at most",
+    "tags": "tags, at most",
+    "history": "other commits, at most",
 }
 
 
 @command
-def storage(session: Session, uri: RepositoryArgument) -> None:
-    """Show what keeps the storage, from what runs recorded. Reads no tree and lists no object."""
+def storage(
+    session: Session,
+    uri: RepositoryArgument,
+    committed: Annotated[
+        bool, Option("--committed", help="Count also what other branches, tags and the history keep. Takes longer.")
+    ] = False,
+) -> None:
+    """Show what keeps the storage, from what runs recorded and lists of ranges. Lists no object."""
     from lakebed.operations import collectors
 
-    found = session.client.do(collectors.GET_GC_STORAGE, parse_repository(uri))
+    query = {"committed": "true"} if committed else None
+    found = session.client.do(collectors.GET_GC_STORAGE, parse_repository(uri), query=query)
     session.show(found, lambda found: "\n".join(_storage_lines(found)))
     if found.listed is None and not session.is_json:
         session.note("no run has listed the objects: `lakebed gc plan --uncommitted` counts them, and deletes nothing")
@@ -438,13 +448,20 @@ def storage(session: Session, uri: RepositoryArgument) -> None:
 def _storage_lines(found: Storage) -> Iterator[str]:
     counted = [(_kept_by(part), part.total, part.as_of_ms) for part in found.parts]
     if found.listed is not None and found.rest is not None:
-        rest = "the rest: history, other branches, tags, holds, uncommitted, unknown"
+        rest = f"the rest: {rest_of(found)}"
         counted += [(rest, found.rest, found.listed_ms), ("all", found.listed, found.listed_ms)]
     rows = [
         (words, f"{total.objects:,}", human_size(total.size_bytes), human_time(counted_ms // 1000))
         for words, total, counted_ms in counted
     ]
     yield from table(("kept by", "objects", "size", "counted"), rows)
+
+
+def rest_of(found: Storage) -> str:
+    """Return in words what the parts do not count."""
+    if not any(part.keeper.value == "history" for part in found.parts) and not found.uncounted:
+        return "history, other branches, tags, holds, uncommitted, unknown"
+    return ", ".join([*(keeper.value for keeper in found.uncounted), "uncommitted", "unknown"])
 
 
 def _kept_by(part: StoragePart) -> str:

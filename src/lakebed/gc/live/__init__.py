@@ -22,6 +22,7 @@ from .errors import (
     WrongKind,
 )
 from .explain.searches import Searches, TooManySearches
+from .explain.trees import committed_parts
 from .explain.trying import try_rules
 from .explain.why import NoQuestion
 from .installation.installation import Installation, InstallationRecord
@@ -95,6 +96,7 @@ __all__ = [
     "WindowOpen",
     "Worked",
     "WrongKind",
+    "committed_parts",
     "count_queue",
     "find_deleted",
     "find_queued",

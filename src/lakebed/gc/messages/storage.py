@@ -15,12 +15,16 @@ class Keeper(enum.StrEnum):
     """Say what keeps a part of the storage.
 
     `head`: the head of the default branch names it. `waiting`: a plan takes it, and waits to be applied. `deferred`: a
-    run took it, and it can be restored until its window is over.
+    run took it, and it can be restored until its window is over. `branches`, `tags`, `history`: the heads of other
+    branches name it, tags, or other commits, and none of those before.
     """
 
     HEAD = "head"
     WAITING = "waiting"
     DEFERRED = "deferred"
+    BRANCHES = "branches"
+    TAGS = "tags"
+    HISTORY = "history"
 
 
 class StoragePart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,11 +39,13 @@ class StoragePart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of the storage, each counted at its own time. No object was listed and no tree read for this answer.
+    """Parts of the storage, each counted at its own time. No object was listed for this answer.
 
     `listed` is all that the newest clean run of uncommitted data listed in closed slices. `rest` is `listed` less the
     parts: history, other branches, tags, holds, uncommitted objects, and objects that no record explains. Both are
-    None where no run listed. A head counts a path twice whose object has two paths, and objects that lie elsewhere.
+    None where no run listed. `branches`, `tags` and `history` are upper bounds, counted where they were asked for;
+    `history` is without what waits. `uncounted` are those of them whose trees are too many. A head counts a path
+    twice whose object has two paths, and objects that lie elsewhere.
     """
 
     listed: Total | None
@@ -47,3 +53,4 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     listed_ms: int
     parts: tuple[StoragePart, ...]
     rest: Total | None
+    uncounted: tuple[Keeper, ...] = ()

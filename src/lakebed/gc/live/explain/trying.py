@@ -1,17 +1,12 @@
 """Answer `lakebed gc rules try`: what retention rules would let expire, before they are saved.
 
 For people: it takes no part in any run, and writes nothing. Commits are judged as a plan judges them (`kept_indices`).
-The objects are an upper bound, and cheap:
-
-1. read every commit record, as `gc why` does: columns, some 130 bytes each
-2. read the list of ranges of each tree that only expired commits have, and of kept trees; TREES_MAX files in all
-3. ranges that kept commits share are passed over. Where the others have ROWS_MAX rows or fewer, with the kept ranges
-   beside them, their addresses are compared; else the sums in the lists count
+Every commit record is read, as `gc why` does: columns, some 130 bytes each. The objects are an upper bound, and cheap
+(trees.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -26,15 +21,13 @@ from lakebed.gc.live.reading.commit_columns import packed, texts
 from lakebed.gc.live.reading.commits import Roots, Snapshot, read_snapshot
 from lakebed.gc.messages import RulesTrial, Total, TriedBranch, TriedCommit, TriedDay
 from lakebed.gc.rules import Holds, Lines, Rules, lines_of
-from lakebed.ranges import RangeInfo, SublistInfo
 from lakebed.versions import Versions
+
+from .trees import only_in
 
 DAYS: Final = (1, 2, 7, 14, 30, 60)
 SHOWN: Final = 100
-TREES_MAX: Final = 400
-ROWS_MAX: Final = 200_000
 _DAY_MS: Final = 86_400_000
-_ADDRESS: Final = ["slice", "sequence", "address"]
 
 Flags = npt.NDArray[np.bool_]
 
@@ -138,25 +131,7 @@ async def _at_most(versions: Versions, snapshot: Snapshot, judged: _Judged) -> T
     """Return what only expired commits name, or more: an object that a kept commit has elsewhere may be counted."""
     gone = _trees(snapshot, judged, judged.expired)
     kept = _trees(snapshot, judged, judged.there & ~judged.expired)
-    gone = [tree for tree in gone if tree not in set(kept)]
-    if not gone:
-        return Total()
-    if len(gone) >= TREES_MAX:
-        return None
-    kept_lists = await _lists(versions, kept[: TREES_MAX - len(gone)])
-    lost = {id_: info for id_, info in (await _lists(versions, gone)).items() if id_ not in kept_lists}
-    if not lost:
-        return Total()
-    first, last = min(info.min_key for info in lost.values()), max(info.max_key for info in lost.values())
-    beside = [info for info in kept_lists.values() if info.min_key <= last and first <= info.max_key]
-    ranges = [info for info in lost.values() if isinstance(info, RangeInfo)]
-    kept_ranges = [info for info in beside if isinstance(info, RangeInfo)]
-    is_small = sum(info.count for info in (*ranges, *kept_ranges)) <= ROWS_MAX
-    if is_small and len(ranges) == len(lost) and len(ranges) + len(kept_ranges) <= TREES_MAX:
-        return await _compared(versions, ranges, kept_ranges)
-    return Total(
-        objects=sum(info.count for info in lost.values()), size_bytes=sum(info.size_bytes for info in lost.values())
-    )
+    return await only_in(versions, gone, kept)
 
 
 def _trees(snapshot: Snapshot, judged: _Judged, wanted: Flags) -> list[MetarangeId]:
@@ -165,31 +140,3 @@ def _trees(snapshot: Snapshot, judged: _Judged, wanted: Flags) -> list[Metarange
     rows = rows[np.argsort(-judged.roots.created_ms[rows], kind="stable")]
     trees = pc.unique(snapshot.commits.column("metarange_id").take(pa.array(rows)))
     return [MetarangeId(tree) for tree in texts(trees).to_pylist() if tree]
-
-
-async def _lists(versions: Versions, trees: Sequence[MetarangeId]) -> dict[str, RangeInfo | SublistInfo]:
-    """Return what these trees list, from one file each: their ranges, or the sublists of wide trees."""
-    found: dict[str, RangeInfo | SublistInfo] = {}
-    async for tree, sublists in versions.ports.tasks.ahead(trees, versions.trees.sublists):
-        # A tree without sublists is in the cache now.
-        for info in sublists or await versions.trees.ranges(tree):
-            found[info.id] = info
-    return found
-
-
-async def _compared(versions: Versions, lost: Sequence[RangeInfo], kept: Sequence[RangeInfo]) -> Total:
-    """Count the addresses that ranges of expired commits have, and ranges of kept ones at the same paths do not."""
-    gone = [table async for _, table in versions.ports.tasks.ahead(lost, versions.trees.entries)]
-    stays = [table async for _, table in versions.ports.tasks.ahead(kept, versions.trees.entries)]
-
-    def count() -> Total:
-        rows = _flat(gone).group_by(_ADDRESS).aggregate([("size_bytes", "max")])
-        if stays:
-            rows = rows.join(_flat(stays).select(_ADDRESS), keys=_ADDRESS, join_type="left anti")
-        return Total(objects=rows.num_rows, size_bytes=pc.sum(rows["size_bytes_max"]).as_py() or 0)
-
-    return await versions.ports.tasks.apart(count)
-
-
-def _flat(tables: Sequence[pa.Table]) -> pa.Table:
-    return pa.concat_tables(table.select([*_ADDRESS, "size_bytes"]) for table in tables)

@@ -1,6 +1,7 @@
 """What keeps the storage of a repository: put together from plans, records of runs, and the default branch's lists.
 
-Costs the names of the run folders, a small read for each of some plans, and the list of ranges of one tree.
+Costs the names of the run folders, a small read for each of some plans, and the list of ranges of one tree. With
+`committed` also every commit record, and 400 lists of ranges for each part at most (`explain/trees.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 
 from lakebed.base import RunId
 from lakebed.catalog import Repository
+from lakebed.gc.live import committed_parts
 from lakebed.gc.messages import Keeper, Plan, RunKind, RunMode, RunState, Storage, StoragePart, Total
 from lakebed.objectstore import ObjectStore
 from lakebed.operations import collectors
@@ -41,6 +43,17 @@ class Storages:
             *await _waiting(objectstore, names, runs),
             *await _deferred(objectstore, names, runs),
         ]
+        uncounted: list[Keeper] = []
+        if request.flag("committed"):
+            waiting = [part.total for part in parts if part.keeper is Keeper.WAITING and _takes_committed(part)]
+            default_branch = repository.record.default_branch
+            counted = await committed_parts(repository.versions, default_branch=default_branch)
+            uncounted = [keeper for keeper, total in counted.items() if total is None]
+            now_ms = self._clock.now_ms()
+            for keeper, named in counted.items():
+                if named is not None:
+                    kept = _less(named, waiting) if keeper is Keeper.HISTORY else named
+                    parts.append(StoragePart(keeper=keeper, total=kept, as_of_ms=now_ms))
         listed = None if clean is None or clean.listing is None else clean.listing
         total = None if listed is None else Total(objects=listed.objects, size_bytes=listed.size_bytes)
         return Storage(
@@ -48,7 +61,8 @@ class Storages:
             listed_by="" if clean is None else clean.run_id,
             listed_ms=0 if clean is None else clean.now_ms,
             parts=tuple(parts),
-            rest=None if total is None else _less(total, parts),
+            rest=None if total is None else _less(total, [part.total for part in parts]),
+            uncounted=tuple(uncounted),
         )
 
     async def _head(self, repository: Repository) -> list[StoragePart]:
@@ -114,10 +128,14 @@ def _part(keeper: Keeper, plan: Plan, *, until_ms: int | None = None) -> Storage
     )
 
 
-def _less(total: Total, parts: Sequence[StoragePart]) -> Total:
+def _takes_committed(part: StoragePart) -> bool:
+    return part.kind is not None and part.kind.takes_committed
+
+
+def _less(total: Total, parts: Sequence[Total]) -> Total:
     """Return what the parts leave. They were counted at other times, so it may be less than nothing: none then."""
-    objects = total.objects - sum(part.total.objects for part in parts)
-    size_bytes = total.size_bytes - sum(part.total.size_bytes for part in parts)
+    objects = total.objects - sum(part.objects for part in parts)
+    size_bytes = total.size_bytes - sum(part.size_bytes for part in parts)
     return Total(objects=max(0, objects), size_bytes=max(0, size_bytes))
 
 

@@ -37,7 +37,10 @@ async def show_all(visit: Visit) -> Response:
     plans = await visit.call(collectors.LIST_GC_PLANS, name, after=visit.query("after"), amount=RUNS)
     runs = await visit.call(collectors.LIST_GC_RUNS, name)
     jobs = await visit.look(collectors.LIST_GC_JOBS, name)
-    storage = None if visit.query("after") else await visit.look(collectors.GET_GC_STORAGE, name)
+    storage = None
+    if not visit.query("after"):
+        is_whole = visit.query("committed") == "1"
+        storage = await visit.look(collectors.GET_GC_STORAGE, name, committed=is_whole or None)
     states = {run.run_id: run for run in runs.runs}
     return visit.render(
         "collections",
