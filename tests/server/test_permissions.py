@@ -182,7 +182,16 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
     flags = {one.name for operation in OPERATIONS for one in operation.parameters if one.kind == "boolean"}
     later = {operation.id for operation in OPERATIONS if operation.asked_later}
 
-    shown = {"effective", "first_parent", "include_right_stats", "limit", "show_hidden", "user_metadata", "denied"}
+    shown = {
+        "effective",
+        "first_parent",
+        "include_right_stats",
+        "limit",
+        "show_hidden",
+        "user_metadata",
+        "denied",
+        "committed",
+    }
     assert flags == shown | {"bare", "force", "no_tombstone", "presign", "refuse_expired", "reuse", "details"}
     assert later == {
         "cherryPick",

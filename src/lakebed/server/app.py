@@ -78,7 +78,6 @@ from .process.folder import OBJECTS_FOLDER, STORE_FILE
 from .process.pairing import check_file, pair
 from .rest import (
     actions,
-    audit,
     branches,
     browser_logins,
     commits,
@@ -91,11 +90,11 @@ from .rest import (
     installation,
     multipart,
     objects,
+    operators,
     pulls,
     repositories,
     roles,
     staging,
-    status,
 )
 from .rest.gc import hard_delete, holds, lifecycle
 from .rest.gc import jobs as gc_jobs
@@ -116,8 +115,7 @@ logger = logging.getLogger(__name__)
 API_ROOT: Final = b"/api/v1/"
 RESOURCES: Final[tuple[ModuleType, ...]] = (
     installation,
-    audit,
-    status,
+    operators,
     identity,
     browser_logins,
     roles,

@@ -1,7 +1,7 @@
 """What keeps the storage of a repository: put together from plans, records of runs, and the default branch's lists.
 
 Costs the names of the run folders, a small read for each of some plans, and the list of ranges of one tree. With
-`committed` also every commit record, and 400 lists of ranges for each part at most (`explain/trees.py`).
+`committed` also every commit record, and 400 lists of ranges for each part at most (`lakebed.gc.live.explain.trees`).
 """
 
 from __future__ import annotations

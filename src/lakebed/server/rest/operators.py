@@ -1,18 +1,40 @@
-"""The state of the server: its probe, its disk, and the figures of its processes."""
+"""What operators look at: the audit log, and the state of the server with its processes."""
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import shutil
 from collections.abc import Iterable
 
 from lakebed.operations import operators
 from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
+from lakebed.server.operate.audit import AuditLog, AuditQuery, query_time
 from lakebed.server.operate.health import Probe
 from lakebed.server.operate.metrics import Sample
 from lakebed.server.state import AppState
-from lakebed.wire import ServerProcess, ServerStatus, UpkeepStep
+from lakebed.wire import AuditRecordList, ServerProcess, ServerStatus, UpkeepStep
+
+
+class Audit:
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+
+    async def list(self, request: RestRequest) -> AuditRecordList:
+        query = AuditQuery(
+            since=query_time(request.query("since")),
+            until=query_time(request.query("until")),
+            user=request.query("user"),
+            operation=request.query("operation"),
+            repository=request.query("repository"),
+            is_denied=request.flag("denied"),
+        )
+        found, following = await asyncio.to_thread(
+            self._log.read, query, after=request.query("after"), limit=request.amount()
+        )
+        return AuditRecordList(pagination=page_of(found, has_more=bool(following), last=following), results=found)
 
 
 class Status:
@@ -74,4 +96,7 @@ def _process(process: int, samples: list[Sample]) -> ServerProcess:
 
 
 def routes(state: AppState) -> list[Route]:
-    return [Route(operators.GET_SERVER_STATUS, Status(state).get)]
+    return [
+        Route(operators.LIST_AUDIT_RECORDS, Audit(state.audit).list),
+        Route(operators.GET_SERVER_STATUS, Status(state).get),
+    ]
