@@ -1,1 +1,1 @@
-"""Mark what goes: what lies there (inputs) less what names it, compared as sets, and less what holds keep (holding)."""
+"""Mark garbage: the objects there (inputs), less those that something names (sets) or a hold keeps (holding)."""

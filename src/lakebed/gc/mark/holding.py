@@ -1,6 +1,7 @@
 """Legal holds in plans and sweeps: which commits may not expire, and which objects may not go.
 
-A plan leaves out what is held when it is made. A hold that comes later is met by the sweep, which asks last:
+A plan leaves out the objects that are held when it is made. A hold that comes later is met by the sweep, which asks
+last:
 
 1. the flow reads the holds, and writes down the objects that they keep (`Held`)
 2. before each delete the sweep looks whether the holds have changed since; if so, it deletes nothing more
@@ -58,7 +59,7 @@ class HeldBack(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Name what a sweep must leave. Travels to tasks. `live` (LIVE) has what commits name that is held."""
+    """Name the objects that a sweep must leave. Travels to tasks. `live` (LIVE) has the held objects of commits."""
 
     holds: Holds = field(default_factory=Holds)
     live: Pieces = field(default_factory=lambda: Pieces(folder=""))
@@ -71,7 +72,7 @@ class Held:
         return ""
 
     async def among(self, store: ObjectStore, objects: pa.Table) -> dict[str, str]:
-        """Return for each of these objects (GARBAGE) that is held, by address, what the ledger says of it."""
+        """Return the ledger's error for each of these objects (GARBAGE) that is held, by address."""
         if not self.holds.holds or not objects.num_rows:
             return {}
         paths = self.holds.paths()
@@ -89,7 +90,7 @@ class Held:
 def check_uncommitted(holds: Holds, kind: RunKind) -> None:
     """
     Raises:
-        HeldBack: a hold on paths keeps what is in no commit.
+        HeldBack: a hold on paths keeps objects of no commit.
     """
     if not kind.publishes and (names := holds.keeping_uncommitted()):
         raise HeldBack(
@@ -98,7 +99,7 @@ def check_uncommitted(holds: Holds, kind: RunKind) -> None:
 
 
 async def read_held(context: RunContext, plan: Plan, cleared: Cleared) -> Held:
-    """Return what the run must leave as things are now. To be asked last, before its first delete.
+    """Return the objects that the run must leave now. Ask last, before its first delete.
 
     Raises:
         HeldBack: see `check_uncommitted`.

@@ -1,12 +1,12 @@
 """Mark the objects that go, and write the verdicts as parts of a plan, with its totals. Nothing here deletes.
 
-    mark_listed    uncommitted data: what was listed in slices, and nothing names
-    mark_keys      old layouts: what was listed elsewhere, and nothing names
-    mark_expired   committed data: what expired commits had, and nothing that stays names
+    mark_listed    uncommitted data: objects that were listed in slices, and that nothing names
+    mark_keys      old layouts: objects that were listed elsewhere, and that nothing names
+    mark_expired   committed data: objects of expired commits that nothing else names
 
 The first goes through the listing where it lies, and holds all that is named beside it. The others join both sides by
 buckets (gc/mark/sets/bucketed.py). A part that is missing or differs stops the run, named. `look_again` marks a plan's
-garbage once more, before it is deleted: it leaves out what has come to be named since.
+garbage once more, before it is deleted: it leaves out objects that something names since then.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ from .sets.bucketed import (
 from .sets.packing import Cause, Unpacked, named_by, pack_foreign, pack_numbered, subtract, unpack, verdicts_of
 
 _KEPT: Final = msgspec.json.encode("kept")
-"""The note of a part that holds what stays; that of a part of garbage is its totals."""
+"""The note of a part of objects that stay; the note of a part of garbage is its totals."""
 
 
 class Marked(NamedTuple):
-    """The garbage, as parts of the table GARBAGE, and what stays for a later run to look at again."""
+    """The garbage, as parts of the table GARBAGE, and the objects that a later run looks at again."""
 
     garbage: Manifest
     totals: Totals
@@ -78,7 +78,7 @@ class Marked(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """All that is named, as parts of LIVE: by commits, by whatever is in no commit, and what unfinished runs hold."""
+    """All named addresses, as parts of LIVE: by commits, by records outside of commits, and by unfinished runs."""
 
     committed: Pieces
     uncommitted: Pieces
@@ -95,9 +95,9 @@ async def mark_listed(
     now_ms: int,
     young_since_ms: int | None = None,
 ) -> Marked:
-    """Find what of the candidates (CANDIDATES of slices, all there are of an object in one part) nothing names.
+    """Find the candidates (CANDIDATES of slices, all rows of an object in one part) that nothing names.
 
-    `live` need not have foreign keys. What was written at or after `young_since_ms` stays for its age.
+    `live` need not have foreign keys. Objects written at or after `young_since_ms` stay for their age.
     """
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -145,7 +145,7 @@ async def mark_keys(
     now_ms: int,
     young_since_ms: int | None = None,
 ) -> tuple[Manifest, Totals]:
-    """Find what was LISTED and none of the others names. What was written at or after `young_since_ms` stays."""
+    """Find LISTED objects that none of the others names. Those written at or after `young_since_ms` stay."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async def verdicts() -> AsyncIterator[pa.Table]:
@@ -172,9 +172,9 @@ async def mark_expired(
     all_names: bool = False,
     unasked: Collection[str] | None = None,
 ) -> tuple[Manifest, Totals]:
-    """Find what of the candidates (CANDIDATES) no side of LIVE names, by `all_names` with all its paths and rules.
+    """Find the candidates (CANDIDATES) that no side of LIVE names, by `all_names` with all their paths and rules.
 
-    Unless `unasked` is None, ask the store for each other address, and leave out what is not there.
+    Unless `unasked` is None, ask the store for each other address, and leave out missing objects.
     """
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -392,7 +392,7 @@ async def write_portions(
 async def write_ordered(
     task: Task, folder: str, verdicts: AsyncIterator[pa.Table], *, now_ms: int
 ) -> AsyncIterator[pa.Table]:
-    """Do what `write_portions` does, of tables that are each in the order of a part, and are not joined."""
+    """Like `write_portions`, for tables that are each in the order of a part, and are not joined."""
     number = 0
     async for rows in verdicts:
         for start in range(0, rows.num_rows, task.rows_per_part):
@@ -407,7 +407,7 @@ async def _write_part(task: Task, folder: str, number: int, rows: pa.Table, *, n
 
 
 def _ordered(rows: pa.Table) -> pa.Table:
-    """By slice, sequence and address: as what was listed comes anyhow."""
+    """By slice, sequence and address, the order of listings."""
     slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy()
     same = slices[1:] == slices[:-1]
     if bool(((slices[1:] > slices[:-1]) | same & (sequences[1:] > sequences[:-1])).all()):
@@ -467,7 +467,7 @@ def _largest(sums: dict[str, Total]) -> dict[str, Total]:
 
 
 def _ages(rows: pa.Table, now_ms: int) -> pa.Array:
-    """For each row the name of its age (AGES). What is dated after now is young."""
+    """For each row the name of its age (AGES). A row that is dated after now is young."""
     days = (now_ms - rows["last_seen_at"].cast(pa.int64()).to_numpy() // 1000) / DAY_MS
     bounds = [bound for _, bound in messages.AGES if bound is not None]
     places = pa.array(np.searchsorted(bounds, days, side="right").astype(np.int32))

@@ -1,1 +1,1 @@
-"""Deferred runs: their windows, what is restored from them, and their undo."""
+"""Deferred runs: their windows, restores from them, and their undo."""

@@ -59,7 +59,7 @@ class Deferring:
         self._installation = Installation(versions)
 
     async def defer(self, run_id: str, body: Defer) -> RunView:
-        """Keep what the run may delete for a window from now, or for longer where it was deferred for longer.
+        """Keep the objects of the run for a window from now, or for longer where it was deferred for longer.
 
         Raises:
             RunMoved: the run may not delete, or its window is over and it deletes.
@@ -90,7 +90,7 @@ class Deferring:
         return await self._runs.view(id_, record)
 
     async def purge(self, run_id: str, body: Purge) -> RecheckInputs:
-        """Let a deferred run delete, once its window is over, and write what is named now into its folder.
+        """Let a deferred run delete, once its window is over, and write the present names into its folder.
 
         Raises:
             OtherInstallation: see `Installation.check`.
@@ -169,7 +169,7 @@ class DeferredRun:
 
 
 class DeferredRuns:
-    """Read what deferred runs hold, for a restore or a question."""
+    """Read the objects of deferred runs, for a restore or a question."""
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions

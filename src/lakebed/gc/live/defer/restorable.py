@@ -1,4 +1,4 @@
-"""Find what a restore asks for in the tables of deferred runs: a bounded share of it in one request.
+"""Find the objects of a restore in the tables of deferred runs: a bounded share in one request.
 
 A `Place` is where the next request goes on. The run that is named is looked through or, where none is, every deferred
 run, the latest first. A path or an address ends the search at the first run that holds what was seen last there; a
@@ -43,7 +43,7 @@ NOT_LAST: Final = "not_last"
 
 
 class NotRestorable(NotFound):
-    """No deferred run holds what was asked for; the message says what became of it."""
+    """No deferred run holds the objects; the message says what happened to them."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class Restorable:
         """From this place on.
 
         Raises:
-            NotRestorable: no deferred run holds what was asked for: it was deleted, or never taken.
+            NotRestorable: no deferred run holds the objects: they were deleted, or never taken.
             BadInput: the table of a deferred run is unreadable.
         """
         for _ in range(FILES_LOOKED):

@@ -1,4 +1,4 @@
-"""Restore what a deferred run is about to delete: stage it again under a fresh address, and prove that it is there.
+"""Restore objects of a deferred run: stage each again under a fresh address, and prove that it is there.
 
 A swept commit stays swept and an address that was taken is never named again: both are what makes a sweep safe. So a
 restore is an upload whose body is copied inside the object store (docs/design/protocols.md, "Upload by the server"),
@@ -119,7 +119,7 @@ class Restoring:
 
         Raises:
             BranchNotFound: there is no such branch.
-            NotRestorable: no deferred run holds what was asked for: it was deleted, or never taken.
+            NotRestorable: no deferred run holds the objects: they were deleted, or never taken.
             BadContinuation: not a token that this restore was given.
             BadInput: the table of a deferred run is unreadable.
         """
@@ -254,7 +254,7 @@ class Restoring:
     async def _upload(
         self, branch: str, row: Row, source: str, target: str, restore: str, there: Entry | None
     ) -> Entry:
-        """In the place of what is there, and of nothing else."""
+        """Replace the entry that is there, and no other."""
         version = RestoredFrom(
             path=target, run=row["run_id"], address=row["address"], seen_ms=_seen_ms(row), restore=restore
         )

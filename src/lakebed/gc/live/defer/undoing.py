@@ -1,4 +1,5 @@
-"""Undo a deferred run: give back what it took, while nothing of it was purged (docs/design/0010-deferred-delete.md).
+"""Undo a deferred run: give back its commits and objects, before its purge begins
+(docs/design/0010-deferred-delete.md).
 
 One conditional write decides: the run's record becomes `undone`. It is replaced as it was read, so a purge that begins
 meanwhile, a window that is made longer and a run that begins to count on this one (`RunBook.count_on`) each exclude it.
@@ -37,7 +38,7 @@ TIDIED: Final = 10_000
 
 
 class CountedOn(Conflict):
-    """Other runs let objects go because of what this run took. Facts: `run_id`, `runs`."""
+    """Other runs take objects because of the commits of this run. Facts: `run_id`, `runs`."""
 
 
 class Undoing:
@@ -59,7 +60,7 @@ class Undoing:
             RunNotFound: there is no such run.
             WrongKind: a run of this kind is never deferred.
             RunMoved: it is not deferred, or its purge began, or another call moved it just now.
-            CountedOn: other runs let objects go because of what it took.
+            CountedOn: other runs take objects because of its commits.
         """
         id_ = check_run_id(run_id)
         await self._installation.check()
@@ -121,7 +122,7 @@ class Undoing:
         raise CountedOn(what, run_id=run_id, runs=(*lost, *waiting))
 
     async def _look(self, run_id: RunId, record: RunRecord) -> Undone:
-        """Say what comes back, and which rules take it again."""
+        """Return the commits that come back, and the rules that take them again."""
         table = await self._deferred.table_of(DeferredRun(run_id=run_id, kind=record.kind, until_ms=record.until_ms))
         undone = Undone(run_id=run_id, kind=record.kind, state=record.state, objects=0 if table is None else table.rows)
         if record.kind.spec.basis is Basis.POLICY:

@@ -9,7 +9,7 @@ publishes first and looks then, in this order and no other:
     read      staging and bump, then uploads and copies (reading.py)
     look      holds, then branches and tags, then all commit records, then the rules, then the legal
               holds. Changed rules or holds end the run
-    recheck   what something names, or what the rules keep as things are now, is taken out
+    recheck   commits that something names, or that the rules keep now, are taken out
     sweeping  `set_if`, bound to this recheck; `swept/<commit>` for what is left; from here on deletes may begin
     ended     only once the record says that each of these is written
 
@@ -87,7 +87,7 @@ class Expiring:
         Raises:
             RunMoved: the run sweeps, ended or was abandoned, or a collection of metadata retired its plan.
             RulesChanged: the run ended because the rules are not those of the plan.
-            BadInput: the list of commits is not what its manifest says, or names what is no commit.
+            BadInput: the list of commits contradicts its manifest, or names something that is no commit.
             BadContinuation: the token is of another attempt, or none of ours.
         """
         inputs = Inputs(self._versions.objectstore, body.kind, run_id)
@@ -124,7 +124,7 @@ class Expiring:
         # Before staging is read, not after: an upload that sets its cell again while we read is in no closed slice.
         closed, _ = await self._runs.closed_slices()
         await inputs.write_closed(attempt, closed)
-        # Nor after staging: what is swept later may have been copied from, by a copy that we do not see.
+        # Nor after staging: a commit swept later may be the source of a copy that we do not see.
         await inputs.write_swept((await read_swept(self._versions)).commits, attempt=attempt)
 
     async def _commits(self, inputs: Inputs, body: Expire) -> list[CommitId]:
@@ -215,7 +215,7 @@ class Expiring:
         )
 
     async def _kept(self, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> set[CommitId]:
-        """Return what the rules keep as things are now. They, or the policy, are read after everything else."""
+        """Return the commits that the rules keep now. They, or the policy, are read after everything else."""
         if record.kind.spec.by_order:
             return set()
         if record.kind.spec.basis is Basis.POLICY:
@@ -250,7 +250,7 @@ class Expiring:
             OtherRepository, OtherInstallation: the run is not of this repository, or this may collect nothing.
             RunMoved: the run is not expiring (or sweeping this very plan).
             StalePlan: the plan was not made from the latest recheck, or a run was undone since then.
-            BadInput: an input is not what its manifest says.
+            BadInput: an input contradicts its manifest.
         """
         id_ = check_run_id(run_id)
         check_uid(self._versions, body.uid)
@@ -292,7 +292,7 @@ class Expiring:
         taken = self._versions.taken
         taking = TakingRecord(policy_version=version, taken_ms=now_ms, rules=tuple(rules))
         if record.kind.spec.by_order:
-            # Listings look for what was taken only where a policy or this record is there.
+            # Listings look for taken objects only where a policy or this record is there.
             await self._versions.context.set(keys.ERASED, taking)
         await taken.begin(run_id, taking)
         for part in plan.parts:
@@ -300,7 +300,7 @@ class Expiring:
             await taken.add(run_id, _by_rule(rows, rules))
 
     async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
-        # Another run that took one of them, too, keeps it taken: undone, it would give back what this one deletes.
+        # Another run that took one of them, too, keeps it taken: undone, it would give back an object that we delete.
         while others := await self._versions.retired.note_swept(run_id, commits):
             with suppress(StalePlan):
                 await self._runs.count_on(run_id, sorted(others))
@@ -308,7 +308,7 @@ class Expiring:
         await self._runs.note_swept(run_id)
 
     async def drop_expiring(self, run_id: RunId) -> None:
-        """Empty the list of a run that neither expires nor sweeps any more. What it swept has records of its own."""
+        """Empty the list of a run that neither expires nor sweeps any more. Swept commits have records of their own."""
         await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)))
 
     async def drop_lists(self, *, old_age_ms: int) -> None:
@@ -318,7 +318,7 @@ class Expiring:
         now_ms = self._versions.ports.clock.now_ms()
         for run_id, record in await self._versions.retired.runs():
             is_over = record.state.is_over
-            # What a deferred run takes has `swept/<commit>`, as what an ended one took.
+            # Commits of a deferred run have `swept/<commit>`, as those of an ended one.
             if not record.listed or not (is_over or record.until_ms):
                 continue
             await self.drop_expiring(run_id)

@@ -1,4 +1,4 @@
-"""Delete at once what the queue of a repository holds (docs/design/0007-hard-delete.md), and say what it holds.
+"""Delete at once the objects in the queue of a repository (docs/design/0007-hard-delete.md), and count them.
 
 Nothing here decides that an object is garbage: it is, when its record is in the queue. Of a page of the queue:
 
@@ -77,13 +77,13 @@ REASONS: Final = {
     LetGoBy.REFUSED: "refused",
     LetGoBy.CLEANER: "never committed",
 }
-"""What the ledger gives for a reason."""
+"""The reason in the ledger."""
 _REFUSED: Final = "not an object that may be deleted"
 
 
 @dataclass(slots=True)
 class Worked:
-    """Count what a worker did. `failed`: by reason."""
+    """Count the outcomes of a worker. `failed`: by reason."""
 
     objects_deleted: int = 0
     bytes_deleted: int = 0
@@ -97,7 +97,7 @@ class Worked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """Count what is in a queue, at most COUNTED_MAX records of it. `failed`: by reason. `oldest_ms` 0: it is empty."""
+    """Count the records of a queue, at most COUNTED_MAX. `failed`: by reason. `oldest_ms` 0: it is empty."""
 
     objects: int
     size_bytes: int
@@ -118,7 +118,7 @@ class QueueWorker:
         self._linger_ms = linger_ms
 
     async def work(self) -> Worked:
-        """Write down what this process let go, and delete what is due, page by page, the oldest first.
+        """Write down the addresses that this process let go, and delete due ones, page by page, the oldest first.
 
         Raises:
             OtherInstallation: another one may use the namespace. Nothing of this page was deleted.
@@ -266,7 +266,7 @@ class QueueWorker:
 
 
 async def count_queue(versions: Versions) -> Queued:
-    """Count what is in the queue. Costs a scan of it."""
+    """Count the records of the queue. Costs a scan of it."""
     by: Counter[LetGoBy] = Counter()
     failed: Counter[str] = Counter()
     size_bytes = oldest_ms = 0

@@ -14,7 +14,7 @@ other:
     look      swept records, refs, then every commit record: what one names that is not swept stays
     sweeping  `set_if`, bound to this look; from here on deletes may begin
 
-What stays is retired all the same: it cannot be known whether another run may still delete it. That costs a name.
+Ids of files that stay are retired all the same: another run might still delete such a file. That costs a name.
 """
 
 from __future__ import annotations
@@ -63,14 +63,15 @@ class MetadataRuns:
         self._installation = Installation(versions)
 
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
-        """Publish what the run wants, and say what must stay all the same. Once it is done, ids are retired for ever.
+        """Publish the ids that the run wants, and return those that must stay all the same. Ids are then retired for
+        ever.
 
         Costs one write for each thing in the list, two operations for each branch, and a scan of the records.
 
         Raises:
             OtherRepository, OtherInstallation: the run is not of this repository, or this may collect nothing.
             RunMoved: the run sweeps, ended or was abandoned, or another collection retired its plan.
-            BadInput: the list is not what its manifest says, or not the one that was published before.
+            BadInput: the list contradicts its manifest, or is not the one that was published before.
         """
         id_ = check_run_id(run_id)
         check_uid(self._versions, body.uid)

@@ -1,1 +1,1 @@
-"""Read what is alive, page by page: uncommitted addresses, commits, and everything else that names an object."""
+"""Read all live addresses, page by page: uncommitted ones, commits, and everything else that names an object."""

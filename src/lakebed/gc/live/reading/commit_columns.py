@@ -1,4 +1,4 @@
-"""Keep what collections need of every commit record, in columns: some 130 bytes a commit. A record has 1,000.
+"""Keep the fields of every commit record that collections need, in columns: 130 bytes a commit. A record has 1,000.
 
 A repository may have a million. They are read by the page, and no page's records outlive it. An id is a SHA-256, kept
 as its 32 bytes; it is text again where a caller asks for it, or for a part of the rows.

@@ -106,7 +106,8 @@ class Snapshot:
             yield pa.table(columns, schema=schema)
 
     def kept(self, rules: Rules, *, now_ms: int) -> set[CommitId]:
-        """Return what the rules keep; and what a branch or intent names, or a tag where tags pin, being made or not.
+        """Return the commits that the rules keep; and those that a branch or intent names, or a tag where tags pin,
+        being made or not.
 
         Raises:
             BrokenHistory: a commit that something names was not among those read.
@@ -115,7 +116,7 @@ class Snapshot:
         return set(texts(self.commits.column("id")).filter(pa.array(kept)).to_pylist())
 
     def roots(self, *, tags_pin: bool) -> Roots:
-        """Return what retention rules judge by.
+        """Return the inputs of retention rules.
 
         Raises:
             BrokenHistory: a commit that something names was not among those read.
@@ -175,7 +176,7 @@ class SweptCommits:
 async def read_swept(versions: Versions, *, for_good: bool = False) -> SweptCommits:
     """Return every commit that was swept until now, by runs that were not undone.
 
-    `for_good`: leave out those of runs that may be undone. What is swept for good once is so for ever.
+    `for_good`: leave out those of runs that may be undone. A commit that is swept for good once is so for ever.
     """
     by_run: dict[RunId, list[CommitId]] = {}
     async for name, swept in versions.inventory.every(SweptRecord):
@@ -198,7 +199,7 @@ async def read_snapshot(
     """Read swept records, then holds, then branches and tags (those being made too), then deleted ones that are kept,
     then every commit record.
 
-    A run that has read staging before passes what was swept by then as `known`. `for_good`: see `read_swept`.
+    A run that has read staging before passes the commits swept by then as `known`. `for_good`: see `read_swept`.
     """
     found = await read_swept(versions, for_good=for_good)
     swept = found.commits
@@ -266,7 +267,7 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
 
 
 async def _lost(versions: Versions, snapshot: Snapshot, recent: AbstractSet[str]) -> set[CommitId]:
-    """Return which of these commits have trees that cannot be read. Costs what `missing_lists` does, or nothing."""
+    """Return which of these commits have trees that cannot be read. Costs as much as `missing_lists`, or nothing."""
     trees = {
         id_: facts.metarange_id
         for id_, facts in (snapshot.commits if recent else ())

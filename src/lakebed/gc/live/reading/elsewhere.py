@@ -5,7 +5,7 @@ none of its slices. This looks all the same: an object that another repository n
 
 Each other repository is read in the order of every collection (reading.py): what is staged, uploaded or copied, and
 then every commit, also those that were swept, for as long as their trees are there. So a name that moves meanwhile is
-seen before or after. What may be a spelling of a URI inside the namespace counts: doubt means keep.
+seen before or after. A possible spelling of a URI inside the namespace counts: doubt means keep.
 """
 
 from __future__ import annotations

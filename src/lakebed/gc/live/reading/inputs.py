@@ -1,4 +1,4 @@
-"""Write the inputs of a run into its folder (parts first, manifest last), and read what a collector put there.
+"""Write the inputs of a run into its folder (parts first, manifest last), and read the files of a collector there.
 
 Rows of the table `uncommitted` are gathered as numbers and written as Arrow columns. Five million must be written in
 half a minute, so no object is made for each: the 27 characters of our own addresses are made for a whole row group.
@@ -230,7 +230,7 @@ class Address(NamedTuple):
 
 
 class Rows(Protocol):
-    """Takes what a reading finds."""
+    """Take the addresses that a reading finds."""
 
     def add(self, address: Address, *, source: str, branch: str) -> None: ...
     def add_cells(self, page: Page, *, branch: str, token: StagingToken, namespace: str) -> None: ...
@@ -318,7 +318,7 @@ def address_of(text: str, *, namespace: str, created_ms: int) -> Address:
 
 
 def address_texts(slices: Numbers, sequences: Numbers, foreign: Sequence[str]) -> pa.Array:
-    """Return what `format_address` gives for each, and the text itself where the address is foreign."""
+    """Return `format_address` of each, and the text itself where the address is foreign."""
     foreign_rows = np.flatnonzero(slices == FOREIGN_SLICE)
     if not len(foreign_rows):
         return _own_texts(slices, sequences)

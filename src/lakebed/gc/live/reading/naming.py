@@ -1,4 +1,4 @@
-"""Find what names an object: in every commit that was not swept, every staged cell, every upload and copy.
+"""Find the names of an object: in every commit that was not swept, every staged cell, every upload and copy.
 
 Each file is read once, PARALLEL at a time. A metarange says which ranges a commit has; of a range the end is enough
 (its summary has one bitmap a slice), unless it names what is looked for or has foreign addresses: then its rows say
@@ -60,7 +60,7 @@ R = TypeVar("R")
 PARALLEL: Final = 32
 SCAN_CELLS: Final = 5_000
 CELLS_A_FILE: Final = 500
-"""Reading this many cells costs about what the end of a range does."""
+"""Reading this many cells costs about as much as the end of a range."""
 
 _COLUMNS: Final = ["key", "slice", "sequence", "address", "modified_ms", "size_bytes", "metadata"]
 _SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
@@ -69,7 +69,7 @@ _SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
 
 
 class Named(NamedTuple):
-    """A wanted address, the path that names it, and what its entry says besides: `metadata` as ranges have it."""
+    """A wanted address, the path that names it, and the rest of its entry: `metadata` as ranges have it."""
 
     address: str
     path: str
@@ -163,7 +163,7 @@ class Search:
     async def committed(
         self, wanted: Wanted, metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
     ) -> AsyncIterator[Work]:
-        """Find which of these metaranges name what is wanted, and where."""
+        """Find which of these metaranges name wanted addresses, and where."""
         hits: dict[RangeId, list[Named]] = {}
         async for id_, infos in self._metaranges(metaranges):
             fresh = [info for info in infos if info.id not in hits]
@@ -250,7 +250,7 @@ class Search:
     async def _together(self, items: Sequence[T], read: Callable[[T], Awaitable[R]]) -> list[R]:
         return await self._versions.ports.tasks.gather([read(item) for item in items])
 
-    # In what is not committed
+    # In staging, uploads and copies
 
     async def uncommitted(self, wanted: Wanted, found: dict[str, list[UncommittedName]]) -> AsyncIterator[Work]:
         """Each name of each address: cells of all branches, then uploads, then copies."""

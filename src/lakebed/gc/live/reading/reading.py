@@ -224,7 +224,7 @@ class Reading:
     async def _step_uploads(self, cursor: Cursor, rows: Rows) -> Cursor:
         page = await self._versions.inventory.page(UploadRecord, cursor.key, self._options.scan_page)
         for name, record in zip(page.names, page.records, strict=True):
-            # One that is expired can be linked no more: what its client put there is garbage like any other.
+            # An expired upload can be linked no more: its client's object is garbage like any other.
             if record.state is not UploadState.EXPIRED:
                 rows.add(self._address(name, created_ms=record.issued_ms), source="upload", branch=record.branch)
         return _following(cursor, page.next_start, Phase.COPIES)
@@ -262,7 +262,7 @@ def fresh_secret(ids: Ids) -> str:
 
 
 class Seal:
-    """A keyed digest, in front of what it is of, in base64. It is good for what it was `bound` to, and nothing else."""
+    """A keyed digest, in front of its data, in base64. It is valid only for the names that it was `bound` to."""
 
     def __init__(self, key: bytes, *bound: str) -> None:
         self._key = key

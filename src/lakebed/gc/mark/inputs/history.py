@@ -1,4 +1,4 @@
-"""From commit records to metaranges: which stay, which go, and what a plan says of each that goes. Pure, on the driver.
+"""From commit records to metaranges: which stay, which go, and the reason in the plan. Pure, on the driver.
 
 A million commits are small (technology.md: a walk over them takes 0.04 s), so nothing of this needs Spark. The verdict
 itself is `lakebed.gc.rules`'s; here it is turned into the table METARANGES, from which everything else is read.
@@ -110,7 +110,7 @@ def spare(judged: Judged, held: Collection[str]) -> Judged:
 
 
 def expiring(judged: Judged, *, limit: int) -> list[ExpiringCommit]:
-    """The commits that expired, the newest first, with what let each go. The messages are not known here."""
+    """The commits that expired, the newest first, each with its reason. The messages are not known here."""
     rows = np.flatnonzero(judged.expired)
     created_ms = judged.commits["creation_date"].cast(pa.int64()).to_numpy()
     rows = rows[np.argsort(-created_ms[rows], kind="stable")[:limit]]
@@ -122,7 +122,7 @@ def expiring(judged: Judged, *, limit: int) -> list[ExpiringCommit]:
 
 
 def metaranges_of_all(commits: pa.Table) -> pa.Table:
-    """METARANGES of every commit that was not swept, reachable or not, all live: what an uncommitted run must keep."""
+    """METARANGES of every commit that was not swept, reachable or not, all live: an uncommitted run must keep them."""
     there = ~commits["swept"].to_numpy()
     return _metaranges(commits, np.zeros(len(there), np.int64), there, np.zeros(len(there), np.bool_), _NO_CAUSES)
 
@@ -173,7 +173,7 @@ def _causes(lines: Lines, rules: Rules) -> Causes:
     for branch in lines.branches:
         found = rules.rule_of(branch)
         distinct.append((EXPIRED, default if found is None else f"{found.pattern}: {found.period}", branch))
-    # What dangles has the last.
+    # A dangling commit has the last.
     number_of = np.where(lines.branch_of < 0, len(distinct), lines.branch_of)
     return Causes([*distinct, (DANGLING, default, "")], number_of)
 

@@ -1,7 +1,7 @@
-"""List the namespace by closed slice, and write down what lies there (`listed/`, docs/formats/gc-plan.md).
+"""List the namespace by closed slice, and write down the objects (`listed/`, docs/formats/gc-plan.md).
 
 A task lists several of its slices at once. The listing is written down because it must be counted before it is used,
-and because a plan must show what it was made from. It comes first, before anything that names objects is read
+and because a plan must show its inputs. It comes first, before anything that names objects is read
 (docs/design/protocols.md, "A collection of uncommitted data").
 """
 
@@ -37,7 +37,7 @@ SIZE_UNKNOWN: Final = -1
 
 
 class Listed(NamedTuple):
-    """One slice: its objects as arrays that run in parallel, and what was found beside them."""
+    """One slice: its objects as arrays that run in parallel, and the other files there."""
 
     sequences: Integers
     sizes: Integers
@@ -86,7 +86,7 @@ def listing_into(folder: str, issued: Issued, cause: Cause = UNREFERENCED) -> Wo
 
 
 def _pack(held: Mapping[str, Listed], cause: Cause) -> tuple[pa.Table, Found]:
-    """CANDIDATES of all these slices at once: a table for each would cost as much as what is in it."""
+    """CANDIDATES of all these slices at once: a table for each would cost as much as its content."""
     found = Found()
     for listed in held.values():
         found = found.plus(listed.found)
@@ -132,7 +132,7 @@ def _are_sequences(names: Sequence[str]) -> bool:
 
 
 def _with_issued(listed: Listed, issued: tuple[Integers, Integers] | None) -> Listed:
-    """And what was handed out in the slice and does not lie there yet."""
+    """Add the addresses that were handed out in the slice and have no object yet."""
     if issued is None:
         return listed
     sequences, issued_ms = issued

@@ -1,7 +1,7 @@
 """Everything that is named, brought together: by ranges of commits, by whatever is in no commit, by unfinished runs.
 
-Each of the three is a `Source`: in a task it reads what its rows name, and yields it piece by piece. Two sinks take any
-source and write it into the run's folder in buckets (gc/mark/sets/bucketed.py):
+Each of the three is a `Source`: in a task it reads the addresses that its rows name, and yields them piece by piece.
+Two sinks take any source and write it into the run's folder in buckets (gc/mark/sets/bucketed.py):
 
     deal_live   LIVE: a bitmap for each slice, and foreign keys if they are wanted
     deal_keys   NAMED: foreign keys alone
@@ -90,7 +90,7 @@ class LiveSet:
         self._add_places(numbers)
 
     def add_entries(self, rows: pa.Table, namespace: Namespace) -> None:
-        """Add what rows of a range name, by their slice and sequence, or their address."""
+        """Add the objects of a range's rows, by their slice and sequence, or their address."""
         slices = rows["slice"].to_numpy()
         own = slices != FOREIGN_SLICE
         self.add_numbers(slices[own], rows["sequence"].to_numpy()[own].astype(np.int64))
@@ -141,7 +141,7 @@ def _live(buckets: Any, **columns: Any) -> pa.Table:
 
 
 class Named(NamedTuple):
-    """Some of what is named: `fill` adds the addresses of slices to a set; `foreign` are the others, as spelt."""
+    """Some of the named objects: `fill` adds the addresses of slices to a set; `foreign` are the others, as spelt."""
 
     fill: Callable[[LiveSet], None]
     foreign: pa.Array | None
@@ -153,7 +153,7 @@ Source: TypeAlias = Callable[[Task, pa.Table], AsyncIterator[Named]]
 async def deal_live(
     engine: Engine, source: Source, rows: pa.Table, *, uri: str, folder: str, with_keys: bool, effort: Effort
 ) -> Bucketed:
-    """Write LIVE of what `source` finds for `rows` into `folder`.
+    """Write LIVE of the objects that `source` finds for `rows` into `folder`.
 
     An address of a slice in another spelling is found in either case. A task holds a bitmap for each slice, and up to
     HELD_MAX keys if they are wanted.
@@ -182,7 +182,7 @@ async def deal_live(
 async def deal_keys(
     engine: Engine, source: Source, rows: pa.Table, *, uri: str, folder: str, effort: Effort
 ) -> Bucketed:
-    """Write NAMED of what `source` finds for `rows` into `folder`."""
+    """Write NAMED of the objects that `source` finds for `rows` into `folder`."""
     namespace = Namespace(uri)
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -258,7 +258,7 @@ def from_tables(tables: Sequence[Manifest], table: messages.Table) -> tuple[Sour
 async def deal_tables(
     context: RunContext, run: StartedRun | Plan, tables: Sequence[Manifest], table: messages.Table, name: str
 ) -> Bucketed:
-    """Deal what these tables of one kind name. `name` tells the folder of tasks from those of other looks."""
+    """Deal the objects that these tables of one kind name. `name` keeps folders of other looks apart."""
     source, rows, effort = from_tables(tables, table)
     return await deal_live(
         context.engine,

@@ -1,9 +1,9 @@
-"""List what commits name: metaranges, then the distinct ranges in them, then the objects of those.
+"""List the contents of commits: metaranges, then the distinct ranges in them, then the objects of those.
 
 Ranges are shared: however many commits there are, a range is read once. Of a range whose objects stay, the end of the
 file is enough (its slice summary is one bitmap a slice); only one with foreign addresses is read as a whole. Of a range
 whose objects may go, the address and the size of each entry are read, and of its paths the first folder. A range both
-kept and expired counts as kept and is never read for what may go (docs/design/0004-committed-retention.md, step 5).
+kept and expired counts as kept and is never read for candidates (docs/design/0004-committed-retention.md, step 5).
 
 A file that is missing, cut short or changed stops the run with an error that names it.
 """
@@ -552,7 +552,7 @@ def _pack_foreign(
 
 
 def texts_of(keys: pa.ChunkedArray) -> pa.Array:
-    """Paths as text, for people: what is not UTF-8 (none that we wrote) has a mark in its place."""
+    """Paths as text, for people: bytes that are not UTF-8 (we write none) have a mark in their place."""
     try:
         texts = keys.cast(pa.string())
     except pa.ArrowInvalid:

@@ -135,7 +135,7 @@ def run_file(key: str) -> tuple[str, str] | None:
 def written_file(key: str) -> tuple[str, str] | None:
     """Return for a file that was written on request the group that it belongs to, and the id of the request."""
     found = _DUMP_FILE.fullmatch(key) or _SYMLINKS_FILE.fullmatch(key)
-    # What another program put there as `a//symlink.txt` cannot be deleted, and must not stop what can.
+    # A file that another program put there as `a//symlink.txt` cannot be deleted, and must not stop the others.
     return None if found is None or not is_object_key(key) else (found[1], found[2])
 
 
@@ -246,7 +246,7 @@ async def list_special(engine: Engine, store: ObjectStore, *, folder: str) -> Sp
 
 async def find_unknown_files(engine: Engine, store: ObjectStore) -> UnknownFiles:
     """Find unknown files below `_lakefs/` and around the slices: a listing of the former, and one level of the root and
-    of `data/`. The listing of a slice finds what lies inside it.
+    of `data/`. The listing of a slice finds the files inside it.
     """
     around = await find_unknown_files_around(store)
     _, below = await _list(engine, store, None, into="")
@@ -271,7 +271,7 @@ class _Listed:
 async def _list(
     engine: Engine, store: ObjectStore, listed: _Listed | None, *, into: str
 ) -> tuple[Pieces, UnknownFiles]:
-    """Add what the driver lists to `listed`. Return what tasks wrote, and all unknown files."""
+    """Add the driver's listing to `listed`. Return the files that tasks wrote, and all unknown ones."""
     first, behind, count = UnknownFiles(), "", 0
     async for page in store.list(SPECIAL_PREFIX):
         first = first.plus(_take(page, listed))
@@ -323,7 +323,7 @@ def _behind(stretches: Iterable[Stretch], key: str) -> list[Stretch]:
 
 
 def _end_of(folder: str) -> str:
-    """Return what sorts behind each key of the folder, and before all others: a slash is followed by a zero."""
+    """Return the name that sorts behind each key of the folder, and before all others: a zero follows a slash."""
     return folder.removesuffix("/") + "0"
 
 

@@ -4,11 +4,11 @@ A row falls into a bucket by the hash of its first column, on both sides alike, 
 compared. The hash decides nothing else: two keys with one hash are two keys. It is in no file that outlives a run.
 
 1. First map: a task writes the rows that it found into the run's folder, in the order of their buckets, as files of
-   *segments*. A segment holds a stretch of buckets, and is an Arrow IPC stream with LZ4 (a third of what Parquet takes
+   *segments*. A segment holds a stretch of buckets, and is an Arrow IPC stream with LZ4 (a third of the time of Parquet
    to write and to read).
 2. The flow counts both sides and cuts the buckets into *shares* (`rows_of_shares`): enough for the cores of a cluster
    where there is work for them, and so small that a task holds at most HELD_IN_JOIN values, however many there are.
-3. Second map: a task reads what the files of both sides have of a share, one request for each file, and checks each
+3. Second map: a task reads the rows of a share from the files of both sides, one request for each file, and checks each
    segment against its digest.
 
 So neither side crosses a shuffle, and the memory of a task is bounded.
@@ -124,7 +124,7 @@ def buckets_of(keys: pa.Array) -> npt.NDArray[np.int16]:
     ends, octets = _bytes_of(keys)
     starts, lengths = ends[:-1], np.diff(ends)
     mixed = lengths.astype(np.uint64) * _SEED
-    # Eight bytes from every offset on: what follows a key's end is masked, and behind the last are zeros.
+    # Eight bytes from every offset on: bytes after a key's end are masked, and behind the last are zeros.
     words = np.ndarray((max(0, len(octets) - 7),), "<u8", octets, 0, (1,))
     for at in range(0, int(lengths.max(initial=0)), 8):
         if int(lengths.min()) >= at + 8:
@@ -282,7 +282,7 @@ def shares_of(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int = HEL
 
 
 def rows_of_shares(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int | None = None) -> pa.Table:
-    """SHARES: what the second map deals to tasks, each of at most `most` values, or fewer if a join needs it."""
+    """SHARES: the work of the second map by task, each of at most `most` values, or fewer if a join needs it."""
     rest = tuple(rest)
     if most is None:
         held = int(sum(map(_counts, rest), _counts(first)).sum())
@@ -323,7 +323,7 @@ async def in_shares(
 
 
 async def read_bucketed(task: Task, side: Bucketed, share: Share, of: Table) -> list[pa.Table]:
-    """Yield what each file has of these buckets, as tables in the order of buckets.
+    """Yield the rows of these buckets from each file, as tables in the order of buckets.
 
     Raises:
         BadInput: a file is missing or short, a segment differs, or holds something else.

@@ -4,7 +4,7 @@ A *bucket* is a slice number (0 and up), or `foreign_bucket` of a key that is no
 classes, so that a foreign key meets its like in one place and is there compared as a whole string. A slice's live set
 is one bitmap: bit s % 8 of byte s // 8 is sequence s (numpy's `bitorder="little"`), and the last byte is not zero.
 
-An engine only brings together what shares a bucket. In a slice `subtract` is one look-up a candidate. Of several
+An engine only brings together rows of one bucket. In a slice `subtract` is one look-up a candidate. Of several
 candidates for one object the one seen last speaks for it, then the greatest reason, rule, branch, prefix and path, so
 that the verdict does not depend on the order in which tasks finish. Nothing here guesses: a null or arrays of unequal
 length mean that a reader is broken, and the run stops.
@@ -134,7 +134,7 @@ def _candidates(
 
 
 def in_slices(slices: Integers) -> Iterator[tuple[int, Any]]:
-    """Yield each slice with what picks its rows from arrays in parallel. Most come in long runs."""
+    """Yield each slice with the selector of its rows in parallel arrays. Most come in long runs."""
     if not len(slices):
         return
     starts = np.flatnonzero(np.r_[True, slices[1:] != slices[:-1]])
@@ -449,7 +449,7 @@ def _last_of_each(
         if not pc.all(same, min_count=0).as_py():
             order = np.lexsort((pc.rank(paths, tiebreaker="dense").to_numpy(), *keys))
         elif len(tied) == len(order) - np.count_nonzero(is_last):
-            # Mostly every row of an object says the same, and then there is no need to look for what differs.
+            # Mostly all rows of an object are equal, and then there is no difference to look for.
             return _Chosen(order[is_last])
     return _Chosen(order[is_last], order, is_last)
 

@@ -1,7 +1,7 @@
 """One object, one place: the many ways to write an address, brought to the one that is compared. Pure.
 
 The same object can be named `data/<slice>/<sequence>` and `local://lake/data/<slice>/<sequence>`; compared as text the
-two differ, and a collector that took the first for garbage would delete what the second names. So every address is
+two differ, and a collector that took the first for garbage would delete the object of the second. So every address is
 brought to a *place* before anything is compared: a slice and a sequence, or a key inside the namespace, or outside.
 """
 
