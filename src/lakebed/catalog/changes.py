@@ -35,7 +35,7 @@ from .guards import Guards
 from .hooks import Event, EventType, Hooks
 from .queue import BranchQueue
 from .records import RepositoryRecord
-from .settings import Settings, matching
+from .settings import Settings, find_match
 
 T = TypeVar("T")
 
@@ -307,7 +307,7 @@ class Changes:
         self._guards.check_writable(force=force)
         if name == self._default_branch:
             raise DefaultBranchKept("cannot delete repository default branch", branch=name)
-        if not is_ours and (pattern := matching(self._delete_protected, name)) is not None:
+        if not is_ours and (pattern := await find_match(self._ports.tasks, self._delete_protected, name)) is not None:
             raise DeleteProtected(f"branch {name} is protected against deletion by {pattern}", branch=name)
         if is_ours:
             try:

@@ -76,6 +76,10 @@ class AddressInNamespace(Invalid):
     """
 
 
+class TooManyPatterns(Invalid):
+    """A repository would have more patterns of branches, or dearer ones, than each write should be held against."""
+
+
 class InvalidImport(Invalid):
     """The import names no location, too many, or one that holds nothing."""
 

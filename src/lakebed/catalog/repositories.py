@@ -55,7 +55,7 @@ from .places import Places
 from .queue import BranchQueue
 from .records import NamespaceRecord, RepositoryRecord, RepositoryState
 from .repository import MakeHooks, Open, Repository
-from .settings import Settings
+from .settings import Settings, check_patterns
 
 CREATING_AGE_MS: Final = 60_000
 _RECORD_BYTES_MAX: Final = 250_000
@@ -371,7 +371,12 @@ class Catalog:
         )
 
     async def protect_deletion(self, repository_id: str, *, repository: bool, branches: Sequence[str]) -> None:
-        """Say whether the repository can be deleted, and the patterns of branches that cannot."""
+        """Say whether the repository can be deleted, and the patterns of branches that cannot.
+
+        Raises:
+            TooManyPatterns: see `check_patterns`.
+        """
+        check_patterns(branches)
         patterns = tuple(dict.fromkeys(branches))
         await self._change(repository_id, lambda old: replace(old, protected=repository, protected_branches=patterns))
 

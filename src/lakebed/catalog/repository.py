@@ -26,7 +26,7 @@ from .objects import Objects
 from .pulls import Pulls
 from .queue import BranchQueue
 from .records import RepositoryRecord
-from .settings import Settings
+from .settings import Settings, check_patterns
 from .symlinks import Symlinks
 from .tasks import Tasks
 
@@ -86,9 +86,11 @@ class Repository:
         Raises:
             ReadOnly: the repository is, and not `force`.
             SettingChanged: the ETag stored is not `if_match`.
+            TooManyPatterns: see `check_patterns`.
             RepositoryNotFound: the repository was deleted meanwhile.
         """
         self.guards.check_writable(force=force)
+        check_patterns(patterns)
         await self.settings.set_protection_patterns(patterns, if_match=if_match)
         await self.guards.confirm()
 

@@ -12,14 +12,18 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from lakebed.base import Ports, RepositoryUid
+from lakebed.base import Ports, RepositoryUid, Tasks
 from lakebed.kv import PredicateFailed, Store, scan_prefix
 from lakebed.versions import decode_record, encode_record, keys
 
-from .errors import SettingChanged
+from .errors import SettingChanged, TooManyPatterns
 from .records import BranchProtection, HiddenBranch
 
 CACHE_MS: Final = 1_000
+PATTERNS_MAX: Final = 200
+WILDCARDS_MAX: Final = 8
+"""In one pattern. To compile a long one of so many takes 0.7 ms of CPU."""
+COMPILED_AT_ONCE: Final = 20
 _PROTECTION: Final = keys.SETTING + b"branch_protection"
 _HIDDEN: Final = keys.SETTING + b"hidden_branch/"
 
@@ -66,7 +70,7 @@ class Settings:
             patterns, _ = await self.protection_patterns()
             known = self._protection = (BranchProtection(patterns=patterns), now_ms)
         patterns = known[0].patterns
-        return bool(patterns) and matching(patterns, branch) is not None
+        return bool(patterns) and await find_match(self._ports.tasks, patterns, branch) is not None
 
     async def hide_branch(self, branch: str, *, work_of: str = "") -> None:
         """Hide a branch. `work_of`: no request can set it, so that a flow knows its own branches by it."""
@@ -91,6 +95,26 @@ class Settings:
             yield key[len(_HIDDEN) :].decode(), decode_record(HiddenBranch, value)
 
 
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Refuse patterns of branches that cost too much: every write holds its branch against each of them.
+
+    Raises:
+        TooManyPatterns: there are too many, or one has too many wildcards.
+    """
+    if len(patterns) > PATTERNS_MAX:
+        raise TooManyPatterns(f"at most {PATTERNS_MAX} patterns of branches, got {len(patterns):,}")
+    for pattern in patterns:
+        if sum(pattern.count(wildcard) for wildcard in "*?[") > WILDCARDS_MAX:
+            raise TooManyPatterns(f"{pattern[:80]!r} has more than {WILDCARDS_MAX} of the wildcards *, ? and [")
+
+
+async def find_match(tasks: Tasks, patterns: Sequence[str], branch: str) -> str | None:
+    """Return the first pattern that this branch matches. The event loop does not wait for many to be compiled."""
+    if len(patterns) <= COMPILED_AT_ONCE:
+        return matching(patterns, branch)
+    return await tasks.apart(functools.partial(matching, patterns, branch))
+
+
 def matching(patterns: Sequence[str], branch: str) -> str | None:
     """Return the first pattern that this branch matches."""
     return next((pattern for pattern in patterns if _pattern(pattern).match(branch)), None)
@@ -100,6 +124,6 @@ def _etag(value: bytes) -> str:
     return hashlib.blake2b(value, digest_size=16).hexdigest()
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=4096)
 def _pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(fnmatch.translate(pattern))

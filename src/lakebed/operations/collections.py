@@ -6,7 +6,7 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, NOTHING, Operation, Parameter, delete, get
+from .operation import LOGGED_IN, LONG_BYTES_MAX, NOTHING, Operation, Parameter, delete, get
 from .resources import ONE_REPOSITORY, REPOSITORY, on
 
 _GC: Final = ONE_REPOSITORY + "/gc"
@@ -30,6 +30,7 @@ SET_GC_RULES: Final = Operation(
     _SET_RULES,
     "Replace the retention rules, in whole days.",
     status=204,
+    body_bytes_max=LONG_BYTES_MAX,
 )
 DELETE_GC_RULES: Final = delete(
     "deleteGCRules",
@@ -53,6 +54,7 @@ INTERNAL_SET_GARBAGE_COLLECTION_RULES: Final = Operation(
     _SET_RULES,
     "Replace the retention rules, in whole days.",
     status=204,
+    body_bytes_max=LONG_BYTES_MAX,
 )
 INTERNAL_DELETE_GARBAGE_COLLECTION_RULES: Final = delete(
     "internalDeleteGarbageCollectionRules", _GC + "/rules", _SET_RULES, "Remove the retention rules."

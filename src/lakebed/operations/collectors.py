@@ -10,9 +10,24 @@ from typing import Final
 from lakebed.gc import messages
 from lakebed.gc.rules import Explanation, Rules
 
-from .operation import LIST_BYTES_MAX, NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, flag, get
+from .operation import (
+    LIST_BYTES_MAX,
+    LONG_BYTES_MAX,
+    NOTHING,
+    PAGE,
+    PREFIX,
+    Operation,
+    Parameter,
+    Permission,
+    flag,
+    get,
+)
 from .resources import OBJECT, ONE_REPOSITORY, REPOSITORY, on
 
+SELECTION_BYTES_MAX: Final = 1 << 20
+"""Of the paths and digests that an erasure selects."""
+CERTIFICATE_BYTES_MAX: Final = 2 << 20
+"""Of the head of a certificate, which has that selection."""
 _GC: Final = ONE_REPOSITORY + "/gc"
 _RUNS: Final = _GC + "/runs"
 _RUN: Final = _RUNS + "/{run_id}"
@@ -51,6 +66,7 @@ SET_FULL_GC_RULES: Final = Operation(
     (_IF_VERSION,),
     # The first of two makes the version of the second an old one.
     repeatable=False,
+    body_bytes_max=LONG_BYTES_MAX,
 )
 DELETE_FULL_GC_RULES: Final = Operation(
     "deleteFullGcRules",
@@ -90,6 +106,7 @@ TRY_GC_RULES: Final = Operation(
     (*_READ_RULES, *_PLANNING),
     "Return which commits retention rules would let expire now, and at most how many objects. Saves nothing.",
     repeatable=True,
+    body_bytes_max=LONG_BYTES_MAX,
 )
 
 # Runs of our collectors.
@@ -248,6 +265,7 @@ FIND_GC_STAGED: Final = Operation(
     _ERASING,
     "Return staged entries that an erasure selects.",
     repeatable=True,
+    body_bytes_max=SELECTION_BYTES_MAX,
 )
 UNSTAGE_GC_ENTRIES: Final = Operation(
     "unstageGcEntries",
@@ -269,7 +287,7 @@ SIGN_GC_CERTIFICATE: Final = Operation(
     _ERASING,
     "Sign the head of the certificate of an erasure that was applied, with who asked and when.",
     repeatable=True,
-    body_bytes_max=LIST_BYTES_MAX,
+    body_bytes_max=CERTIFICATE_BYTES_MAX,
 )
 CHECK_GC_CERTIFICATE: Final = Operation(
     "checkGcCertificate",
@@ -280,7 +298,7 @@ CHECK_GC_CERTIFICATE: Final = Operation(
     _ERASING,
     "Return the head of a certificate that the server signed and that agrees with its run. Refuse any other.",
     repeatable=True,
-    body_bytes_max=LIST_BYTES_MAX,
+    body_bytes_max=CERTIFICATE_BYTES_MAX,
 )
 GET_GC_CERTIFICATE_KEY: Final = get(
     "getGcCertificateKey",
@@ -423,6 +441,7 @@ START_GC_JOB: Final = Operation(
         Permission("gc:Apply", REPOSITORY, when="the job applies or purges"),
         Permission("gc:CollectDeleted", REPOSITORY, when="the job applies, and the repository is deleted"),
     ),
+    body_bytes_max=LONG_BYTES_MAX,
     status=201,
 )
 GET_GC_JOB: Final = get(

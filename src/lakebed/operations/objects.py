@@ -10,6 +10,7 @@ from .operation import (
     DELIMITER,
     FORCE,
     LIST_BYTES_MAX,
+    LONG_BYTES_MAX,
     NOTHING,
     PATH,
     PREFIX,
@@ -44,6 +45,8 @@ _WRITE: Final = on(OBJECT, "fs:WriteObject")
 _PRESIGN: Final = flag("presign")
 _USER_METADATA: Final = flag("user_metadata", default=True)
 _OBJECTS: Final = ONE_BRANCH + "/objects"
+_PARTS_BYTES_MAX: Final = 768 << 10
+"""10,000 parts, with their MD5s in quotes."""
 _BACKING: Final = ONE_BRANCH + "/staging/backing"
 
 GET_OBJECT: Final = Operation(
@@ -242,6 +245,7 @@ COMPLETE_PRESIGN_MULTIPART_UPLOAD: Final = Operation(
     _WRITE,
     "Make an object of the parts. Sent again, it makes it once.",
     (PATH,),
+    body_bytes_max=_PARTS_BYTES_MAX,
 )
 ABORT_PRESIGN_MULTIPART_UPLOAD: Final = Operation(
     "abortPresignMultipartUpload",
@@ -295,6 +299,7 @@ IMPORT_START: Final = Operation(
         Permission("fs:DeleteObject", IMPORTED_OBJECT, when="for each path that the source no longer has"),
     ),
     status=202,
+    body_bytes_max=LONG_BYTES_MAX,
 )
 IMPORT_STATUS: Final = get(
     "importStatus",

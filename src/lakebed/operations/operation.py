@@ -20,8 +20,10 @@ API_ROOT: Final = "/api/v1"
 """Paths of operations are relative to it."""
 NOTHING: Final = type(None)
 """The record of a body that does not exist."""
-RECORD_BYTES_MAX: Final = 1 << 20
-"""A record of many small values decodes at 20 to 200 MiB a second, and nothing else runs meanwhile."""
+RECORD_BYTES_MAX: Final = 256 << 10
+"""A record of many small values decodes at 10 to 200 MiB a second, and nothing else runs meanwhile."""
+LONG_BYTES_MAX: Final = 512 << 10
+"""Of a record with a thousand rules or locations."""
 LIST_BYTES_MAX: Final = 4 << 20
 """Of a record that is a list of paths, of addresses or of files. Those decode at 150 MiB a second and more."""
 PUBLIC_BYTES_MAX: Final = 64 << 10

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from .common import Pagination
+from .common import LIST_MAX, Metadata, Pagination
 
 
 class LoginConfig(msgspec.Struct, frozen=True, kw_only=True, rename={"rbac": "RBAC"}):
@@ -118,7 +118,7 @@ class ExternalLoginInformation(
 ):
     """The proof of another provider: `id_token` of OpenID Connect, or `identity_token` of AWS."""
 
-    identity_request: dict[str, Any]
+    identity_request: Annotated[dict[str, Any], msgspec.Meta(max_length=LIST_MAX)]
     token_expiration_duration: int | None = None
 
 
@@ -132,7 +132,7 @@ class StsAuthRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExternalPrincipalCreation(msgspec.Struct, frozen=True, kw_only=True):
-    settings: list[dict[str, str]] | None = None
+    settings: Annotated[list[Metadata], msgspec.Meta(max_length=LIST_MAX)] | None = None
 
 
 class ExternalPrincipal(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,9 +5,11 @@ What our own collectors say beyond the contract is `lakebed.gc.messages`.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from .common import Error
+from .common import LIST_MAX, Error
 
 
 class GarbageCollectionRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +19,7 @@ class GarbageCollectionRule(msgspec.Struct, frozen=True, kw_only=True):
 
 class GarbageCollectionRules(msgspec.Struct, frozen=True, kw_only=True):
     default_retention_days: int
-    branches: list[GarbageCollectionRule]
+    branches: Annotated[list[GarbageCollectionRule], msgspec.Meta(max_length=LIST_MAX)]
 
 
 class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final, TypeAlias
+
 import msgspec
+
+LIST_MAX: Final = 1_000
+"""The most that a list or a map of a body may have. A field that may have more, or less, says so itself."""
+Metadata: TypeAlias = Annotated[dict[str, str], msgspec.Meta(max_length=LIST_MAX)]
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+
+from .common import LIST_MAX
 
 CONTRACT_VERSION: Final = "1.84.0"
 
@@ -70,4 +72,4 @@ class StatsEvent(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "c
 
 
 class StatsEventsList(msgspec.Struct, frozen=True, kw_only=True):
-    events: list[StatsEvent]
+    events: Annotated[list[StatsEvent], msgspec.Meta(max_length=LIST_MAX)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from .common import Pagination
-from .repositories import RepositoryName
+from .common import LIST_MAX, Pagination
+from .repositories import PATTERN_MAX, RepositoryName
 
 
 class DeletedRepository(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ class DeleteProtection(msgspec.Struct, frozen=True, kw_only=True):
     """Say whether the repository can be deleted, and give patterns of branches that cannot."""
 
     repository: bool
-    branches: list[str]
+    branches: Annotated[list[Annotated[str, msgspec.Meta(max_length=PATTERN_MAX)]], msgspec.Meta(max_length=LIST_MAX)]
 
 
 class DeletedRef(msgspec.Struct, frozen=True, kw_only=True):

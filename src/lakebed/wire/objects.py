@@ -6,10 +6,12 @@ from typing import Annotated, Final
 
 import msgspec
 
-from .common import Expired, Pagination
+from .common import Expired, Metadata, Pagination
 from .refs import Commit
 
 PATHS_MAX: Final = 1_000
+PARTS_MAX: Final = 10_000
+"""S3 takes no more parts of one upload."""
 """Of one request: each path is held against the caller's permissions."""
 
 
@@ -108,13 +110,13 @@ class ObjectStageCreation(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str
     size_bytes: int
     mtime: int | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     content_type: str | None = None
     force: bool | None = False
 
 
 class UpdateObjectUserMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    set: dict[str, str]
+    set: Metadata
 
 
 class UnderlyingObjectProperties(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +133,7 @@ class StagingMetadata(msgspec.Struct, frozen=True, kw_only=True):
     staging: StagingLocation
     checksum: str
     size_bytes: int
-    user_metadata: dict[str, str] | None = None
+    user_metadata: Metadata | None = None
     content_type: str | None = None
     mtime: int | None = None
     force: bool | None = False
@@ -152,8 +154,8 @@ class UploadPart(msgspec.Struct, frozen=True, kw_only=True):
 
 class CompletePresignMultipartUpload(msgspec.Struct, frozen=True, kw_only=True):
     physical_address: str
-    parts: list[UploadPart]
-    user_metadata: dict[str, str] | None = None
+    parts: Annotated[list[UploadPart], msgspec.Meta(max_length=PARTS_MAX)]
+    user_metadata: Metadata | None = None
     content_type: str | None = None
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from .common import Error, Expired, Pagination
+from .common import Error, Expired, Metadata, Pagination
 
 GENERATION_MAX: Final = 2**31 - 1
 PARENTS_MAX: Final = 64
@@ -67,7 +67,7 @@ class CommitList(msgspec.Struct, frozen=True, kw_only=True):
 
 class CommitCreation(msgspec.Struct, frozen=True, kw_only=True):
     message: str
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     date: int | None = None
     allow_empty: bool | None = False
     force: bool | None = False
@@ -75,7 +75,7 @@ class CommitCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 class CommitOverrides(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
 
 
 class ResetCreation(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ class CherryPickCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     strategy: str | None = None
     force: bool | None = False
     allow_empty: bool | None = False
@@ -124,7 +124,7 @@ class CommitRecordCreation(msgspec.Struct, frozen=True, kw_only=True):
     metarange_id: str
     creation_date: int
     parents: Annotated[list[str], msgspec.Meta(max_length=PARENTS_MAX)]
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     generation: Annotated[int, msgspec.Meta(ge=1, le=GENERATION_MAX)]
     force: bool | None = False
 

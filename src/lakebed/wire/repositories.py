@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
-from .common import Pagination
+from .common import LIST_MAX, Metadata, Pagination
 
 RepositoryName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{2,62}$")]
+PATTERN_MAX: Final = 256
+"""In characters, as in rules of retention. Every write holds its branch against every pattern."""
 NamespaceUri = Annotated[str, msgspec.Meta(pattern="^(s3|gs|https?|mem|local|transient)://.*$")]
 
 
@@ -71,12 +73,12 @@ class RepositoryRestoreStatus(msgspec.Struct, frozen=True, kw_only=True, omit_de
 
 
 class RepositoryMetadataSet(msgspec.Struct, frozen=True, kw_only=True):
-    metadata: dict[str, str]
+    metadata: Metadata
 
 
 class RepositoryMetadataKeys(msgspec.Struct, frozen=True, kw_only=True):
-    keys: list[str]
+    keys: Annotated[list[str], msgspec.Meta(max_length=LIST_MAX)]
 
 
 class BranchProtectionRule(msgspec.Struct, frozen=True, kw_only=True):
-    pattern: Annotated[str, msgspec.Meta(min_length=1)]
+    pattern: Annotated[str, msgspec.Meta(min_length=1, max_length=PATTERN_MAX)]

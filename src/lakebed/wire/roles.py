@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from .common import Pagination
+from .common import LIST_MAX, Pagination
 
 
 class GroupCreation(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,14 +34,14 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 
     effect: Literal["allow", "deny"]
     resource: str
-    action: list[str]
+    action: Annotated[list[str], msgspec.Meta(max_length=LIST_MAX)]
     condition: dict[str, dict[str, list[str]]] | None = None
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     id: str
     creation_date: int | None = None
-    statement: list[Statement]
+    statement: Annotated[list[Statement], msgspec.Meta(max_length=LIST_MAX)]
 
 
 class PolicyList(msgspec.Struct, frozen=True, kw_only=True):

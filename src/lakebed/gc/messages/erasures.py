@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -90,7 +90,7 @@ class FindStaged(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection
     in_queue: bool = False
     or_restored: bool = False
-    addresses: tuple[str, ...] = ()
+    addresses: Annotated[tuple[str, ...], msgspec.Meta(max_length=STANDING_MAX)] = ()
     with_others: bool = False
     continuation_token: str | None = None
 
@@ -109,7 +109,7 @@ class Unstage(msgspec.Struct, frozen=True, kw_only=True):
     `uid` is that of the repository in which they were found; another one refuses.
     """
 
-    entries: tuple[StagedEntry, ...]
+    entries: Annotated[tuple[StagedEntry, ...], msgspec.Meta(max_length=UNSTAGED_AT_ONCE)]
     uid: str = ""
 
 

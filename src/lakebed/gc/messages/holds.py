@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final, TypeAlias
+
 import msgspec
 
 from lakebed.gc.rules import Hold
+
+NAMES_MAX: Final = 1_000
+"""Of a kind, in one hold."""
+_Names: TypeAlias = Annotated[tuple[str, ...], msgspec.Meta(max_length=NAMES_MAX)]
 
 
 class NewHold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Hold what `globs` match, `commits` have and `tags` name. `why` is for people, and must say something."""
 
     name: str
-    globs: tuple[str, ...] = ()
-    commits: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
+    globs: _Names = ()
+    commits: _Names = ()
+    tags: _Names = ()
     why: str
     keeps_uncommitted: bool = True
 

@@ -50,8 +50,8 @@ def check_pattern(text: str) -> str:
         raise InvalidPattern(
             f"{text!r} matches no branch: letters, digits, underscores, dashes, * and ? are allowed", pattern=text
         )
-    canonical = _WILD_RUN.sub(_canonical_run, text)
-    if canonical != text:
+    if "**" in text or "*?" in text:
+        canonical = _WILD_RUN.sub(_canonical_run, text)
         raise InvalidPattern(f"{text!r} is spelled {canonical!r}", pattern=text)
     return text
 
