@@ -10,7 +10,8 @@ from lakebed.kv import StoreUnavailable
 from lakebed.server import App
 from lakebed.server.collectors import NoSpark
 from lakebed.server.http import errors
-from lakebed.server.http.errors import TABLE, status_and_message
+from lakebed.server.http.errors import TABLE, InvalidParameter, status_and_message
+from lakebed.server.http.requests import parse_query
 from lakebed.versions.refs import Refs
 
 
@@ -20,6 +21,12 @@ async def test_a_body_that_is_no_record_is_refused(client: httpx.AsyncClient, re
 
     assert answer.status_code == 400
     assert answer.json()["message"].startswith("request body has an error: ")
+
+
+def test_a_query_of_too_many_parameters_is_refused_before_it_is_decoded() -> None:
+    assert len(parse_query(b"a=b&" * 9_999 + b"c=%zz")) == 2
+    with pytest.raises(InvalidParameter, match="at most 10,000 parameters"):
+        parse_query(b"&" * 10_000 + b"a=%ff")
 
 
 async def test_fields_that_nobody_knows_are_ignored(client: httpx.AsyncClient, repo: str) -> None:

@@ -517,6 +517,19 @@ async def test_a_wrong_key_pair_is_401_and_says_so(browser: Browser, client: htt
     assert (answer.status_code, "This key pair is not right" in answer.text) == (401, True)
 
 
+async def test_a_large_form_is_refused_before_it_is_decoded(browser: Browser, client: httpx.AsyncClient) -> None:
+    headers = {"content-type": "application/x-www-form-urlencoded", "origin": "http://localhost"}
+    made = (await client.post("/auth/users/esti/credentials")).json()
+    for path, size_bytes in (("/login", 65_537), ("/setup", 65_537), ("/colours", 65_537), ("/logout", 393_217)):
+        if path == "/logout":
+            await browser.log_in(made["access_key_id"], made["secret_access_key"])
+
+        answer = await browser.http.post(browser.address(path), content=b"&" * size_bytes, headers=headers)
+
+        assert answer.status_code == 400, (path, answer.status_code)
+        assert f"request body is larger than {size_bytes - 1} bytes" in answer.text
+
+
 async def test_links_hold_below_a_path_of_a_proxy(app: App, browser: Browser, filled: httpx.AsyncClient) -> None:
     made = (await filled.post("/auth/users/esti/credentials")).json()
     await browser.log_in(made["access_key_id"], made["secret_access_key"])

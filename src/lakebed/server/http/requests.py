@@ -24,6 +24,8 @@ B = TypeVar("B")
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
+PAIRS_MAX: Final = 10_000
+"""Of a query or a form: they decode at a million a second, and nothing else runs meanwhile."""
 _TRUTHS: Final = {
     **dict.fromkeys(("true", "True", "TRUE", "t", "T", "1"), True),
     **dict.fromkeys(("false", "False", "FALSE", "f", "F", "0"), False),
@@ -225,10 +227,12 @@ def parse_query(raw: bytes) -> dict[str, list[str]]:
     """Decode the pairs of a query, or of a form that is sent as one.
 
     Raises:
-        InvalidParameter: it is not valid UTF-8.
+        InvalidParameter: it is not valid UTF-8, or has more than PAIRS_MAX pairs.
     """
     query: dict[str, list[str]] = {}
     if raw:
+        if raw.count(b"&") >= PAIRS_MAX:
+            raise InvalidParameter(f"at most {PAIRS_MAX:,} parameters are allowed")
         try:
             for pair in raw.split(b"&"):
                 name, _, value = pair.partition(b"=")
