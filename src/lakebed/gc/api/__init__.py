@@ -1,1 +1,1 @@
-"""What callers hold: the class (collector), functions for notebooks, branches, and the live side over HTTP."""
+"""The doors for callers: the class (collector), functions for notebooks, branches, and the live side over HTTP."""

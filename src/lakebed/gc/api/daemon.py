@@ -21,7 +21,7 @@ LOADED = (flow, mark, serializers, spark, sweep, worker)
 
 if __name__ == "__main__":
     leave_pandas_out()
-    # Workers collect cycles behind every task. What was imported stays, and looking through it takes 25 ms each time.
+    # Workers collect cycles behind every task. Imported modules stay, and to look through them takes 25 ms each time.
     gc.collect()
     gc.freeze()
     manager()

@@ -81,8 +81,8 @@ def plan(
     rules: Rules | None = None,
     **where: Unpack[Where],
 ) -> Planned:
-    """Decide what goes and why, and write it down. Deletes nothing. `mode` is for uncommitted data: `clean`,
-    `optimised`, `old-layout`. With `rules`: show what they would take of committed or uncommitted data.
+    """Decide which objects to delete and why. Deletes nothing. `mode` is for uncommitted data: `clean`,
+    `optimised`, `old-layout`. With `rules`: show the committed or uncommitted data that they would take.
     """
     collector = _collector(repository, where)
     request = _asked("plan", where, kinds=[kind], mode=mode, rules=rules)
@@ -123,7 +123,7 @@ def run(
     readers_grace: str | None = None,
     **where: Unpack[Where],
 ) -> list[RunReport]:
-    """Finish what is unfinished, plan and apply, one kind after the other, and purge. Without kinds all, but committed
+    """Finish unfinished runs, plan and apply, one kind after the other, and purge. Without kinds all, but committed
     data only where rules are set. `mode` as for `plan`."""
     how: dict[str, Any] = {"mode": mode, "window": window, "readers_grace": readers_grace}
     reports = _collector(repository, where).run(_asked("run", where, kinds=[*kinds], **how))
@@ -131,7 +131,7 @@ def run(
 
 
 def purge(repository: str, **where: Unpack[Where]) -> PurgeReport:
-    """Delete what was deferred, where the window is over."""
+    """Delete the objects of deferred runs whose window is over."""
     return _collector(repository, where).purge(_asked("purge", where))
 
 
@@ -146,7 +146,7 @@ def restore(
     all_versions: bool = False,
     **where: Unpack[Where],
 ) -> RestoreReport:
-    """Stage what deferred runs hold again, each object read back before it is: see `Collector.restore`. Needs no
+    """Stage objects of deferred runs again, each read back before it is staged: see `Collector.restore`. Needs no
     session."""
     request = Restore(
         branch=branch, run_id=run_id, path=path, prefix=prefix, overwrite=overwrite, all_versions=all_versions
@@ -155,7 +155,7 @@ def restore(
 
 
 def ledger(repository: str, query: LedgerQuery = LedgerQuery(), **where: Unpack[Where]) -> DataFrame:
-    """Return what runs did with objects, a row each."""
+    """Return the outcome of each object in a run, a row each."""
     return _collector(repository, where).ledger(query)
 
 

@@ -1,4 +1,4 @@
-"""Count what a lifecycle policy would take on each of the coming days, if no one wrote anything meanwhile.
+"""Count the objects that a lifecycle policy would take on each of the coming days, if no one wrote meanwhile.
 
 A simulation is a plan without a cut: each object is taken on the day on which its last occurrence is due. Day d equals
 a plan made d days from now, which a property test checks. It writes tables into a run's folder, and no plan.
@@ -60,7 +60,7 @@ def check_days(days: int) -> None:
 
 
 async def simulate(context: RunContext, *, days: int, policy: str = "") -> Simulation:
-    """Return what goes on each day, by the policy in force or by this one, which is not saved. Deletes nothing.
+    """Return the objects due on each day, by the policy in force or by this one, which is not saved. Deletes nothing.
 
     Raises:
         BadDays, NoPolicy, InvalidPolicy: see `check_days`, `policy_of` and `check_policy`.
@@ -89,7 +89,7 @@ async def _simulate(
     async def add_up(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async for rows in read(task, share):
             due = rows["last_seen_at"].cast(pa.int64()).to_numpy() // DAY_MS
-            # What is due already goes today.
+            # Objects that are due already are deleted today.
             days_ahead = np.maximum(due - today, 0)
             columns = pa.table(
                 {"day": days_ahead, "rule": rows["rule"], "branch": rows["reason"], "size_bytes": rows["size_bytes"]}
@@ -130,7 +130,7 @@ def simulate_branches(plan: BranchesPlan, *, days: int) -> tuple[SimulatedBranch
 
 
 async def _check(context: RunContext, prepared: PreparedCommits, policy: str) -> Policy:
-    """Refuse what setting the policy would refuse, such as a period for a branch that is not there."""
+    """Refuse a policy that could not be set, such as a period for a branch that is not there."""
     refs = await context.read(prepared.refs, REFS)
     return check_policy(policy.encode(), branches=[row["name"] for row in refs.to_pylist() if row["kind"] == "branch"])
 

@@ -1,8 +1,9 @@
 """Run the work of a collection: one port with one primitive, and the engine of this process. Spark: spark.py.
 
 A step of a collection is a `Work`: an async function from a share of rows to rows. The rows that go in name files,
-folders or buckets, and those that come out name what the work wrote. So both are small, and everything large passes
-through the object store. An engine decides nothing: each returns the same rows, and property tests hold them equal.
+folders or buckets, and those that come out name the files that the work wrote. So both are small, and everything large
+passes through the object store. An engine decides nothing: each returns the same rows, and property tests hold them
+equal.
 
 The local engine does the very same work in this process, over stores and ports that are handed in. It needs neither
 Spark nor an event loop of its own, so it also runs inside the simulator.
@@ -34,7 +35,7 @@ plan of ten million objects has a thousand parts; tenfold parts take half the by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Give one share of work what it needs: the namespace, ports of its own, and the number of the share. A part of a
+    """Give one share of work its tools: the namespace, ports of its own, and the number of the share. A part of a
     plan that it writes has at most `rows_per_part` rows.
     """
 
@@ -44,12 +45,12 @@ class Task:
     rows_per_part: int = ROWS_PER_PART
 
     def ahead(self, items: Sequence[A], read: Callable[[A], Awaitable[T]]) -> AsyncIterator[tuple[A, T]]:
-        """Yield each item with what `read` returned for it, in order, several at a time."""
+        """Yield each item with the result of `read` for it, in order, several at a time."""
         return self.ports.tasks.ahead(items, read)
 
 
 Work: TypeAlias = Callable[[Task, pa.Table], AsyncIterator[pa.Table]]
-"""Read or write what the rows of one share name, and yield rows. A share has at least one row."""
+"""Read or write the files that the rows of one share name, and yield rows. A share has at least one row."""
 
 DeletingWork: TypeAlias = Callable[[Task, Deleter, pa.Table], AsyncIterator[pa.Table]]
 """The same with the right to delete: sweep.py alone has such work."""
@@ -69,7 +70,7 @@ class Effort:
 
 class Engine(Protocol):
     async def run(self, work: Work, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
-        """Deal `rows` into shares, run `work` over each, and return what all of them yielded, as rows of `out`.
+        """Deal `rows` into shares, run `work` over each, and return all yielded rows, as rows of `out`.
 
         Without rows nothing runs. The order of shares is free. A share may run twice, also at once: work writes equal
         bytes under equal names.
@@ -77,7 +78,7 @@ class Engine(Protocol):
         ...
 
     async def run_deleting(self, work: DeletingWork, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
-        """Do what `run` does, for the sweep."""
+        """Like `run`, for the sweep."""
         ...
 
 

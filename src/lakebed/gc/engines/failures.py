@@ -1,4 +1,4 @@
-"""Raise on the driver what went wrong in Spark.
+"""Raise the errors of Spark on the driver.
 
 Spark hands an exception of a Python worker on as text: a traceback, inside a traceback of the JVM. Here the error of a
 task is given a mark before it leaves (`marked`), and found again on the driver (`translated`), so that a corrupt range
@@ -40,7 +40,7 @@ class TaskUnavailable(TaskFailed, Unavailable):
 
 
 class TaskStopped(TaskFailed, Conflict):
-    """A task was not allowed to go on, and stopped where it was. What it did is recorded."""
+    """A task was not allowed to go on, and stopped where it was. Its deletes are recorded."""
 
 
 _FAMILIES: Final = {"Conflict": TaskStopped, "Corrupt": TaskCorrupt, "Unavailable": TaskUnavailable}

@@ -28,7 +28,7 @@ _ENDINGS_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lake:
-    """A storage namespace, and what its URI leaves open: credentials, the root of local folders."""
+    """A storage namespace, and the options that its URI lacks: credentials, the root of local folders."""
 
     uri: str
     options: ObjectStoreOptions
@@ -82,7 +82,7 @@ class Files:
         return self._loop.run_until_complete(done)
 
     def each(self, rows: Callable[[ObjectStore], AsyncIterator[T]]) -> Iterator[T]:
-        """Yield what `rows` does, one at a time."""
+        """Like `rows`, one at a time."""
         found = rows(self._store)
         while (row := self._wait(anext(found, None))) is not None:
             yield row

@@ -57,7 +57,7 @@ class NoJava(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java home, what it says of itself, and whether the machine or pip brought it."""
+    """A Java home, its own description, and whether the machine or pip brought it."""
 
     home: Path
     version: int
@@ -161,7 +161,7 @@ def _inspect(home: Path, *, is_bundled: bool) -> Java | None:
 
 _AOT_SINCE: Final = 25
 _BASE: Final = "lib/server/classes.jsa"
-"""What older runtimes build on; one made with jlink may lack it."""
+"""The base of older runtimes; one made with jlink may lack it."""
 
 
 class UnsafeFolder(Invalid):
@@ -203,7 +203,7 @@ def class_archive(java: Java, folder: Path | None) -> ClassArchive:
     file = folder / f"spark-{_key(java)}.classes"
     if file.is_file():
         return ClassArchive(options=(f"-XX:{'AOTCache' if is_aot else 'SharedArchiveFile'}={file}", "-Xlog:disable"))
-    # A process id comes again, and with it what a killed process had half written.
+    # A process id comes again, and with it the half-written file of a killed process.
     written = folder / f".{file.name}.{secrets.token_hex(8)}"
     option = f"-XX:{'AOTCacheOutput' if is_aot else 'ArchiveClassesAtExit'}={written}"
     return ClassArchive(options=(option, "-Xlog:disable"), file=file, written=written)

@@ -50,7 +50,7 @@ def write_package(file: Path | None = None) -> Package:
 
 
 def _zip() -> tuple[int, bytes]:
-    """Return how many files there are, and the zip. Not compressed: what a compressor writes depends on its version."""
+    """Return the number of files, and the zip. Not compressed: the output of a compressor depends on its version."""
     sources = sorted(_sources(resources.files(_NAME), _NAME))
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:

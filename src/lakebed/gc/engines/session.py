@@ -282,7 +282,7 @@ class _Processes:
         self._is_starting = False
         self._received = 0
         self.interruption: BaseException | None = None
-        """What a signal raised."""
+        """Raised by a signal."""
 
     def start(self, *command: Any, **options: Any) -> subprocess.Popen[bytes]:
         self._is_starting = True
@@ -294,7 +294,7 @@ class _Processes:
         return process
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """Kill what was started, then do what this signal did before. Called again once a start has ended."""
+        """Kill the started process, then run the signal's former handler. Called again once a start has ended."""
         self._received = number
         if not self._is_starting:
             self.kill()

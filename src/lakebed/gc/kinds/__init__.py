@@ -40,8 +40,8 @@ __all__ = [
 
 
 class Look(enum.Enum):
-    """Compare what the plan says of a key in no slice before the sweep deletes it: others may have written such a key
-    again.
+    """Compare a key in no slice with its row in the plan before the sweep deletes it: others may have written such a
+    key again.
     """
 
     NONE = "none"
@@ -59,7 +59,7 @@ class SweepRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limit what a run of any kind takes, by a request or by a plan. Each kind reads what concerns it.
+    """Limit the objects of a run of any kind, by a request or by a plan. Each kind reads its own fields.
 
     `expired`: expire no other commits. `again`: the run that is planned once more; its folder stays.
     """
@@ -79,7 +79,7 @@ class Kind(Protocol):
     def rule(self) -> SweepRule: ...
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        """Decide what goes and write it down, with everything it rests on. Delete nothing.
+        """Decide which objects to delete, and write them down with all inputs. Delete nothing.
 
         Raises:
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
@@ -136,7 +136,7 @@ def kind_of_plan(plan: Plan) -> Kind:
 
 
 async def kind_to_plan_again(context: RunContext, theirs: Plan) -> Kind:
-    """Return the kind that plans once more what a plan of another user takes, by the limits of that plan."""
+    """Return the kind that plans the objects of another user's plan once more, by the limits of that plan."""
     mode = {RunMode.CLEAN: Mode.CLEAN, RunMode.OPTIMISED: Mode.AUTOMATIC, RunMode.OLD_LAYOUT: Mode.OLD_LAYOUT}
     options = UncommittedOptions(
         mode=mode[theirs.mode], active_only=theirs.active_only, token_expiry_ms=theirs.token_expiry_ms

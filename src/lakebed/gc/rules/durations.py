@@ -18,7 +18,7 @@ from lakebed.base import Invalid, Later
 
 if TYPE_CHECKING:
     import numpy as np
-else:  # only where they are used: a plain install has neither, and most of what is here needs none
+else:  # only where they are used: a plain install has neither, and most functions here need none
     np = Later("numpy")
 
 HOUR_MS: Final = 3_600_000

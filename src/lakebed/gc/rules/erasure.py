@@ -1,4 +1,4 @@
-"""Decide what an erasure takes, in plain Python: the specification that the planner must agree with. Pure.
+"""Decide which objects an erasure takes, in plain Python: the specification that the planner must agree with. Pure.
 
     An object goes when a selected entry of a commit names it, and no other entry of a commit does (unless shared
     objects go too).

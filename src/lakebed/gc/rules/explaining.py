@@ -1,4 +1,4 @@
-"""Explain why a branch keeps what it keeps, and what differs between two sets of rules. Decides nothing."""
+"""Explain why a branch keeps its commits, and the difference of two sets of rules. Decides nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`branch` None: what hangs on no branch. `pattern` None: the default counts.
+    """`branch` None: commits on no branch. `pattern` None: the default counts.
 
     `since_ms` is the beginning of the period by `now_ms`, None where it is for ever. `periods` and `pins` are the rules
     that match.
@@ -94,7 +94,7 @@ def _why(found: Sequence[tuple[str, str]], place: int) -> str:
 
 
 def diff_rules(before: Rules | None, after: Rules | None) -> list[RuleChange]:
-    """Return what differs, the default first, then by kind and pattern. None stands for no rules."""
+    """Return the differences, the default first, then by kind and pattern. None stands for no rules."""
     old, new = _flat(before), _flat(after)
     keys = [*old, *(key for key in new if key not in old)]
     keys.sort(key=lambda key: (_KINDS.index(key[0]), specificity(key[1])))

@@ -1,4 +1,4 @@
-"""Legal holds: what no collection may delete, whatever the rules, a policy or an erasure say. Pure.
+"""Legal holds: objects that no collection may delete, whatever the rules, a policy or an erasure say. Pure.
 
     An object is held if a commit that was not swept has it at a path that a hold names, or a held commit has it.
 
@@ -39,7 +39,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.globs) and Selection(globs=self.globs).matches(path)
 
     def text(self) -> str:
-        """Return what is held, in one line for people."""
+        """Describe the held objects, in one line for people."""
         tags = [f"tag {tag}" for tag in self.tags]
         return ", ".join((*self.globs, *tags, *(f"commit {commit[:12]}" for commit in self.commits)))
 

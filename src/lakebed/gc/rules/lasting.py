@@ -1,4 +1,4 @@
-"""Until when: for an object, by the commits that name it, what keeps it and on which date that ends.
+"""Until when: the reason that keeps an object, by the commits that name it, and the date on which that ends.
 
 A commit is kept by a branch while it lies within the branch's period, or while its child on the way from the head does:
 the child's date says since when it is no head any more (history.py). So of all commits of a branch's main ancestry that
@@ -27,7 +27,7 @@ _NOWHERE: Final = -1
 
 
 class StayKind(StrEnum):
-    """Say why an object stays. All but the first two hold for as long as what keeps it is there."""
+    """Say why an object stays. All but the first two hold for as long as their reason exists."""
 
     BRANCH = "branch"
     DANGLING = "dangling"

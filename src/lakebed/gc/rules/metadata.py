@@ -6,7 +6,7 @@ its way. That only saves a writer the trouble of writing it again under another 
 docs/design/protocols.md, "A collection of metadata".
 
 A run's folder holds its inputs, its plan and its report. It may go when no process works on the run, it is old, and
-there are enough newer ones of its kind. What the last runs of uncommitted data saved for the next one stays. The ledger
+there are enough newer ones of its kind. The saved state of the last runs of uncommitted data stays. The ledger
 is in no run's folder.
 
 Dumps of refs, and symlinks to the objects of a folder of a branch, are written on request, and no record names them:
@@ -43,7 +43,7 @@ class MetadataRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Hold what is known of a run. `state` is that of its record, empty where there is none; `touched_ms` the instant
+    """Describe a run. `state` is that of its record, empty where there is none; `touched_ms` the instant
     of the last file in its folder, or of its beginning. `has_begun` says that its deletes did. Ids of runs sort by
     time.
     """
@@ -58,7 +58,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFacts:
-    """Hold what is known of files that one request wrote. Ids sort by time. `is_wanted` of symlinks: the branch is."""
+    """Describe the files that one request wrote. Ids sort by time. `is_wanted` of symlinks: the branch is."""
 
     group: str
     id: str
@@ -90,7 +90,7 @@ def old_runs(runs: Iterable[RunFacts], *, rule: MetadataRule, now_ms: int) -> fr
     since_ms = now_ms - rule.run_age_ms_min
     found: set[str] = set()
     for of_kind in by_kind.values():
-        # What the next run goes on from may be older than many that saved nothing.
+        # The saved state for the next run may be older than many runs that saved nothing.
         saved = [run.id for run in of_kind if run.has_saved][: max(1, rule.runs_newest)]
         for run in of_kind[rule.runs_newest :]:
             # One that is marked once its deletes began was not applied to its end: some objects failed.

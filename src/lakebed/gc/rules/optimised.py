@@ -1,9 +1,10 @@
-"""A run that goes on from what an earlier one saved: docs/design/0001-uncommitted-gc.md, "Flow 2", as a plain function.
+"""A run that continues from the saved state of an earlier one: docs/design/0001-uncommitted-gc.md, "Flow 2", as a plain
+function.
 
 What may be garbage now is what the earlier run could have taken and did not, in slices that it listed; and what lies in
 slices that no run has listed yet. All else in listed slices was taken then, or is named by a commit that was there
 then. So a run after a small change looks at little, and decides by the same rule as a clean run: of its candidates,
-what neither a commit nor anything uncommitted names now.
+objects that neither a commit nor anything uncommitted names now.
 
 Bytes can come to lie in a slice after it was listed, but only at an address handed out before the slice closed. So
 upload records are candidates too, read after the closed slices and before the listing: later, one may have expired and
@@ -28,10 +29,10 @@ from .uncommitted import CleanRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """Hold what a run leaves for the next, once its deletes are done. Keys are those inside the namespace.
+    """Hold the saved state of a run, once its deletes are done. Keys are those inside the namespace.
 
     `kept`: what it could have taken and did not, and no commit named; what could not be deleted belongs here too.
-    `slices`: all that it or a run before it listed. `committed`: what `commits` name, or more.
+    `slices`: all that it or a run before it listed. `committed`: the objects that `commits` name, or more.
     """
 
     kept: frozenset[str] = frozenset()
@@ -62,7 +63,7 @@ def optimised_run(
     young_since_ms: int | None = None,
     uploaded_ms: Mapping[str, int] | None = None,
 ) -> tuple[CleanRun, Saved]:
-    """The verdict, and what the next run may go on from once all garbage is gone.
+    """The verdict, and the saved state for the next run once all garbage is deleted.
 
     `listing` holds the keys below `data/` at least of slices that the base has not; `uploads` are addresses handed out,
     read before it. `commits` are those there are now, `committed` what those of them name that the base has not.

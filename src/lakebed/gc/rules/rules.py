@@ -1,4 +1,4 @@
-"""The rules of forgetting: how long a branch's history stays after it has been replaced, and what stays regardless.
+"""The rules of retention: how long a branch's history stays after it has been replaced, and which commits always stay.
 
 A period for the repository, others for branches by pattern, and pins: tags, the last commits of a branch by number. And
 a least age for uncommitted data. What the rules do is docs/design/0004-committed-retention.md (history.py); every pin
@@ -50,7 +50,7 @@ class KeepLast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`default` is for branches that no rule matches and for what hangs on no branch.
+    """`default` is for branches that no rule matches and for commits on no branch.
 
     `tags_pin`: whether a tag keeps its commit. The design document's bare rule knows only branches.
     `uncommitted_min_age`: an object uploaded within it, before a run's now, is in no plan for uncommitted data.
@@ -69,12 +69,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return _most_specific(self.branches, branch)
 
     def period_of(self, branch: str | None) -> str:
-        """Return the period of a branch, or (None) of what hangs on no branch."""
+        """Return the period of a branch, or (None) of commits on no branch."""
         rule = None if branch is None else self.rule_of(branch)
         return self.default if rule is None else rule.period
 
     def since_ms(self, branch: str | None, now_ms: int) -> int:
-        """The beginning of the retention period: of a branch, or (None) of what hangs on no branch."""
+        """The beginning of the retention period: of a branch, or (None) of commits on no branch."""
         return parse_duration(self.period_of(branch)).before_ms(now_ms)
 
     def pin_of(self, branch: str) -> KeepLast | None:
@@ -203,7 +203,7 @@ def in_days(rules: Rules) -> tuple[int, dict[str, int]]:
 
 
 def with_days(rules: Rules | None, default_days: int, branch_days: Mapping[str, int]) -> Rules:
-    """The rules with these periods for all others; what they keep regardless of periods stays."""
+    """Replace the periods of the rules; their pins stay."""
     written = days_rules(default_days, branch_days)
     if rules is None:
         return written

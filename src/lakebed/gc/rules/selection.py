@@ -93,7 +93,7 @@ class Spans:
 
 
 def digests_in(checksums: Iterable[str]) -> Iterator[Selection]:
-    """Yield selections of all of these that are digests. What else an entry may have there is its client's own text."""
+    """Yield selections of all of these that are digests. Another text there is its client's own."""
     digests = [text for text in checksums if _DIGEST.fullmatch(text)]
     for first in range(0, len(digests), PATHS_MAX):
         yield Selection(digests=tuple(digests[first : first + PATHS_MAX]))

@@ -5,7 +5,7 @@ closed when the run began count: every upload into them has ended, so an object 
 be named again. What looks like no address of ours (an old layout, a user's file) is an unknown file: reported
 and kept.
 
-A repository's rules may give uncommitted data a least age: what was uploaded within it stays for now. That is for
+A repository's rules may give uncommitted data a least age: newer uploads stay for now. That is for
 people who want an hour to think, and never for safety; it only ever keeps more.
 
 Commits that were swept name nothing here: their data was taken, and what a sweep left of it is garbage like any other.
@@ -52,7 +52,7 @@ def clean_run(
 ) -> CleanRun:
     """`listing` are keys of the namespace. Addresses are as entries have them, relative or absolute.
 
-    What was uploaded at or after `young_since_ms` stays (`Rules.uncommitted_since_ms`); then `uploaded_ms` has the
+    Uploads at or after `young_since_ms` stay (`Rules.uncommitted_since_ms`); then `uploaded_ms` has the
     instant of each key. KeyError where one is missing: doubt stops the run.
     """
     live = namespace.keys_of(committed) | namespace.keys_of(uncommitted)

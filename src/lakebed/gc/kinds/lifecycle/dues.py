@@ -1,4 +1,4 @@
-"""From when each object of a slice is due by a lifecycle policy: what a run works out once and saves for the next.
+"""From when each object of a slice is due by a lifecycle policy: a run computes it once and saves it for the next.
 
 Each sequence of a slice has an hour: the latest of all occurrences in commits. What is not named has UNKNOWN, what is
 never due NEVER, what an earlier run took TAKEN. So a run needs of the ranges only these:
@@ -43,7 +43,7 @@ from .reaching import DUE_RANGES, Periods, Ranges
 UNKNOWN: Final = 0
 NEVER: Final = (1 << 31) - 2
 TAKEN: Final = (1 << 31) - 1
-"""After NEVER, for the later counts: what was taken stays so."""
+"""After NEVER, for the later counts: a taken object stays taken."""
 
 SEQUENCES_MAX: Final = 1 << 22
 """A slice has some ten thousand; an array up to a larger one would be empty for the most part."""
@@ -224,7 +224,7 @@ class Dues:
             yield slice_, self.runs[slice_] if slice_ in self.runs else Runs.of(self.hours[slice_])
 
     def _opened(self, slice_: int) -> Hours | None:
-        """Return what may be changed."""
+        """Return the hours that may be changed."""
         runs = self.runs.pop(slice_, None)
         if runs is not None:
             self.hours[slice_] = runs.each()

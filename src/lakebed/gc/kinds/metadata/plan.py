@@ -73,7 +73,7 @@ _OF_TREES: Final = ("_lakefs/ranges/", "_lakefs/sublists/")
 
 
 class SymlinksFile(msgspec.Struct, frozen=True):
-    """Read from the last file of symlinks what a collection needs (docs/formats/addresses.md)."""
+    """Read the facts that a collection needs from the last file of symlinks (docs/formats/addresses.md)."""
 
     branch: str
 
@@ -94,7 +94,7 @@ class Metadata:
         return SweepRule(may_delete=is_metadata, look=Look.NONE)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        """The plan, with the list of what it wants (table LEFTOVERS)."""
+        """The plan, with the list of wanted files (table LEFTOVERS)."""
         context.progress("listing ranges, metaranges and run folders")
         special = await list_special(context.engine, context.store, folder=folder_in(run, "special"))
 

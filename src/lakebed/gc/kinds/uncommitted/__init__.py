@@ -1,1 +1,3 @@
-"""Objects that no commit ever named: the plan, what one run leaves for the next (saved), and keys of an old layout."""
+"""Objects that no commit ever named: the plan, the state that one run leaves for the next (saved), and keys of an old
+layout.
+"""

@@ -69,7 +69,7 @@ class NamespaceInside(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Committed:
-    """Hold what commits name, in how many ranges; and the answer that it was read by."""
+    """Hold the objects that commits name, in how many ranges, and the answer that lists the commits."""
 
     prepared: PreparedCommits
     commits: pa.Table
@@ -99,7 +99,7 @@ class OldLayout:
         """Plan up to and with `marked`. Costs a listing of all but the slices, and reading every commit.
 
         Raises:
-            NamespaceInside: there may be another repository's objects among what was listed.
+            NamespaceInside: another repository's objects may be among the listed ones.
         """
         dated_ms = min(run.now_ms, await store_clock_ms(context.store))
         keys_in = folder_in(run, "keys")
@@ -213,7 +213,7 @@ def _behind_ours(key: str) -> str:
 
 
 async def _flush(store: ObjectStore, folder: str, held: list[ObjectStat], files: list[BucketFile]) -> Found:
-    """Write down what is held, and hold nothing. What no plan may take is reported as unknown."""
+    """Write down the gathered rows, and gather anew. Objects that no plan may take are reported as unknown."""
     ours: list[ObjectStat] = []
     unknown_files: list[ObjectStat] = []
     for stat in held:

@@ -4,9 +4,9 @@ The order of docs/design/protocols.md makes it safe:
 
 1. the run's record, the closed slices and the addresses handed out
 2. the listing of slices
-3. what is staged, uploaded and copied (the service reads these in an order of its own)
+3. staged, uploaded and copied addresses (the service reads these in an order of its own)
 4. every commit record, and the trees of the commits
-5. what unfinished runs hold: a commit that was swept by step 4 names nothing, and its run is seen to sweep
+5. the objects of unfinished runs: a commit that was swept by step 4 names nothing, and its run is seen to sweep
 6. the record says `marked`, unless the run was abandoned meanwhile: then all of this is thrown away
 
 A *clean* run lists every closed slice and reads every commit. An *optimised* one goes on from what an earlier run
@@ -64,7 +64,7 @@ from .saved import Base, NoSavedState, read_base
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """`note` says, for people, why it is this mode. `base` is what an optimised run goes on from."""
+    """`note` says, for people, why it is this mode. `base` is the saved state of an optimised run."""
 
     mode: RunMode
     note: str
@@ -81,7 +81,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """Hold what commits name. `commits` are all records, `new_ranges` those that were read now."""
+    """Hold the objects that commits name. `commits` are all records, `new_ranges` those that were read now."""
 
     commits: pa.Table
     new_ranges: ListedRanges
@@ -108,7 +108,7 @@ class Uncommitted:
         """Plan up to and with `marked`.
 
         Raises:
-            BadInput: also where what an unfinished run holds cannot be read.
+            BadInput: also where the objects of an unfinished run cannot be read.
             NoSavedState: an optimised run was asked for and cannot be made.
         """
         choice = await choose(context, run, self.options)
@@ -248,7 +248,7 @@ async def _issued(context: RunContext, run: StartedRun, slices: Sequence[int]) -
 
 
 async def _named_in(context: RunContext, run: StartedRun, tables: Sequence[Manifest], table: messages.Table) -> Pieces:
-    """LIVE of what these tables name: what is staged, uploaded or copied; or what unfinished runs hold."""
+    """LIVE of the addresses of these tables: staged, uploaded or copied ones, or those of unfinished runs."""
     folder = folder_in(run, "uncommitted.live" if table is messages.UNCOMMITTED else "held")
     source, rows, effort = from_tables(tables, table)
     dealt = await deal_live(
@@ -281,7 +281,7 @@ async def _read_commits(
 
 
 async def _live_of(context: RunContext, run: StartedRun, base: Base | None, ranges: ListedRanges) -> Pieces:
-    """LIVE of what these ranges name, and of what the base's commits do."""
+    """LIVE of the objects of these ranges, and of the base's commits."""
     folder = folder_in(run, "committed")
     dealt = await deal_live(
         context.engine,
@@ -307,7 +307,7 @@ async def _keep(
     committed: Committed,
     kept: Pieces,
 ) -> Keeps:
-    """Save what a later run may go on from, once the plan is carried out."""
+    """Save the state for a later run, once the plan is carried out."""
     names = [some["range_id"] async for some in committed.new_ranges.each(context)]
     slices = np.array(listed, np.int64)
     clean_run, clean_ms, since = run.run_id, run.now_ms, 0

@@ -1,4 +1,4 @@
-"""Saved information: what a run leaves, and what the next makes of it (docs/formats/gc-saved.md).
+"""Saved state: a run leaves it, and the next one continues from it (docs/formats/gc-saved.md).
 
 Written after the deletes, as one file that names all others with their digests. Read with suspicion: it must be that of
 a run which this repository's server knows, whose record bears the same plan; of this format; and every part must be
@@ -55,7 +55,7 @@ class NoSavedState(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """A saved state, read: LIVE of what its commits name, the ids of these and of their ranges, its slices."""
+    """A saved state, read: LIVE of the objects of its commits, the ids of these and of their ranges, its slices."""
 
     saved: Saved
     committed: pa.Table
@@ -64,7 +64,7 @@ class Base:
     slices: npt.NDArray[np.int64]
 
     async def joined_with(self, store: ObjectStore, new: Pieces, *, folder: str) -> Pieces:
-        """Write LIVE of what its commits and new ones name into `folder`."""
+        """Write LIVE of the objects of its commits and new ones into `folder`."""
         live = LiveSet()
         live.add_rows(self.committed)
         live.add_rows(await read_live(store, new))
@@ -153,7 +153,7 @@ async def read_saved_dues(context: RunContext, run: StartedRun, policy: str) -> 
 
 
 async def save(store: ObjectStore, plan: Plan, bound: Manifest, ledger: Ledger | None, *, objects_failed: int) -> str:
-    """Write down, after a sweep, what the next run may go on from; again when the plan is applied again.
+    """Write down the state for the next run, after a sweep; again when the plan is applied again.
 
     Return the digest of the file, for the run's record; empty where nothing was saved.
     `bound` is the table that the run was let to delete, `ledger` where its sweep is recorded, None if it was not swept.

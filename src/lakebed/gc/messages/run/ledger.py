@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
-else:  # only where they are used: a plain install has neither, and most of what is here needs none
+else:  # only where they are used: a plain install has neither, and most functions here need none
     np = Later("numpy")
     pa = Later("pyarrow")
     pc = Later("pyarrow.compute")

@@ -30,7 +30,7 @@ class IdleRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pin(StrEnum):
-    """Say what keeps a branch whatever the rules say."""
+    """Name the reason that keeps a branch whatever the rules say."""
 
     DEFAULT = "default branch"
     TARGET = "others are merged into it"
@@ -58,7 +58,7 @@ class BranchWhy(StrEnum):
 
 
 class BranchFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what is known of a branch. `active_ms`: its last move, or, where its rule drops them, the last staged
+    """Describe a branch. `active_ms`: its last move, or, where its rule drops them, the last staged
     change; 0: not known. `expires_ms`: it was made to last until then; 0: for ever.
 
     `is_merged` is asked only where a rule says `merged`; None: it cannot be known.
@@ -108,7 +108,7 @@ def _due_ms(rule: IdleRule | None, facts: BranchFacts) -> int | None:
 
 
 def _dates(rule: IdleRule | None, facts: BranchFacts) -> list[int]:
-    """Return the ends of what it was made to last and of the idle time, as far as there are such."""
+    """Return the end of the planned life and of the idle time, where there are such."""
     dates = [facts.expires_ms] if facts.expires_ms else []
     if rule is not None:
         duration = parse_duration(rule.idle)

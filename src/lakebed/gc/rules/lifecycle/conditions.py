@@ -26,11 +26,11 @@ _AND: Final = re.compile(r"(?:and\b|&&)\s*")
 
 
 class InvalidCondition(ValueError):
-    """The text is no condition. The message says at which character, counted from 1, and what was expected there."""
+    """The text is no condition. The message names the character, counted from 1, and the expected text."""
 
 
 class Condition(NamedTuple):
-    """Say what an entry must have: these metadata, and at least `min_size` bytes."""
+    """Describe the entries that match: these metadata, and at least `min_size` bytes."""
 
     metadata: dict[str, str]
     min_size: int = 0
@@ -88,7 +88,7 @@ class _Reader:
         return found
 
     def unquoted(self, text: str, at: int) -> str:
-        """Return what a text in quotes says. In double quotes it is JSON. In others a backslash spares a quote or a
+        """Return the text inside quotes. In double quotes it is JSON. In others a backslash spares a quote or a
         backslash, and nothing else: no one who writes `\\n` means an `n`.
         """
         if text[0] == "'":

@@ -29,7 +29,7 @@ ALL_BRANCHES = NO_BRANCH
 
 
 class PolicyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`date_to_be_deleted`: what was written before it goes. `prefix` is a glob where the rule has one."""
+    """`date_to_be_deleted`: objects written before it are due. `prefix` is a glob where the rule has one."""
 
     run_id: str
     rule_id: str

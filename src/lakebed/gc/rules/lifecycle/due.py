@@ -37,7 +37,7 @@ is about to name it."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what a commit says of one path. `address` is as entries have it, relative or absolute."""
+    """Describe one path of a commit. `address` is as entries have it, relative or absolute."""
 
     path: str
     address: str

@@ -34,7 +34,7 @@ class PathPattern(msgspec.Struct, frozen=True, order=True):
     is_prefix: bool
 
     def literal_beginning(self) -> bytes:
-        """Return what each path that matches begins with."""
+        """Return the start of every path that matches."""
         return (self.text if self.is_prefix else _WILD.split(self.text, maxsplit=1)[0]).encode()
 
     def regex(self) -> str:
@@ -81,13 +81,13 @@ def _ends_of(wildcard: str, path: str, starts: list[int]) -> Iterable[int]:
     ends: list[int] = []
     for start in starts:
         slash = path.find("/", start)
-        # What an earlier start reaches already is left out, or long runs would be walked once for each start.
+        # Skip nodes that an earlier start reaches, or long runs would be walked once for each start.
         ends += range(max(start, ends[-1] + 1 if ends else 0), (len(path) if slash < 0 else slash) + 1)
     return ends
 
 
 def wrong_in_glob(text: str) -> str | None:
-    """Return what is wrong with a glob for paths, or None."""
+    """Return the mistake in a glob for paths, or None."""
     for found, message in _WRONG.items():
         if found in text:
             return message

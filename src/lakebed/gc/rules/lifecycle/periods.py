@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Instants = npt.NDArray[np.int64]
-else:  # only where they are used: a plain install has neither, and most of what is here needs none
+else:  # only where they are used: a plain install has neither, and most functions here need none
     np = Later("numpy")
 
 NEVER_MS = (1 << 62) - 1

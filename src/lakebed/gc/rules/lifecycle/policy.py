@@ -109,7 +109,7 @@ class LifecycleRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
-    """Name what is never due: in commits that these tags name, in these commits, and below these prefixes."""
+    """Name objects that are never due: in commits of these tags, in these commits, and below these prefixes."""
 
     tags: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
@@ -181,7 +181,7 @@ def _refuse_constant(text: str) -> Any:
 
 
 class _Reader:
-    """Reads one policy and gathers what is wrong with it."""
+    """Read one policy and gather its mistakes."""
 
     def __init__(self, branches: frozenset[str] | None) -> None:
         self.problems: list[Problem] = []

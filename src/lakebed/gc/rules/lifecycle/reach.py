@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
-else:  # only where they are used: a plain install has neither, and most of what is here needs none
+else:  # only where they are used: a plain install has neither, and most functions here need none
     np = Later("numpy")
     pa = Later("pyarrow")
 

@@ -1,1 +1,1 @@
-"""The certificate of an erasure: what went, what still has the content, and the proof that no garbage is left."""
+"""The certificate of an erasure: erased objects, remaining copies, and the proof that no garbage is left."""
