@@ -14,6 +14,8 @@ from pathlib import Path
 import lakefs
 import pytest
 
+from tests.kv.servers import asked_for, python_packages
+
 from .serving import Server
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "recipes.md"
@@ -52,6 +54,12 @@ def environment(server: Server, tmp_path: Path) -> dict[str, str]:
     }
 
 
+def at_home(text: str, repository: lakefs.Repository) -> str:
+    """Return a recipe that has this repository in place of `lake`."""
+    name = str(repository.id)
+    return re.sub(r"(//)lake(?=[/.])", rf"\1{name}", text).replace('repository("lake")', f'repository("{name}")')
+
+
 def run(command: list[str], folder: Path, environment: Mapping[str, str]) -> str:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     is_done = done.returncode == 0 or (done.returncode, done.stderr) == (-signal.SIGABRT, ENDED_UNDER_THREADS)
@@ -63,9 +71,7 @@ def run(command: list[str], folder: Path, environment: Mapping[str, str]) -> str
 def test_a_recipe_of_python_runs_as_it_stands(
     title: str, repository: lakefs.Repository, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    name = str(repository.id)
-    text = re.sub(r"(//)lake(?=[/.])", rf"\1{name}", recipe(title, "python"))
-    text = text.replace('repository("lake")', f'repository("{name}")')
+    text = at_home(recipe(title, "python"), repository)
 
     printed = run([sys.executable, "-c", text], tmp_path, environment)
 
@@ -83,3 +89,31 @@ def test_the_recipe_of_rclone_runs_as_it_stands(
     printed = run(["sh", "-ec", text], tmp_path, environment)
 
     assert printed.split() == ["4", "a.csv"]
+
+
+def test_the_recipe_of_mlflow_runs_as_it_stands(
+    server: Server, repository: lakefs.Repository, environment: dict[str, str], tmp_path: Path
+) -> None:
+    asked_for("MLflow")
+    packages = python_packages("mlflow-skinny==3.17.2", "sqlalchemy==2.1.9", "alembic==1.20.1")
+    path = {"PYTHONPATH": f"{environment['PYTHONPATH']}:{packages}", "MLFLOW_S3_ENDPOINT_URL": server.url}
+
+    printed = run([sys.executable, "-c", at_home(recipe("MLflow", "python"), repository)], tmp_path, environment | path)
+
+    assert printed.split() == ["0.9"]
+    assert [str(each.path).rpartition("/")[2] for each in repository.branch("main").objects()] == ["accuracy.txt"]
+
+
+def test_the_recipe_of_dvc_runs_as_it_stands(
+    repository: lakefs.Repository, environment: dict[str, str], tmp_path: Path
+) -> None:
+    asked_for("DVC")
+    # Some of its packages have no wheels.
+    packages = python_packages("dvc==3.67.1", "dvc-s3==3.3.0", "--only-binary=:none:")
+    path = {"PYTHONPATH": str(packages), "PATH": f"{packages}/bin:{environment['PATH']}"}
+    (tmp_path / "model.bin").write_bytes(b"weights")
+
+    run(["sh", "-ec", at_home(recipe("DVC", "sh"), repository)], tmp_path, environment | path)
+
+    assert (tmp_path / "model.bin").read_bytes() == b"weights"
+    assert len(list(repository.branch("main").objects(prefix="dvc/files/md5/"))) == 1
