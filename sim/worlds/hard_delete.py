@@ -13,6 +13,7 @@ from dataclasses import replace
 from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.gc.live import QueueWorker
 from lakebed.gc.messages import RunKind
+from lakebed.gc.rules import DAY_MS
 from lakebed.versions import Versions
 from sim.checkers.ledgers import deletions_count_once, recorded, unless_one_died, what_is_recorded_is_gone
 from sim.checkers.reachable import nothing_queued_is_named, queued
@@ -185,12 +186,18 @@ def hard_delete_scenes() -> Iterator[Scene]:
     r = client("r", uncommitted_run("r1"))
     yield _scene("overwriter, worker, run", client("w", a2, work("x1")), r, staged=[a1])
     r, planned = client("r", apply_planned("r1")), [a1, a2, plan_only("p1", RunKind.UNCOMMITTED)]
-    both = _scene("worker, apply of a plan", x, r, staged=planned, private=STEPS, quick=Quick.NO_FAULT)
-    yield replace(
-        both,
-        checks=(*both.checks, what_is_recorded_is_gone, unless_one_died(deletions_count_once)),
-        tidy=_tidy_with_work,
-        tidy_checks=(*both.tidy_checks, deletions_count_once),
+    yield _counting_once("worker, apply of a plan", x, r, staged=planned, quick=Quick.NO_FAULT)
+    # The cleaner queues days later what a reset left, and a run has taken it, or is about to.
+    days_later = client("k", clean_claims("k1", late_ms=3 * DAY_MS), work("x1"))
+    before = [a1, reset("s0"), uncommitted_run("r0")]
+    yield _counting_once("queueing cleaner that works days after a run", days_later, staged=before)
+    before = [a1, reset("s0"), plan_only("p1", RunKind.UNCOMMITTED)]
+    yield _counting_once(
+        "queueing cleaner that works, apply of a plan that is days old",
+        days_later,
+        client("r", apply_planned("r1")),
+        staged=before,
+        quick=Quick.NO_FAULT,
     )
     five = (copier, f, s, client("k", clean_claims("k1"), clean_records("k2")), x)
     for name, actors in (
@@ -200,6 +207,17 @@ def hard_delete_scenes() -> Iterator[Scene]:
         whole = _scene(name, *actors, staged=[a1], quick=Quick.NEVER)
         # That each ends alone is for the smaller ones of the same actors.
         yield replace(whole, foresees=True, is_lock_free=False)
+
+
+def _counting_once(name: str, *actors: Actor, staged: Sequence[Do], quick: Quick | None = None) -> Scene:
+    """A scene in which the ledger counts each deletion once, at the latest when all is tidied up."""
+    made = _scene(name, *actors, staged=staged, private=STEPS, quick=quick)
+    return replace(
+        made,
+        checks=(*made.checks, what_is_recorded_is_gone, unless_one_died(deletions_count_once)),
+        tidy=_tidy_with_work,
+        tidy_checks=(*made.tidy_checks, deletions_count_once),
+    )
 
 
 async def _tidy_with_work(ports: SimPorts) -> None:

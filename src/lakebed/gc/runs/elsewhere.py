@@ -15,8 +15,8 @@ Both would choose the same, and a row that says `gone` is never taken back. So o
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -34,18 +34,17 @@ from lakebed.gc.messages import (
     Total,
     decode_record,
     deleted_in,
-    encode_ledger,
+    give_way,
     giving_way,
     ledger_folder,
     ledger_records,
-    next_file,
     run_of_record,
 )
-from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
+from lakebed.objectstore import ObjectStore
 
 from .context import RunContext, folder_in, read_all, write_piece
 from .fencing import Fence
-from .recording import ATTEMPTS_MAX, Ledger
+from .recording import Ledger
 
 SLACK_MS: Final = 600_000
 """How far the clocks of servers and the object store may be apart. A file that is too old is only read in vain."""
@@ -107,20 +106,19 @@ async def settle(context: RunContext, plan: Plan, own: Ledger, seen: frozenset[s
     of our own record.
 
     Raises:
-        ObjectOutcomeUnknown: others were faster, or no answer came, each of `ATTEMPTS_MAX` times.
+        OutcomeUnknown: see `give_way`.
     """
     given_up: dict[str, int] = {}
-    for _ in range(ATTEMPTS_MAX):
-        losers = [loser async for loser in _losers(context, plan, own, seen)]
-        for names, rows in losers:
+
+    async def losers() -> list[tuple[Sequence[str], pa.Table]]:
+        giving = [loser async for loser in _losers(context, plan, own, seen)]
+        for names, rows in giving:
             if run_of_record(names) == plan.run_id:
-                given_up |= dict(zip(rows["address"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True))
-            # Who was faster says the same. The next look shows whether it is there.
-            with suppress(ObjectExists, ObjectOutcomeUnknown):
-                await context.store.put(next_file(names), encode_ledger(rows), if_absent=True)
-        if not losers:
-            return Total(objects=len(given_up), size_bytes=sum(given_up.values()))
-    raise ObjectOutcomeUnknown("whether each deletion is counted once is not known", key=own.prefix)
+                given_up.update(zip(rows["address"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True))
+        return giving
+
+    await give_way(losers, partial(context.store.put, if_absent=True))
+    return Total(objects=len(given_up), size_bytes=sum(given_up.values()))
 
 
 async def _losers(

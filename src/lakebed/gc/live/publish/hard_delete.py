@@ -16,20 +16,21 @@ its file was put, and a worker looks at the objects after it read the number: wh
 
 An object that is not there was deleted by a run, or by a worker that stopped before step 7. The ledger says which: of
 what it has on record nothing is recorded again. A run that deletes an object in the same moment looks after its own
-record is there, as step 6 does: the later of the two sees both (gc/runs/elsewhere.py, `settle`).
+record is there, as step 6 does: the later of the two sees both (gc/runs/elsewhere.py, `settle`). A worker looks for
+runs that began since the objects were written: one may stop for days, and end just before the page is recorded.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from lakebed.base import RunState, parse_address
+from lakebed.base import RunState, parse_address, slice_opened_at_ms
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.reading.recorded import recorded_since
 from lakebed.gc.live.records.holds import RUN_ID, HoldBook
@@ -44,11 +45,11 @@ from lakebed.gc.messages import (
     decode_ledger,
     decode_record,
     encode_ledger,
+    give_way,
     giving_way,
     grace_s_of,
     ledger_folder,
     ledger_records,
-    next_file,
     plain_rows,
 )
 from lakebed.gc.rules import DAY_MS
@@ -67,8 +68,6 @@ AT_ONCE: Final = 64
 """How many small requests about single objects a worker has under way."""
 COUNTED_MAX: Final = 100_000
 FILES_MAX: Final = 1_000
-ATTEMPTS_MAX: Final = 8
-"""How often a worker looks whether a run counts the same deletions. Each time but the last, it had to give way."""
 
 REASONS: Final = {
     LetGoBy.OVERWRITE: "overwritten",
@@ -200,41 +199,42 @@ class QueueWorker:
         """Return which of these objects that are not there the ledger says to be deleted already."""
         if not missing:
             return frozenset()
-        since_ms = min(record.since_ms for record in missing)
+        since_ms = min(_nameless_from_ms(record) for record in missing)
         addresses = {record.address for record in missing}
         return frozenset().union(*(await recorded_since(self._versions.objectstore, addresses, since_ms)).values())
 
     async def _give_way(self, done: Sequence[QueuedRecord]) -> Set[str]:
         """Let pages give way to runs that count the same deletions. Return which of these objects runs count.
 
-        Costs a read of the runs' records. Where a run deletes, or began since, also a listing of the ledger, and a read
-        of the files that changed since the objects were queued.
+        Costs a read of the runs' records. Where a run deletes, or began since the objects were written, also a listing
+        of the ledger, and a read of the files that changed since they were queued.
 
         Raises:
-            ObjectOutcomeUnknown: no answer came, or other workers were faster, each of `ATTEMPTS_MAX` times.
+            OutcomeUnknown: see `give_way`.
         """
         if not done:
             return frozenset()
         since_ms = min(record.since_ms for record in done)
         runs = await self._versions.retired.runs()
-        began = [record.started_ms for _, record in runs if _may_record(record, since_ms)]
+        began = [record.started_ms for _, record in runs if _may_record(record, min(map(_written_from_ms, done)))]
         if not began:
             return frozenset()
         store, addresses = self._versions.objectstore, {record.address for record in done}
-        for _ in range(ATTEMPTS_MAX):
+        of_runs: Set[str] = frozenset()
+
+        async def losers() -> list[tuple[Sequence[str], pa.Table]]:
+            nonlocal of_runs
             by_record = await recorded_since(store, addresses, since_ms, began_ms=min(began))
             pages = {names: deleted for names, deleted in by_record.items() if DELETED_AT_ONCE in names[0]}
             of_runs = frozenset().union(*(deleted for names, deleted in by_record.items() if names not in pages))
-            both = {names: deleted & of_runs for names, deleted in pages.items() if deleted & of_runs}
-            for names, counted_twice in both.items():
-                rows = decode_record(names, [await store.get(name) for name in names])
-                # Who was faster says the same. The next look shows whether it is there.
-                with suppress(ObjectExists, ObjectOutcomeUnknown):
-                    data = encode_ledger(giving_way(rows, counted_twice))
-                    await store.put(next_file(names), data, if_absent=True)
-            if not both:
-                return of_runs
-        raise ObjectOutcomeUnknown("whether each deletion is counted once is not known", key=LEDGER_PREFIX)
+            return [
+                (names, giving_way(decode_record(names, [await store.get(name) for name in names]), deleted & of_runs))
+                for names, deleted in pages.items()
+                if deleted & of_runs
+            ]
+
+        await give_way(losers, partial(store.put, if_absent=True))
+        return of_runs
 
     async def _held(self, records: Iterable[QueuedRecord]) -> dict[str, str]:
         """Return why objects stay whose path a legal hold names, by address."""
@@ -319,12 +319,26 @@ async def find_deleted(versions: Versions, *, address: str, path: str, limit: in
     return found[:limit]
 
 
-def _may_record(run: RunRecord, since_ms: int) -> bool:
-    """Return whether a run may have recorded objects that were queued since then."""
+def _may_record(run: RunRecord, written_ms: int) -> bool:
+    """Return whether a run may have recorded objects that were written since then.
+
+    By when it began, and not by when they were queued: it may have stopped for days, and ended just now.
+    """
     if not run.kind.spec.meets_hard_delete or run.state is RunState.ABANDONED:
         return False
     is_sweeping = run.state is RunState.SWEEPING or (run.state is RunState.MARKED and bool(run.began))
-    return is_sweeping or run.started_ms >= since_ms - DAY_MS
+    return is_sweeping or run.started_ms >= written_ms - DAY_MS
+
+
+def _written_from_ms(record: QueuedRecord) -> int:
+    """Return when the slice of an object was opened: no run that began before can have a plan with it."""
+    place = parse_address(record.address)
+    return record.since_ms if place is None else min(record.since_ms, slice_opened_at_ms(place[0]))
+
+
+def _nameless_from_ms(record: QueuedRecord) -> int:
+    """Return from when on a run may have deleted an object. What a cleaner queues may have had no name for days."""
+    return _written_from_ms(record) if record.by is LetGoBy.CLEANER else record.since_ms
 
 
 def _ledger_rows(gone: Sequence[QueuedRecord], now_ms: int) -> pa.Table:

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lakebed.base import Later
+from lakebed.base import AlreadyExists, Later, OutcomeUnknown
 from lakebed.gc.rules import DAY_MS
 
 from .paths import GC_PREFIX
@@ -43,6 +44,8 @@ GROUP_ROWS: Final = 1 << 14
 """Rows that a server decodes at a time to find one: in about 5 ms, where the whole of a part takes 80."""
 
 
+ATTEMPTS_MAX: Final = 8
+"""How often one looks whether another record counts the same deletions. Each time but the last, one gave way."""
 DELETED_AT_ONCE: Final = "/hard-delete-"
 """Is in the names of the files that hard delete wrote."""
 
@@ -152,6 +155,28 @@ def giving_way(rows: pa.Table, addresses: Collection[str]) -> pa.Table:
     number = rows.schema.get_field_index("state")
     gone = pa.repeat(pa.scalar(LedgerState.GONE.value, rows.schema.field(number).type), rows.num_rows)
     return rows.set_column(number, rows.schema.field(number), gone)
+
+
+async def give_way(
+    losers: Callable[[], Awaitable[Sequence[tuple[Sequence[str], pa.Table]]]],
+    put: Callable[[str, bytes], Awaitable[object]],
+) -> None:
+    """Let records give way until no two count one deletion.
+
+    `losers` looks, and returns each record that is to give way, and its new rows. `put` stores a file if it is absent.
+
+    Raises:
+        OutcomeUnknown: others were faster, or no answer came, each of `ATTEMPTS_MAX` times.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        giving = await losers()
+        for names, rows in giving:
+            # Who was faster says the same. The next look shows whether it is there.
+            with suppress(AlreadyExists, OutcomeUnknown):
+                await put(next_file(names), encode_ledger(rows))
+        if not giving:
+            return
+    raise OutcomeUnknown("whether each deletion is counted once is not known", key=LEDGER_PREFIX)
 
 
 def deleted_in(rows: pa.Table) -> set[str]:
