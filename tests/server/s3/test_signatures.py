@@ -186,3 +186,9 @@ DATE = b"Fri, 24 May 2013 00:00:00 GMT"
 def _without_date(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     return [(name, value.replace(b";x-amz-date", b"").replace(b"SignedHeaders=host", b"SignedHeaders=date;host"))
             for name, value in headers]  # fmt: skip
+
+
+def test_a_query_of_too_many_parameters_is_refused_before_it_is_decoded() -> None:
+    assert len(parse_query(b"a=b&" * 999 + b"c")) == 1_000
+    with pytest.raises(S3Error, match="at most 1,000 parameters"):
+        parse_query(b"&" * 1_000 + b"a=%ff")
